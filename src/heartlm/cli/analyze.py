@@ -1,4 +1,4 @@
-"""`heartlm analyze`: recordings in; beats, rhythms, events, tables and a page out."""
+"""`heartlm analyze`: find beats, rhythms and events in recordings; write tables and a page."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from heartlm.errors import HeartlmError, require
 
 @dataclass(frozen=True)
 class AnalyzeOptions:
-    """What to analyse, and where the results go.
+    """Options of `heartlm analyze`.
 
     Attributes:
-        path: a recording as WFDB programs name it (an ending is ignored), or a folder of recordings.
-        out: the folder for the results. What is complete there is not analysed again.
-        beats: the model of beats: a shipped one or a run folder.
-        af: the model of atrial fibrillation.
-        waveform: the model of ventricular fibrillation, asystole and noise.
-        page: write the page too.
-        processes: recordings analysed side by side; by default one a core.
-        causal: find the alarms that `heartlm monitor` raises of the recording's stream instead, with its models.
-        rules: of these alarms, a YAML file.
+        path: a WFDB recording (a file ending is ignored), or a folder of recordings.
+        out: output folder. Recordings with complete results there are not analysed again.
+        beats: beat model: a shipped model or a run folder.
+        af: atrial fibrillation model: a shipped model or a run folder.
+        waveform: model for ventricular fibrillation, asystole and noise: a shipped model or a run folder.
+        page: write an HTML page of the results.
+        processes: number of recordings analysed in parallel; by default one per core.
+        causal: find the alarms that `heartlm monitor` would raise for the recording, with its causal models.
+        rules: YAML file of alarm rules; used with --causal.
     """
 
     path: Path
@@ -83,7 +83,7 @@ def _print_findings(summary: dict[str, Any]) -> None:
 
 
 def _causal(options: AnalyzeOptions) -> int:
-    """Alarms of recordings as their streams would give them, one table for each."""
+    """Write a table of the alarms that `heartlm monitor` would raise for each recording."""
     from heartlm import api
     from heartlm.ecg.database import open_database
     from heartlm.ecg.locate import locate
@@ -98,7 +98,7 @@ def _causal(options: AnalyzeOptions) -> int:
     else:
         database, record_id = locate(options.path)
         record_ids = [record_id]
-    # The causal models, unless others are named.
+    # Use the causal models unless others are given.
     beats = Path("beats-causal") if options.beats == Path("beats") else options.beats
     models = {"beats": beats, "af": options.af, "waveform": options.waveform}
     left_out = list[str]()

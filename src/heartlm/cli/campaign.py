@@ -1,4 +1,4 @@
-"""`heartlm campaign`: many experiments from one file, on SLURM or on the cores of this machine."""
+"""`heartlm campaign`: run many experiments from one file, on SLURM or on this machine."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ WAIT_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(SiteOptions):
-    """What to run, and where.
+    """Options of `heartlm campaign run`.
 
     Attributes:
-        campaign: the campaign's file; heartlm campaign --help explains it.
+        campaign: the campaign file; see heartlm campaign --help.
         local: run on the cores of this machine.
-        parallel: how many experiments run at a time; here each on cores of its own and by default one, on SLURM, of
-            each job array, and by default as many as there is room for.
-        profile: the site to make job arrays for: the name of a profile or a YAML file.
-        only: names of experiments with commas between; no others are started here.
+        parallel: number of experiments that run at the same time. Locally, each has its own cores and the default is 1.
+            On SLURM, the limit applies to each job array and the default is no limit.
+        profile: site profile for the job arrays: a name or a YAML file.
+        only: comma-separated names of the experiments to start; by default all.
         submit: submit the job arrays to SLURM.
-        wait: stay until nothing of what was submitted is in the queue any more.
-        dry_run: say what would be done, and the scripts of the job arrays; change nothing.
+        wait: wait until none of the submitted jobs is in the queue.
+        dry_run: print the planned actions and the scripts of the job arrays; change nothing.
     """
 
     campaign: Path
@@ -54,11 +54,11 @@ class RunOptions(SiteOptions):
 
 @dataclass(frozen=True)
 class StatusOptions:
-    """What to look at.
+    """Options of `heartlm campaign status`.
 
     Attributes:
-        campaign: the campaign's file.
-        json: print everything as JSON.
+        campaign: the campaign file.
+        json: print the status as JSON.
     """
 
     campaign: Path
@@ -66,14 +66,14 @@ class StatusOptions:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one subcommand of `heartlm campaign`; returns the exit status."""
+    """Run one subcommand of `heartlm campaign` and return the exit status."""
     from heartlm.cluster.campaign import campaign
 
     return run_subcommand("campaign", SUBCOMMANDS, argv, (campaign.__doc__ or "").strip())
 
 
 def run_run(argv: Sequence[str]) -> int:
-    """Run what is not done of a campaign; what failed is tried once more. Given again, it continues.
+    """Run the unfinished experiments of a campaign. A failed experiment is retried once; run again to continue.
 
     Examples:
         heartlm campaign run widths.yaml --dry-run
@@ -118,7 +118,7 @@ def _check(options: RunOptions) -> None:
 
 
 def _show_plan(campaign: Campaign) -> int:
-    """Print what would be run, in order, and what is done already."""
+    """Print the experiments in order, with those that are already done."""
     from heartlm.cluster.campaign.done import progress_of, words_to_continue
 
     for experiment in campaign.experiments:
@@ -142,7 +142,7 @@ def _run_here(campaign: Campaign, options: RunOptions, only: frozenset[str] | No
 
 
 def _summed_up(campaign: Campaign, only: frozenset[str] | None = None) -> int:
-    """Print what became of all, or of `only` some; 0 if they are done."""
+    """Print a summary of all experiments, or of those in `only`; return 0 if all of them are done."""
     from heartlm.cluster.campaign.state import rows_of
     from heartlm.cluster.campaign.table import summary
 
@@ -172,7 +172,7 @@ def _run_on_slurm(campaign: Campaign, options: RunOptions, site: str) -> int:
 
 
 def run_status(argv: Sequence[str]) -> int:
-    """How far a campaign is: every stage, what runs, and what failed with the last line of its log.
+    """Show the progress of a campaign: each stage, running experiments, and the last log line of failed ones.
 
     Examples:
         heartlm campaign status widths.yaml

@@ -1,4 +1,4 @@
-"""`heartlm compare`: two annotation files of a recording, or of every recording of a folder, after ANSI/AAMI EC57."""
+"""`heartlm compare`: compare two annotation files of a recording, or two folders of them, by ANSI/AAMI EC57."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 SCORES = {"qrs_se": "Q Se", "qrs_ppv": "Q +P", "v_se": "V Se", "v_ppv": "V +P", "s_se": "S Se", "s_ppv": "S +P"}
 EPISODE_SCORES = {"episode_se": "ESe", "episode_ppv": "E+P", "se": "DSe", "ppv": "D+P"}
 COUNTS = "Nn Sn Vn Fn On Ns Ss Vs Fs Os Nv Sv Vv Fv Ov No So Vo Fo"
-"""Cells of the line format: F and Q count as one row, as do O and X; n, f and q as one column, as do o and x."""
+"""Cells of the line format. F and Q share a row, as do O and X; n, f and q share a column, as do o and x."""
 
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """What to compare, and how.
+    """Options of `heartlm compare`.
 
     Attributes:
         reference: an annotation file, a recording (DATABASE/RECORD), or a folder of recordings.
-        test: the file, recording or folder that is examined; by default the same as the reference.
-        annotators: endings of the reference and of the test files, where a recording or a folder is given.
-        learning: seconds at the start of each recording that are not scored.
-        window: largest distance in seconds of a test beat from its reference beat.
-        exclude_vf: leave out beats during ventricular fibrillation; otherwise its marks are ignored.
-        out: a JSON file for all numbers.
+        test: the file, recording or folder to compare with the reference; by default the same as the reference.
+        annotators: file endings of the reference and the test, used if a recording or a folder is given.
+        learning: length in seconds of the learning period at the start of each recording, which is not scored.
+        window: largest distance in seconds between matching beats.
+        exclude_vf: exclude beats during ventricular fibrillation; by default VF marks are ignored.
+        out: JSON file for all results.
     """
 
     reference: Path
@@ -44,9 +44,9 @@ class CompareOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Compare beats and episodes of two annotation files after ANSI/AAMI EC57.
+    """Compare the beats and episodes of two annotation files by ANSI/AAMI EC57.
 
-    The numbers are those that the WFDB programs bxb and epicmp give.
+    The results are equal to those of the WFDB programs bxb and epicmp.
 
     Examples:
         heartlm compare mitdb/100.atr annotated/100.hlm
@@ -97,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]]:
-    """Each recording with its reference and its test file."""
+    """Yield each recording with its reference file and its test file."""
     from heartlm.ecg.database import open_database
     from heartlm.ecg.locate import locate
 
@@ -128,7 +128,7 @@ def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]
 
 
 def _report(rows: list[dict[str, Any]], summary: dict[str, Any]) -> Iterator[str]:
-    """The matrix of all beats, then a line for each record and the sums, for beats and each kind of episode."""
+    """Yield the confusion matrix of all beats, then each record and the totals, for beats and each kind of episode."""
     from heartlm.cli.score_table import aligned
     from heartlm.evaluation.ec57 import EPISODES, LABELS
 
@@ -171,7 +171,7 @@ def _report(rows: list[dict[str, Any]], summary: dict[str, Any]) -> Iterator[str
 
 
 def _with_summary(lines: list[list[str]], gross: list[dict[str, Any]], average: list[float | None]) -> list[list[str]]:
-    """Lines and, where there are several records, gross scores with their intervals, and averages over records."""
+    """Add gross scores with their intervals and averages over records if there are several records."""
     if len(lines) < 4:
         return lines[:-1]
     blank = [""] * (len(lines[-1]) - 1)
@@ -183,7 +183,7 @@ def _with_summary(lines: list[list[str]], gross: list[dict[str, Any]], average: 
 
 
 def line_cells(matrix: list[list[int]]) -> list[str]:
-    """The cells of the line format, in the order of `COUNTS`."""
+    """Return the cells of the line format, in the order of `COUNTS`."""
     rows, columns = {"F": (3, 4), "O": (5, 6)}, {"n": (0, 3, 4), "o": (5, 6)}
     single = {"N": (0,), "S": (1,), "V": (2,), "s": (1,), "v": (2,)}
     sets = single | rows | columns

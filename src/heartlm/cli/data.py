@@ -1,4 +1,4 @@
-"""`heartlm data`: the catalogue, and getting, making, checking and looking at ECG databases."""
+"""`heartlm data`: list, download, simulate, verify and draw ECG databases."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from heartlm.errors import HeartlmError, require
 
 @dataclass(frozen=True)
 class ListOptions:
-    """What to list.
+    """Options of `heartlm data list`.
 
     Attributes:
-        name: a database to describe in full, with what to cite; without, all are listed.
+        name: database to describe in full, with its citation; by default all databases are listed.
     """
 
     name: str | None = None
@@ -25,11 +25,11 @@ class ListOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(SimulationConfig):
-    """What to simulate, and where to.
+    """Options of `heartlm data simulate`.
 
     Attributes:
-        folder: the folder to write; it must not exist yet, or be empty.
-        replace: replace a database that is in `folder` already.
+        folder: output folder; it must be empty or not exist.
+        replace: replace a database that exists in `folder`.
     """
 
     folder: Path
@@ -38,17 +38,17 @@ class SimulateOptions(SimulationConfig):
 
 @dataclass(frozen=True)
 class RetimeOptions:
-    """What to lay out again, and where to.
+    """Options of `heartlm data retime`.
 
     Attributes:
-        database: the folder of a database with signals and beats.
-        folder: the folder to write; it must not exist yet, or be empty.
-        copies: recordings made of each training recording.
-        beats: about how many beats each has.
-        labels: take normal and ventricular beats by their labels; without, judge them from the signal: for
-            recordings without labels, and for pretraining.
-        seed: the number everything random follows from.
-        replace: replace a database that is in `folder` already.
+        database: folder of a database with signals and beats.
+        folder: output folder; it must be empty or not exist.
+        copies: number of new recordings per training recording.
+        beats: approximate number of beats in each new recording.
+        labels: select normal and ventricular beats by their labels. With --no-labels they are classified from the
+            signal, for recordings without labels and for pretraining.
+        seed: random seed.
+        replace: replace a database that exists in `folder`.
     """
 
     database: Path
@@ -62,22 +62,22 @@ class RetimeOptions:
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """What to verify.
+    """Options of `heartlm data verify`.
 
     Attributes:
-        folder: the folder of a database.
+        folder: folder of a database.
     """
 
     folder: Path
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one subcommand of `heartlm data`; returns the exit status."""
+    """Run one subcommand of `heartlm data` and return the exit status."""
     return run_subcommand("data", SUBCOMMANDS, argv)
 
 
 def run_list(argv: Sequence[str]) -> int:
-    """The databases heartlm can download: size, sampling rate, leads, labels, licence and citation.
+    """List the databases that heartlm can download: size, sampling rate, leads, labels, licence and citation.
 
     Examples:
         heartlm data list
@@ -95,7 +95,7 @@ def run_list(argv: Sequence[str]) -> int:
 
 
 def run_simulate(argv: Sequence[str]) -> int:
-    """Write a database of simulated patients: WFDB records with beats, rhythms and patients annotated.
+    """Simulate a database of patients: WFDB records with beats, rhythms and patients annotated.
 
     Examples:
         heartlm data simulate data/simulated
@@ -113,7 +113,7 @@ def run_simulate(argv: Sequence[str]) -> int:
 
 
 def run_retime(argv: Sequence[str]) -> int:
-    """Lay the beats of training patients out on rhythms that few patients have, to train on both.
+    """Rearrange the beats of training patients into rare rhythms, as additional training data.
 
     Examples:
         heartlm data retime data/mitdb data/mitdb-retimed --copies 3
@@ -153,7 +153,7 @@ def _make_sure_nothing_is_lost(options: SimulateOptions | RetimeOptions) -> None
 def run_verify(argv: Sequence[str]) -> int:
     """Check every file of a database: checksums, headers, signals and annotations.
 
-    The exit status is 1 when anything is wrong with it.
+    The exit status is 1 if an error is found.
 
     Examples:
         heartlm data verify data/mitdb

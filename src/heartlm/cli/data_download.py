@@ -1,4 +1,4 @@
-"""`heartlm data download`: fetch a database."""
+"""`heartlm data download`: download a database."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from heartlm.errors import require
 
 @dataclass(frozen=True)
 class DownloadOptions:
-    """What to fetch, and how.
+    """Options of `heartlm data download`.
 
     Attributes:
         name: a database of the catalogue (see `heartlm data list`).
-        folder: where its files go; verified files that are there already are left alone.
-        records: only these recordings, separated by commas.
-        workers: files fetched at once.
-        base_url: where the databases lie, to fetch from a mirror.
+        folder: output folder; files there that are already verified are not downloaded again.
+        records: comma-separated names of the recordings to download; by default all.
+        workers: number of parallel downloads.
+        base_url: base URL of a mirror.
     """
 
     name: str
@@ -30,9 +30,9 @@ class DownloadOptions:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Fetch a database from PhysioNet.
+    """Download a database from PhysioNet.
 
-    Every file is checked against the published SHA-256. Interrupted, the same command fetches the other files.
+    Every file is checked against its published SHA-256. Run the same command again after an interruption to continue.
 
     Examples:
         heartlm data download mitdb data/mitdb

@@ -1,4 +1,4 @@
-"""`heartlm data show`: draw a stretch of a recording on ECG paper, with its annotated beats and rhythms."""
+"""`heartlm data show`: draw part of a recording on ECG paper, with its annotated beats and rhythms."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ LONGEST_S = 300.0
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """What to draw.
+    """Options of `heartlm data show`.
 
     Attributes:
-        record: a recording as WFDB programs name it, DATABASE/RECORD; an ending is ignored.
-        start: where to begin, in seconds.
-        stop: where to end, in seconds; without, ten seconds after the start.
-        out: the picture to write, an .svg or .png; without, RECORD-START-STOP.svg in the current folder.
-        leads: only these leads, separated by commas.
-        damaged: warn draws a recording that shows damage and says so; refuse stops.
+        record: a WFDB recording, DATABASE/RECORD; a file ending is ignored.
+        start: start time in seconds.
+        stop: end time in seconds; by default 10 s after the start.
+        out: output file, .svg or .png; by default RECORD-START-STOP.svg in the current folder.
+        leads: comma-separated names of the leads to draw; by default all.
+        damaged: action for a recording that shows damage: warn draws it with a warning, refuse stops.
     """
 
     record: Path
@@ -35,7 +35,7 @@ class ShowOptions:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Draw a recording on ECG paper (25 mm/s, 10 mm/mV), beats lettered by AAMI class, rhythms named.
+    """Draw a recording on ECG paper (25 mm/s, 10 mm/mV) with its beats by AAMI class and its rhythms.
 
     Examples:
         heartlm data show data/mitdb/208 --start 60 --stop 70
@@ -63,7 +63,7 @@ def run(argv: Sequence[str]) -> int:
     if options.leads is not None:
         leads = [recording.lead_index(name.strip()) for name in options.leads.split(",")]
     for lead in leads:
-        recording.signal(leads=[lead])  # a lead read whole is compared with its checksum
+        recording.signal(leads=[lead])  # reading a whole lead verifies its checksum
     if options.damaged == "refuse":
         recording.refuse_if_damaged()
     recording.warn_if_damaged()

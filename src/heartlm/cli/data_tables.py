@@ -1,4 +1,4 @@
-"""How `heartlm data` prints: aligned lines."""
+"""Tables that `heartlm data` prints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDTH_WITH_TITLES = 140
 
 
 def print_catalogue(databases: Sequence[DatabaseInfo]) -> None:
-    """Print one line a database; on a narrow terminal without the titles."""
+    """Print one line per database; without titles on a narrow terminal."""
     narrow = sys.stdout.isatty() and get_terminal_size().columns < _WIDTH_WITH_TITLES
     columns = ["recordings", "hours", "Hz", "leads", "labels", "size", "licence", *(() if narrow else ("title",))]
     rows = [["name", *columns]]
@@ -34,7 +34,7 @@ def print_catalogue(databases: Sequence[DatabaseInfo]) -> None:
 
 
 def print_database(info: DatabaseInfo) -> None:
-    """Print all that the catalogue knows of one database."""
+    """Print the catalogue entry of one database."""
     print(info.name)
     for name, fact in _facts(info, "not recorded").items():
         print(f"  {name:<14}{fact}")
@@ -63,7 +63,7 @@ def _facts(info: DatabaseInfo, missing: str) -> dict[str, str]:
 
 
 def print_findings(folder: Path, findings: Sequence[Finding]) -> None:
-    """Print what is wrong with which file, and a line that sums up."""
+    """Print each finding with its file, then a summary line."""
     for finding in findings:
         print(f"{finding.severity}: {finding.file}: {finding.message}")
     counts = Counter(finding.severity for finding in findings)

@@ -1,4 +1,4 @@
-"""`heartlm demo`: the whole line on a simulated database, each step a command that anyone can type.
+"""`heartlm demo`: run all commands on a simulated database.
 
 simulate ─► verify ─► tokenize ─► pretrain ─► finetune (twice) ─► evaluate ─► predict, generate ─► report
 simulate a day ─► analyze, with the models that come with heartlm ─► page
@@ -20,24 +20,24 @@ from heartlm.errors import HeartlmError
 from heartlm.files import write_json
 
 MADE = ("data", "corpus", "foundation", "beats", "scratch", "report.html", "day", "analysis", "demo.json")
-"""What the demo makes in its folder, the annotated recording apart."""
+"""Files and folders that the demo writes in its folder, except the annotated recording."""
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """Where the demo goes, and how large it is.
+    """Options of `heartlm demo`.
 
     Attributes:
-        out: the folder for everything it makes.
-        seed: of patients, training and sampling.
-        threads: CPU threads of torch; with one, the same seed gives the same scores to the last digit.
-        patients: how many patients to simulate; about six in ten are for training, three for the test.
-        minutes: length of each recording.
-        depth: size of the model.
-        steps: of pretraining.
-        finetune_steps: of fine-tuning, and of the same model from random weights.
-        hours: length of the recording that is analysed at the end.
-        overwrite: remove what an earlier demo made in the folder.
+        out: output folder.
+        seed: random seed of patients, training and sampling.
+        threads: number of CPU threads of torch; with 1, the same seed gives identical scores.
+        patients: number of simulated patients; about six in ten are for training, three for the test.
+        minutes: length of each recording in minutes.
+        depth: number of transformer blocks.
+        steps: number of pretraining steps.
+        finetune_steps: number of fine-tuning steps, also for the same model from random weights.
+        hours: length in hours of the recording that is analysed at the end.
+        overwrite: remove the results of an earlier demo in the folder.
     """
 
     out: Path = Path("demo")
@@ -53,7 +53,7 @@ class DemoOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The whole line on a simulated database: from recordings to a scored model and its report.
+    """Run all steps on a simulated database: from recordings to a scored model and its report.
 
     Examples:
         heartlm demo
@@ -75,10 +75,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def prepare(options: DemoOptions) -> None:
-    """Make the folder of the demo; what an earlier one made in it is removed if `overwrite` says so.
+    """Create the demo folder and remove the results of an earlier demo if `overwrite` is set.
 
     Raises:
-        HeartlmError: the folder holds something else, or a demo that may not be removed.
+        HeartlmError: the folder holds other files, or an earlier demo and `overwrite` is not set.
     """
     note = options.out / "demo.json"
     if not note.is_file() and options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
@@ -94,7 +94,7 @@ def prepare(options: DemoOptions) -> None:
 
 
 def steps(options: DemoOptions) -> Iterator[tuple[str, str]]:
-    """What each command is for, and what follows `heartlm`; each is made when the one before has run."""
+    """Yield the title and the arguments of each command; a command may use the files of the previous ones."""
     out, seed, threads = shlex.quote(str(options.out)), f"--seed {options.seed}", f"--threads {options.threads}"
     training = f"--batch-size 16 --validate-every 50 {seed} {threads}"
     tuning = f"--task beats --corpus {out}/corpus --steps {options.finetune_steps}"
@@ -114,7 +114,7 @@ def steps(options: DemoOptions) -> Iterator[tuple[str, str]]:
         "Train the same model from random weights, to see what pretraining was worth",
         f"finetune {out}/foundation --from-scratch {tuning} --out {out}/scratch",
     )
-    last = "--checkpoint last"  # so few validation patients are too few to choose the best one by
+    last = "--checkpoint last"  # the validation split has too few patients to choose the best checkpoint
     yield (
         "Score both on patients they have never seen, next to simpler methods",
         f"evaluate {out}/beats --on {out}/corpus --random-init {out}/scratch {last} --name test {threads}",
@@ -136,7 +136,7 @@ def steps(options: DemoOptions) -> Iterator[tuple[str, str]]:
 
 
 def _test_record(folder: Path) -> str:
-    """The first recording of the test split; of any split, where the test split is empty."""
+    """Return the first recording of the test split, or of all splits if the test split is empty."""
     from heartlm.ecg.database import open_database
 
     database = open_database(folder)
@@ -145,7 +145,7 @@ def _test_record(folder: Path) -> str:
 
 
 def _run(words: list[str]) -> int:
-    """Run a command as if it had been typed by itself, which its run folder notes."""
+    """Run a command as if typed in a shell; its run folder records `sys.argv`."""
     from heartlm.cli.main import COMMANDS
 
     before, sys.argv = sys.argv, ["heartlm", *words]
@@ -157,7 +157,7 @@ def _run(words: list[str]) -> int:
 
 
 def key_scores(run: Path) -> Iterator[str]:
-    """The scores at the head of the report, a line each, with the best other method."""
+    """Yield the main scores of the report, one line each, with the best other method."""
     from heartlm.report.story import score_cards
     from heartlm.runs.run_folder import RunFolder
 

@@ -1,4 +1,4 @@
-"""`heartlm doctor`: what this machine or allocation can do, and the three settings most worth changing."""
+"""`heartlm doctor`: measure this machine or allocation and name the three most useful changes of settings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """How much to measure.
+    """Options of `heartlm doctor`.
 
     Attributes:
-        json: print everything found as JSON.
-        quick: measure only what takes a few seconds.
-        corpus: measure reading on this corpus.
+        json: print the results as JSON.
+        quick: run only measurements that take a few seconds.
+        corpus: corpus for the measurement of reading speed.
     """
 
     json: bool = False
@@ -30,7 +30,7 @@ class DoctorOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Say what this machine or allocation can do, and which three settings are most worth changing.
+    """Measure this machine or allocation and name the three most useful changes of settings.
 
     Examples:
         heartlm doctor
@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
     from heartlm.distributed.ranks import Ranks
 
-    if not Ranks.from_environment().is_first:  # other ranks take part in the all-reduce
+    if not Ranks.from_environment().is_first:  # the other ranks only take part in the all-reduce
         list(examine(options.quick, checks={"all_reduce": CHECKS["all_reduce"]}))
         return 0
     sections: dict[str, Section] = {}

@@ -1,4 +1,4 @@
-"""`heartlm embed`: recordings or a corpus in, vectors of beats or windows out."""
+"""`heartlm embed`: write the hidden states of a model for recordings or a corpus."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from heartlm.cli.options import parse
 
 @dataclass(frozen=True)
 class EmbedOptions:
-    """What to embed, and with what.
+    """Options of `heartlm embed`.
 
     Attributes:
         model: a run folder, a folder with model.safetensors, or the name of a shipped model, such as foundation.
-        source: a recording as WFDB programs name it, a folder of recordings, or a corpus of the model's tokenizer.
-        out: the file to write: .parquet, a row a vector, or .npz.
-        level: a vector of each beat, or of each window of as many tokens as the model looks at together.
-        layer: the block whose output is taken, 0 being the first; -1 is the model's output.
-        split: of a corpus: train, validation or test; by default all.
+        source: a WFDB recording, a folder of recordings, or a corpus of the model's tokenizer.
+        out: output file: .parquet with one row per vector, or .npz.
+        level: one vector per beat, or per window of the model's context length.
+        layer: index of the block whose output is used, from 0; -1 is the output of the model.
+        split: split of the corpus: train, validation or test; by default all.
     """
 
     model: Path
@@ -32,7 +32,7 @@ class EmbedOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the hidden states of a model as vectors, with patient, record, lead, sample and labels of each.
+    """Write the hidden states of a model as vectors, with the patient, record, lead, sample and labels of each.
 
     Examples:
         heartlm embed foundation mitdb/100 --out 100.parquet

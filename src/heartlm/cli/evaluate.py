@@ -1,4 +1,4 @@
-"""`heartlm evaluate`: a fine-tuned run and recordings in, scores next to baselines out."""
+"""`heartlm evaluate`: score a fine-tuned model on recordings, next to baselines."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from heartlm.evaluation.config import EvaluationConfig
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Score a fine-tuned model: beats by ANSI/AAMI EC57, rhythms by window and by time.
+    """Score a fine-tuned model: beats by ANSI/AAMI EC57, rhythms by window and by duration.
 
-    Confidence intervals are over patients; baselines stand next to the model. Results go to RUN/scores, of a shipped
-    model to scores/MODEL.
+    Baselines are scored on the same data, and confidence intervals are over patients. Results are written to
+    RUN/scores, or to scores/MODEL for a shipped model.
 
     Examples:
         heartlm evaluate beats --on data/mitdb

@@ -1,4 +1,4 @@
-"""`heartlm export`: a model of live streams as a file for other runtimes."""
+"""`heartlm export`: write a model of live streams as a file for other runtimes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from heartlm.errors import HeartlmError
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Which model becomes which file.
+    """Options of `heartlm export`.
 
     Attributes:
-        run: a shipped model or a run folder: a causal model of beats, or one of the task waveform.
-        out: the file.
-        to: its format.
-        batch_size: streams that are judged together, fixed in the file.
-        int8: matrices as 8-bit integers; ONNX only.
+        run: a shipped model or a run folder: a causal beat model or a model of the task waveform.
+        out: output file.
+        to: file format.
+        batch_size: number of streams per batch, fixed in the file.
+        int8: store matrices as 8-bit integers; ONNX only.
     """
 
     run: Path
@@ -31,7 +31,7 @@ class ExportOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write a model of live streams for ONNX Runtime or ExecuTorch, its state an input and an output.
+    """Write a model of live streams for ONNX Runtime or ExecuTorch; its state is an input and an output.
 
     Examples:
         heartlm export beats-causal --out beats.onnx

@@ -1,4 +1,4 @@
-"""`heartlm federate`: train over clients that keep their recordings to themselves."""
+"""`heartlm federate`: train over clients without sharing their recordings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINGER_S = 3.0
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train over clients that keep their recordings to themselves: heartlm federate STUDY.yaml --out FOLDER
+    """Train over clients without sharing their recordings: heartlm federate STUDY.yaml --out FOLDER
 
     Examples:
         heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/patients
@@ -43,8 +43,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         outcome = federate(study, tuple(changed))
     except ReportedByPeer:
-        time.sleep(LINGER_S)  # a launcher ends all ranks when the first ends, and the rank that prints may be late
+        time.sleep(LINGER_S)  # a launcher ends all ranks when the first exits, and the rank that prints may be late
         return 2
-    if outcome.scores:  # of the first rank only
+    if outcome.scores:  # only the first rank has scores
         print(f"{outcome.folder}: {shown(outcome.scores)}")
     return 0

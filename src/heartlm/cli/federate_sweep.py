@@ -1,4 +1,4 @@
-"""`heartlm federate sweep`: short studies over a grid of ranks, batches and local steps, and their results."""
+"""`heartlm federate sweep`: run short studies over a grid of ranks, batches and local steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heartlm.federated.sweep_file import SweepConfig
 def run(arguments: Sequence[str]) -> int:
     """Run a grid of short federated studies: heartlm federate sweep SWEEP.yaml --out FOLDER.
 
-    Finished studies are not run again. The exit status is 1 if a study failed.
+    Finished studies are skipped. The exit status is 1 if a study failed.
 
     Examples:
         heartlm federate sweep examples/federated_sweep.yaml --out sweeps/laptop

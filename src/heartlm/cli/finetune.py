@@ -1,4 +1,4 @@
-"""`heartlm finetune`: a pretrained model and labels in, a model that finds arrhythmias out."""
+"""`heartlm finetune`: train a pretrained model to find arrhythmias."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heartlm generate`: a causal model continues recordings, and the result is drawn."""
+"""`heartlm generate`: continue recordings with a causal model and draw the result."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from heartlm.models.pretrained import find_run
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """What to continue, and how.
+    """Options of `heartlm generate`.
 
     Attributes:
-        run: the run folder of a model pretrained with --objective causal, or of one fine-tuned from it.
-        record: the recording to continue at its end, as WFDB programs name it.
-        lead: of that recording; by default MLII, II or the first ECG lead.
-        corpus: continue test recordings of this corpus somewhere on their way; by default of the one trained on.
-        num_recordings: how many recordings of the corpus.
-        num_tokens: how many tokens to write: heartbeats, or hundredths of a second with the sample tokenizer.
-        prompt_tokens: how many tokens of the recording the model is given; it looks back one window at most.
-        temperature: below 1 the model keeps to what is probable, above 1 it dares more; 0 is without chance.
-        top_p: draw each code from the fewest most probable ones that together have this probability.
-        seed: of the choice of recordings, and of the draws for the first; each further one counts up.
-        out: the picture to write, an .svg or .png, further ones numbered; by default in the run folder.
+        run: run folder of a model pretrained with --objective causal, or of a model fine-tuned from it.
+        record: a WFDB recording to continue at its end.
+        lead: lead of the recording; by default MLII, II or the first ECG lead.
+        corpus: corpus with test recordings to continue from a random position; by default the training corpus.
+        num_recordings: number of recordings of the corpus.
+        num_tokens: number of tokens to generate: heartbeats, or hundredths of a second with the sample tokenizer.
+        prompt_tokens: number of tokens in the prompt; the model uses at most one window of them.
+        temperature: sampling temperature: lower values favour probable tokens, 0 always takes the most probable.
+        top_p: sample each code from the smallest set of most probable codes with this total probability.
+        seed: random seed of the selection and of the first recording; it increases by 1 for each further recording.
+        out: output file, .svg or .png; further files are numbered; by default in the run folder.
     """
 
     run: Path
@@ -43,7 +43,7 @@ class GenerateOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Let a causal model continue recordings; draw what it was given and what it wrote.
+    """Continue recordings with a causal model; draw the prompt and the continuation.
 
     Examples:
         heartlm generate runs/foundation --record mitdb/100

@@ -1,4 +1,4 @@
-"""`heartlm image`: the Apptainer image that clusters run."""
+"""`heartlm image`: build and test the Apptainer image for clusters."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from heartlm.cluster.image.image import BASE
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What to build, and from what.
+    """Options of `heartlm image build`.
 
     Attributes:
-        out: the image to write.
-        source: a checkout of heartlm; by default the one that this heartlm was installed from.
-        base: the image it begins with: CUDA's own libraries and drivers' links on Ubuntu.
-        definition: print the definition instead, to build it elsewhere.
+        out: output file of the image.
+        source: source tree of heartlm; by default the one from which this heartlm was installed.
+        base: base image; by default Ubuntu with the CUDA libraries.
+        definition: print the definition file instead of building, to build it elsewhere.
     """
 
     out: Path = Path("heartlm.sif")
@@ -31,11 +31,11 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class TestOptions:
-    """Where to try what the image does.
+    """Options of `heartlm image test`.
 
     Attributes:
-        source: a checkout of heartlm; by default the one that this heartlm was installed from.
-        environment: the virtual environment to make and to keep; by default one that is removed again.
+        source: source tree of heartlm; by default the one from which this heartlm was installed.
+        environment: virtual environment to create and keep; by default a temporary one.
     """
 
     source: Path | None = None
@@ -43,7 +43,7 @@ class TestOptions:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one subcommand of `heartlm image`; returns the exit status."""
+    """Run one subcommand of `heartlm image` and return the exit status."""
     return run_subcommand("image", SUBCOMMANDS, argv)
 
 
@@ -67,7 +67,7 @@ def run_build(argv: Sequence[str]) -> int:
 
 
 def run_test(argv: Sequence[str]) -> int:
-    """Install what the image holds in a clean virtual environment and see that it trains.
+    """Install the contents of the image in a clean virtual environment and test that a training runs.
 
     Examples:
         heartlm image test

@@ -1,4 +1,4 @@
-"""`heartlm launch`: a run on a cluster, or on all of this machine, without writing a script."""
+"""`heartlm launch`: run a command on a cluster or on this machine, without writing a script."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class LaunchOptions(SiteOptions):
     """Options of `heartlm launch`.
 
     Attributes:
-        run: a YAML file with the fields of one command, and  command: pretrain, finetune, evaluate or tokenize.
-        profile: of the site: a name (generic, local, meluxina) or a YAML file; by default generic, here local.
-        nodes: how many.
-        elastic: the fewest and the most nodes, such as 1:4: training continues while nodes are lost and come back.
-        gpus_per_node: by default all that the profile says a node has; 0 trains on CPUs.
-        ranks_per_node: processes that train together on a node; by default one a GPU, or one.
-        runs_per_gpu: how many runs share a GPU: this one asks for a slice of it; the profile names its gpu_slices.
-        cpus_per_task: CPUs that the ranks of a node share; by default the node's part that belongs to its GPUs.
-        time: limit, as HH:MM:SS or D-HH:MM:SS.
-        name: of the job; by default that of the file.
-        logs: folder for the script and for what the job prints.
-        dry_run: print the script; so it is, too, without one of the next two.
-        submit: write the script to the logs and queue it.
-        wait: after submitting, until the job has ended; its status is that of the command.
-        local: run the same on this machine, without SLURM.
-        jupyter: JupyterLab instead of a run, and how to reach it.
-        port: of JupyterLab, on the node and on your own machine.
+        run: a YAML file with the options of one command, and  command: pretrain, finetune, evaluate or tokenize.
+        profile: site profile: a name (generic, local, meluxina) or a YAML file; by default generic, with --local local.
+        nodes: number of nodes.
+        elastic: minimum and maximum number of nodes, such as 1:4; training continues when nodes are lost or return.
+        gpus_per_node: number of GPUs per node; by default all in the profile; 0 trains on CPUs.
+        ranks_per_node: number of processes per node; by default one per GPU, or 1 without GPUs.
+        runs_per_gpu: number of runs that share a GPU; this run requests one slice, as in gpu_slices of the profile.
+        cpus_per_task: CPUs shared by the ranks of a node; by default in proportion to the GPUs of the node.
+        time: time limit, as HH:MM:SS or D-HH:MM:SS.
+        name: job name; by default the name of the file.
+        logs: folder for the script and the output of the job.
+        dry_run: print the script; this is the default without --submit and --local.
+        submit: write the script to the log folder and submit it.
+        wait: after submitting, wait until the job has ended; the exit status is that of the command.
+        local: run on this machine, without SLURM.
+        jupyter: start JupyterLab instead of a run, and print how to connect to it.
+        port: port of JupyterLab, on the node and on the local machine.
     """
 
     run: Path | None = None
@@ -66,7 +66,7 @@ class LaunchOptions(SiteOptions):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a training on a cluster, or on all of this machine, without writing a script.
+    """Run a command on a cluster or on this machine, without writing a script.
 
     Examples:
         heartlm launch foundation.yaml --nodes 2 --gpus-per-node 4 --time 02:00:00
@@ -181,7 +181,7 @@ def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
 
 
 def _cpus(profile: SiteProfile, gpus: int, ranks: int, runs_per_gpu: int) -> int:
-    """What belongs to this number of GPUs of a node; where nothing is known of it, one CPU a rank."""
+    """Return the CPUs in proportion to the GPUs of a node, or one CPU per rank if the profile has no counts."""
     if profile.scheduler == "none":
         return len(os.sched_getaffinity(0))
     if profile.cpus_per_node is None:
@@ -191,7 +191,7 @@ def _cpus(profile: SiteProfile, gpus: int, ranks: int, runs_per_gpu: int) -> int
 
 
 def _work(path: Path, topology: Topology, profile: SiteProfile) -> RunFile:
-    """The run of a file, its fields checked, with a place to write and a device."""
+    """Return the run of a file, with its fields checked and with an output folder and a device."""
     work = RunFile.load(path)
     if not work.is_training:
         if topology.world_size > 1 or topology.max_nodes:
@@ -214,7 +214,7 @@ def _work(path: Path, topology: Topology, profile: SiteProfile) -> RunFile:
         )
     depth = config.depth if isinstance(config, PretrainConfig) else None
     if isinstance(config, FinetuneConfig) and config.run is not None:
-        with suppress(HeartlmError):  # the pretrained model may be made later
+        with suppress(HeartlmError):  # the pretrained model may not exist yet
             depth = typed(int, RunFolder(config.run).settings.get("depth"))
     if depth is not None:
         config.follow(depth, 32 * depth)

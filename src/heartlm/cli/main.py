@@ -1,6 +1,6 @@
-"""`heartlm`: find the command, call it, turn a `HeartlmError` into one line and exit status 2.
+"""`heartlm`: run a command; print a `HeartlmError` as one line and exit with status 2.
 
-The table below is all that `heartlm --help` needs, so it answers without importing anything heavy.
+`heartlm --help` uses only the table below, so it imports no heavy package.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def usage() -> str:
-    """The text of `heartlm --help`."""
+    """Return the text of `heartlm --help`."""
     width = max(map(len, COMMANDS))
     lines = [
         f"heartlm {__version__}: heart language models, transformers that read an ECG as a sentence of heartbeats.",
@@ -68,21 +68,21 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status: 0 good, 2 a mistake the user can mend, 130 interrupted."""
+    """Run one command and return the exit status: 0 for success, 2 for a user error, 130 if interrupted."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
             return _run(argv)
         finally:
-            sys.stdout.flush()  # here, also after --help, where a reader that has closed is no traceback
+            sys.stdout.flush()  # also after --help: a closed pipe must not print a traceback
     except HeartlmError as error:
         line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], str(error))
-        print(f"heartlm {argv[0]}: {line}", file=sys.stderr)  # a file name may hold what moves a terminal's cursor
+        print(f"heartlm {argv[0]}: {line}", file=sys.stderr)  # a file name may contain terminal control characters
         return status_of(error)
     except BrokenPipeError:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
-        if not poll.poll(0):  # some other pipe: a defect
+        if not poll.poll(0):  # another pipe is broken: a defect
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -107,19 +107,20 @@ def _run(argv: list[str]) -> int:
 
 
 def run_process() -> NoReturn:
-    """Be the command `heartlm` in a process of its own.
+    """Run `heartlm` in its own process and exit.
 
-    A rank ends without taking torch's process groups apart. When another rank has exited, their threads and destructors
-    can abort the process, whose status is lost then; with FSDP2 that happened after good runs, too (LOG.md, SIGABRT).
+    A rank exits without destroying torch's process groups. After another rank has exited, their threads and
+    destructors can abort the process and its status is lost. With FSDP2 this also happened after successful runs
+    (LOG.md, SIGABRT).
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        end_with_parent()  # a launcher that was killed would leave a rank that trains on, and keeps others waiting
+        end_with_parent()  # otherwise, if the launcher is killed, its ranks keep training
     status = main()
     distributed, is_rank = sys.modules.get("torch.distributed"), os.environ.get("WORLD_SIZE", "1") != "1"
     if distributed and (is_rank or (distributed.is_available() and distributed.is_initialized())):
         for thread in threading.enumerate():
             if thread is not threading.main_thread() and not thread.daemon:
-                thread.join()  # as Python does: a checkpoint may be under way
+                thread.join()  # as Python does at exit: a checkpoint may be in progress
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
                 stream.flush()

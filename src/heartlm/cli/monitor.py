@@ -19,41 +19,41 @@ from heartlm.errors import HeartlmError, needs, require
 from heartlm.progress import say
 
 _POLL_S, _LAST_POSTS_S = 0.1, 10.0
-"""Time between calls that judge what has arrived, and time that posting the last alarms may take at the end."""
+"""Interval between polls of the streams, and time limit for posting the last alarms at the end, in seconds."""
 
 
 @dataclass(frozen=True)
 class MonitorOptions:
-    """Where streams come from, and where alarms go.
+    """Options of `heartlm monitor`.
 
     Attributes:
         replay: folder of recordings to replay as streams.
-        streams: number of streams of a replay, by default one for each recording; with more, recordings are used again.
-        leads: largest number of leads of each recording of a replay; a readable lead may veto alarms of another.
-        speed: seconds of each stream to replay per second.
-        lines: read one message a line from standard input, and end with it.
+        streams: number of replayed streams, by default one per recording; with more, recordings are used again.
+        leads: maximum number of leads per replayed recording; a readable lead can veto the alarms of another lead.
+        speed: replay speed: seconds of signal per second.
+        lines: read messages from standard input, one per line, and stop at its end.
         mqtt: MQTT broker, as host or host:port; streams publish to heartlm/ecg/NAME, alarms go to heartlm/alarms/NAME.
-        lsl: watch the streams of type ECG in the Lab Streaming Layer.
-        nats: NATS broker with JetStream; monitors with the same broker share its streams, and take over those of a
+        lsl: read the streams of type ECG in the Lab Streaming Layer.
+        nats: NATS broker with JetStream; monitors with the same broker share its streams and take over the streams of a
             monitor that fails.
         worker: name of this monitor at the NATS broker, by default made from the host name and process id.
-        out: folder for the journal, the log of alarms and a strip of each; started again with the same folder, the
-            monitor continues where it stopped.
+        out: folder for the journal, the alarm log and a strip of each alarm; with the same folder, a restarted monitor
+            continues where it stopped.
         rules: YAML file of alarm rules.
-        webhook: address to which each alarm is posted as JSON.
+        webhook: URL to which each alarm is posted as JSON.
         fhir: post alarms as FHIR Observations.
-        page: serve the page.
+        page: serve the web page.
         open: open the page in a browser.
-        host: address of the page; any but the loopback needs a certificate and a token.
+        host: address of the page; any address except loopback needs a certificate and a token.
         port: port of the page; 0 selects a free one.
         tls_certificate: certificate of the page, PEM.
         tls_key: key of the certificate, PEM.
         token: file with the token that requests to the page must contain.
-        pseudonyms: show hashes instead of the names of streams.
-        beats: causal model of beats: a shipped model or a run folder.
-        af: model of atrial fibrillation.
-        waveform: model of ventricular fibrillation.
-        print_alarms: print each alarm as text or as a JSON line, or not.
+        pseudonyms: show hashes instead of stream names.
+        beats: causal beat model: a shipped model or a run folder.
+        af: atrial fibrillation model.
+        waveform: ventricular fibrillation model.
+        print_alarms: print each alarm as text, as a JSON line, or not at all.
     """
 
     replay: Path | None = None
@@ -84,7 +84,7 @@ class MonitorOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Watch live ECG streams: alarms within seconds, on a page, as files, by MQTT and webhooks.
+    """Watch live ECG streams and raise alarms within seconds: on a page, in files, by MQTT and webhooks.
 
     Examples:
         heartlm monitor --replay mitdb --streams 20
@@ -192,7 +192,7 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
         for task in tasks:
             if task.done():
                 task.result()
-        if not options.nats:  # a worker judges by itself, with the time of the broker
+        if not options.nats:  # a NATS worker judges on its own, with the broker's time
             monitor.run()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(stop.wait(), _POLL_S)

@@ -1,8 +1,8 @@
 """Command-line options from documented dataclasses.
 
-Every command declares one dataclass: its fields are the options, their types are checked, its docstring is the help.
-The same fields can stand in a YAML file. jsonargparse does the work; this module adds what all commands share:
-positional fields, examples in `--help`, and errors of one line that name the field.
+Every command declares one dataclass: its fields are the options, their types are checked, and its docstring is the
+help text. A YAML file can set the same fields. jsonargparse does the parsing. This module adds positional fields,
+examples in `--help`, and one-line errors that name the field.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Options = TypeVar("Options")
 
 
 class _Parser(ArgumentParser):
-    """Writes options with hyphens, as they are usually typed; underscores, as in a YAML file, are understood too."""
+    """Parser that prints options with hyphens and accepts hyphens and underscores."""
 
     def format_help(self, *arguments: Any, **named: Any) -> str:
-        """The help text with hyphens."""
+        """Return the help text, with hyphens in option names."""
         return _hyphenated(super().format_help(*arguments, **named))
 
 
@@ -46,7 +46,7 @@ def _underscored(word: str) -> str:
 
 
 class _Formatter(JsonargparseFormatter, RawDescriptionHelpFormatter):
-    """Keeps the line breaks of the description and of the examples."""
+    """Help formatter that keeps the line breaks of the description and of the examples."""
 
 
 def parse(
@@ -61,15 +61,15 @@ def parse(
     """Parse `arguments` into an instance of the dataclass `options`.
 
     Args:
-        options: a dataclass whose docstring has an `Attributes:` section with one entry a field.
-        arguments: the words after the command's name.
-        command: for example `"data simulate"`; shown in the usage line.
-        run: the command's function: the docstring is the text of `--help`, whole command lines in `Examples:` its end.
-        positionals: fields given by place instead of by `--name`; a list-typed one takes one or more words.
-        config_file: accept a YAML file, as first word or as `--config FILE`; command-line options override it.
+        options: a dataclass whose docstring has an `Attributes:` section with one entry per field.
+        arguments: command-line arguments after the command's name.
+        command: command name in the usage line, for example `"data simulate"`.
+        run: the command's function; its docstring is the description in `--help`, its `Examples:` section the end.
+        positionals: fields that are positional arguments; a list-typed field takes one or more.
+        config_file: accept a YAML file, as first argument or as `--config FILE`; command-line options override it.
 
     Raises:
-        HeartlmError: an unknown option or field, a missing or an impossible value; the text names the field.
+        HeartlmError: an option is unknown, or a value is missing or invalid; the text names the field.
     """
     parser = _parser(options, command, parse_docstring((run and run.__doc__) or ""), positionals, config_file)
     words = [_underscored(word) for word in arguments]
@@ -133,7 +133,7 @@ def _parser(
 
 
 def _check_value(options: type[Any], before: str, word: str) -> None:
-    """Refuse a list or mapping, typed as YAML, that is too deep or expands to too much for what reads it next."""
+    """Refuse a YAML list or mapping that is nested too deeply or expands to too much."""
     option, equals, value = word.partition("=")
     name, text = (option, value) if equals and word.startswith("--") else (before, word)
     if typing.get_origin(typing.get_type_hints(options).get(name.removeprefix("--"))) in (list, dict):
@@ -156,7 +156,7 @@ _PLAIN_WORDS = (
     (r"<class 'int'>", "whole number"),
     (r"<class 'dict'>", "mapping, such as {name: 1}"),
 )
-"""What jsonargparse says in terms of Python, and how its reader says it."""
+"""Patterns in error messages of jsonargparse, and their replacements."""
 
 
 def _one_line(text: str) -> str:
@@ -167,10 +167,10 @@ def _one_line(text: str) -> str:
 
 
 def given_to_resume(arguments: Sequence[str], layout: Collection[str], what: str) -> list[str]:
-    """Names of the settings in `arguments` next to `resume`, of `what` is resumed.
+    """Return the names of the settings in `arguments` next to `resume`, when a `what` is resumed.
 
     Raises:
-        HeartlmError: one that is not in `layout`, the settings that may change then.
+        HeartlmError: a setting is not in `layout`, the settings that may change when resuming.
     """
     words = [word.lstrip("-").partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")]
     names = [word.removeprefix("no_") for word in words if word != "resume"]
@@ -186,7 +186,7 @@ def existing(path: Path, what: str) -> Path:
     """Return `path` if it exists.
 
     Raises:
-        HeartlmError: it does not; the text says `what` was looked for.
+        HeartlmError: `path` does not exist; the text names `what` was expected.
     """
     if not Path(path).exists():
         raise HeartlmError(f"{path}: no such {what}")

@@ -1,4 +1,4 @@
-"""`heartlm plan`: how many GPUs to give each experiment of a campaign."""
+"""`heartlm plan`: assign GPUs to the experiments of a campaign."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from heartlm.cli.options import existing, parse
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What to plan.
+    """Options of `heartlm plan`.
 
     Attributes:
-        plan: a plan's YAML file: a campaign, machines, and how long its experiments take (see examples/).
-        out: the campaign's file to write, with the GPUs of every experiment; in the folder of the campaign.
+        plan: a YAML file with a campaign, machines and the durations of experiments (see examples/).
+        out: campaign file to write, with the number of GPUs of each experiment; it must be in the campaign's folder.
         json: print JSON instead of tables.
     """
 
@@ -26,7 +26,7 @@ class PlanOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Share GPUs among the experiments of a campaign so that it ends soonest, or costs least.
+    """Assign GPUs to the experiments of a campaign, to minimise its duration or its cost.
 
     Examples:
         heartlm plan examples/published_campaign.yaml

@@ -1,4 +1,4 @@
-"""`heartlm plan memory`: what a rank of a training needs in memory, without training."""
+"""`heartlm plan memory`: compute the memory of a rank in training, without training."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from heartlm.errors import HeartlmError, require
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """What to plan.
+    """Options of `heartlm plan memory`.
 
     Attributes:
-        corpus: the corpus whose tokenizer the model reads; by default the tokenizer of the shipped model foundation.
-        objective: of pretraining.
+        corpus: corpus whose tokenizer sets the vocabulary; by default the tokenizer of the shipped model foundation.
+        objective: pretraining objective.
         depth: number of transformer blocks.
-        width: width of the model; by default 32 for each block.
-        window: tokens a window.
-        batch_size: windows in a global batch, that of all ranks; by default about 2048 tokens, more for deeper models.
-        accumulation: micro-batches each rank splits its part of a global batch into.
-        ranks: how many train together, up to 1024.
-        parallel: how ranks share the work; ddp keeps the whole model on each, zero1 a part of the state of the
-            optimiser, fsdp a part of all. heartlm trains with ddp and fsdp; zero1 is planned for comparison.
-        precision: of matrix products.
-        activation_checkpointing: compute activations a second time in the backward pass instead of keeping them.
-        dropout: share of activations dropped in training.
-        memory_gb: gigabytes (10^9 bytes) that a rank has; the plan then says whether the step fits, and the exit status
-            is 1 where it does not.
+        width: width of the model; by default 32 times the depth.
+        window: number of tokens per window.
+        batch_size: windows in the global batch of all ranks; by default about 2048 tokens, more for deeper models.
+        accumulation: number of micro-batches per rank and step.
+        ranks: number of processes, up to 1024.
+        parallel: distribution of the model over ranks: ddp replicates it, zero1 shards the optimiser state, fsdp shards
+            parameters, gradients and optimiser state. heartlm trains with ddp and fsdp; zero1 is for comparison only.
+        precision: precision of matrix products.
+        activation_checkpointing: recompute activations in the backward pass instead of storing them.
+        dropout: dropout probability in training.
+        memory_gb: memory of a rank in gigabytes (10^9 bytes). If given, the plan states whether the step fits, and the
+            exit status is 1 if it does not.
         json: print JSON instead of a table.
     """
 
@@ -53,7 +53,7 @@ class MemoryOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Peak memory of a rank in a training step, from a dry run that allocates nothing of the model's size.
+    """Compute the peak memory of a rank in a training step, by a dry run that does not allocate the model.
 
     Examples:
         heartlm plan memory --depth 16 --window 512 --batch-size 256 --ranks 64 --parallel fsdp

@@ -1,4 +1,4 @@
-"""A plan as lines: what it saves, who gets how many GPUs, and when each GPU does what."""
+"""A plan as text: savings, GPUs of each experiment, and a chart of the schedule."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 CHART_WIDTH = 88
 MOST_ROWS = 24
-"""Experiments that a table lists one by one; of more, it counts those alike."""
+"""Maximum number of experiments that a table lists one by one; above it, like experiments are counted."""
 
 MOST_GPUS = 64
 
 
 def plan_lines(wanted: PlanFile, made: CampaignPlan) -> list[str]:
-    """All that `heartlm plan` prints."""
+    """Return the output of `heartlm plan`."""
     cluster, plan, naive, settings = wanted.cluster, made.schedule, made.naive, wanted.settings
     machines = f"{cluster.nodes} nodes of {cluster.gpus_per_node // cluster.runs_per_gpu} GPUs"
     machines += f", {cluster.runs_per_gpu} on each" if cluster.runs_per_gpu > 1 else ""
@@ -54,7 +54,7 @@ def plan_lines(wanted: PlanFile, made: CampaignPlan) -> list[str]:
 
 
 def _widths(wanted: PlanFile, schedule: Schedule) -> list[str]:
-    """Every experiment with its GPUs, start and end; of many, how many of each stage got how many GPUs."""
+    """List each experiment with its GPUs, start and end; for many, count the experiments of each stage by GPUs."""
     placed = {each.name: each for each in schedule.placed}
     if len(placed) <= MOST_ROWS:
         rows = [["experiment", "GPUs", "node", "begins", "ends"]]
@@ -69,7 +69,7 @@ def _widths(wanted: PlanFile, schedule: Schedule) -> list[str]:
 
 
 def text_chart(schedule: Schedule, cluster: Cluster) -> list[str]:
-    """A row for each GPU: `|name` from where an experiment begins, `·` where nothing is done."""
+    """Draw one row per GPU: `|name` marks the start of an experiment, `·` marks idle time."""
     scale = CHART_WIDTH / schedule.end if schedule.end else 0.0
     rows = {(node, gpu): ["·"] * CHART_WIDTH for node in range(cluster.nodes) for gpu in range(cluster.gpus_per_node)}
     for each in schedule.placed:

@@ -1,4 +1,4 @@
-"""`heartlm predict`: a recording in, a WFDB annotation file out."""
+"""`heartlm predict`: annotate a recording and write a WFDB annotation file."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """What to annotate, and with what.
+    """Options of `heartlm predict`.
 
     Attributes:
-        run: the run folder of a fine-tuned model, or the name of a shipped one: af, beats, beats-causal or waveform.
-        record: a recording as WFDB programs name it, DATABASE/RECORD; an ending is ignored.
-        out: the folder to write the annotation file to; by default the current one.
-        annotator: the ending of the file; heartlm replaces an earlier file only if it ends in .hlm.
-        beats: auto takes annotated beat positions and detects them where there are none.
-        lead: the lead to look at; by default MLII, II or the first ECG lead.
-        checkpoint: the model with the lowest validation loss, or the last one.
+        run: run folder of a fine-tuned model, or name of a shipped model: af, beats, beats-causal or waveform.
+        record: a WFDB recording, DATABASE/RECORD; a file ending is ignored.
+        out: folder for the annotation file; by default the current folder.
+        annotator: ending of the annotation file; an existing file is replaced only if it ends in .hlm.
+        beats: source of beat positions; auto uses annotated positions if there are any, and detects beats otherwise.
+        lead: lead to annotate; by default MLII, II or the first ECG lead.
+        checkpoint: the checkpoint with the lowest validation loss, or the last one.
     """
 
     run: Path
@@ -38,7 +38,7 @@ class PredictOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Annotate a recording with a fine-tuned model and write a WFDB annotation file any viewer opens.
+    """Annotate a recording with a fine-tuned model and write a WFDB annotation file, which any WFDB viewer opens.
 
     Examples:
         heartlm predict beats mitdb/100
@@ -72,13 +72,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def beat_counts(found: Annotations) -> str:
-    """How many beats of each class were found."""
+    """Return the number of beats of each class as text."""
     counts = Counter(found.symbol.tolist())
     return "  ".join(f"{name} {count:,}" for name, count in counts.most_common())
 
 
 def rhythm_shares(found: Annotations) -> str:
-    """How long each rhythm lasts, and in how many spans."""
+    """Return the duration and number of spans of each rhythm as text."""
     total = sum(span.stop - span.start for span in found.rhythms)
     samples, spans = Counter[str](), Counter[str]()
     for span in found.rhythms:

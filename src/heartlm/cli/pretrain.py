@@ -1,4 +1,4 @@
-"""`heartlm pretrain`: a corpus in, a foundation model out."""
+"""`heartlm pretrain`: train a foundation model on a corpus."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Config = TypeVar("Config", bound=TrainingConfig)
 STOPPED_STATUS = 143
 
 LINGER_S = 3.0
-"""torchrun ends all ranks when one has ended, so one that has nothing to say waits for the one that speaks."""
+"""Waiting time in seconds of ranks that print nothing: torchrun ends all ranks when one rank exits."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train a foundation model on the training split of a corpus. One dial, --depth, sets its size.
+    """Train a foundation model on the training split of a corpus. The option --depth sets its size.
 
     Examples:
         heartlm pretrain --corpus corpora/many --out runs/foundation
@@ -38,15 +38,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def train(kind: type[Config], arguments: Sequence[str], command: str, run: Callable[..., int]) -> int:
-    """Train with the settings in `arguments`, or with those of the run to resume; print where the run is.
+    """Train with the settings in `arguments` or of the run to resume, and print the run folder.
 
-    Of several ranks one alone speaks.
+    Only one rank prints.
     """
     ranks = Ranks.from_environment()
     try:
         try:
             config = _settings(kind, arguments, command, run)
-        except HeartlmError as error:  # all ranks read the same words
+        except HeartlmError as error:  # all ranks have the same arguments
             raise error if ranks.is_first else ReportedByPeer(str(error)) from error
         from heartlm import api
         from heartlm.training.loop import Stopped
@@ -68,7 +68,7 @@ def train(kind: type[Config], arguments: Sequence[str], command: str, run: Calla
 
 
 def _settings(kind: type[Config], arguments: Sequence[str], command: str, run: Callable[..., int]) -> Config:
-    """What is to be trained, checked before torch is imported, which takes a while."""
+    """Return the settings, checked before torch is imported, which is slow."""
     config = parse(kind, arguments, command, run, config_file=True)
     if isinstance(config, FinetuneConfig) and config.run is not None:
         config.run = find_run(config.run)
@@ -78,10 +78,10 @@ def _settings(kind: type[Config], arguments: Sequence[str], command: str, run: C
 
 
 def resumed(config: Config, arguments: Sequence[str]) -> Config:
-    """The settings of the run that `config.resume` names; `arguments` are the words typed.
+    """Return the settings of the run in `config.resume`; `arguments` are the command-line arguments.
 
     Raises:
-        HeartlmError: it is no run of this kind, or other settings than how to compute are given.
+        HeartlmError: the run is of another kind, or a setting other than the compute layout is given.
     """
     assert config.resume is not None
     folder = existing(config.resume, "run folder")

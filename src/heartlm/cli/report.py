@@ -1,4 +1,4 @@
-"""`heartlm report`: one self-contained HTML page about a run."""
+"""`heartlm report`: write one self-contained HTML page about a run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from heartlm.models.pretrained import find_run, is_shipped
 
 @dataclass
 class ReportOptions:
-    """Which run to report, and where to.
+    """Options of `heartlm report`.
 
     Attributes:
-        run: the run folder, as pretrain or finetune wrote it, or the name of a shipped model.
-        out: the HTML file to write; by default report.html in the run folder, of a shipped model MODEL.html here.
+        run: run folder of pretrain or finetune, or name of a shipped model.
+        out: output HTML file; by default report.html in the run folder, or MODEL.html here for a shipped model.
     """
 
     run: Path
@@ -24,7 +24,7 @@ class ReportOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write one self-contained HTML page about a run: data, tokens, training, scores, strips.
+    """Write one self-contained HTML page about a run: data, tokens, training, scores and ECG strips.
 
     Examples:
         heartlm report runs/beats

@@ -1,4 +1,4 @@
-"""Whether a run file says what its command understands, before a job waits in a queue for it."""
+"""Checks of a run file before its job is queued."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from heartlm.training.config import FinetuneConfig, PretrainConfig, TrainingConf
 
 
 def checked_options(run: RunFile) -> Any:
-    """The options of the command of `run`, of training with its settings checked.
+    """Return the options of the command of `run`; check the settings of a training.
 
     Raises:
-        HeartlmError: the command would refuse a field; the text names it.
+        HeartlmError: the command does not accept a field; the text names the field.
     """
     from heartlm.corpus.config import TokenizeConfig
     from heartlm.evaluation.config import EvaluationConfig

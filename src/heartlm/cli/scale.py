@@ -1,4 +1,4 @@
-"""`heartlm scale`: how training time changes with the number of processes: measured, reported, predicted."""
+"""`heartlm scale`: measure, report and predict how training time changes with the number of processes."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ SUBCOMMANDS: Subcommands = {
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one subcommand of `heartlm scale`; return the exit status."""
+    """Run one subcommand of `heartlm scale` and return the exit status."""
     return run_subcommand("scale", SUBCOMMANDS, arguments)

@@ -1,4 +1,4 @@
-"""`heartlm scale predict`, `validate` and `hardware`: what to expect of ranks and nodes that were not measured."""
+"""`heartlm scale predict`, `validate` and `hardware`: predict training on ranks and nodes that were not measured."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """What is known of links.
+    """Options for the network.
 
     Attributes:
-        hardware: a machine by name (meluxina, dgx-h100, dgx-h200) or its JSON file: its links, as far as they are
-            known.
-        all_reduce: file of an all-reduce fit, of links within a node; by default, and where no hardware is given, that
-            of the study, which is measured here where it is missing.
-        all_reduce_between: file of an all-reduce fit measured among nodes, one rank on each.
+        hardware: a machine by name (meluxina, dgx-h100, dgx-h200) or the JSON file of one, with its known links.
+        all_reduce: file of an all-reduce fit within a node; by default, without --hardware, that of the study, which is
+            measured on this machine if it is missing.
+        all_reduce_between: file of an all-reduce fit between nodes, with one rank per node.
     """
 
     hardware: str | None = None
@@ -38,17 +37,17 @@ class NetworkOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions(NetworkOptions):
-    """What to predict, and from what.
+    """Options of `heartlm scale predict`.
 
     Attributes:
-        study: the folder of a study with one-rank measurements.
-        ranks: processes that train together, on all nodes.
-        nodes: machines.
-        parallel: how ranks share the work: ddp, or fsdp (FSDP2).
-        scaling: strong shares the measured batch among ranks, weak gives each rank one like it.
-        bucket_mb: MiB of gradients that are sent together.
-        tokens: of a whole training, to state its hours.
-        out: write predictions as JSON, which heartlm plan reads.
+        study: folder of a study with one-rank measurements.
+        ranks: total number of processes on all nodes.
+        nodes: number of nodes.
+        parallel: distribution over ranks: ddp, or fsdp (FSDP2).
+        scaling: strong splits the measured batch among ranks, weak gives each rank a batch of the measured size.
+        bucket_mb: size in MiB of the gradient buckets.
+        tokens: number of tokens of a whole training, to print its duration in hours.
+        out: JSON file for the predictions, which heartlm plan reads.
         json: print JSON instead of a table.
     """
 
@@ -65,11 +64,11 @@ class StepOptions(NetworkOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateOptions(NetworkOptions):
-    """What to validate.
+    """Options of `heartlm scale validate`.
 
     Attributes:
-        study: the folder of a study with cells of one rank and of more.
-        out: write the comparison as JSON.
+        study: folder of a study with cells of one rank and of several.
+        out: JSON file for the comparison.
         json: print JSON instead of a table.
     """
 
@@ -80,11 +79,11 @@ class ValidateOptions(NetworkOptions):
 
 @dataclass(frozen=True)
 class HardwareOptions:
-    """What to measure.
+    """Options of `heartlm scale hardware`.
 
     Attributes:
-        out: the JSON file to write, for --all-reduce; without, what is known of shipped machines is printed.
-        ranks: that add up while the link is measured; by default one a core or GPU, 2 to 8.
+        out: output JSON file, for --all-reduce; without it, the shipped machines are printed.
+        ranks: number of processes in the all-reduce measurement; by default one per core or GPU, from 2 to 8.
     """
 
     out: Path | None = None
@@ -92,7 +91,7 @@ class HardwareOptions:
 
 
 def run_predict(arguments: Sequence[str]) -> int:
-    """Predict the time of a step on any ranks and nodes from what one rank was measured to do.
+    """Predict the step time on any number of ranks and nodes from one-rank measurements.
 
     Examples:
         heartlm scale predict studies/laptop --ranks '[1, 2, 4, 8]'
@@ -124,7 +123,7 @@ def run_predict(arguments: Sequence[str]) -> int:
 
 
 def run_validate(arguments: Sequence[str]) -> int:
-    """Predict a study's cells of several ranks from its one-rank cells, and compare with the measurements.
+    """Predict a study's cells of several ranks from its one-rank cells and compare them with the measurements.
 
     Examples:
         heartlm scale validate studies/laptop
@@ -144,7 +143,7 @@ def run_validate(arguments: Sequence[str]) -> int:
 
 
 def run_hardware(arguments: Sequence[str]) -> int:
-    """Measure an all-reduce on this machine into a JSON file for --all-reduce, or print what is known of others.
+    """Measure an all-reduce on this machine into a JSON file for --all-reduce, or print the shipped machines.
 
     Examples:
         heartlm scale hardware
@@ -193,7 +192,7 @@ def _predictor(options: NetworkOptions, study: Path, with_network: bool, sharded
 
 
 def _fit(options: NetworkOptions, study: Path, wanted: bool, gather: bool = False) -> AllReduceFit | None:
-    """The fit given; without one and without a machine, that of the study, or one measured here and kept there."""
+    """Return the given fit; without one and without a machine, the study's fit, measured and stored if missing."""
     from heartlm.distributed.allreduce import AllReduceFit, measure_all_reduce
 
     if options.all_reduce:

@@ -1,4 +1,4 @@
-"""`heartlm scale run` and `heartlm scale report`: a study, and its results."""
+"""`heartlm scale run` and `heartlm scale report`: run a scaling study and report its results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class StudyReportOptions:
-    """Which study to report, and where to.
+    """Options of `heartlm scale report`.
 
     Attributes:
-        study: the folder of the study, as scale run wrote it.
-        out: the folder for the page, figures and tables; report in the study's folder if not given.
+        study: folder of the study, as scale run wrote it.
+        out: folder for the page, figures and tables; by default report in the study's folder.
     """
 
     study: Path
@@ -29,9 +29,9 @@ class StudyReportOptions:
 
 
 def run_study(arguments: Sequence[str]) -> int:
-    """Measure a grid of short trainings: heartlm scale run STUDY.yaml; what is there is not measured again.
+    """Measure a grid of short trainings: heartlm scale run STUDY.yaml; measured cells are skipped.
 
-    The exit status is 1 where a measurement failed or the cost would be too high.
+    The exit status is 1 if a measurement failed or the cost exceeds the limit.
 
     Examples:
         heartlm scale run examples/scaling_study.yaml --out studies/laptop
@@ -66,7 +66,7 @@ def run_study(arguments: Sequence[str]) -> int:
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """What a study says of speedup, efficiency and overhead: an HTML page, SVG figures, tables as CSV.
+    """Report speedup, efficiency and overhead of a study: an HTML page, SVG figures and CSV tables.
 
     Examples:
         heartlm scale report studies/laptop

@@ -1,4 +1,4 @@
-"""Predictions, comparisons and machines as aligned lines."""
+"""Predictions, comparisons and machines as text tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def prediction_table(predictions: Sequence[Prediction], tokens: float | None = None) -> list[str]:
-    """Predictions of one kind of training: a heading, and a line each."""
+    """Return a heading and one line per prediction, for predictions of one kind of training."""
     cell = predictions[0].cell
     rows = [["ranks", "nodes", "ms a step", "95 %", "tokens/s", "speedup", "efficiency", "bottleneck"]]
     rows[0] += ["hours", "node-hours"] if tokens else []
@@ -31,7 +31,7 @@ def prediction_table(predictions: Sequence[Prediction], tokens: float | None = N
 
 
 def validation_table(validation: Validation) -> list[str]:
-    """Predicted next to measured: a line a cell, and what it comes to."""
+    """Compare predicted and measured values: one line per cell, then a summary."""
     rows = [["cell", "predicted ms", "95 %", "measured ms", "error", "outside", "bottleneck"]]
     for each in validation.cells:
         predicted = each.predicted

@@ -1,4 +1,4 @@
-"""Scores as aligned lines: the model with its intervals, its baselines."""
+"""Scores as a text table: the model with its confidence intervals, and its baselines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from heartlm.report.story import table_rows
 Scores = Mapping[str, Any]
 
 CALLED_VF = {"vt_called_vf": "VT called VF", "noise_called_vf": "noise called VF"}
-"""Scores of the task waveform next to those of VF against other rhythms, with their names."""
+"""Scores of the task waveform that are printed next to those of VF against other rhythms, with their titles."""
 
 
 def score_table(scores: Scores) -> list[str]:
-    """The lines that tell what `scores.json` says."""
+    """Return the scores of `scores.json` as lines of text."""
     rows = _beat_rows(scores) if scores["task"] == "beats" else _rhythm_rows(scores)
     left_out = scores["records_left_out"]
     lines = [_heading(scores), *aligned(rows), *_episode_lines(scores)]
@@ -42,7 +42,7 @@ def _heading(scores: Scores) -> str:
 
 
 def _found(scores: Scores) -> str:
-    """How many beats the detector missed and how many it made up, where beats were detected."""
+    """Return the number of missed and false beats of the detector, if beats were detected."""
     block = scores["scores"]
     if scores["beats"] == "annotated":
         return ", annotated"
@@ -99,7 +99,7 @@ def _with_interval(score: Score) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], justify: Callable[[str, int], str] = str.rjust) -> list[str]:
-    """Rows as lines: the first column to the left, the others, by default, to the right."""
+    """Format rows as aligned lines: the first column left-aligned, the others by `justify`."""
     width = max(map(len, rows))
     full = [[*row, *[""] * (width - len(row))] for row in rows]
     widths = [max(map(len, column)) for column in zip(*full, strict=True)]

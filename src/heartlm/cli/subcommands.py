@@ -1,4 +1,4 @@
-"""Commands with subcommands, such as `heartlm scale run`: finding one, and the text that lists them."""
+"""Commands with subcommands, such as `heartlm scale run`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from heartlm.errors import HeartlmError
 
 Subcommands = Mapping[str, tuple[str, str]]
-"""By name: where the function is, as `module:function`, and what it does."""
+"""Location, as `module:function`, and summary of each subcommand, by name."""
 
 
 def run_subcommand(command: str, subcommands: Subcommands, arguments: Sequence[str], more: str = "") -> int:
-    """Run the subcommand that `arguments` begin with and return its status, or print which there are, then `more`."""
+    """Run the subcommand named by `arguments` and return its status; without one, print the list, then `more`."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         width = max(map(len, subcommands))
         print(f"usage: heartlm {command} COMMAND [options]        heartlm {command} COMMAND --help  explains one\n")

@@ -1,4 +1,4 @@
-"""`heartlm tokenize`: recordings in, a corpus out."""
+"""`heartlm tokenize`: turn recordings into a corpus of tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heartlm.corpus.config import TokenizeConfig
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Turn recordings into a corpus of tokens. The tokenizer is fitted on the training split alone.
+    """Turn recordings into a corpus of tokens. The tokenizer is fitted on the training split only.
 
     Examples:
         heartlm tokenize mitdb --tokenizer beat --out corpora/mitdb
@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def describe(manifest: dict[str, Any], folder: Path) -> list[str]:
-    """The lines that tell what is in a corpus."""
+    """Return a description of a corpus as lines of text."""
     tokenizer = manifest["tokenizer"]
     lines = [
         f"{folder}: {manifest['num_tokens']:,} {tokenizer['kind']} tokens of {len(tokenizer['facets'])} facets, "

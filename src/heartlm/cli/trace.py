@@ -1,4 +1,4 @@
-"""`heartlm trace`: where the time of each step of a run went, for Perfetto."""
+"""`heartlm trace`: write a Perfetto trace of the step times of a run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from heartlm.cli.options import existing, parse
 
 @dataclass
 class TraceOptions:
-    """Which run to trace, and where to.
+    """Options of `heartlm trace`.
 
     Attributes:
-        run: the run folder, trained with spans.
-        out: the file to write; trace.json in the run folder if not given.
+        run: run folder of a training with spans.
+        out: output file; by default trace.json in the run folder.
     """
 
     run: Path
@@ -23,7 +23,7 @@ class TraceOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Join the spans of all ranks of a run to one trace, which https://ui.perfetto.dev opens.
+    """Merge the spans of all ranks of a run into one trace for https://ui.perfetto.dev.
 
     Examples:
         heartlm trace runs/beats

@@ -1,4 +1,4 @@
-"""`heartlm watch`: a run in the terminal, while it runs."""
+"""`heartlm watch`: show a running training in the terminal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from heartlm.errors import HeartlmError
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """Which run to watch.
+    """Options of `heartlm watch`.
 
     Attributes:
-        run: the run folder.
-        once: print one frame and end.
-        every: seconds between frames.
+        run: run folder.
+        once: print one frame and exit.
+        every: interval between frames in seconds.
     """
 
     run: Path
@@ -28,7 +28,7 @@ class WatchOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show how a run goes: progress, loss, speed, and what its time goes to.
+    """Show the progress, loss and speed of a run, and how its time is spent.
 
     Examples:
         heartlm watch runs/beats
@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.once:
         console.print(frame(watched))
         return 0
-    # Ctrl-C is how one stops looking; the run continues.
+    # Ctrl-C ends the display; the run continues.
     with suppress(KeyboardInterrupt), Live(frame(watched), console=console, auto_refresh=False) as live:
         while not watched.is_finished:
             time.sleep(options.every)

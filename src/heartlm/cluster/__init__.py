@@ -1,1 +1,1 @@
-"""Batch scripts, site profiles, submitting, campaigns, the container image and the doctor."""
+"""Batch scripts, site profiles, job submission, campaigns, the container image and the doctor."""

@@ -1,15 +1,15 @@
-"""Training that continues with the nodes that are left, and takes in nodes that come, without another loss curve.
+"""Elastic training: it continues when nodes are lost or added, with the same loss curve.
 
-    main job, the fewest nodes ── torchrun ─┐
-    helper job, one node ──────── torchrun ─┼─ meet ─► ranks ─► a node goes or comes ─► meet again, from a checkpoint
-    helper job, one node ──────── torchrun ─┘
+    main job, minimum nodes ──── torchrun ─┐
+    helper job, one node ─────── torchrun ─┼─ meet ─► ranks ─► a node leaves or joins ─► meet again, from a checkpoint
+    helper job, one node ─────── torchrun ─┘
 
-Each node above the fewest is a job of its own. SLURM takes a node that is down out of a job for good, also with
-`--no-kill`; a job whose node is down it queues again, and the next free node joins the training. The main job holds the
-meeting point: when its first node is lost, all queue again.
+Each node above the minimum is a separate job. SLURM removes a failed node from a job permanently, even with
+`--no-kill`; but it requeues a job whose node failed, and the next free node joins the training. The main job hosts the
+rendezvous: if its first node fails, all jobs are requeued.
 
-What is trained follows from the seed and the step, never from the number of ranks (`training.layout`), so the losses
-are those of an unbroken run up to the order of sums.
+The training depends on the seed and the step, never on the number of ranks (`training.layout`). The losses are
+therefore those of an uninterrupted run, up to the order of sums.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 
 MAX_RESTARTS = 3
-"""How often ranks of a node may die by themselves. Lost or new nodes do not count."""
+"""Maximum number of rank failures on a node. Lost or new nodes do not count."""
 
 
 MOST_REQUEUES = 20
-"""How often a helper joins again: one whose node always fails would interrupt the others for ever."""
+"""Maximum number of requeues of a helper job: a node that always fails would keep interrupting the others."""
 
 
 def nodes_of(text: str) -> tuple[int, int]:
-    """The fewest and the most nodes of `1:4`.
+    """Return the minimum and the maximum number of nodes from text such as `1:4`.
 
     Raises:
-        HeartlmError: it is something else.
+        HeartlmError: the text has another form.
     """
     found = re.fullmatch(r"(\d+):(\d+)", text)
     if found is None or not 1 <= int(found[1]) < int(found[2]):
@@ -52,13 +52,13 @@ def nodes_of(text: str) -> tuple[int, int]:
 
 
 def use_elastic_agent(is_host: bool, asked: Event) -> None:
-    """Let torchrun, in this process, start ranks again where that helps, and continue the run that was started.
+    """Patch torchrun in this process so that it restarts ranks after recoverable failures and resumes the run.
 
     Args:
-        is_host: this node holds the meeting point; when another leaves, the meeting point stays open.
-        asked: set when ranks of this node were asked to stop.
+        is_host: whether this node hosts the rendezvous, which stays open when another node leaves.
+        asked: event that is set when ranks of this node were asked to stop.
     """
-    # Otherwise ranks of a later round get the store of an earlier one, whose place new nodes are never given.
+    # Otherwise ranks of a later round get the store of an earlier round, whose address new nodes never receive.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -70,7 +70,7 @@ def use_elastic_agent(is_host: bool, asked: Event) -> None:
         _remaining_restarts: int
 
         def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-            # All nodes have met, and no rank begins a run before all ranks have: every node sees the same folder.
+            # All nodes have met, and no rank starts a run before all ranks have met: every node sees the same folder.
             spec = worker_group.spec
             self.first_args = self.first_args or spec.args
             spec.args = tuple(continued(self.first_args))
@@ -94,7 +94,7 @@ def use_elastic_agent(is_host: bool, asked: Event) -> None:
             return result
 
         def _restart_workers(self, worker_group: WorkerGroup) -> None:
-            if asked.is_set():  # another node waits for the next round already, which is not for this one
+            if asked.is_set():  # another node already waits for the next round, which this node does not join
                 self._stop_workers(worker_group)
                 raise SignalException("this node was asked to stop", signal.SIGTERM)
             super()._restart_workers(worker_group)
@@ -103,10 +103,10 @@ def use_elastic_agent(is_host: bool, asked: Event) -> None:
 
 
 def starts_again(statuses: Sequence[int], was_asked: bool) -> str:
-    """Whether ranks that ended with `statuses` start again: free, counted or never.
+    """Return whether ranks that ended with `statuses` restart: free, counted or never.
 
-    Where others were lost or asked to stop, the ranks here did nothing wrong. A rank that was killed (negative) or
-    ended by a defect (1) may do better the next time. What the user has to mend (2) stays as it is.
+    If other ranks were lost or asked to stop, the ranks here are not at fault. A rank that was killed (negative status)
+    or ended by a defect (1) may succeed next time. A user error (2) is never retried.
     """
     if was_asked:
         return "never"
@@ -116,7 +116,7 @@ def starts_again(statuses: Sequence[int], was_asked: bool) -> str:
 
 
 def continued(arguments: Sequence[Any]) -> list[Any]:
-    """The words of a rank; they resume the run where it was started already and is not finished."""
+    """Return the arguments of a rank, changed to resume the run if it has started and is not finished."""
     words = list(arguments)
     out = next((word.removeprefix("--out=") for word in words if str(word).startswith("--out=")), None)
     if out is None or not (note := Path(out, "run.json")).is_file():

@@ -1,4 +1,4 @@
-"""The GPUs that processes started here may use, by the names that `CUDA_VISIBLE_DEVICES` takes."""
+"""GPUs that processes started here may use, by the names that `CUDA_VISIBLE_DEVICES` accepts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PROC = Path("/proc/driver/nvidia/gpus")
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Names of the GPUs, or MIG instances, that this process may use: indices or UUIDs. Imports no torch.
+    """Return the indices or UUIDs of the GPUs or MIG instances that this process may use, without importing torch.
 
-    A process that is to use some of them gets these names as its mask: its own numbers, from 0, would mean other GPUs
-    where the mask is set already. As in CUDA, the first name that is not valid hides those after it.
+    Use these names as the mask of a child process: indices from 0 would select other GPUs if a mask is already set.
+    As in CUDA, the first invalid name hides all names after it.
     """
     total = _num_gpus()
     if MASK not in environment:
@@ -25,7 +25,7 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
 
     def is_valid(name: str) -> bool:
         if name.isdecimal():
-            return total == 0 or int(name) < total  # 0: no driver to ask
+            return total == 0 or int(name) < total  # 0: no driver to query
         return name.startswith(("GPU-", "MIG-"))
 
     return list(takewhile(is_valid, (name.strip() for name in environment[MASK].split(","))))
@@ -37,7 +37,7 @@ def _num_gpus() -> int:
 
 
 def nvml() -> Any:
-    """The module of NVML, initialised; None where its bindings or NVIDIA's driver are missing."""
+    """Return the initialised NVML module, or None if its bindings or NVIDIA's driver are missing."""
     try:
         module: Any = importlib.import_module("pynvml")
     except ModuleNotFoundError:

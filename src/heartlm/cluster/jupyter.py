@@ -1,4 +1,4 @@
-"""JupyterLab on a node of a cluster, reached through a tunnel: docs/jupyterlab.md tells the whole way."""
+"""JupyterLab on a node of a cluster, reached through a tunnel; see docs/jupyterlab.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heartlm.cluster.topology import Topology
 def notebook_script(
     topology: Topology, profile: SiteProfile, name: str, logs: Path, port: int, python: str = "python"
 ) -> str:
-    """A script that serves JupyterLab on one node until the time is up; what it prints has the address and token."""
+    """Return a script that serves JupyterLab on one node until the time limit; its output has the address and token."""
     lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash"]
     lines.append(f"# JupyterLab on {topology.words}, profile {profile.name}.")
     lines += header(topology, profile, name=name, output=logs / f"{name}-%j.out", stops=False)
@@ -22,7 +22,7 @@ def notebook_script(
 
 
 def tunnel(port: int, profile: SiteProfile) -> str:
-    """The command that brings JupyterLab's port to one's own machine, and what to open then."""
+    """Return the command that forwards JupyterLab's port to the local machine, and the address to open."""
     login = profile.login or "USER@LOGIN-NODE"
     return (
         f"on your own machine, with NODE as the job's output names it:\n"

@@ -1,4 +1,4 @@
-"""Running a script on this machine, without SLURM, and answering signals for as long as something runs."""
+"""Run a script on this machine, without SLURM, and handle signals while it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def answered(answer: Callable[[int], object]) -> Iterator[None]:
 
 
 def run_here(script: str) -> int:
-    """Run a script of bash to its end and return its status; signals are handed on to it."""
+    """Run a bash script and return its exit status; signals are forwarded to it."""
     started, early = list[subprocess.Popen[bytes]](), list[int]()
 
     def hand_on(number: int) -> None:
@@ -31,7 +31,7 @@ def run_here(script: str) -> int:
         else:
             early.append(number)
 
-    # Before bash starts: it cannot trap what it inherits as ignored, as SIGINT is in the background of a shell.
+    # Before bash starts: it cannot trap signals inherited as ignored, as SIGINT is in the background of a shell.
     with answered(hand_on), subprocess.Popen(["bash", "-c", script], start_new_session=True) as process:
         started.append(process)
         for number in early:

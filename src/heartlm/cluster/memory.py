@@ -1,4 +1,4 @@
-"""Whether pretraining fits into the memory that each rank gets, known before a job waits in a queue."""
+"""Check of the memory of pretraining against the memory of each rank, before a job is queued."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from heartlm.training.config import PretrainConfig
 
 
 def memory_warning(config: PretrainConfig, topology: Topology, profile: SiteProfile) -> str | None:
-    """One line where a rank needs more memory in a step than it gets; None where it fits, or nothing is known.
+    """Return a warning if a step needs more memory than a rank has; None if it fits or the memory is unknown.
 
-    Where a generous estimate does not rule it out, two steps are run dry (`training.dry_run`): this takes some seconds
-    and needs torch.
+    If a generous estimate exceeds the memory, two dry steps are run (`training.dry_run`); this takes some seconds and
+    needs torch.
 
     Args:
-        config: settings of pretraining, checked.
-        topology: where it runs.
-        profile: whose `gpu_memory_gb`, or `memory_gb` of a node for ranks on CPUs, is compared.
+        config: checked settings of pretraining.
+        topology: allocation of the run.
+        profile: site profile with `gpu_memory_gb`, or with `memory_gb` of a node for ranks on CPUs.
     """
     if topology.gpus_per_node:
         whole_gb, shared_by, of = profile.gpu_memory_gb, topology.runs_per_gpu, "a GPU"
@@ -45,10 +45,10 @@ def memory_warning(config: PretrainConfig, topology: Topology, profile: SiteProf
 
 
 def _at_most_gb(config: PretrainConfig, num_ranks: int) -> float:
-    """More than any step of these settings needs.
+    """Return an upper bound of the memory of a step, in GB.
 
-    A dry step of depth 16, width 512 and 16 windows of 512 tokens keeps 66 bytes for each token, block and place of the
-    width (2026-11-23); five times that count here, all scores of attention several times, and 64 bytes a weight.
+    A dry step of depth 16, width 512 and 16 windows of 512 tokens keeps 66 bytes per token, block and unit of width
+    (2026-11-23). The bound uses five times that, several times all attention scores, and 64 bytes per weight.
     """
     width = config.width or 32 * config.depth
     assert config.batch_size is not None, "filled in when the settings were checked"

@@ -1,4 +1,4 @@
-"""What a site is like: a small YAML file, one of those that come with heartlm or one's own."""
+"""Site profiles: small YAML files, shipped with heartlm or written by the user."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SHIPPED = files("heartlm.cluster") / "profiles"
 
 @dataclass(frozen=True)
 class SiteOptions:
-    """What commands can override of a profile.
+    """Options that override a site profile.
 
     Attributes:
-        account: what is charged.
-        partition: of the cluster.
+        account: account to charge.
+        partition: partition of the cluster.
         qos: quality of service.
-        image: of the container, where the profile wants one.
+        image: container image, if the profile uses a container.
     """
 
     account: str | None = None
@@ -33,34 +33,34 @@ class SiteOptions:
     image: str | None = None
 
     def applied_to(self, profile: SiteProfile) -> SiteProfile:
-        """The profile with the options that were given."""
+        """Return the profile with the given options applied."""
         options = {each.name: getattr(self, each.name) for each in fields(SiteOptions)}
         return replace(profile, **{name: value for name, value in options.items() if value is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteProfile(SiteOptions):
-    """A site.
+    """Site profile.
 
     Attributes:
-        name: by default the file's, without its ending.
-        description: one line.
-        scheduler: slurm, or none.
-        required: which of account, partition, qos and image a job must name.
-        gpus_per_node: what a node has, and what a job asks for by default.
-        cpus_per_node: hardware threads of a node; None where it is not known.
-        memory_gb: of a node, in 10^9 bytes.
-        gpu_memory_gb: of a GPU; None where it is not known.
-        whole_nodes: a job gets whole nodes, whatever it asks for.
-        gpu_option: how GPUs are asked for; {gpus} stands for the number on a node.
-        gpu_slices: how one MIG slice is asked for, by how many slices of this size a GPU is divided into.
-        header: further options of sbatch.
-        modules: loaded before anything else.
-        container: apptainer, or none.
-        binds: folders that the container sees, besides the working folder.
-        environment: variables to set.
-        signal_before_s: how long before the time limit a run is asked to stop.
-        login: what `ssh` is given to reach the cluster.
+        name: name of the profile; by default the file name without its ending.
+        description: one-line description.
+        scheduler: slurm or none.
+        required: options that a job must set, among account, partition, qos and image.
+        gpus_per_node: number of GPUs of a node, and the default number of a job.
+        cpus_per_node: number of hardware threads of a node; None if unknown.
+        memory_gb: memory of a node, in 10^9 bytes.
+        gpu_memory_gb: memory of a GPU, in 10^9 bytes; None if unknown.
+        whole_nodes: whether a job always gets whole nodes.
+        gpu_option: sbatch option that requests GPUs; {gpus} stands for the number per node.
+        gpu_slices: sbatch option that requests one MIG slice, by the number of such slices of a GPU.
+        header: additional sbatch options.
+        modules: modules to load first.
+        container: apptainer or none.
+        binds: folders to mount in the container, in addition to the working folder.
+        environment: environment variables to set.
+        signal_before_s: time in seconds before the time limit at which a run is asked to stop.
+        login: arguments of `ssh` to reach the cluster.
     """
 
     name: str
@@ -84,11 +84,11 @@ class SiteProfile(SiteOptions):
 
     @property
     def python(self) -> str:
-        """The interpreter that has heartlm: that of the container, or this one."""
+        """Python interpreter with heartlm: that of the container, or the current one."""
         return "python" if self.container != "none" else sys.executable
 
     def check(self) -> None:
-        """Raise a HeartlmError that names the first impossible or missing field."""
+        """Raise a HeartlmError that names the first invalid or missing field."""
         for name in self.required:
             if not getattr(self, name):
                 raise HeartlmError(f"{name}: nothing found, but {self.name} wants one: give --{name} NAME")
@@ -110,15 +110,15 @@ class SiteProfile(SiteOptions):
 
 
 def profile_names() -> list[str]:
-    """Names of the profiles that come with heartlm."""
+    """Return the names of the shipped profiles."""
     return sorted(entry.name.removesuffix(".yaml") for entry in _SHIPPED.iterdir() if entry.name.endswith(".yaml"))
 
 
 def load_profile(name_or_path: str) -> SiteProfile:
-    """A profile by its name, or of a YAML file.
+    """Load a profile by name or from a YAML file.
 
     Raises:
-        HeartlmError: there is none, or the file holds something else.
+        HeartlmError: the profile does not exist, or the file is not a profile.
     """
     is_path = name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path
     if not is_path and name_or_path not in profile_names():
@@ -131,15 +131,15 @@ def load_profile(name_or_path: str) -> SiteProfile:
 
 
 def load_slurm_profile(name_or_path: str, options: SiteOptions | None = None, field: str = "slurm") -> SiteProfile:
-    """The complete profile of a site with SLURM.
+    """Return the complete profile of a SLURM site.
 
     Args:
-        name_or_path: of the profile.
-        options: in place of its own fields.
-        field: what the user calls it, for the error.
+        name_or_path: name or YAML file of the profile.
+        options: options that override fields of the profile.
+        field: name of the user's option, for the error message.
 
     Raises:
-        HeartlmError: there is none, it is incomplete, or of a site without SLURM.
+        HeartlmError: the profile does not exist, is incomplete, or is of a site without SLURM.
     """
     profile = load_profile(name_or_path)
     profile = options.applied_to(profile) if options is not None else profile
@@ -150,14 +150,14 @@ def load_slurm_profile(name_or_path: str, options: SiteOptions | None = None, fi
 
 
 def profile_of(content: Any, name: str) -> SiteProfile:
-    """The profile with the fields that `content` has.
+    """Return the profile with the fields of `content`.
 
     Raises:
-        HeartlmError: it is no mapping, or a field is not known or of another kind than expected.
+        HeartlmError: `content` is not a mapping, or a field is unknown or of the wrong type.
     """
     where = f"profile {name}"
     values = {key: value for key, value in typed(dict[str, Any], content, where).items() if value is not None}
-    if isinstance(values.get("environment"), dict):  # numbers are meant as text
+    if isinstance(values.get("environment"), dict):  # numbers are converted to text
         values["environment"] = {key: str(value) for key, value in values["environment"].items()}
     profile = typed(SiteProfile, {"name": name} | values, where)
     if strange := [key for key in profile.environment if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key)]:

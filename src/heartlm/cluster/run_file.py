@@ -1,11 +1,11 @@
-"""One run as a YAML file: the fields of one command, flat, and which command they are for.
+"""One run as a YAML file: the options of one command, flat, and the command.
 
     command: pretrain
     corpus: corpora/many
     out: runs/foundation
     steps: 5000
 
-Without `command` they are for pretrain. The same file without that line is what `heartlm pretrain FILE.yaml` takes.
+The default `command` is pretrain. `heartlm pretrain FILE.yaml` takes the same file without that line.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
 
 TRAINING = ("pretrain", "finetune")
-"""Commands that many ranks run together and that can be resumed."""
+"""Commands that run on many ranks and can be resumed."""
 
 COMMANDS = (*TRAINING, "evaluate", "tokenize")
 POSITIONAL = {"evaluate": "run", "tokenize": "databases"}
-"""Fields that a command takes by place."""
+"""Positional field of a command."""
 
 
 @dataclass(frozen=True)
 class RunFile:
-    """A command and its fields.
+    """A command and its options.
 
     Attributes:
         command: pretrain, finetune, evaluate or tokenize.
-        fields: of the command, by name; None stands for the default.
+        fields: options of the command, by name; None stands for the default.
     """
 
     command: str
@@ -41,19 +41,19 @@ class RunFile:
 
     @classmethod
     def load(cls, path: Path) -> RunFile:
-        """Read a file.
+        """Read a run file.
 
         Raises:
-            HeartlmError: it cannot be read, is no YAML of fields, or names no command of heartlm.
+            HeartlmError: the file cannot be read, is not a YAML mapping, or names an unknown command.
         """
         return cls.of(read_yaml(path, "a YAML file of a run"), str(path))
 
     @classmethod
     def of(cls, content: Any, where: str) -> RunFile:
-        """The run that `content`, read from `where`, describes.
+        """Return the run described by `content`; `where` names its source in errors.
 
         Raises:
-            HeartlmError: it is no mapping of fields, or names no command of heartlm.
+            HeartlmError: `content` is not a mapping, or names an unknown command.
         """
         if isinstance(content, dict) and True in content:
             content = {"on" if name is True else name: value for name, value in content.items()}  # YAML's on is true
@@ -69,7 +69,7 @@ class RunFile:
         return cls(command, fields)
 
     def argv(self) -> list[str]:
-        """The words after `heartlm` that say the same."""
+        """Return the equivalent arguments of `heartlm`."""
         words = [self.command]
         by_place = POSITIONAL.get(self.command)
         if by_place is not None and self.fields.get(by_place) is not None:
@@ -82,18 +82,18 @@ class RunFile:
 
     @property
     def is_training(self) -> bool:
-        """Whether many ranks may run it together, and resume it."""
+        """Whether the command runs on many ranks and can be resumed."""
         return self.command in TRAINING
 
     @property
     def out(self) -> Path | None:
-        """The folder it writes, as far as the file says: evaluations write into the run they score."""
+        """Output folder, if the file gives it; evaluations write into the run that they score."""
         name = "run" if self.command == "evaluate" else "out"
         value = self.fields.get(name)
         return None if value is None else Path(str(value))
 
     def having(self, **fields: Any) -> RunFile:
-        """The same run with some fields set."""
+        """Return the same run with some fields set."""
         return RunFile(self.command, {**self.fields, **fields})
 
 

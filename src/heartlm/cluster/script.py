@@ -1,10 +1,10 @@
-"""One readable batch script for a run: what to ask SLURM for, what to run, where, and what becomes of it.
+"""Batch scripts of runs: resource requests, command, placement, and handling of the exit status.
 
-    header ─► modules ─► what to run ─► where ─► srun ─► apptainer ─► torchrun ─► ranks ─► requeue, or the status
+    header ─► modules ─► command ─► placement ─► srun ─► apptainer ─► torchrun ─► ranks ─► requeue, or the status
 
-The parts are functions that return lines, so that others can compose scripts of their own: `what` may be the one run
-of a file, or a line of a list chosen by the task of an array. Whatever depends on the allocation is worked out when the
-script runs, because a job that queued again may have got another number of nodes.
+Each part is a function that returns lines, so that other modules can compose their own scripts: `what` may be the
+run of a file, or a line of a list selected by the array task. Values that depend on the allocation are computed when
+the script runs, because a requeued job may get another number of nodes.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from heartlm.cluster.torchrun import HOSTS, STOPPED_STATUS
 from heartlm.errors import HeartlmError
 
 OTHERS_END_WITHIN_S = 60
-"""A node that ended lets the others finish their last words for so long."""
+"""Time in seconds that the other nodes have to finish their output after one node has ended."""
 
 
 def render(
     run: RunFile, topology: Topology, profile: SiteProfile, *, name: str, logs: Path, python: str = "python"
 ) -> str:
-    """The script of one run.
+    """Return the script of one run.
 
     Args:
-        run: what to run; training that is to be resumed must say where it writes (`out`).
-        topology: what to ask for.
-        profile: of the site, or one without a scheduler, for a script that runs on this machine.
-        name: of the job.
+        run: run of the script; a training that can be resumed needs `out`.
+        topology: requested resources.
+        profile: site profile; without a scheduler, the script runs on this machine.
+        name: job name.
         logs: folder of the job's output; it must exist when the job starts.
-        python: the interpreter that has heartlm; in a container `python`.
+        python: Python interpreter with heartlm; `python` in a container.
     """
     title = f"# heartlm {run.command} on {topology.words}, profile {profile.name}."
     lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash", title]
@@ -48,23 +48,23 @@ def render(
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Control characters, line ends of Unicode, and what stands for bytes of a file name that are no UTF-8."""
+"""Control characters, Unicode line ends, and surrogates of file names that are not UTF-8."""
 
 
 def text_of(lines: Sequence[str]) -> str:
-    """A script, with its last line ended. All that is written into scripts passes here.
+    """Join the lines of a script. All script text passes through this function.
 
     Raises:
-        HeartlmError: a line holds a control character, which can come only from a value in it.
+        HeartlmError: a line has a control character, which can only come from a value in it.
     """
     return "\n".join(map(one_line, lines)) + "\n"
 
 
 def one_line(text: str) -> str:
-    """`text` as it is.
+    """Return `text` unchanged.
 
     Raises:
-        HeartlmError: it holds a control character: a line end in a comment or in `#SBATCH` would begin a command.
+        HeartlmError: it has a control character: a line end in a comment or `#SBATCH` line would start a command.
     """
     if (found := _CONTROL.search(text)) is not None:
         around = text[max(0, found.start() - 60) : found.start() + 20]
@@ -84,15 +84,15 @@ def header(
     stops: bool = True,
     further: Sequence[str] = (),
 ) -> list[str]:
-    """The lines `#SBATCH`.
+    """Return the `#SBATCH` lines.
 
     Args:
-        topology: what to ask for.
-        profile: of the site.
-        name: of the job.
-        output: file for what it prints; it may hold SLURM's patterns (%j, %A_%a).
-        stops: it can be asked to stop, and queue again.
-        further: options such as `--array=0-7`.
+        topology: requested resources.
+        profile: site profile.
+        name: job name.
+        output: output file; it may contain SLURM's patterns (%j, %A_%a).
+        stops: whether the job can be asked to stop and be requeued.
+        further: additional options, such as `--array=0-7`.
     """
     options = [_quoted(f"--job-name={name}"), f"--nodes={topology.nodes}", "--ntasks-per-node=1"]
     if topology.gpus_per_node:
@@ -107,14 +107,14 @@ def header(
 
 
 def _quoted(option: str) -> str:
-    """An option that sbatch reads as one word: it ends words at blanks and lines at #, and knows quotes."""
+    """Quote an option so that sbatch reads it as one word: sbatch splits at blanks and ends lines at #."""
     if re.search(r"""[\s"'\\#]""", option) is None:
         return option
     return '"' + re.sub(r"""(["\\])""", r"\\\1", option) + '"'
 
 
 def lead_s(topology: Topology, profile: SiteProfile) -> int:
-    """How long before the time limit ranks are asked to stop: as the profile says, of short jobs a quarter."""
+    """Return how many seconds before the time limit ranks are asked to stop, at most a quarter of the limit."""
     return min(profile.signal_before_s, max(1, topology.time_s // 4))
 
 
@@ -127,15 +127,15 @@ def body(
     module: str = "heartlm",
     ranks: bool = True,
 ) -> list[str]:
-    """All that comes after the header.
+    """Return all lines after the header.
 
     Args:
-        what: lines of bash that set the array `command`, the words after the program; they may use `$cpus`.
-        topology: what was asked for.
-        profile: of the site; without a scheduler the lines are for this machine.
-        python: the interpreter that has heartlm.
-        module: the program, a module of Python.
-        ranks: many ranks run it, with torchrun; else it is one process.
+        what: bash lines that set the array `command`, the arguments of the program; they may use `$cpus`.
+        topology: requested resources.
+        profile: site profile; without a scheduler, the lines are for this machine.
+        python: Python interpreter with heartlm.
+        module: Python module of the program.
+        ranks: whether torchrun starts many ranks; otherwise the program is one process.
     """
     slurm = profile.scheduler == "slurm"
     parts = [
@@ -152,7 +152,7 @@ def body(
 
 
 def what(run: RunFile) -> list[str]:
-    """Lines that set `command` for one run; training that was started already continues."""
+    """Return lines that set `command` for one run; a started training is resumed."""
     words = [shlex.quote(word) for word in run.argv()]
     if run.command == "tokenize":
         processes = run.fields.get("processes")
@@ -168,7 +168,7 @@ def what(run: RunFile) -> list[str]:
 
 
 def _where(topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str]:
-    """Lines that set `cpus` and, for many ranks, `nodes`, `ranks` and where they meet."""
+    """Return lines that set `cpus` and, for many ranks, `nodes`, `ranks` and the rendezvous."""
     exports = [f"export {name}={shlex.quote(value)}" for name, value in profile.environment.items()]
     shares = "export OMP_NUM_THREADS=$((cpus > ranks ? cpus / ranks : 1))"
     if profile.scheduler == "none":

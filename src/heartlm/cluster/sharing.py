@@ -1,11 +1,11 @@
-"""Several runs on one GPU: each on a MIG slice where a site has slices, otherwise side by side through NVIDIA MPS.
+"""Several runs on one GPU: each on a MIG slice if the site has slices, otherwise concurrently through NVIDIA MPS.
 
-    runs_per_gpu: 4 ─┬─ the profile has gpu_slices ─► one job a run, which asks for one slice as its GPU
+    runs_per_gpu: 4 ─┬─ the profile has gpu_slices ─► one job per run, which requests one slice as its GPU
                      └─ it has none ─► one job for 4 runs: control daemon ─► runs on equal parts of the GPU ─► quit
 
-A process can use one MIG slice only, and several slices do no collectives together, so a run that shares a GPU has one
-rank (docs.nvidia.com/datacenter/tesla/mig-user-guide, "CUDA Visible Devices"). SLURM gives slices as GPUs of a type of
-their own (slurm.schedmd.com/gres.html, "MIG Management").
+A process can use only one MIG slice, and collectives over several slices are not supported, so a run that shares a
+GPU has one rank (docs.nvidia.com/datacenter/tesla/mig-user-guide, "CUDA Visible Devices"). SLURM provides slices as
+GPUs of a separate type (slurm.schedmd.com/gres.html, "MIG Management").
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heartlm.errors import HeartlmError
 
 
 def gpu_option(topology: Topology, profile: SiteProfile) -> str:
-    """The option of sbatch that asks for the GPUs of a node, or for the smallest slice that is a run's part of one.
+    """Return the sbatch option that requests the GPUs of a node, or the smallest slice that is large enough for a run.
 
     Raises:
         HeartlmError: the profile has no slice that is large enough.
@@ -40,12 +40,12 @@ def gpu_option(topology: Topology, profile: SiteProfile) -> str:
 
 
 def mps_lines(runs_per_gpu: int, profile: SiteProfile) -> list[str]:
-    """Lines of a batch script that let the runs of `launcher` share GPUs, until the script ends in whatever way.
+    """Return script lines that let the runs of `launcher` share GPUs; the daemon stops when the script ends.
 
-    What they rest on is in NVIDIA's documentation, docs.nvidia.com/deploy/mps. Pipes belong into a local folder that no
-    other user has. An indexed mask set for the daemon numbers devices again for its clients, a mask of UUIDs does not.
-    `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of 100 % / n gives n clients equal parts. A client that finds no daemon runs
-    without MPS, taking turns with the others.
+    Source: NVIDIA's documentation, docs.nvidia.com/deploy/mps. The pipe directory must be local and not accessible to
+    other users. If the daemon's mask has indices, its clients see renumbered devices; with UUIDs they do not.
+    `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of 100 % / n gives n clients equal parts. Without a daemon a client runs without
+    MPS, time-sliced with the others.
     """
     lines = fragment("mps", runs=runs_per_gpu, percent=max(1, 100 // runs_per_gpu))
     return [line for line in lines if profile.container != "none" or "APPTAINER_BIND" not in line]

@@ -1,4 +1,4 @@
-"""Handing a script to SLURM, and following the job until it has ended."""
+"""Submit a script to SLURM and follow the job until it ends."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 
 UNDER_WAY = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "STOPPED", "RESIZING")
-"""States after which a job continues; STOPPED is one of SLURM's own and means that it was halted."""
+"""States after which a job continues; STOPPED is SLURM's state of a suspended job."""
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.25, 5.0
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What SLURM says of a job.
+    """State of a SLURM job.
 
     Attributes:
-        job: its number.
-        state: such as PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT.
-        reason: why it waits, or why it ended.
-        status: exit status of the script; 0 until it has ended.
-        restarts: how often it queued again.
-        nodes: where it runs, as SLURM writes it: node[1-2].
-        output: the file with what it prints.
-        run_s: how long it ran, without its time in the queue.
+        job: job number.
+        state: state such as PENDING, RUNNING, COMPLETED, FAILED, CANCELLED or TIMEOUT.
+        reason: reason for waiting or for ending.
+        status: exit status of the script; 0 until the job has ended.
+        restarts: number of requeues.
+        nodes: nodes in SLURM's format, such as node[1-2].
+        output: output file of the job.
+        run_s: running time in seconds, without the time in the queue.
     """
 
     job: str
@@ -44,36 +44,36 @@ class JobState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the job has ended for good."""
         return self.state not in UNDER_WAY
 
     @property
     def words(self) -> str:
-        """For example `job 7: RUNNING on node[1-2], after 1 restart`."""
+        """Return a description, for example `job 7: RUNNING on node[1-2], after 1 restart`."""
         where = f" on {self.nodes}" if self.state == "RUNNING" else ""
         why = f" ({self.reason})" if self.state == "PENDING" and self.reason != "None" else ""
         restarts = f", queued again {self.restarts} times" if self.restarts else ""
         return f"job {self.job}: {self.state}{where}{why}{restarts}"
 
     def last_line(self) -> str:
-        """The last line that the job printed, as far as it printed any."""
+        """Return the last line of the job's output, or an empty text."""
         return last_line(self.output)
 
 
 def submit(script: Path, *options: str, arguments: Sequence[str] = ()) -> str:
-    """Queue a script as it lies there, to be run with `arguments`; return the number of the job.
+    """Submit a script as it is, to be run with `arguments`; return the job number.
 
     Raises:
-        HeartlmError: SLURM is not here, or refuses.
+        HeartlmError: SLURM is missing or refuses the script.
     """
     return call("sbatch", "--parsable", *options, str(script), *arguments).strip().partition(";")[0]
 
 
 def call(*words: str) -> str:
-    """What a command of SLURM prints.
+    """Return the output of a SLURM command.
 
     Raises:
-        HeartlmError: it is not here, or fails; the text is its own last line.
+        HeartlmError: the command is missing or fails; the text is its last line of output.
     """
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -86,10 +86,10 @@ def call(*words: str) -> str:
 
 
 def state_of(job: str) -> JobState:
-    """What SLURM says of a job, which it forgets some minutes after its end.
+    """Return SLURM's state of a job; SLURM deletes it some minutes after the job's end.
 
     Raises:
-        HeartlmError: SLURM is not here, or does not know the job.
+        HeartlmError: SLURM is missing or has no record of the job.
     """
     words = call("scontrol", "--oneliner", "show", "job", job).split()
     fields = dict(word.partition("=")[::2] for word in words)
@@ -107,10 +107,10 @@ def state_of(job: str) -> JobState:
 
 
 def run_job(script: Path, text: str) -> tuple[str | None, float]:
-    """Write a script, submit it and wait for its end; why the job failed, if it did, and how many seconds it ran.
+    """Write a script, submit it and wait for its end; return the reason of a failure or None, and the run time in s.
 
     Raises:
-        HeartlmError: SLURM is not here, or refuses the script.
+        HeartlmError: SLURM is missing or refuses the script.
     """
     script.write_text(text, encoding="utf-8")
     state = follow(submit(script), lambda line: None)
@@ -119,10 +119,10 @@ def run_job(script: Path, text: str) -> tuple[str | None, float]:
 
 
 def follow(job: str, say: Callable[[str], object]) -> JobState:
-    """Wait until a job has ended, through every requeue; `say` each change.
+    """Wait until a job has ended, through every requeue; call `say` for each change.
 
     Raises:
-        HeartlmError: SLURM is not here, or has forgotten the job.
+        HeartlmError: SLURM is missing or has deleted the job's record.
     """
     said, pause_s = "", FIRST_POLL_S
     while True:

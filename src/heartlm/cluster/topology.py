@@ -1,4 +1,4 @@
-"""How many processes, where, and for how long."""
+"""Number and placement of processes, and the time limit."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(
 
 @dataclass(frozen=True)
 class Topology:
-    """The shape of an allocation: one task a node, which starts the ranks of that node.
+    """Shape of an allocation: one task per node, which starts the ranks of that node.
 
     Attributes:
-        nodes: how many.
-        gpus_per_node: 0 trains on CPUs.
-        ranks_per_node: processes that train; as a rule one a GPU.
-        cpus_per_task: CPUs that the ranks of a node share.
-        time_s: after which SLURM ends the job.
-        max_nodes: the most nodes, where their number may change and `nodes` is the fewest; 0 where it may not.
-        runs_per_gpu: how many runs share a GPU; without GPUs it means nothing.
+        nodes: number of nodes.
+        gpus_per_node: number of GPUs per node; 0 trains on CPUs.
+        ranks_per_node: number of training processes per node; usually one per GPU.
+        cpus_per_task: number of CPUs that the ranks of a node share.
+        time_s: time limit in seconds.
+        max_nodes: maximum number of nodes if their number may change, `nodes` being the minimum; 0 if it may not.
+        runs_per_gpu: number of runs that share a GPU; ignored without GPUs.
     """
 
     nodes: int = 1
@@ -49,12 +49,12 @@ class Topology:
 
     @property
     def world_size(self) -> int:
-        """How many ranks train together."""
+        """Total number of ranks."""
         return self.nodes * self.ranks_per_node
 
     @property
     def words(self) -> str:
-        """For example `2 nodes × 4 GPUs`, `1 node × 1/4 GPU`."""
+        """Return a description, for example `2 nodes × 4 GPUs` or `1 node × 1/4 GPU`."""
         if self.gpus_per_node == 1 < self.runs_per_gpu:
             return f"{counted(self.nodes, 'node')} × 1/{self.runs_per_gpu} GPU"
         of_node = counted(self.gpus_per_node, "GPU") if self.gpus_per_node else counted(self.ranks_per_node, "CPU rank")
@@ -64,15 +64,15 @@ class Topology:
 
 
 def counted(number: int, what: str) -> str:
-    """For example `1 node`, `2 nodes`."""
+    """Return a number and a noun, for example `1 node` or `2 nodes`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def seconds_of(text: str) -> int:
-    """The seconds of a time limit as SLURM writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+    """Convert a SLURM time limit to seconds: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
 
     Raises:
-        HeartlmError: it is none.
+        HeartlmError: the text has another format.
     """
     match = _TIME.fullmatch(text.strip())
     if match is None:
@@ -91,7 +91,7 @@ def seconds_of(text: str) -> int:
 
 
 def time_limit(seconds: int) -> str:
-    """`seconds` as SLURM writes a time limit: HH:MM:SS, from a day on D-HH:MM:SS."""
+    """Format `seconds` as a SLURM time limit: HH:MM:SS, or D-HH:MM:SS from one day."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

@@ -1,11 +1,10 @@
-"""`python -m heartlm.cluster.torchrun`: torchrun, which can be asked to stop in a way that lets ranks save their work.
+"""`python -m heartlm.cluster.torchrun`: torchrun that lets ranks save their work before they stop.
 
-    SLURM ─ SIGUSR1, SIGTERM ─► this, one a node ─ SIGUSR1 ─► its ranks ─► agreed checkpoint, status 143
+    SLURM ─ SIGUSR1, SIGTERM ─► this, one per node ─ SIGUSR1 ─► its ranks ─► agreed checkpoint, status 143
 
-torchrun by itself dies of SIGUSR1, answers SIGTERM by killing its ranks 30 seconds later, and ends with status 1
-whatever happened. Here ranks take the time they need and their status is that of the whole: 0 done, 2 a mistake that
-the user can mend, 143 stopped with a checkpoint. Ranks are started with SIGUSR1 blocked, so one that comes before they
-listen is not lost and ends no process.
+Plain torchrun is killed by SIGUSR1, kills its ranks 30 s after SIGTERM, and always ends with status 1. Here ranks
+take the time they need, and their status is the exit status: 0 done, 2 a user error, 143 stopped with a checkpoint.
+Ranks start with SIGUSR1 blocked, so a signal before their handler is installed is neither lost nor fatal.
 """
 
 from __future__ import annotations
@@ -28,32 +27,32 @@ from heartlm.network import address_towards, is_own_port
 
 ASK = signal.SIGUSR1
 STOPPED_STATUS = 128 + signal.SIGTERM
-"""Of ranks that were asked to stop and left a checkpoint."""
+"""Exit status of ranks that were asked to stop and wrote a checkpoint."""
 
 HOSTS = "HEARTLM_HOSTS"
-"""Names of all nodes, by which one that holds the meeting point finds the way to the others."""
+"""Names of all nodes, by which the rendezvous host finds its address towards the others."""
 
 NOT_SAID = (0, 2, LOST_STATUS, STOPPED_STATUS)
-"""Statuses of ranks that have said themselves why they ended."""
+"""Exit statuses of ranks that have already printed their reason."""
 
 LAST_CALL_S = 10
-"""How long the nodes of an elastic run wait for further ones before the ranks start."""
+"""Time in seconds that an elastic run waits for further nodes before its ranks start."""
 
 OTHERS_END_WITHIN_S = 10.0
-"""How long a node that ended waits for the last words of the others."""
+"""Time in seconds that a finished node waits for the last output of the others."""
 
 asked = Event()
-"""Whether this process was asked to stop its ranks."""
+"""Set when this process is asked to stop its ranks."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Be torchrun with `arguments`; return the status of the rank that ended first."""
+    """Run torchrun with `arguments`; return the status of the rank that ended first."""
     signal.signal(ASK, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {ASK})
     Thread(target=_pass_on, daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: os.kill(os.getpid(), ASK))
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a node that ends before another is no news
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warning when a node ends before another
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -75,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"rank {rank} on {socket.gethostname()} ended with {ended}", file=sys.stderr)
         return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
     except RendezvousError as error:
-        if not asked.is_set():  # when nodes stop together, one is the first to go
+        if not asked.is_set():  # when nodes stop together, one of them is first
             print(f"{socket.gethostname()} cannot meet the other nodes: {error}", file=sys.stderr)
         return 1
     except SignalException as error:
@@ -84,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def wait_for_others(arguments: Sequence[str]) -> None:
-    """Stay until torchrun of the other nodes has ended, too: when the store goes, it kills ranks in mid-sentence."""
+    """Wait until torchrun has ended on the other nodes: closing the store would kill their ranks before they finish."""
     from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
     num_nodes, host, port = _meeting(arguments)
@@ -100,15 +99,15 @@ def wait_for_others(arguments: Sequence[str]) -> None:
 
 
 def placed(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Options that say where this node is among the others.
+    """Return torchrun's options with the address of the rendezvous and of this node.
 
-    By itself torchrun compares names: a node whose own name means 127.0.1.1 does not know that it holds the meeting
-    point, and offers the others that address.
+    Plain torchrun compares host names: a node whose own name resolves to 127.0.1.1 does not detect that it is the
+    rendezvous host, and gives the others that address.
     """
     num_nodes, host, _ = _meeting(arguments)
     if num_nodes == 1:
         return ["--local-addr=127.0.0.1"]
-    if not host:  # of another kind of rendezvous
+    if not host:  # another kind of rendezvous
         return []
     conf = f"--rdzv-conf=is_host={_is_host(arguments, environment)}"
     if is_elastic(arguments):
@@ -118,7 +117,7 @@ def placed(arguments: Sequence[str], environment: Mapping[str, str] = os.environ
 
 
 def _is_host(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether this node holds the meeting point. Batch scripts meet at the first node, of an elastic run's main job."""
+    """Return whether this node is the rendezvous host: the first node, in an elastic run that of the main job."""
     num_nodes, host, port = _meeting(arguments)
     main = _options(arguments).get("rdzv-id", "").partition("-")[0]
     if is_elastic(arguments) and "SLURM_JOB_ID" in environment:
@@ -129,30 +128,30 @@ def _is_host(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 def is_elastic(arguments: Sequence[str]) -> bool:
-    """Whether the number of nodes may change, as in `--nnodes=1:4`."""
+    """Return whether the number of nodes may change, as in `--nnodes=1:4`."""
     return ":" in _options(arguments).get("nnodes", "")
 
 
 def _meeting(arguments: Sequence[str]) -> tuple[int, str, int]:
-    """How many nodes meet at most, and at which host and port."""
+    """Return the maximum number of nodes, and the host and port of the rendezvous."""
     options = _options(arguments)
     host, _, port = options.get("rdzv-endpoint", ":0").rpartition(":")
     return int(options.get("nnodes", "1").rpartition(":")[2]), host, int(port)
 
 
 def _options(arguments: Sequence[str]) -> dict[str, str]:
-    """Those of torchrun, which stand before the module."""
+    """Return torchrun's own options, which precede the module."""
     return dict(word.removeprefix("--").partition("=")[::2] for word in takewhile(lambda word: word != "-m", arguments))
 
 
 def kept_apart(arguments: Sequence[str]) -> list[str]:
-    """`arguments` with `--` before the module: torchrun would take its `--run` for one of its own options cut short."""
+    """Insert `--` before the module: torchrun would read its `--run` as an abbreviation of one of its own options."""
     module = list(arguments).index("-m") + 1
     return [*arguments[:module], "--", *arguments[module:]]
 
 
 def _pass_on() -> None:
-    """Ask every rank of this node to save its work and stop, once there are ranks."""
+    """Ask every rank of this node to save its work and stop, as soon as there are ranks."""
     while True:
         signal.sigwait({ASK})
         asked.set()
@@ -164,7 +163,7 @@ def _pass_on() -> None:
 
 
 def children(parent: int) -> list[int]:
-    """The processes that `parent` started and that have not ended."""
+    """Return the running child processes of `parent`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

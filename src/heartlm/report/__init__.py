@@ -1,1 +1,1 @@
-"""What people look at."""
+"""HTML reports and drawings."""

@@ -1,4 +1,4 @@
-"""Draw a continuation: the recording, and after it what a model wrote, on ECG paper."""
+"""Draw a continuation on ECG paper: the recording, followed by the signal that a model generated."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from heartlm.typed import is_number
 
 
 def continuation_drawings(entry: Mapping[str, Any]) -> list[Markup]:
-    """Draw one entry of `generation.json`; bands mark the beats of the model, names say where it begins to write.
+    """Draw one entry of `generation.json`; bands mark the generated beats, names mark where the generation starts.
 
     Returns:
-        Rows of ten seconds; nothing where it holds no samples.
+        Rows of ten seconds; an empty list if the entry has no samples.
     """
     recorded, written = (np.array(entry.get(key) or [], np.float64) for key in ("prompt_mv", "generated_mv"))
     if not entry.get("rate_hz") or not len(recorded) + len(written):

@@ -1,4 +1,4 @@
-"""What the model was fed: databases, splits, classes, tokens, and what was dropped."""
+"""Tables of the training data: databases, splits, classes, tokens, and exclusions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPLITS = ("train", "validation", "test", "excluded")
 
 
 def corpora_of(folder: RunFolder) -> list[dict[str, Any]]:
-    """Describe every corpus of the run and its parents once, by its path and tokenizer."""
+    """Describe each corpus of the run and its parents once, identified by path and tokenizer."""
     described: dict[tuple[str, str], dict[str, Any]] = {}
     for run in folder.lineage():
         for corpus in run.corpora:
@@ -38,7 +38,7 @@ def corpora_of(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _by_split(databases: list[dict[str, Any]], key: str) -> dict[str, Counter[str]]:
-    """Labels counted over databases, for the splits that have some."""
+    """Count labels over databases, for each non-empty split."""
     found: dict[str, Counter[str]] = {}
     for split in SPLITS:
         for database in databases:
@@ -50,7 +50,7 @@ def _by_split(databases: list[dict[str, Any]], key: str) -> dict[str, Counter[st
 
 
 def _dropped_rows(dropped: list[Any]) -> list[dict[str, Any]]:
-    """What was left out, by reason, most first, with the records concerned."""
+    """Return the number of exclusions by reason, in descending order, with the records concerned."""
     totals: Counter[str] = Counter()
     records: dict[str, list[str]] = {}
     for entry in dropped:
@@ -65,7 +65,7 @@ def _dropped_rows(dropped: list[Any]) -> list[dict[str, Any]]:
 
 
 def tokenizer_of(folder: RunFolder) -> dict[str, Any] | None:
-    """Describe the tokenizer and, for each facet, how much of it the model learnt to predict."""
+    """Describe the tokenizer, and for each facet how much of it the model learnt to predict."""
     tokenizers = [(corpus.get("manifest") or {}).get("tokenizer") for corpus in folder.corpora]
     tokenizer = next((each for each in tokenizers if isinstance(each, dict)), None)
     if tokenizer is None:

@@ -1,7 +1,7 @@
-"""The report of a sweep over federated studies: one page, and its figures as SVG, next to the table.
+"""Report of a sweep over federated studies: one page and its figures as SVG, next to the table.
 
-Values of a repeat are means over ranks and rounds, the first round left out where there are more, because it warms up;
-points are geometric means over repeats with their 95 % intervals.
+Values of a repeat are means over ranks and rounds. The first round is a warm-up and is excluded if there are more.
+Points are geometric means over repeats with their 95 % intervals.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ FIGURES = {
     "communication": "Communication in a round, ms",
     "communication-share": "Share of communication, %",
 }
-"""Titles of the figures by the names of their files."""
+"""Titles of the figures by file name."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that differ in ranks and repeats alone.
+    """Cells that differ only in ranks and repeats.
 
     Attributes:
-        name: what they have in common.
-        of: lines of the table by ranks, and by repeat.
+        name: description of the common fields.
+        of: lines of the table by number of ranks, then by repeat.
     """
 
     name: str
     of: dict[int, list[Lines]]
 
     def over(self, value: Callable[[Lines], float]) -> dict[int, Interval]:
-        """`value` of each repeat, as an interval, by ranks."""
+        """Return the interval over the repeats of `value`, by number of ranks."""
         return {ranks: geometric_interval([value(lines) for lines in repeats]) for ranks, repeats in self.of.items()}
 
 
 def read_table(path: Path) -> Lines:
-    """The lines of a sweep's table.
+    """Return the lines of a sweep's table.
 
     Raises:
-        HeartlmError: there is none, or it has none.
+        HeartlmError: the table does not exist or is empty.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:
@@ -65,7 +65,7 @@ def read_table(path: Path) -> Lines:
 
 
 def groups_of(lines: Iterable[dict[str, str]]) -> list[Group]:
-    """The lines that count, by what changes only with the ranks."""
+    """Group the valid lines by all fields except ranks and repeat."""
     lines = list(lines)
     several = any(line["round_idx"] != "0" for line in lines)
     found: dict[str, dict[int, dict[str, Lines]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
@@ -79,7 +79,7 @@ def groups_of(lines: Iterable[dict[str, str]]) -> list[Group]:
 
 
 def throughput(lines: Lines) -> float:
-    """Samples per second of all ranks together."""
+    """Return the samples per second of all ranks together."""
     by_rank = defaultdict[str, list[float]](list)
     for line in lines:
         by_rank[line["rank"]].append(float(line["samples_per_s"] or 0))
@@ -87,17 +87,17 @@ def throughput(lines: Lines) -> float:
 
 
 def local_ms(lines: Lines) -> float:
-    """Local steps of a rank in a round."""
+    """Return the time of a rank's local steps in a round, in ms."""
     return sum(float(line["local_train_ms"]) for line in lines) / len(lines)
 
 
 def exposed_ms(lines: Lines) -> float:
-    """Communication that a rank waits for in a round."""
+    """Return the time that a rank waits for communication in a round, in ms."""
     return sum(float(line["comm_ms"]) for line in lines) / len(lines)
 
 
 def share(lines: Lines) -> float:
-    """Of local steps and communication, the part that is communication, in percent."""
+    """Return communication as a percentage of local steps and communication."""
     both = local_ms(lines) + exposed_ms(lines)
     return 100 * exposed_ms(lines) / both if both else 0.0
 
@@ -106,7 +106,7 @@ def write_sweep_report(folder: Path) -> list[Path]:
     """Write the page and the figures of the sweep in `folder` next to its table; return the files.
 
     Raises:
-        HeartlmError: there is no table, an optional package is missing, or the folder cannot be written.
+        HeartlmError: the table is missing, an optional package is missing, or the folder cannot be written.
     """
     groups = groups_of(read_table(folder / "table.csv"))
     ranks = sorted({ranks for group in groups for ranks in group.of})
@@ -123,7 +123,7 @@ def write_sweep_report(folder: Path) -> list[Path]:
     for group, *values in zip(groups, *columns, strict=True):
         for number, repeats in group.of.items():
             rows.append([group.name, str(number), str(len(repeats)), *(_written(column[number]) for column in values)])
-        if len(group.of) > 1:  # how much of the ranks the throughput of the most of them is worth
+        if len(group.of) > 1:  # throughput at the highest rank count relative to the lowest
             first, last = min(group.of), max(group.of)
             gain = values[0][last].value / values[0][first].value
             words = f"× {gain:.2f}, efficiency {percent(gain * first / last)}"

@@ -1,4 +1,4 @@
-"""Drawings of the pages as separate files for papers and slides: SVG with its style, or PNG."""
+"""Save drawings of the pages as separate files for papers and slides: SVG with its style, or PNG."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from heartlm.report.svg import Markup, rectangle, tag, text
 from heartlm.report.svg_strip import MM, sheets
 
 MARGIN, CAPTION = 20.0, 26.0
-"""Around a drawing, and above it for its caption, in units of a drawing: quarters of a millimetre."""
+"""Margin around a drawing and space above it for its caption, in drawing units of a quarter of a millimetre."""
 PNG_DPI = 192.0
 
 
 def save_drawings(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
-    """Write drawings below each other, each with its caption, as one SVG or PNG file, atomically; return the path.
+    """Write drawings with captions below each other as one SVG or PNG file, atomically; return the path.
 
-    resvg draws a PNG; its text needs one of the fonts of `drawing.css` on the system, such as DejaVu Sans.
+    resvg renders PNG files; the system needs one of the fonts of `drawing.css`, such as DejaVu Sans.
 
     Raises:
-        HeartlmError: another suffix, a package of the extra `report` is missing, or `path` cannot be written.
+        HeartlmError: the suffix is another, a package of the extra `report` is missing, or `path` cannot be written.
     """
     if path.suffix.lower() not in (".svg", ".png"):
         raise HeartlmError(f"{path}: a picture's name must end in .svg or .png")
     style = render("drawing.css", {})
-    # few programs other than browsers know CSS variables
+    # few programs except browsers support CSS variables
     values = dict(re.findall(r"--([\w-]+): ([^;]+);", style))
     style = re.sub(r"var\(--([\w-]+)\)", lambda name: values[name[1]], style)
     parts, width, top = list[Markup](), 0.0, MARGIN
@@ -62,10 +62,10 @@ def save_drawings(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
 
 
 def save_strip(strip: Strip, title: str, path: Path) -> Path:
-    """Write a strip true to scale, in rows of ten seconds, as an SVG file; return the path.
+    """Write a strip to scale, in rows of ten seconds, as an SVG file; return the path.
 
     Raises:
-        HeartlmError: the strip is empty, or `path` is not as `save_drawings` wants it.
+        HeartlmError: the strip is empty, or `save_drawings` does not accept `path`.
     """
     if not strip.signal_mv.size:
         raise HeartlmError("there is no signal to draw: the strip has no leads or no samples")

@@ -1,6 +1,6 @@
-"""The page about one recording, arranged as a Holter report: findings, trends, tables, and strips that show them.
+"""Page about one recording, arranged as a Holter report: findings, trends, tables and strips.
 
-Findings ─► context: numbers, charts (holter_charts), strips read by slice ─► templates/holter.html ─► one file
+Findings ─► context: numbers, charts (holter_charts), strips read in slices ─► templates/holter.html ─► one file
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from heartlm.report.svg import Markup
 from heartlm.report.svg_strip import sheet
 
 SHORT_S = 60.0
-"""A recording up to this length is drawn whole, with all its leads, in place of tables by hour and chosen strips."""
+"""Maximum length of a recording that is drawn whole, with all leads, instead of hourly tables and selected strips."""
 
 ROW_S, STRIP_S = 10.0, 7.0
-"""Lengths of a row of a whole recording, and of a chosen strip: as long as A4 paper is wide at 25 mm/s."""
+"""Lengths of a row of a whole recording and of a selected strip; both fit the width of A4 paper at 25 mm/s."""
 
 LEADS_PER_STRIP, STRIPS_PER_KIND = 2, 3
 MOST_EPISODES = 20
-"""Episodes of atrial fibrillation that are listed: the longest."""
+"""Maximum number of atrial fibrillation episodes that are listed, the longest first."""
 
 _SLOW, _LONG = ("bradycardia",), ("VF", "asystole", "pause", "flutter", "AF", "bigeminy", "trigeminy", "unreadable")
 
 
 def holter_page(findings: Findings) -> str:
-    """Return the HTML of the page about a recording: one file that asks nothing of any network.
+    """Return the HTML of the page about a recording: one file that makes no network requests.
 
     Raises:
         HeartlmError: the signal of a strip cannot be read, or Jinja is not installed.
@@ -44,7 +44,7 @@ def holter_page(findings: Findings) -> str:
 
 
 def context(findings: Findings) -> dict[str, Any]:
-    """Return all that the template shows, arranged and written out."""
+    """Return all values of the template, arranged and formatted."""
     recording = findings.recording
     is_short = recording.duration_s <= SHORT_S
     rr_s, readable = np.diff(findings.sample) / recording.rate_hz, findings.readable()
@@ -54,7 +54,7 @@ def context(findings: Findings) -> dict[str, Any]:
     hours = findings.hours() if recording.duration_s > 3600 else []
     shown = {
         "record": str(recording.record_id),
-        # for the foot of printed pages: in a style sheet, escaped as CSS escapes
+        # for the footer of printed pages: escaped for CSS, since it is in a style sheet
         "record_css": "".join(f"\\{ord(letter):06x}" for letter in str(recording.record_id)),
         "recording": recording,
         "summary": findings.summary(),
@@ -90,7 +90,7 @@ def context(findings: Findings) -> dict[str, Any]:
 
 
 def _kind_row(findings: Findings, kind: str) -> dict[str, str]:
-    """One line of the findings: how many, how long, how fast, how sure, and where the worst is."""
+    """Return one row of the findings: number, duration, rate, confidence, and position of the worst event."""
     events, rate_hz = findings.of_kind(kind), findings.recording.rate_hz
     rates = [event.rate_bpm for event in events if math.isfinite(event.rate_bpm)]
     extreme = min if kind in _SLOW else max
@@ -110,7 +110,7 @@ def _kind_row(findings: Findings, kind: str) -> dict[str, str]:
 
 
 def _badness(kind: str) -> Callable[[Event], tuple[float, float]]:
-    """Return what orders events of a kind: length, or rate, or slowness; the surer one of two alike."""
+    """Return the sort key of events of a kind: by duration, high rate or low rate, then by confidence."""
 
     def of(event: Event) -> tuple[float, float]:
         rate = event.rate_bpm if math.isfinite(event.rate_bpm) else 0.0
@@ -121,7 +121,7 @@ def _badness(kind: str) -> Callable[[Event], tuple[float, float]]:
 
 
 def _variability(findings: Findings) -> dict[str, Any]:
-    """Return rows of heart rate variability, or why there are none."""
+    """Return rows of heart rate variability, or the reason why there are none."""
     found = hrv.variability(findings)
     if not found:
         num = len(hrv.normal_intervals(findings)[0])
@@ -160,7 +160,7 @@ def _variability(findings: Findings) -> dict[str, Any]:
 
 
 def _extremes(findings: Findings) -> list[dict[str, Any]]:
-    """Return strips of the longest RR interval and of the slowest and fastest rate."""
+    """Return strips of the longest RR interval, the slowest rate and the fastest rate."""
     sample, rate_hz = findings.sample, findings.recording.rate_hz
     places: list[tuple[str, int, int]] = []
     rr = np.where(findings.readable(), np.diff(sample), -1)
@@ -179,13 +179,13 @@ def _extremes(findings: Findings) -> list[dict[str, Any]]:
 
 
 def _strips_by_kind(findings: Findings) -> list[dict[str, Any]]:
-    """Return for each kind its worst events as strips, by time; no strip of a kind overlaps another."""
+    """Return strips of the worst events of each kind, by time; strips of one kind do not overlap."""
     sections, rate_hz, strip = [], findings.recording.rate_hz, _strip_samples(findings)
     for kind in KINDS:
         chosen: dict[int, Event] = {}
         for event in sorted(findings.of_kind(kind), key=_badness(kind), reverse=True):
             length = event.stop - event.start
-            # a short event stands in the middle; of a long one the strip shows how it starts
+            # a short event is centred; for a long event the strip shows its start
             start = (event.start + event.stop - strip) // 2 if length < strip else event.start - strip // 5
             if all(abs(start - other) >= strip for other in chosen):
                 chosen[start] = event
@@ -213,7 +213,7 @@ def _strip_samples(findings: Findings) -> int:
 
 
 def _figure(findings: Findings, title: str, start: int, note: str = "") -> dict[str, Any]:
-    """Return a strip of the best leads with its words; `start` is moved so that the strip lies in the recording."""
+    """Return a strip of the best leads with its texts; `start` is moved so that the strip lies within the recording."""
     length = _strip_samples(findings)
     start = max(0, min(start, findings.recording.num_samples - length))
     return {
@@ -237,7 +237,7 @@ def _whole(findings: Findings) -> list[dict[str, Any]]:
 
 
 def _draw(findings: Findings, start: int, stop: int, leads: Sequence[int], title: str) -> Markup | None:
-    """Read and draw a stretch; None where there is no signal."""
+    """Read and draw a section; return None if it has no signal."""
     recording, rate_hz = findings.recording, findings.recording.rate_hz
     if not recording.has_signal or not leads or start >= stop:
         return None

@@ -1,6 +1,6 @@
 """Charts of a Holter page: rates, events and signal quality over time, histogram and Poincaré plot of RR intervals.
 
-Every chart is binned, so that its size does not depend on how many beats there are.
+Every chart is binned, so that its size does not depend on the number of beats.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from heartlm.report.svg import (
 WIDE, NARROW, HEIGHT = 760, 400, 250
 LEFT, RIGHT, TOP, BOTTOM = 92, 18, 22, 36
 NUM_BINS = 600
-"""Of a chart over time."""
+"""Number of bins of a chart over time."""
 
 ROW = 17
 RR_BIN_S, POINCARE_BIN_S, RR_RANGE_S = 0.02, 0.025, (0.2, 2.0)
@@ -42,10 +42,10 @@ _COLOUR |= dict.fromkeys(DANGEROUS, "class-V")
 
 
 def trend(findings: Findings) -> Markup | None:
-    """Draw the heart rate over time, mean and range in each bin, and below it when each kind of event was.
+    """Draw the heart rate over time, mean and range per bin, and below it the times of each kind of event.
 
     Returns:
-        The drawing, or None where there are too few beats for one rate.
+        The drawing, or None if there are too few beats for one rate.
     """
     recording = findings.recording
     rate = 60 / np.maximum(findings.mean_rr_s(), 1e-3)
@@ -69,7 +69,7 @@ def trend(findings: Findings) -> Markup | None:
     centre = [x((index + 0.5) / NUM_BINS * recording.duration_s) for index in range(NUM_BINS)]
     bars = "".join(f"M{centre[i]:.1f} {y(min(lows[i], high)):.1f}V{y(min(highs[i], high)) - 0.5:.1f}" for i in used)
     parts = [y_axis(x, y, "heart rate, beats a minute"), tag("path", d=bars, class_="range")]
-    # a short gap between bins is one slow beat, a longer one is time without a rate
+    # a short gap between bins is one slow beat; a longer gap is time without a rate
     gap = max(1, round(15 * NUM_BINS / recording.duration_s))
     for run in np.split(used, np.flatnonzero(np.diff(used) > gap) + 1):
         drawn = path_of([centre[i] for i in run], [y(min(means[i], high)) for i in run])
@@ -96,7 +96,7 @@ def trend(findings: Findings) -> Markup | None:
 
 
 def _spans(taken: NDArray[np.bool_], x: Scale, top: float, height: float, class_: str) -> list[Markup]:
-    """Draw each run of bins that is taken as one bar."""
+    """Draw each run of set bins as one bar."""
     width = (x.last - x.first) / len(taken)
     return [
         rectangle(x.first + float(start) * width, top, float(stop - start) * width, height, class_=class_)
@@ -105,7 +105,7 @@ def _spans(taken: NDArray[np.bool_], x: Scale, top: float, height: float, class_
 
 
 def time_axis(x: Scale, top: float) -> Markup:
-    """Draw an axis of seconds since the start, in round steps of hours, minutes or seconds."""
+    """Draw an axis of the time since the start, with ticks at round hours, minutes or seconds."""
     step = next((step for step in _STEPS_S if (x.stop - x.start) / step <= 9), 24 * 3600)
     by_hour = x.stop >= 3600
     ticks = []
@@ -116,10 +116,10 @@ def time_axis(x: Scale, top: float) -> Markup:
 
 
 def histogram(rr_s: NDArray[np.float64], normal: NDArray[np.bool_]) -> Markup | None:
-    """Draw the histogram of RR intervals, those between two N beats below, the others on top of them.
+    """Draw the histogram of RR intervals: intervals between two N beats, with the others stacked on top.
 
     Args:
-        rr_s: intervals in seconds, `[num_intervals]`; those outside of `RR_RANGE_S` count at its ends.
+        rr_s: intervals in seconds, `[num_intervals]`; values outside of `RR_RANGE_S` count in the end bins.
         normal: whether both beats are N, `[num_intervals]`.
     """
     if not len(rr_s):
@@ -147,12 +147,12 @@ def _seconds_axis(x: Scale, top: float) -> Markup:
 
 
 def poincare(first_s: NDArray[np.float64], second_s: NDArray[np.float64], normal: NDArray[np.bool_]) -> Markup | None:
-    """Draw each interval against the one before it, as squares that are darker where more pairs lie.
+    """Draw each interval against the previous one, as squares that are darker for more pairs.
 
     Args:
         first_s: intervals in seconds, `[num_pairs]`.
-        second_s: the interval after each.
-        normal: whether all three beats are N.
+        second_s: following intervals in seconds, `[num_pairs]`.
+        normal: whether all three beats are N, `[num_pairs]`.
     """
     low, high = RR_RANGE_S
     if not len(first_s):
@@ -181,7 +181,7 @@ def poincare(first_s: NDArray[np.float64], second_s: NDArray[np.float64], normal
 
 
 def quality(findings: Findings) -> Markup | None:
-    """Draw of each analysed lead when it could be read: well, in part, or not; None where nothing was judged."""
+    """Draw the readability of each analysed lead over time: good, partial or none; return None without any result."""
     shares = np.nan_to_num(findings.quality)
     if not shares.size:
         return None

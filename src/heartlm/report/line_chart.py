@@ -1,6 +1,6 @@
-"""Curves over training steps, ranks or patients: loss, learning rate, F1 on the way, speedup.
+"""Line charts over training steps, ranks or patients: loss, learning rate, F1, speedup.
 
-Each curve is named at its end, not in a legend, so that the eye need not travel.
+The name of each curve is written at its end instead of in a legend.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 400, 232
 LEFT, TOP, BOTTOM = 44, 22, 36
 LABEL_HEIGHT = 14
 MAX_POINTS = 400
-"""Curves with more points are drawn as means of this many equal stretches."""
+"""Maximum number of points of a curve; longer curves are drawn as means of this number of equal segments."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Series:
     """One curve.
 
     Attributes:
-        name: written at its end.
-        steps: places along the x axis, `[num_points]`.
-        values: `[num_points]`.
-        class_name: gives its colour in the style sheet.
-        dots: whether points are marked and tell their values when pointed at.
+        name: name, written at the end of the curve.
+        steps: x values, `[num_points]`.
+        values: y values, `[num_points]`.
+        class_name: CSS class, which sets the colour.
+        dots: whether points are marked and show their values on hover.
         joined: whether a line joins the points.
-        intervals: of the points, drawn as whiskers, `[num_points]` or none.
+        intervals: intervals of the points, drawn as whiskers, `[num_points]` or empty.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Series:
 
     @classmethod
     def measured(cls, name: str, points: Sequence[tuple[float, Interval]], tone: int) -> Series:
-        """The curve of measurements with their intervals, in one of the eight tones, which repeat."""
+        """Return the curve of measurements with intervals, in one of eight tones; higher numbers wrap around."""
         steps, intervals = [step for step, _ in points], [value for _, value in points]
         values = [each.value for each in intervals]
         return cls(name, steps, values, f"tone-{tone % 8}", dots=True, intervals=intervals)
 
 
 def thinned(steps: Sequence[float], values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the curve, or the means of `MAX_POINTS` equal stretches of it where it has more points."""
+    """Return the curve, or the means of `MAX_POINTS` equal segments if it has more points."""
     if len(steps) <= MAX_POINTS:
         return steps, values
     parts = [np.array_split(np.asarray(each, dtype=float), MAX_POINTS) for each in (steps, values)]
@@ -70,15 +70,15 @@ def line_chart(
     along: str = "step",
     ticks: Sequence[float] = (),
 ) -> Markup | None:
-    """Draw the curves that have points; return None when none has.
+    """Draw the curves that have points; return None if none has.
 
     Args:
-        series: the curves; the last lies on top.
-        title: the name of the y axis, written above it; also what a screen reader says.
-        unit: written after the title.
-        log: a logarithmic y axis, if all values are positive.
-        from_zero: let the y axis start at 0.
-        along: the name of the x axis.
+        series: curves; the last is drawn on top.
+        title: title of the y axis, written above it; also the label for screen readers.
+        unit: unit, written after the title.
+        log: use a logarithmic y axis if all values are positive.
+        from_zero: start the y axis at 0.
+        along: title of the x axis.
         ticks: ticks of a logarithmic x axis, drawn where curves have points; by default it is linear and starts at 0.
     """
     curves = [each for each in series if len(each.steps)]
@@ -90,7 +90,7 @@ def line_chart(
     values = [value for each in curves for value in each.values]
     y = _scale(values, HEIGHT - BOTTOM, TOP, log=log and min(values) > 0, from_zero=from_zero)
     names = spread([y(thinned(each.steps, each.values)[1][-1]) + 3.5 for each in curves], LABEL_HEIGHT)
-    lower = max(0.0, LABEL_HEIGHT - min(names))  # as far as the topmost name is above the drawing
+    lower = max(0.0, LABEL_HEIGHT - min(names))  # distance of the topmost name above the drawing
     x_ticks = [tick for tick in ticks if tick in steps] or x.ticks(4)
     return drawing(
         WIDTH,
@@ -144,7 +144,7 @@ def _curve(series: Series, x: Scale, y: Scale, along: str) -> Markup:
 
 
 def spread(places: Sequence[float], distance: float) -> list[float]:
-    """Move labels apart until neighbours are `distance` apart, keeping their order; `[num_labels]`."""
+    """Move labels apart to at least `distance` between neighbours, in the same order; `[num_labels]`."""
     order = sorted(range(len(places)), key=lambda index: places[index])
     moved = list(places)
     for _ in range(20 * len(places)):

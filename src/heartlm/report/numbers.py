@@ -1,6 +1,6 @@
-"""Numbers as people read them: one way to write a count, a score, an interval, a duration.
+"""Formats of numbers in reports: counts, scores, intervals and durations.
 
-Whatever is missing or not finite is written as an en dash, never as `nan` or `None`.
+Missing and non-finite values are written as an en dash, never as `nan` or `None`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Score:
 
     @classmethod
     def of(cls, entry: Any) -> Score:
-        """Read `{"value": .., "ci": [lo, hi]}`; anything else, or a part that is not finite, counts as missing."""
+        """Read `{"value": .., "ci": [lo, hi]}`; other or non-finite parts count as missing."""
         if not isinstance(entry, dict):
             return cls()
         ci = entry.get("ci")
@@ -37,27 +37,27 @@ class Score:
 
     @property
     def text(self) -> str:
-        """The value with three decimals."""
+        """Return the value with three decimals."""
         return decimal(self.value, 3)
 
     @property
     def interval(self) -> str:
-        """The interval as `0.901–0.932`, empty when there is none."""
+        """Return the interval as `0.901–0.932`, or an empty text without one."""
         return "" if self.low is None else f"{decimal(self.low, 3)}–{decimal(self.high, 3)}"
 
 
 def decimal(value: Any, places: int = 2) -> str:
-    """Write a number with a fixed count of decimals and thousands apart by thin spaces."""
+    """Format a number with a fixed number of decimals and thin spaces between thousands."""
     return f"{float(value):,.{places}f}".translate(_SPACED) if is_number(value) else MISSING
 
 
 def count(value: Any) -> str:
-    """Write a whole number with thousands apart by thin spaces."""
+    """Format a whole number with thin spaces between thousands."""
     return decimal(value, 0)
 
 
 def significant(value: Any, digits: int = 3) -> str:
-    """Write a number with `digits` significant digits, in scientific notation where it is very small."""
+    """Format a number with `digits` significant digits; very small values are in scientific notation."""
     if not is_number(value):
         return MISSING
     number = float(value)
@@ -69,12 +69,12 @@ def significant(value: Any, digits: int = 3) -> str:
 
 
 def percent(value: Any, places: int = 1) -> str:
-    """Write a share, 0 to 1, in per cent."""
+    """Format a fraction, 0 to 1, as a percentage."""
     return f"{100 * float(value):.{places}f}\u202f%" if is_number(value) else MISSING
 
 
 def short(value: Any) -> str:
-    """Write a large number briefly: 1.24 million, 83 thousand."""
+    """Format a large number briefly: 1.24 million, 83 thousand."""
     if not is_number(value):
         return MISSING
     for size, name in ((1e9, "billion"), (1e6, "million"), (1e4, "thousand")):
@@ -85,7 +85,7 @@ def short(value: Any) -> str:
 
 
 def duration(seconds: Any) -> str:
-    """Write a span of time with its two leading units: `1 h 12 min`, `3 min 20 s`, `4.2 s`."""
+    """Format a duration with its two leading units: `1 h 12 min`, `3 min 20 s`, `4.2 s`."""
     if not is_number(seconds) or seconds < 0:
         return MISSING
     if seconds < 60:
@@ -97,8 +97,8 @@ def duration(seconds: Any) -> str:
 
 
 def clock(seconds: float, decimals: int = 0) -> str:
-    """Write a time since the start of a recording: `3:07`, `25:03:07`, `3:07.25`."""
-    # rounded before it is split, or 59.99 s becomes 0:60
+    """Format a time since the start of a recording: `3:07`, `25:03:07`, `3:07.25`."""
+    # round before splitting, otherwise 59.99 s becomes 0:60
     minutes, rest = divmod(round(seconds * 10**decimals), 60 * 10**decimals)
     width = 2 if decimals == 0 else 3 + decimals
     words = f"{rest / 10**decimals:0{width}.{decimals}f}"
@@ -106,13 +106,13 @@ def clock(seconds: float, decimals: int = 0) -> str:
 
 
 def rates(rate_hz: object) -> str:
-    """Write one sampling rate or several."""
+    """Format one sampling rate or several."""
     several = rate_hz if isinstance(rate_hz, list) else [rate_hz]
     return ", ".join(f"{rate:g}" for rate in several if is_number(rate)) or MISSING
 
 
 def plural(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`, `1,200 ranks`."""
+    """Format a number and a noun: `1 rank`, `2 ranks`, `1,200 ranks`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 

@@ -1,7 +1,7 @@
-"""The page of a run: read the folder, arrange, fill the template, write one HTML file that needs nothing else.
+"""Page of a run: read the folder, compute the template's values, and write one self-contained HTML file.
 
-The template's text is escaped by Jinja; drawings arrive as finished SVG. The page carries its style and its few lines
-of script in itself and asks nothing of any network.
+Jinja escapes the template's text; drawings are inserted as SVG. The page contains its style and script and makes no
+network requests.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from heartlm.typed import is_number
 
 REPORT_NAME = "report.html"
 WRITTEN = (clock, count, decimal, duration, percent, rates)
-"""How templates write numbers, as filters."""
+"""Number formats that templates use as filters."""
 
 
 def write_report(run: Path, out: Path | None = None) -> Path:
-    """Write the page about the run folder `run` to `out`, by default `report.html` in it; return where it is.
+    """Write the page about the run folder `run` to `out`, by default `report.html` in the folder; return its path.
 
     Raises:
-        HeartlmError: `run` is no run folder, one of its files cannot be read, Jinja is not installed, or `out` cannot
-            be written; an earlier page is then untouched.
+        HeartlmError: `run` is not a run folder, a file in it is unreadable, Jinja is not installed, or `out` cannot be
+            written; an earlier page is then unchanged.
     """
     out = Path(out) if out else Path(run) / REPORT_NAME
     folder = RunFolder(run)
     try:
         page = render("page.html", context(folder))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # the results have dozens of shapes, and the page is all that reads them
+        # the results have dozens of shapes, and only the page reads them
         raise HeartlmError(f"{run}: a result file holds something else than expected ({error!r})") from error
     with atomic_file(out) as stream:
         stream.write(page)
@@ -59,7 +59,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
 
 
 def render(template: str, shown: Mapping[str, Any]) -> str:
-    """Return the HTML of a page: a template of this room, and all that it shows.
+    """Render a template of this package with the values `shown`; return the HTML.
 
     Raises:
         HeartlmError: Jinja is not installed.
@@ -67,7 +67,7 @@ def render(template: str, shown: Mapping[str, Any]) -> str:
     return str(_environment().get_template(template).render(**shown))
 
 
-@functools.cache  # a folder of recordings fills one template a thousand times
+@functools.cache  # a folder of recordings renders one template a thousand times
 def _environment() -> Any:
     with needs("report"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -83,7 +83,7 @@ def _environment() -> Any:
 
 
 def context(folder: RunFolder) -> dict[str, Any]:
-    """Return all that the template shows, arranged and written out."""
+    """Return all values of the template, arranged and formatted."""
     strip = next((strip for each in folder.score_sets for strip in each.strips), None)
     newest = folder.score_sets[0] if folder.score_sets else None
     return {
@@ -149,10 +149,10 @@ def _score_set(score_set: WrittenScores) -> dict[str, Any]:
 
 
 def strip_of(strip: Mapping[str, Any]) -> dict[str, Any]:
-    """A stretch of one lead with the reference of each beat and the model's answer."""
+    """Return the drawing and texts of a section of one lead, with the reference and the prediction of each beat."""
     beats = [beat for beat in strip.get("beats") or [] if is_number(beat.get("time_s"))]
     names = [[str(beat.get(key) or "") for beat in beats] for key in ("reference", "predicted")]
-    # beats of class Q are not scored, so they are never wrong
+    # class Q is not scored, so its beats never count as wrong
     wrong = [bool(name and answer) and name not in (answer, "Q") for name, answer in zip(*names, strict=True)]
     signal_mv, rate_hz = np.array([strip.get("signal_mv") or []], np.float64), strip.get("rate_hz") or 0
     start_s = float(strip.get("start_s") or 0)
@@ -184,7 +184,7 @@ def _place(strip: Mapping[str, Any]) -> str:
 
 
 def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Write nested mappings of scores as pairs of name and value."""
+    """Flatten nested mappings of scores into pairs of name and value."""
     if isinstance(value, Mapping) and "value" in value:
         score = Score.of(value)
         return [(prefix, f"{score.text} ({score.interval})" if score.interval else score.text)]
@@ -196,7 +196,7 @@ def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def plain(value: Any) -> str:
-    """Write a value of a JSON file."""
+    """Format a value of a JSON file."""
     if value is None:
         return "–"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

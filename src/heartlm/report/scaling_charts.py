@@ -1,6 +1,6 @@
-"""Charts of a study: times, speedup, efficiency and overhead over ranks or CPUs, one curve a window width.
+"""Charts of a study: time, speedup, efficiency and overhead over ranks or CPUs, one curve per window width.
 
-The figures are those of the published study (its numbers 3 to 6), so that the two can be laid side by side.
+The figures correspond to figures 3 to 6 of the published study, for comparison.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ CAPTIONS = {
     "figure-5-efficiency": "Efficiency, the speedup over the number of ranks (figure 5 of the published study).",
     "figure-6-overhead": "Overhead, the time beyond the ideal (figure 6 of the published study).",
 }
-"""Of each figure by the name of its file."""
+"""Captions of the figures, by file name."""
 
 
 def charts_of(rows: Sequence[CellRow]) -> dict[str, list[Markup]]:
-    """Return the charts of each figure of one stage, database, precision and kind of scaling; no figure is empty."""
+    """Return the charts of each figure of one stage, database, precision and scaling mode; omit empty figures."""
     charts: dict[str, list[Markup]] = {name: [] for name in CAPTIONS}
 
     def add(figure: str, title: str, along: str, curves: Sequence[Series], places: Sequence[int]) -> None:
@@ -68,7 +68,7 @@ def charts_of(rows: Sequence[CellRow]) -> dict[str, list[Markup]]:
 def _curves(
     rows: Sequence[CellRow], x: Callable[[StudyCell], int], value: Callable[[CellRow], Interval | None]
 ) -> list[Series]:
-    """One curve a window; one a bucket size, too, where there are several. One rank has none and begins all of them."""
+    """Return one curve per window and bucket size, if there are several; the one-rank point starts all curves."""
     curves = []
     for tone, (window, of_window) in enumerate(sorted(groups(rows, lambda cell: cell.window).items())):
         caps = sorted({row.cell.bucket_cap_mb for row in of_window if row.cell.ranks > 1}) or [StudyCell.bucket_cap_mb]

@@ -1,4 +1,4 @@
-"""The report of a study, next to its measurements: a page, figures as SVG, the table as CSV."""
+"""Report of a study, next to its measurements: a page, figures as SVG, and the table as CSV."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ HEAD = (
 
 
 def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
-    """Write the report of the study in `study` into the folder `out`, by default `report` in it; return the files.
+    """Write the report of `study` into the folder `out`, by default `report` in the study folder; return the files.
 
     Raises:
-        HeartlmError: there are no measurements that count, an optional package is missing, or `out` cannot be written.
+        HeartlmError: there are no valid measurements, an optional package is missing, or `out` cannot be written.
     """
     folder = Path(out) if out else Path(study) / "report"
     table = table_of(load_measurements(study))
@@ -79,7 +79,7 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
 def _context(
     table: Table, panels: Sequence[Mapping[str, Any]], skipped: Sequence[tuple[str, str]], folder: Path
 ) -> dict[str, Any]:
-    """All that the template shows."""
+    """Return all values of the template."""
     revealed = {ranks: found for ranks in EFFICIENCY if (found := karp_flatt(SPEEDUP[ranks], ranks)) is not None}
     published = _law_row("published, A100 (no measurement of this study)", SPEEDUP, revealed)
     return {
@@ -104,7 +104,7 @@ def _context(
 
 
 def _head(rows: Sequence[CellRow]) -> dict[str, Any]:
-    """Title, lead and cards of the page: what most ranks reach, and the speedup of each rank count."""
+    """Return the title, lead and cards of the page: results at the highest rank count, and each speedup."""
     waiting = percent(statistics.median(row.part_s["data"] / sum(row.part_s.values()) for row in rows))
     last = {"label": "waiting for data", "value": waiting, "note": "of a step, median of all cells"}
     known = [row for row in rows if row.cell.ranks > 1 and row.speedup is not None]
@@ -138,7 +138,7 @@ def _median(intervals: Iterable[Interval | None]) -> str:
 
 
 def _panel(kind: tuple[str, str, str, str], rows: Sequence[CellRow]) -> dict[str, Any]:
-    """One stage, database, precision and kind of scaling: charts, table, laws."""
+    """Return the panel of one stage, database, precision and scaling mode: charts, table and fitted laws."""
     stage, database, precision, scaling = kind
     title = f"{STAGES[stage]} on {database}"
     title += "" if (precision, scaling) == ("fp32", "strong") else f", {precision}, {scaling} scaling"

@@ -1,4 +1,4 @@
-"""Scores and their intervals as a picture: the model next to its baselines."""
+"""Forest plots of scores: the model next to its baselines, with intervals."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def forest_chart(rows: Mapping[str, Mapping[str, Score]], *, label: str) -> Mark
 
     Args:
         rows: for each row, such as a beat class, the scores by method; the first method is the model.
-        label: what is drawn, for screen readers.
+        label: description of the drawing, for screen readers.
 
     Returns:
-        The drawing, or None when no row has a score.
+        The drawing, or None if no row has a score.
     """
     methods = list(dict.fromkeys(method for row in rows.values() for method in row))
     if not any(score.value is not None for row in rows.values() for score in row.values()):
@@ -58,7 +58,7 @@ def _interval(score: Score, x: Scale, y: float, place: int, name: str) -> Markup
 
 
 def _mark(x: float, y: float, place: int) -> Markup:
-    """The model is a filled disc; baselines are grey, each of another shape."""
+    """Draw the model as a filled disc, and each baseline as a grey mark of another shape."""
     colour = MARKS[place % len(MARKS)]
     if place % 4 == 0:
         return tag("circle", cx=x, cy=y, r=4.5, class_=f"fill-{colour}")

@@ -1,6 +1,6 @@
-"""What a `scores.json` says, arranged for tables and pictures: rows are scores, columns are methods.
+"""Content of a `scores.json`, arranged for tables and charts: rows are scores, columns are methods.
 
-The first method is always the model; after it come the baselines.
+The first method is always the model; the baselines follow.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from heartlm.report.numbers import Score
 MODEL = "this model"
 
 MEASURES = {"se": "Se", "sp": "Sp", "ppv": "+P", "f1": "F1", "accuracy": "accuracy", "auroc": "AUROC"}
-"""Scores of a yes-or-no task in the order they are shown, with their names."""
+"""Scores of a binary task in display order, with their names."""
 
 BY_WINDOW = ("rhythm", "waveform")
-"""Tasks that are scored by window; the others are scored by beat."""
+"""Tasks that are scored by window; the other tasks are scored by beat."""
 
 Block = Mapping[str, Any]
 
 
 def block_of(scores: Mapping[str, Any]) -> Block:
-    """Return the model's own block of scores, empty when there is none."""
+    """Return the model's own block of scores, or an empty one."""
     block = scores.get("scores")
     return block if isinstance(block, Mapping) else {}
 
 
 def method_scores(scores: Mapping[str, Any]) -> dict[str, Block]:
-    """Return the blocks by method, the model first; baselines that were not computed are left out."""
+    """Return the blocks by method, the model first; baselines that were not computed are omitted."""
     baselines = scores.get("baselines")
     blocks = baselines if isinstance(baselines, Mapping) else {}
     return {MODEL: block_of(scores)} | {name: block for name, block in blocks.items() if isinstance(block, Mapping)}
 
 
 def missing_baselines(scores: Mapping[str, Any]) -> list[str]:
-    """Return the names of baselines that the file lists without scores."""
+    """Return the names of baselines that are listed without scores."""
     baselines = scores.get("baselines")
     return [str(name) for name, block in baselines.items() if not block] if isinstance(baselines, Mapping) else []
 
@@ -47,7 +47,7 @@ def class_score(block: Block, name: str, measure: str) -> Score:
 
 
 def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, Score]]:
-    """Return the scores worth a picture, by row and method: F1 by class for beats, every measure for rhythm."""
+    """Return the scores of the chart, by row and method: F1 by class for beats, every measure for rhythm."""
     methods = method_scores(scores)
     if scores.get("task") in BY_WINDOW:
         return {
@@ -61,9 +61,9 @@ def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, Score]]:
 
 
 def confusion_rows(block: Block) -> list[tuple[str, int, list[tuple[str, int, float]]]]:
-    """Return a row a class of the reference: its name, beats, and for each answer its name, beats and share of the row.
+    """Return one row per reference class: its name, its beats, and name, beats and row fraction of each prediction.
 
-    There is none without a confusion matrix as large as its labels.
+    The result is empty without a confusion matrix that fits the labels.
     """
     matrix = block.get("confusion") or []
     labels = block.get("confusion_labels") or block.get("classes") or []
@@ -78,13 +78,13 @@ def confusion_rows(block: Block) -> list[tuple[str, int, list[tuple[str, int, fl
 
 
 def patient_rows(block: Block) -> list[tuple[str, int, list[float | None]]]:
-    """Return a row a patient, most wrong beats first: name, wrong beats, F1 of each class, None where it has none."""
+    """Return one row per patient, most wrong beats first: name, wrong beats, F1 of each class or None."""
     labels = block.get("confusion_labels") or block.get("classes") or []
     rows = []
     for patient in block.get("per_patient") or []:
         matrix, f1 = patient.get("confusion") or [], patient.get("f1") or {}
         wrong = sum(number for i, row in enumerate(matrix) for j, number in enumerate(row) if i != j)
         support = dict(zip(labels, map(sum, matrix), strict=False))
-        name = str(patient.get("patient", "")).rpartition("/")[2]  # the database is the same for most
+        name = str(patient.get("patient", "")).rpartition("/")[2]  # most patients have the same database
         rows.append((name, wrong, [f1.get(label) if support.get(label) else None for label in labels]))
     return sorted(rows, key=lambda row: row[1], reverse=True)

@@ -1,4 +1,4 @@
-"""The head of the page: what was trained on what, the key scores, and what is still missing."""
+"""Head of the page: summary of the training, the key scores, and the next step."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Card:
 
 
 def title(folder: RunFolder) -> str:
-    """Return the page's heading."""
+    """Return the heading of the page."""
     return TITLES.get((str(folder.run_json.get("kind")), folder.run_json.get("task")), "A heart language model")
 
 
 def sentences(folder: RunFolder) -> Iterator[str]:
-    """Yield the sentences of the lead: size, pretraining, fine-tuning, scoring."""
+    """Yield the sentences of the introduction: size, pretraining, fine-tuning, scoring."""
     size = folder.run_json.get("num_parameters")
     yield f"A transformer with {short(size)} parameters." if is_number(size) else "A transformer."
     for run in folder.lineage():
@@ -77,7 +77,7 @@ def _scoring_sentence(scores: Mapping[str, Any]) -> str:
 
 
 def corpus_name(scores: Mapping[str, Any]) -> str:
-    """Return the last part of the path of the corpus that was scored."""
+    """Return the last part of the path of the scored corpus."""
     return str(scores.get("on") or "a corpus").rstrip("/").rsplit("/", 1)[-1]
 
 
@@ -111,7 +111,7 @@ def _score_card(name: str, row: Mapping[str, Score]) -> Card:
 
 
 def next_step(folder: RunFolder) -> str | None:
-    """Return the command that makes what the head of this page still lacks, or None."""
+    """Return the command that produces the results missing in the head of the page, or None."""
     if folder.score_sets:
         return None
     if folder.run_json.get("kind") == "pretrain":
@@ -120,7 +120,7 @@ def next_step(folder: RunFolder) -> str | None:
 
 
 def table_rows(scores: Mapping[str, Any], methods: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row a class for the table of beat scores: beats, F1, Se, +P, Sp, and the F1 of the other methods."""
+    """Return one row per class for the table of beat scores: beats, F1, Se, +P, Sp, and the F1 of the other methods."""
     block = block_of(scores)
     rows = [
         {

@@ -1,4 +1,4 @@
-"""What a strip of an ECG shows, and where each lead lies on the paper; `svg_strip` draws it."""
+"""Content of an ECG strip, and the position of each lead on the paper; `svg_strip` draws it."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROW_S = 10.0
-"""Longer strips are broken into rows of this length."""
+"""Row length in seconds; longer strips are split into rows."""
 
 LEAD_IN_S = 0.4
-"""Paper before the signal, for the calibration pulse."""
+"""Length in seconds of the paper before the signal, for the calibration pulse."""
 
 PULSE_S, PULSE_MV = (0.08, 0.12, 0.12, 0.32, 0.32, 0.36), (0.0, 0.0, 1.0, 1.0, 0.0, 0.0)
-"""Corners of the calibration pulse of 1 mV, in seconds from the paper's edge."""
+"""Corners of the calibration pulse of 1 mV, in seconds from the edge of the paper."""
 
 _SQUARE_MV = 0.5  # a bold square, 5 mm high
 _LABEL_ROOM_MV = 0.45
-_LANE_ABOVE_MV = (1.3, 5.0)  # least and most paper above a lead's median
+_LANE_ABOVE_MV = (1.3, 5.0)  # minimum and maximum height of the paper above a lead's median
 _LANE_BELOW_MV = (0.5, 3.5)
 
 
 @dataclass(frozen=True)
 class Beats:
-    """Marked heartbeats, one entry a beat in each field.
+    """Marked heartbeats; each field has one entry per beat.
 
     Attributes:
-        time_s: on the strip's time axis, float64 `[num_beats]`.
-        labels: written above each beat.
-        banded: whether a band stands behind the beat, through all leads.
-        notes: written small below each label; none by default.
-        hovers: shown when a beat of a page is pointed at; none by default.
-        answers: of a model that is compared with the labels, written below the paper; banded beats are wrong then.
+        time_s: times on the strip's time axis in seconds, float64 `[num_beats]`.
+        labels: texts above the beats.
+        banded: whether a band through all leads marks the beat.
+        notes: small texts below the labels; by default none.
+        hovers: hover texts of beats on a page; by default none.
+        answers: predictions of a model, written below the paper; banded beats are then wrong predictions.
     """
 
     time_s: NDArray[np.float64]
@@ -46,7 +46,7 @@ class Beats:
 
     @classmethod
     def of_classes(cls, time_s: NDArray[np.float64], names: Sequence[str | None]) -> Beats:
-        """Letter beats by AAMI class, None being unlabelled; bands mark those that are neither N nor unlabelled."""
+        """Label beats by AAMI class, None for unlabelled; bands mark all labelled beats except N."""
         return cls(
             time_s,
             labels=[name or "•" for name in names],
@@ -56,7 +56,7 @@ class Beats:
 
 @dataclass(frozen=True)
 class Rhythm:
-    """A rhythm's name and its stretch on the strip's time axis."""
+    """Name of a rhythm and its interval on the strip's time axis."""
 
     start_s: float
     stop_s: float
@@ -65,15 +65,15 @@ class Rhythm:
 
 @dataclass(frozen=True)
 class Strip:
-    """What is drawn.
+    """Content of a strip.
 
     Attributes:
-        signal_mv: float `[num_leads, num_samples]`, NaN where there is none.
-        rate_hz: samples a second.
-        lead_names: one a lead.
-        start_s: time of the first sample.
-        beats: marked heartbeats; those outside of the strip are left out.
-        rhythms: named stretches; they may reach beyond the strip.
+        signal_mv: signal in mV, float `[num_leads, num_samples]`, NaN where missing.
+        rate_hz: sampling rate in Hz.
+        lead_names: names of the leads.
+        start_s: time of the first sample in seconds.
+        beats: marked heartbeats; beats outside of the strip are ignored.
+        rhythms: named intervals; they may extend beyond the strip.
     """
 
     signal_mv: NDArray[np.floating]
@@ -85,16 +85,16 @@ class Strip:
 
     @property
     def duration_s(self) -> float:
-        """Length of the signal."""
+        """Duration of the signal in seconds."""
         return float(self.signal_mv.shape[1] / self.rate_hz)
 
     @property
     def stop_s(self) -> float:
-        """Time of the signal's end."""
+        """Time of the end of the signal in seconds."""
         return self.start_s + self.duration_s
 
     def rows(self, row_s: float = ROW_S) -> list[Strip]:
-        """Break into strips of at most `row_s` seconds."""
+        """Split into strips of at most `row_s` seconds."""
         step = round(row_s * self.rate_hz)
         return [
             replace(self, signal_mv=self.signal_mv[:, at : at + step], start_s=self.start_s + at / self.rate_hz)
@@ -104,9 +104,9 @@ class Strip:
 
 @dataclass(frozen=True)
 class Lane:
-    """A lead and its place on the paper; all in millivolts on the axes, on which bold grid lines are multiples of 0.5.
+    """A lead and its position on the paper, in millivolts on axes whose bold grid lines are multiples of 0.5.
 
-    The trace is shifted so that its median lies at `zero`, as the pen of a recorder is centred on its lane.
+    The trace is shifted so that its median is at `zero`, as a recorder centres its pen on the lane.
     """
 
     name: str
@@ -116,12 +116,12 @@ class Lane:
 
 
 def _squares(height_mv: float, limits: tuple[float, float]) -> float:
-    """The height rounded up to whole bold squares, within limits."""
+    """Round a height up to whole bold squares, within limits."""
     return math.ceil(min(max(height_mv, limits[0]), limits[1]) / _SQUARE_MV) * _SQUARE_MV
 
 
 def lanes(strip: Strip) -> list[Lane]:
-    """Stack the leads, the first on top, whose upper border is 0 mV."""
+    """Stack the leads from top to bottom; the upper border of the first is at 0 mV."""
     stacked: list[Lane] = []
     top = 0.0
     for index, (name, signal) in enumerate(zip(strip.lead_names, strip.signal_mv, strict=True)):

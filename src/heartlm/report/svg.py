@@ -1,7 +1,7 @@
-"""A few lines of SVG: escaped elements, scales with round ticks, paths, the words along an axis.
+"""Small SVG library: escaped elements, scales with round ticks, paths and axis labels.
 
-Drawings carry no colours: they carry class names, and the page's style sheet gives these their colours in light, in
-dark and on paper. All lengths are in the units of the drawing's view box.
+Drawings have no colours, only class names; the style sheet of the page sets the colours for light mode, dark mode and
+print. All lengths are in units of the drawing's view box.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Floats = NDArray[np.floating]
 
 
 class Markup(str):
-    """Text that is markup already; templates insert it as it is."""
+    """Text that is already markup; templates insert it unescaped."""
 
     def __html__(self) -> str:
         return self
 
 
 def tag(name: str, *children: str, **attributes: object) -> Markup:
-    """Return an element; children that are not `Markup` are escaped, `class_` means `class`, `_` means `-`."""
+    """Return an element; children that are not `Markup` are escaped; `class_` stands for `class`, `_` for `-`."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(_plain(value))}"'
         for key, value in attributes.items()
@@ -36,12 +36,12 @@ def tag(name: str, *children: str, **attributes: object) -> Markup:
 
 
 def group(*children: str, **attributes: object) -> Markup:
-    """Return a `<g>` around `children`."""
+    """Return a `<g>` element with `children`."""
     return tag("g", *children, **attributes)
 
 
 def text(x: float, y: float, words: str, **attributes: object) -> Markup:
-    """Return words at a place."""
+    """Return a text at a position."""
     return tag("text", words, x=x, y=y, **attributes)
 
 
@@ -58,13 +58,13 @@ def rectangle(x: float, y: float, width: float, height: float, *children: str, *
 def drawing(
     width: float, height: float, label: str, *children: str, class_: str = "chart", **attributes: object
 ) -> Markup:
-    """Return an `<svg>` of that view box; `label` describes it to those who cannot see it."""
+    """Return an `<svg>` with the given view box; `label` is the description for screen readers."""
     box = f"0 0 {_plain(width)} {_plain(height)}"
     return tag("svg", *children, viewBox=box, role="img", aria_label=label, class_=class_, **attributes)
 
 
 def path_of(xs: Sequence[float] | Floats, ys: Sequence[float] | Floats, *, decimals: int = 1) -> str:
-    """Return the `d` of a path through `[num_points]` places, in short relative steps that do not drift."""
+    """Return the `d` attribute of a path through `[num_points]` points, in short relative steps that do not drift."""
     unit = 10**decimals
     places = np.rint(np.array([xs, ys], np.float64).T * unit).astype(np.int64)
     if not len(places):
@@ -77,7 +77,7 @@ def path_of(xs: Sequence[float] | Floats, ys: Sequence[float] | Floats, *, decim
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values from `start`..`stop` to places from `first`..`last`, linearly or by logarithm."""
+    """Map from values `start`..`stop` to positions `first`..`last`, linear or logarithmic."""
 
     start: float
     stop: float
@@ -86,7 +86,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Return the place of `value`."""
+        """Return the position of `value`."""
         if self.log:
             share = math.log(value / self.start) / math.log(self.stop / self.start)
         else:
@@ -112,7 +112,7 @@ class Scale:
 
 
 def tick_label(value: float) -> str:
-    """Write a tick's value: 0.5, 20, 12k, 1e-4."""
+    """Format a tick value: 0.5, 20, 12k, 1e-4."""
     if value and abs(value) < 1e-3:
         return f"{value:.0e}".replace("e-0", "e−").replace("e-", "e−")
     if abs(value) >= 10_000:
@@ -121,7 +121,7 @@ def tick_label(value: float) -> str:
 
 
 def y_axis(x: Scale, y: Scale, title: str, num_ticks: int = 5) -> Markup:
-    """Draw round values of `y` with lines across the chart, and the axis' title above them."""
+    """Draw ticks at round values of `y` with grid lines across the chart, and the title of the axis above them."""
     parts = [text(x.first, y.last - 12, title, class_="axis-title")]
     for tick in y.ticks(num_ticks):
         parts.append(line(x.first, y(tick), x.last, y(tick), class_="grid"))
@@ -130,7 +130,7 @@ def y_axis(x: Scale, y: Scale, title: str, num_ticks: int = 5) -> Markup:
 
 
 def x_axis(x: Scale, top: float, ticks: Iterable[tuple[float, str]], title: str) -> Markup:
-    """Draw a line at `top` with `ticks`, values of `x` and their labels, and the axis' title below."""
+    """Draw a line at `top` with `ticks`, values of `x` and their labels, and the title of the axis below."""
     parts = [line(x.first, top, x.last, top, class_="axis")]
     for tick, label in ticks:
         parts.append(line(x(tick), top, x(tick), top + 4, class_="axis"))
@@ -139,7 +139,7 @@ def x_axis(x: Scale, top: float, ticks: Iterable[tuple[float, str]], title: str)
 
 
 def x_grid(x: Scale, top: float, bottom: float, num_ticks: int = 5) -> Markup:
-    """Draw round values of `x` with lines up the chart and their labels below."""
+    """Draw round values of `x` with vertical grid lines and labels below."""
     parts = []
     for tick in x.ticks(num_ticks):
         parts.append(line(x(tick), top, x(tick), bottom, class_="grid"))

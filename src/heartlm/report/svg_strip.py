@@ -1,6 +1,6 @@
-"""ECG strips as inline SVG: 25 mm/s and 10 mm/mV on millimetre paper, beats lettered above, a model's answers below.
+"""ECG strips as inline SVG: 25 mm/s and 10 mm/mV on millimetre paper, beat labels above, predictions below.
 
-Where answer and reference differ the beat stands in a band and the answer in a box, so that a wrong beat is found
+Where prediction and reference differ, the beat is in a band and the prediction in a box, so that errors are visible
 without colour.
 """
 
@@ -18,27 +18,27 @@ from heartlm.report.strip import LEAD_IN_S, PULSE_MV, PULSE_S, Strip, lanes
 from heartlm.report.svg import Markup, drawing, group, line, path_of, rectangle, tag, text
 
 MM = 4.0
-"""Units of the drawing for one millimetre of paper."""
+"""Drawing units per millimetre of paper."""
 
 SECOND, MILLIVOLT = 25 * MM, 10 * MM
 LANE = 22.0
-"""Height of the lanes below the paper: of the time, and of a model's answers."""
+"""Height of each lane below the paper: for the time and for a model's predictions."""
 
 BEAT_LANE, RHYTHM_ROW = 30.0, 16.0
-"""Heights above the paper: of beats with their notes, and of each row of rhythms."""
+"""Heights above the paper: of the beats with their notes, and of each row of rhythms."""
 
 MOST_POINTS_HZ = 260.0
-"""Leads with a higher rate are thinned: at 250 samples a second, points lie 0.1 mm apart."""
+"""Leads with a higher sampling rate are thinned; at 250 Hz, points are 0.1 mm apart."""
 
 LONGEST_S = 3600.0
-"""Of a strip: every square is drawn, so a damaged rate would draw without an end."""
+"""Maximum length of a strip in seconds: every grid square is drawn, so a wrong rate would produce a huge drawing."""
 
 
 def sheet(strip: Strip, label: str) -> Markup:
-    """Draw all leads of a strip on one sheet of paper, with its beats and rhythms; `label` describes it in words.
+    """Draw all leads of a strip on one sheet of paper, with its beats and rhythms; `label` is its description.
 
     Raises:
-        ValueError: it is longer than any strip.
+        ValueError: the strip is longer than `LONGEST_S`.
     """
     if strip.duration_s > LONGEST_S:
         raise ValueError(f"a strip of {strip.duration_s:g} s")
@@ -85,17 +85,17 @@ def sheet(strip: Strip, label: str) -> Markup:
         if x + 50 < width:
             parts.append(text(x + 3, below + 14, clock(second), class_="tick"))
     parts.append(text(5, bottom - 6, "25 mm/s · 10 mm/mV", class_="corner"))
-    # the style sheet prints a millimetre of the drawing as a millimetre of paper
+    # the style sheet prints a millimetre of the drawing as a millimetre on paper
     return drawing(width, below + LANE, label, *parts, class_="strip sheet", style=f"--width:{width / MM:g}mm")
 
 
 def sheets(strip: Strip, label: str) -> list[Markup]:
-    """Draw a strip in rows of ten seconds; `label` describes each to those who cannot see it."""
+    """Draw a strip in rows of ten seconds; `label` is the description of each for screen readers."""
     return [sheet(row, label) for row in strip.rows()]
 
 
 def banner(signal_mv: Sequence[float | None], rate_hz: float) -> Markup | None:
-    """Draw a bare trace without scale, which stretches to the place it is given; None without samples."""
+    """Draw a plain trace without scale that stretches to its container; return None without samples."""
     signal = np.array(signal_mv, np.float64)
     known = np.flatnonzero(np.isfinite(signal))
     if not len(known) or rate_hz <= 0:
@@ -107,12 +107,12 @@ def banner(signal_mv: Sequence[float | None], rate_hz: float) -> Markup | None:
 
 
 def _x(time_s: Any) -> Any:
-    """The place of a time since the strip's start, or of an array of times."""
+    """Return the x position of a time since the strip's start, or of an array of times."""
     return (time_s + LEAD_IN_S) * SECOND
 
 
 def _rhythm_rows(strip: Strip) -> list[list[tuple[float, float, str]]]:
-    """Return the strip's rhythms as places from and to, in as few rows as keep them and their names apart."""
+    """Return the rhythms as x intervals, in as few rows as possible without overlap of rhythms or their names."""
     rows: list[list[tuple[float, float, str]]] = []
     for rhythm in strip.rhythms:
         start, stop = max(rhythm.start_s, strip.start_s), min(rhythm.stop_s, strip.stop_s)
@@ -129,7 +129,7 @@ def _rhythm_rows(strip: Strip) -> list[list[tuple[float, float, str]]]:
 
 
 def _beats(strip: Strip, width: float, top: float, bottom: float) -> Iterator[Markup]:
-    """Each beat in the strip: letter and note above the paper, band, answer below, and the words on pointing at it."""
+    """Yield each beat of the strip: label and note above the paper, band, prediction below, and hover text."""
     if strip.beats is None:
         return
     beats, middle = strip.beats, {"text_anchor": "middle"}
@@ -157,7 +157,7 @@ def _beats(strip: Strip, width: float, top: float, bottom: float) -> Iterator[Ma
 
 
 def _thinned(trace: NDArray[np.float64], rate_hz: float) -> tuple[NDArray[np.float64], float]:
-    """Keep of each few samples the one furthest from the lead's median, so that no peak is lost."""
+    """Keep the sample furthest from the lead's median in each group, so that no peak is lost."""
     step = math.ceil(rate_hz / MOST_POINTS_HZ)
     if step == 1:
         return trace, rate_hz

@@ -1,4 +1,4 @@
-"""The course of training: curves of this run and of its parent, and what each facet of a token has become worth."""
+"""Charts of the training: curves of the run and its parent, and the loss reduction of each token facet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = {"pretrain": "Pretraining", "finetune": "Fine-tuning"}
 
 
 def training_figures(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return drawings with captions for the run and its parents, the eldest first, without empty ones."""
+    """Return drawings with captions for the run and its parents, the oldest first; empty drawings are omitted."""
     figures = []
 
     def add(name: str, caption: str, series: Sequence[Series], **axes: Any) -> None:
@@ -59,7 +59,7 @@ def training_figures(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def training_facts(folder: RunFolder) -> list[tuple[str, str]]:
-    """Return what there is to say about the run in pairs of name and value."""
+    """Return facts about the run as pairs of name and value."""
     run = folder.run_json
     _, elapsed = folder.curve("train", "elapsed_s")
     facts = [
@@ -84,9 +84,9 @@ def _parent_name(folder: RunFolder) -> str:
 
 
 def facet_losses(folder: RunFolder, facets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row a facet: its last validation loss in pretraining next to `ln(size)`, the loss of a blind guess.
+    """Return one row per facet: its last validation loss in pretraining and `ln(size)`, the loss of a uniform guess.
 
-    `gain` is the share of that guess's loss which the model has removed, 0 to 1, or None without a loss.
+    `gain` is the fraction of that loss that the model has removed, 0 to 1, or None without a loss.
     """
     pretraining = next((run for run in folder.lineage() if run.run_json.get("kind") == "pretrain"), folder)
     rows = []

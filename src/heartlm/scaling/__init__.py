@@ -1,8 +1,8 @@
-"""How time changes with the number of processes: studies, what follows from them, prediction and planning.
+"""Scaling with the number of processes: studies, results, prediction and planning.
 
     STUDY.yaml ─► cells ─► trainings ─► measurements ─► speedup, efficiency, overhead ─► figures, tables
                                              │
                                              └─► prediction ─► plan of an allocation
 
-A study calls training and launch from outside; what it measures is read from files that training wrote.
+A study runs training and launch as commands; it reads its measurements from files that training wrote.
 """

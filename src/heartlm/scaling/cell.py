@@ -1,13 +1,13 @@
-"""What a study measures, and what comes of it: a cell of its grid, and one measurement of a cell.
+"""A cell of a study's grid, and one measurement of a cell.
 
-A measurement's parts are means over the ranks, each rank's clock by itself:
+The parts of a measurement are means over the ranks; each rank uses its own clock:
 
     |- data -|------ compute ------|- exposed communication -|- straggler -|- optimizer -|- other -|
                     |- hidden communication -|
     |---------------------------------------- a step ----------------------------------------------|
 
-`exposed_communication_s` is what a rank waits for the sums over ranks, less `straggler_s`, in which it waits for a
-slower rank to send its share. `hidden_communication_s` passes while the rank computes, so it is no part of the sum.
+`exposed_communication_s` is the time that a rank waits for sums over ranks, without `straggler_s`, the time that it
+waits for a slower rank. `hidden_communication_s` overlaps with computation, so it is not part of the sum.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class StudyCell:
 
     Attributes:
         stage: pretrain or finetune.
-        database: name of the corpus, as the study calls it.
-        window: tokens a window.
-        ranks: of all nodes together.
-        nodes: machines.
-        cpus_per_task: cores, and threads, of a rank.
-        precision: of matrix products.
-        bucket_cap_mb: MiB of gradients sent together.
+        database: name of the corpus in the study.
+        window: number of tokens per window.
+        ranks: total number of ranks on all nodes.
+        nodes: number of nodes.
+        cpus_per_task: number of cores, and of threads, per rank.
+        precision: precision of matrix products.
+        bucket_cap_mb: size of the gradient buckets in MiB.
         scaling: strong keeps the global batch, weak the batch of a rank.
-        global_batch: windows a step, of all ranks.
-        accumulation: micro-batches of a rank and step.
-        copies: independent trainings of one rank side by side, each with this whole batch: what the machine itself
-            allows. Cells of a study proper have 1.
-        parallel: how ranks share the work, ddp or fsdp.
+        global_batch: number of windows per step of all ranks.
+        accumulation: number of micro-batches per rank and step.
+        copies: number of independent one-rank trainings that run concurrently, each with the whole batch, to measure
+            the limit of the machine itself; 1 for normal cells.
+        parallel: distribution over ranks: ddp or fsdp.
     """
 
     stage: Literal["pretrain", "finetune"]
@@ -64,7 +64,7 @@ class StudyCell:
 
     @property
     def name(self) -> str:
-        """Short, a file name, another for every cell."""
+        """Short name, unique for every cell and usable as a file name."""
         layout = f"r{self.ranks}-n{self.nodes}-c{self.cpus_per_task}"
         sizes = f"b{self.bucket_cap_mb:g}-g{self.global_batch}-a{self.accumulation}"
         copies = f"-x{self.copies}" if self.copies > 1 else ""
@@ -73,22 +73,22 @@ class StudyCell:
 
     @property
     def num_cores(self) -> int:
-        """Cores it keeps busy."""
+        """Number of cores that the cell uses."""
         return self.ranks * self.cpus_per_task * self.copies
 
     @property
     def tokens_per_step(self) -> int:
-        """Places of tokens in the windows of a step."""
+        """Number of token positions in the windows of a step."""
         return self.global_batch * self.window
 
     @property
     def work(self) -> tuple[str, str, int, str, int]:
-        """What decides the losses, however they are computed: stage, database, window, precision, global batch."""
+        """Fields that determine the losses: stage, database, window, precision and global batch."""
         return self.stage, self.database, self.window, self.precision, self.global_batch
 
     @property
     def base(self) -> StudyCell:
-        """What it is compared with: one rank that computes the same (strong), or one rank's part of it (weak)."""
+        """Baseline cell: one rank with the same work (strong), or with one rank's part of it (weak)."""
         batch = self.global_batch if self.scaling == "strong" else self.global_batch // self.ranks
         return replace(
             self, ranks=1, nodes=1, copies=1, global_batch=batch, bucket_cap_mb=StudyCell.bucket_cap_mb, parallel="ddp"
@@ -96,41 +96,41 @@ class StudyCell:
 
     @property
     def ceiling(self) -> StudyCell:
-        """As many copies of the base side by side as this has ranks: what the machine itself allows."""
+        """Ceiling cell: as many concurrent copies of the base as this cell has ranks, the limit of the machine."""
         return replace(self.base, copies=self.ranks)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One training of a cell: seconds are means over steps and ranks, the warm-up left out.
+    """One training of a cell. Times are means over steps and ranks in seconds, without the warm-up.
 
     Attributes:
-        cell: what was trained.
-        repeat: from 0.
-        steps: steps that count.
-        step_s: seconds of every such step.
-        tokens_per_s: valid tokens a second, of all ranks (and copies) together.
-        data_s: waiting for batches.
-        compute_s: forward and backward pass.
-        exposed_communication_s: waiting for sums over ranks, without `straggler_s`.
-        straggler_s: waiting for a slower rank.
-        optimizer_s: clipping and the step of the optimiser.
-        other_s: all else.
-        forward_s: of `compute_s`; None where not measured.
-        backward_s: of `compute_s`; None where not measured.
-        hidden_communication_s: sums over ranks on their way while the rank computed; None where not measured.
-        rank_busy_s: of every rank, the step without any waiting for others.
-        num_parameters: that learn.
-        num_blocks: of the model; 0 where it was not noted.
-        gradient_bytes: that ranks add up in a step.
-        flops_per_token: see `training.utilization`.
-        peak_memory_bytes: the most main memory of a rank.
-        peak_device_memory_bytes: the most memory of a GPU; None on CPUs.
-        energy_j: of the steps that count, of all ranks; None without a counter.
-        losses: of every step from the first on, warm-up included.
-        wall_s: of the whole training, its start included.
+        cell: cell that was trained.
+        repeat: index of the repeat, from 0.
+        steps: number of counted steps.
+        step_s: time of every counted step.
+        tokens_per_s: valid tokens per second of all ranks (and copies) together.
+        data_s: waiting time for batches.
+        compute_s: time of the forward and backward pass.
+        exposed_communication_s: waiting time for sums over ranks, without `straggler_s`.
+        straggler_s: waiting time for a slower rank.
+        optimizer_s: time of gradient clipping and the optimiser step.
+        other_s: remaining time.
+        forward_s: forward part of `compute_s`; None if not measured.
+        backward_s: backward part of `compute_s`; None if not measured.
+        hidden_communication_s: time of sums over ranks that overlaps with computation; None if not measured.
+        rank_busy_s: time of a step of every rank, without waiting for other ranks.
+        num_parameters: number of trainable parameters.
+        num_blocks: number of blocks of the model; 0 if unknown.
+        gradient_bytes: bytes that the ranks add up in a step.
+        flops_per_token: FLOPs per token; see `training.utilization`.
+        peak_memory_bytes: maximum main memory of a rank.
+        peak_device_memory_bytes: maximum GPU memory of a rank; None on CPUs.
+        energy_j: energy of the counted steps of all ranks in joules; None without a counter.
+        losses: loss of every step, with the warm-up.
+        wall_s: duration of the whole training, with its start.
         environment: machine, versions, and the machine's speed before and after (`probe_before`, `probe_after`).
-        failed: why it must not be used; None where it passed its check.
+        failed: reason why the measurement must not be used; None if it passed its check.
     """
 
     cell: StudyCell
@@ -162,33 +162,33 @@ class Measurement:
 
     @property
     def mean_step_s(self) -> float:
-        """Seconds a step; NaN where none was measured."""
+        """Mean time of a step in seconds; NaN without a measured step."""
         return sum(self.step_s) / len(self.step_s) if self.step_s else math.nan
 
     @property
     def training_s(self) -> float:
-        """Seconds of all steps that count."""
+        """Total time of all counted steps in seconds."""
         return sum(self.step_s)
 
     @property
     def part_s(self) -> dict[str, float]:
-        """Seconds a step of each of `PARTS`; they add up to `mean_step_s`."""
+        """Seconds per step of each of `PARTS`; they add up to `mean_step_s`."""
         return {name: cast(float, getattr(self, f"{name}_s")) for name in PARTS}
 
     def path(self, study: Path) -> Path:
-        """Its file in the folder of a study."""
+        """Return the path of the measurement's file in a study folder."""
         return study / "measurements" / f"{self.cell.name}.{self.repeat}.json"
 
     def save(self, study: Path) -> None:
-        """Write it into the folder of a study, atomically."""
+        """Write the measurement into a study folder, atomically."""
         write_json(self.path(study), {"schema": SCHEMA_VERSION, **asdict(self)})
 
     @classmethod
     def load(cls, path: Path) -> Measurement:
-        """Read one.
+        """Read a measurement.
 
         Raises:
-            HeartlmError: it cannot be read, or is none.
+            HeartlmError: the file cannot be read or is not a measurement.
         """
         value = read_json(path, dict[str, Any])
         if (schema := value.pop("schema", None)) != SCHEMA_VERSION:
@@ -199,17 +199,17 @@ class Measurement:
 
 
 class _Probes(TypedDict, total=False):
-    """What is computed with of a measurement's environment; the rest is only shown."""
+    """Environment fields that are used in computations; the other fields are only shown."""
 
     probe_before: float | None
     probe_after: float | None
 
 
 def load_measurements(study: Path) -> list[Measurement]:
-    """All measurements in the folder of a study, failed ones too, by name.
+    """Return all measurements in a study folder, with failed ones, sorted by name.
 
     Raises:
-        HeartlmError: there are none, or one cannot be read.
+        HeartlmError: there are no measurements, or one cannot be read.
     """
     paths = sorted((study / "measurements").glob("*.json"))
     if not paths:

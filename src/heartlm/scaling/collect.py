@@ -1,8 +1,8 @@
-"""From what the ranks of a training kept to one measurement, and the check it must pass. Imports no torch.
+"""Combine the records of the ranks of a training into one measurement, and check it. Imports no torch.
 
-A rank cannot know for whom it waits. Between two sums over ranks each rank works for itself: it steps the optimiser
-(of the step before), fetches data, computes. The rank that works longest comes last; the others wait at least as long
-as they were faster, and that part of their waiting is the straggler's, not the network's.
+A rank cannot observe which rank it waits for. Between two sums over ranks, each rank works independently: it runs the
+optimiser (of the step before), loads data and computes. The slowest rank arrives last. Each other rank waits at least
+for the difference, and this part of the waiting time belongs to the straggler, not to the network.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.scaling.equations import mean_known
 
 Rank = Mapping[str, Any]
-"""What one rank kept: see `training.measured`."""
+"""Record of one rank: see `training.measured`."""
 
 
 def read_ranks(run: Path, num_ranks: int) -> list[Rank]:
-    """What the ranks of the training in the folder `run` kept.
+    """Return the records of all ranks of the training in the folder `run`.
 
     Raises:
-        HeartlmError: a rank is missing, or kept another number of steps than the others.
+        HeartlmError: a rank is missing, or has another number of steps than the others.
     """
     ranks = [read_json(RunFolder(run).measured(rank)) for rank in range(num_ranks)]
     counts = {len(rank["steps"]) for rank in ranks}
@@ -48,14 +48,14 @@ def measured(
     wall_s: float,
     environment: Mapping[str, Any],
 ) -> Measurement:
-    """The measurement of a cell from what the ranks of its training kept, or of its copies.
+    """Return the measurement of a cell from the records of its training, or of its copies.
 
     Args:
-        cell: what was trained.
-        repeat: from 0.
-        trainings: ranks of each.
-        warm_up: steps that do not count.
-        wall_s: from start to end.
+        cell: cell that was trained.
+        repeat: index of the repeat, from 0.
+        trainings: records of the ranks of each training.
+        warm_up: number of first steps that are not counted.
+        wall_s: duration from start to end in seconds.
         environment: machine and versions.
     """
     parts = [_parts(ranks, warm_up) for ranks in trainings]
@@ -63,7 +63,7 @@ def measured(
     steps_s = np.mean([_of_ranks(ranks, "step_s")[:, warm_up:].mean(axis=0) for ranks in trainings], axis=0)
     every, firsts = [rank for ranks in trainings for rank in ranks], [ranks[0] for ranks in trainings]
     rates = [sum(step["num_tokens"] for step in first["steps"][warm_up:]) for first in firsts]
-    # The losses of the copy that is farthest from the first one, so that its check fails.
+    # Use the losses of the copy that differs most from the first, so that its check fails if any copy is wrong.
     losses = _of_ranks(firsts, "loss")
     farthest = int(np.nan_to_num(np.abs(losses - losses[0]), nan=np.inf).max(axis=1).argmax())
     energy_j = None
@@ -92,13 +92,13 @@ def measured(
 
 
 def _parts(ranks: Sequence[Rank], warm_up: int) -> dict[str, float | None]:
-    """Mean seconds of every part of a step of one training, over ranks and steps that count."""
-    # What each rank works before the ranks meet in a step, `[num_ranks, num_steps]`. The optimiser's part of a step
-    # comes after the ranks met, so the optimiser's part of the step before counts.
+    """Return the mean seconds of every part of a step of one training, over ranks and counted steps."""
+    # Working time of each rank before the ranks synchronise in a step, `[num_ranks, num_steps]`. The optimiser part of
+    # a step follows the synchronisation, so the optimiser part of the previous step is used.
     optimizer_s = _of_ranks(ranks, "optimizer_s")
     before_s = np.concatenate([np.zeros((len(ranks), 1)), optimizer_s[:, :-1]], axis=1)
     work_s = _busy(ranks) - optimizer_s + before_s
-    lead_s = work_s.max(axis=0, keepdims=True) - work_s  # how much earlier each rank is done than the slowest
+    lead_s = work_s.max(axis=0, keepdims=True) - work_s  # how much earlier each rank is ready than the slowest
     waited_s = _of_ranks(ranks, "communication_s")[:, warm_up:]
     behind_s = np.minimum(waited_s, lead_s[:, warm_up:])
 
@@ -130,12 +130,12 @@ def _of_ranks(ranks: Sequence[Rank], name: str) -> NDArray[np.float64]:
 
 
 def checked(measurement: Measurement, reference: Sequence[float], tolerance: float) -> Measurement:
-    """The measurement, marked as failed where its losses are not those of `reference`.
+    """Return the measurement, marked as failed if its losses differ from `reference`.
 
     Args:
-        measurement: to be checked.
-        reference: losses of one rank, step by step.
-        tolerance: how far apart they may be, relatively.
+        measurement: measurement to check.
+        reference: losses of one rank, by step.
+        tolerance: maximum relative difference.
     """
     losses = np.array(measurement.losses)
     if not len(losses) or len(losses) != len(reference):
@@ -149,7 +149,7 @@ def checked(measurement: Measurement, reference: Sequence[float], tolerance: flo
 
 
 def failure(cell: StudyCell, repeat: int, reason: str, wall_s: float, environment: Mapping[str, Any]) -> Measurement:
-    """What is kept of a training that did not end well."""
+    """Return the record of a failed training."""
     return Measurement(
         cell=cell,
         repeat=repeat,

@@ -1,14 +1,14 @@
-"""Speedup, efficiency and overhead, each defined once, with intervals.
+"""Definitions of speedup, efficiency and overhead, with confidence intervals.
 
     Speedup = T_base / T_test      Efficiency = Speedup / N      Overhead = T_test − T_base / N
 
-as Mileski, Petrovski and Gusev define them (MIPRO 2025, arXiv 2503.21033), T_base being the time on one GPU. That is
-strong scaling, whose ideal time is T_base / N. Weak scaling gives N ranks N times the work, which one rank would need
-N × T_base for; with that in place of T_base the equations are the same for both.
+as defined by Mileski, Petrovski and Gusev (MIPRO 2025, arXiv 2503.21033), with T_base the time on one GPU. This is
+strong scaling, with the ideal time T_base / N. In weak scaling, N ranks do N times the work, for which one rank would
+need N × T_base; with this value in place of T_base, the equations apply to both.
 
-Times and ratios are positive, so their means are geometric and their intervals are Student's t over the repeats of the
-logarithm, at 95 %: no interval of a time reaches zero. Base and test were measured one after the other in each repeat,
-so what slowed the machine down for both cancels out of their ratio. One repeat has no interval.
+Times and ratios are positive. Their means are geometric, and their 95 % intervals are Student's t over the logarithms
+of the repeats, so no interval of a time includes zero. Base and test are measured one after the other in each repeat,
+so a slowdown of the machine that affects both cancels out of their ratio. One repeat has no interval.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Interval:
-    """A number and its 95 % interval, none where there was one repeat."""
+    """A number and its 95 % interval; there is no interval for a single repeat."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
     def scaled(self, factor: float) -> Interval:
-        """All of it times a positive `factor`."""
+        """Return the value and the interval multiplied by a positive `factor`."""
         low, high = (None if each is None else each * factor for each in (self.low, self.high))
         return Interval(self.value * factor, low, high)
 
 
 def ideal_s(base_s: float, num_ranks: int, scaling: str) -> float:
-    """The time that `num_ranks` would take if nothing were lost, from that of one."""
+    """Return the ideal time of `num_ranks` ranks from the time of one rank."""
     return base_s / num_ranks if scaling == "strong" else base_s
 
 
 def speedup(base_s: float, test_s: float) -> float:
-    """How many times faster the test was than the base."""
+    """Return how many times faster the test is than the base."""
     return base_s / test_s
 
 
 def efficiency(of_speedup: float, num_ranks: int) -> float:
-    """The speedup as a fraction of the ranks."""
+    """Return the speedup divided by the number of ranks."""
     return of_speedup / num_ranks
 
 
 def karp_flatt(of_speedup: float, num_ranks: int) -> float | None:
-    """The serial fraction that a speedup reveals (Karp and Flatt 1990); None for one rank.
+    """Return the serial fraction of a speedup (Karp and Flatt 1990), or None for one rank.
 
-    Where it grows with the ranks the loss is not serial work but overhead that grows with them.
+    If it increases with the number of ranks, the loss is parallel overhead rather than serial work.
     """
     return None if num_ranks == 1 else (1 / of_speedup - 1 / num_ranks) / (1 - 1 / num_ranks)
 
 
 def geometric_interval(values: Sequence[float]) -> Interval:
-    """The geometric mean of times or ratios, and where that of many repeats would lie.
+    """Return the geometric mean of times or ratios with its 95 % interval.
 
-    A zero has no logarithm: values with one give their arithmetic mean, without an interval.
+    Zero has no logarithm: if a value is 0, return the arithmetic mean without an interval.
     """
     from scipy import stats  # slow to import
 
@@ -76,15 +76,15 @@ def geometric_interval(values: Sequence[float]) -> Interval:
 
 
 def overhead_interval(ideal_s: float, efficiency: Interval) -> Interval:
-    """Seconds beyond `ideal_s`, with the interval of the efficiency: T_test is the ideal time over the efficiency.
+    """Return the seconds beyond `ideal_s`, with the interval from the efficiency: T_test = ideal time / efficiency.
 
-    It may reach below 0, where the test was faster than ideal, but not below minus the ideal time.
+    The overhead can be below 0 if the test is faster than ideal, but not below minus the ideal time.
     """
     low, high = (None if each is None else ideal_s / each - ideal_s for each in (efficiency.high, efficiency.low))
     return Interval(ideal_s / efficiency.value - ideal_s, low, high)
 
 
 def mean_known(values: Sequence[float | None]) -> float | None:
-    """The mean of `values`; None where one of them is unknown, or there is none."""
+    """Return the mean of `values`, or None if one of them is None or there is none."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known and len(known) == len(values) else None

@@ -1,11 +1,11 @@
-"""Laws of speedup fitted to what was measured.
+"""Scaling laws fitted to measured speedups.
 
 Amdahl 1967:        S(N) = 1 / (s + (1 − s) / N)                    s: serial fraction
 Gunther 1993, USL:  S(N) = N / (1 + σ (N − 1) + κ N (N − 1))        σ: contention, κ: coherency
 
-Both are fitted to the logarithm of the speedup by least squares, so every point counts by its relative error, with all
-parameters at least 0. A law with as many parameters as there are points beyond one rank goes through them and proves
-nothing: it has no degree of freedom left.
+Both are fitted to the logarithm of the speedup by least squares, so that points are weighted by relative error; all
+parameters are at least 0. If a law has as many parameters as there are points beyond one rank, it fits them exactly
+and has no degree of freedom left, so the fit is no evidence for the law.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Fit:
     """A law fitted to speedups.
 
     Attributes:
-        law: its name.
-        parameters: by name.
-        residuals: fitted over measured speedup, less 1, by number of ranks.
-        degrees_of_freedom: points beyond one rank less parameters.
-        best_ranks: where the speedup is highest; None where it never falls.
+        law: name of the law.
+        parameters: parameters by name.
+        residuals: fitted speedup / measured speedup − 1, by number of ranks.
+        degrees_of_freedom: number of points beyond one rank minus number of parameters.
+        best_ranks: number of ranks with the highest speedup; None if the speedup never decreases.
     """
 
     law: str
@@ -36,17 +36,17 @@ class Fit:
     best_ranks: float | None = None
 
     def __call__(self, num_ranks: float) -> float:
-        """The speedup of this number of ranks."""
+        """Return the speedup for a number of ranks."""
         return float(_LAWS[self.law][2](num_ranks, *self.parameters.values()))
 
 
 def fit_amdahl(speedups: Mapping[int, float]) -> Fit | None:
-    """Amdahl's law through `speedups` by number of ranks; None without a point beyond one rank."""
+    """Fit Amdahl's law to `speedups` by number of ranks; return None without a point beyond one rank."""
     return _fit("Amdahl", speedups)
 
 
 def fit_usl(speedups: Mapping[int, float]) -> Fit | None:
-    """The universal scalability law through `speedups`; None with fewer than two points beyond one rank."""
+    """Fit the universal scalability law to `speedups`; return None with fewer than two points beyond one rank."""
     fit = _fit("USL", speedups)
     if fit is None or fit.parameters["kappa"] < 1e-9 or fit.parameters["sigma"] >= 1:
         return fit
@@ -61,7 +61,7 @@ _LAWS: dict[str, tuple[tuple[str, ...], float, Callable[..., Any]]] = {
         lambda ranks, sigma, kappa: ranks / (1 + sigma * (ranks - 1) + kappa * ranks * (ranks - 1)),
     ),
 }
-"""Names of the parameters, the most a parameter can be, and the law."""
+"""Parameter names, upper bound of the parameters, and function of each law."""
 
 
 def _fit(law: str, speedups: Mapping[int, float]) -> Fit | None:

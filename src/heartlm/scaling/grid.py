@@ -1,11 +1,11 @@
-"""The grid of cells that follows from a study's settings, where it is to be measured. Imports no torch.
+"""The grid of cells of a study on given resources. Imports no torch.
 
-    stages × databases × windows × precisions × scalings  ─► groups, each with one training to compare with
+    stages × databases × windows × precisions × scalings  ─► groups, each with one baseline training
         × CPUs per task × nodes × ranks × bucket sizes    ─► cells of a group
-                                                          ─► next to them: what the machine itself allows
+                                                          ─► ceiling cells: the limit of the machine itself
 
-Cells of a group are measured one after the other, then the next group, and all of it again for the next repeat: what
-is compared lies close together in time, and the repeats of a cell lie far apart.
+All cells of a group are measured in sequence, then the next group, and then everything again for the next repeat.
+Cells that are compared are thus close together in time, and the repeats of a cell are far apart.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from heartlm.scaling.study import ScalingStudyConfig
 
 @dataclass(frozen=True)
 class Resources:
-    """What there is to train on.
+    """Available resources.
 
     Attributes:
-        num_cores: this process may use.
-        num_devices: GPUs; None where training is on CPUs.
-        num_nodes: machines.
+        num_cores: number of cores that this process may use.
+        num_devices: number of GPUs; None if training is on CPUs.
+        num_nodes: number of nodes.
     """
 
     num_cores: int
@@ -36,11 +36,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is to be measured, in order, and what cannot be.
+    """Cells to measure, in order, and cells that do not fit.
 
     Attributes:
-        groups: cells that belong together; the first of each has one rank.
-        references: for cells whose global batch no group's first cell has: one rank with that batch, measured once.
+        groups: cells that belong together; the first cell of each group has one rank.
+        references: one-rank cells, measured once, for global batches that no first cell of a group has.
         skipped: cells that do not fit, with the reason.
     """
 
@@ -49,7 +49,7 @@ class Grid:
     skipped: list[tuple[StudyCell, str]]
 
     def measurements(self, repeats: int) -> Iterator[tuple[StudyCell, int]]:
-        """Every cell and repeat, in the order in which they are measured."""
+        """Yield every cell and repeat in measuring order."""
         for repeat in range(repeats):
             for group in self.groups:
                 if repeat == 0:
@@ -58,7 +58,7 @@ class Grid:
 
 
 def grid_of(config: ScalingStudyConfig, place: Resources) -> Grid:
-    """The grid of a study where it is to be measured."""
+    """Return the grid of a study for the given resources."""
     groups: list[list[StudyCell]] = []
     skipped: list[tuple[StudyCell, str]] = []
     kinds = itertools.product(config.stages, config.databases, config.windows, config.precisions, config.scalings)
@@ -95,7 +95,7 @@ def grid_of(config: ScalingStudyConfig, place: Resources) -> Grid:
 
 
 def _layouts(config: ScalingStudyConfig, one: StudyCell) -> Iterable[StudyCell]:
-    """Cells of a group, each once; buckets mean nothing to one rank, nor to sharded ones."""
+    """Yield the unique cells of a group; bucket sizes apply neither to one rank nor to sharded ranks."""
     together = math.lcm(*config.ranks) * config.accumulation if one.scaling == "strong" else config.accumulation
     windows = max(1, round(config.batch_tokens / one.window / together)) * together
     cells: dict[StudyCell, None] = {}
@@ -113,7 +113,7 @@ def _layouts(config: ScalingStudyConfig, one: StudyCell) -> Iterable[StudyCell]:
 
 
 def _unfit(cell: StudyCell, place: Resources) -> str | None:
-    """Why a cell cannot be measured here; None where it can."""
+    """Return the reason why a cell cannot be measured here, or None."""
     per_node = -(-cell.ranks // cell.nodes)
     if cell.ranks % cell.nodes:
         return f"{cell.ranks} ranks do not divide among {cell.nodes} nodes"

@@ -1,14 +1,14 @@
-"""The links between ranks: what adding up gradients costs, and what is known of them on some machines.
+"""Links between ranks: cost of gradient sums, and published data of some machines.
 
-    one measured fit, or vendor rates ─► latency of a hop and rate of a link, within and between nodes ─► seconds
+    one measured fit, or vendor rates ─► latency per hop and rate of a link, within and between nodes ─► seconds
 
-A ring sends 2 (n − 1) / n of a message over every link in 2 (n − 1) hops; a tree sends all of it up and down in few
-hops (Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005). The slowest link on the way decides the rate; the
-cheaper of the two counts, since libraries choose by the size of the message.
+A ring sends 2 (n − 1) / n of a message over every link in 2 (n − 1) hops; a tree sends the whole message up and down
+in few hops (Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005). The slowest link on the path determines the
+rate. The cheaper algorithm is used, since libraries choose by message size.
 
-Machines are small JSON files: what is publicly known of each, every fact with its source. What is not known is absent;
-a latency, for one, is in no data sheet. Vendors state peaks, so that times which follow from them are lower bounds. Of
-the machine at hand an all-reduce is measured instead.
+Machines are small JSON files of public facts, each with its source. Unknown values are omitted; for example, no data
+sheet states a latency. Vendors state peak rates, so times computed from them are lower bounds. On the local machine,
+an all-reduce is measured instead.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Link:
     """One direction of a connection.
 
     Attributes:
-        bytes_per_s: of one rank within a node, of a whole node between nodes.
-        latency_s: of one hop.
+        bytes_per_s: rate in bytes per second: of one rank within a node, of a whole node between nodes.
+        latency_s: latency per hop in seconds.
     """
 
     bytes_per_s: float
@@ -43,19 +43,19 @@ class Link:
 
 @dataclass(frozen=True)
 class Network:
-    """How ranks reach each other; None where it is not known."""
+    """Links within and between nodes; None if unknown."""
 
     within: Link | None = None
     between: Link | None = None
 
     def all_reduce_s(self, num_bytes: float, ranks: int, nodes: int = 1, *, by_node: bool = False) -> float:
-        """Seconds that `ranks` on `nodes` need to add up a message of `num_bytes`.
+        """Return the seconds that `ranks` ranks on `nodes` nodes need to add up a message of `num_bytes`.
 
-        With `by_node` the ranks of a node add up first, then one of each node, and then each node again, which tells
-        the others the sum (`distributed.shared_memory.NodesSum`).
+        With `by_node`, ranks add up within each node first, then one rank of each between nodes, and the sum is then
+        distributed within each node (`distributed.shared_memory.NodesSum`).
 
         Raises:
-            HeartlmError: it would cross a link that nothing is known about.
+            HeartlmError: the message crosses an unknown link.
         """
         if ranks == 1:
             return 0.0
@@ -77,7 +77,7 @@ class Network:
         return min(ring_s, 2 * (in_node_s + across_s + num_bytes / rate))
 
     def slowed(self, factor: float) -> Network:
-        """This network with every message taking `factor` times as long."""
+        """Return this network with the time of every message multiplied by `factor`."""
 
         def slower(link: Link | None) -> Link | None:
             return link and replace(link, bytes_per_s=link.bytes_per_s / factor, latency_s=link.latency_s * factor)
@@ -86,13 +86,13 @@ class Network:
 
 
 def link_of(fit: AllReduceFit) -> Link:
-    """The link whose ring takes what was measured."""
+    """Return the link for which a ring takes the measured times."""
     hops = 2 * (fit.world_size - 1)
     return Link(fit.bytes_per_s * hops / fit.world_size, fit.latency_s / hops)
 
 
 def bucket_bytes(gradient_bytes: float, cap_mb: float) -> list[float]:
-    """Bytes of DDP's buckets in the order in which they are ready; tensors are taken to fill them evenly."""
+    """Return the bytes of DDP's buckets in order of readiness, assuming that tensors fill them evenly."""
     cap = cap_mb * 2**20
     num_full = int(gradient_bytes // cap)
     rest = gradient_bytes - num_full * cap
@@ -101,7 +101,7 @@ def bucket_bytes(gradient_bytes: float, cap_mb: float) -> list[float]:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a file may state. Rates are of one direction: of one device within a node, of the whole node between."""
+    """Facts that a file may have. Rates are one-way: of one device within a node, of a whole node between nodes."""
 
     device: str | None = None
     devices_per_node: int | None = None
@@ -118,7 +118,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Fact:
-    """One of `Facts`, and where it stands."""
+    """One of `Facts` and its source."""
 
     value: Any
     source: str
@@ -126,11 +126,11 @@ class Fact:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What is known of a machine, as its file has it.
+    """Published data of a machine, as in its file.
 
     Attributes:
-        name: as a user types it.
-        description: for people.
+        name: name that the user types.
+        description: description for people.
         facts: some of `Facts`.
     """
 
@@ -139,12 +139,12 @@ class Hardware:
     facts: dict[str, Fact]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a fact; `default` where it is not known."""
+        """Return the value of a fact, or `default` if it is unknown."""
         return self.facts[name].value if name in self.facts else default
 
     @property
     def network(self) -> Network:
-        """Its links; a latency that is not known counts as none, see `notes`."""
+        """Return the links of the machine; unknown latencies are taken as 0, see `notes`."""
         links = list[Link | None]()
         for where in ("within_node", "between_nodes"):
             rate, hop_s = self.get(f"{where}_bytes_per_s"), self.get(f"{where}_latency_s", 0.0)
@@ -152,7 +152,7 @@ class Hardware:
         return Network(*links)
 
     def notes(self, measurements: Iterable[Measurement] = ()) -> list[str]:
-        """What must be said of predictions for it from `measurements`, which may be those of another machine."""
+        """Return notes on predictions for it from `measurements`, which may be of another machine."""
         found = []
         rates = [name for name in ("within_node", "between_nodes") if f"{name}_bytes_per_s" in self.facts]
         if unknown := [name.replace("_", " ") for name in rates if f"{name}_latency_s" not in self.facts]:
@@ -166,15 +166,15 @@ class Hardware:
 
 
 def known_hardware() -> list[str]:
-    """Names of the machines that come with heartlm."""
+    """Return the names of the shipped machines."""
     return sorted(path.stem for path in _KNOWN.glob("*.json"))
 
 
 def load_hardware(name: str) -> Hardware:
-    """Read a machine by its name, or from a file.
+    """Read a machine by name, or from a file.
 
     Raises:
-        HeartlmError: there is none of that name, or the file is no description of a machine.
+        HeartlmError: there is no machine of that name, or the file does not describe a machine.
     """
     known = known_hardware()
     path = _KNOWN / f"{name}.json" if name in known else Path(name)
@@ -191,15 +191,15 @@ def load_hardware(name: str) -> Hardware:
 def network_of(
     within: AllReduceFit | None, between: AllReduceFit | None, hardware: Hardware | None
 ) -> tuple[Network, float, int]:
-    """What is known of the links: a machine's figures, and in their place what was measured.
+    """Return the network from a machine's data; measured fits replace them.
 
     Args:
-        within: measured among the ranks of one node.
-        between: measured among nodes, one rank on each.
-        hardware: a machine, if one was named.
+        within: all-reduce fit among the ranks of one node.
+        between: all-reduce fit among nodes, with one rank per node.
+        hardware: machine, if one was given.
 
     Returns:
-        The network; the relative error of the fits; the most ranks that were measured together.
+        The network, the relative error of the fits, and the largest number of ranks that were measured together.
     """
     fits = {name: fit for name, fit in {"within": within, "between": between}.items() if fit is not None}
     network = replace(hardware.network if hardware else Network(), **{name: link_of(fit) for name, fit in fits.items()})

@@ -1,12 +1,11 @@
-"""Trainings of a study on this machine: each rank a process of its own, forked from one that has imported torch.
+"""Trainings of a study on this machine: each rank is a process forked from one that has imported torch.
 
     study ─► fork server (torch imported once) ─► rank 0 ┐
                                                └► rank 1 ┴─► one training ─► measured/rank-*.json
 
-Importing torch takes seconds, a short training less; so a server imports it once and every rank of every training is
-forked from it. Nothing else is shared: no cell finds warm caches, memory, threads or process groups that the one before
-it left behind, as it would if several were measured in one process. Ranks take cores of their own, and all of them end
-with the study, however it ends.
+Importing torch takes seconds, a short training takes less. A server therefore imports it once, and every rank is
+forked from it. Nothing else is shared: no cell inherits warm caches, memory, threads or process groups from the
+previous cell. Each rank has its own cores, and all ranks end when the study ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from heartlm.scaling.probe import probe
 
 PRELOADED = ["torch", "torch._dynamo", "heartlm.training.finetune"]
 GRACE_S = 15.0
-"""Once a rank has ended badly, the others have so long to notice."""
+"""Time in seconds that the other ranks have to exit after one rank has failed."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,11 @@ class Rank:
     """One process of a training.
 
     Attributes:
-        command: pretrain or finetune; of a training of another kind, its function as `module:name`.
-        fields: its settings.
-        cpus: it may use; ranks that train together share them out, core by core.
-        environment: variables to set.
-        log: the file that what it prints goes to.
+        command: pretrain or finetune; for another kind of training, its function as `module:name`.
+        fields: settings of the training.
+        cpus: CPUs that it may use; ranks of one training divide them, core by core.
+        environment: environment variables to set.
+        log: file for its output.
     """
 
     command: str
@@ -56,7 +55,7 @@ class Rank:
 
 
 def ranks_of(command: str, fields: Mapping[str, Any], num_ranks: int, cpus: Sequence[int], log: Path) -> list[Rank]:
-    """The ranks of one training on `cpus` of this machine, as torchrun would start them."""
+    """Return the ranks of one training on `cpus` of this machine, with the environment that torchrun would set."""
     if num_ranks == 1:
         return [Rank(command, fields, tuple(cpus), {}, log)]
     (port,) = free_ports(1)
@@ -74,20 +73,20 @@ def ranks_of(command: str, fields: Mapping[str, Any], num_ranks: int, cpus: Sequ
 
 
 class ForkServer:
-    """Forks ranks and waits for them; it watches no clock meanwhile, the cores are the trainings'."""
+    """Server that forks ranks and waits for them without polling, so that it uses no CPU time of the trainings."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
 
     def ready(self) -> None:
-        """Wait until everything is imported, so that the first training does not."""
-        process = self._context.Process(target=int, daemon=True)  # it does nothing
+        """Wait until all imports are done, so that the first training is not delayed."""
+        process = self._context.Process(target=int, daemon=True)  # a no-op
         process.start()
         process.join()
 
     def run(self, ranks: Sequence[Rank], timeout_s: float) -> list[int]:
-        """Start all ranks at once; return their exit statuses. A hung one is killed, and its status below 0."""
+        """Start all ranks at once; return their exit statuses. A hung rank is killed and has a negative status."""
         processes = [self._context.Process(target=run_rank, args=(rank,), daemon=True) for rank in ranks]
         for process in processes:
             process.start()
@@ -105,14 +104,14 @@ class ForkServer:
 
 
 class LocalTrainer:
-    """Trains cells on this machine, one after the other.
+    """Trainer of cells on this machine, one after the other.
 
     Args:
         device: cpu or cuda.
-        timeout_s: after which a training counts as hung.
+        timeout_s: time in seconds after which a training counts as hung.
 
     Attributes:
-        place: what there is to train on.
+        place: available resources.
     """
 
     def __init__(self, device: str, timeout_s: float) -> None:
@@ -123,7 +122,7 @@ class LocalTrainer:
         self.place = Resources(len(self.cores), None if device == "cpu" else len(self.devices))
 
     def train(self, cell: StudyCell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
-        """Train as each of `fields` says, at the same time; return why that failed, if it did, and what it lasted."""
+        """Train concurrently with each of `fields`; return the reason of a failure or None, and the duration."""
         started: list[Rank] = []
         for copy, settings in enumerate(fields):
             cores = share_of_cores(self.cores[: cell.num_cores], copy, cell.copies)
@@ -138,17 +137,17 @@ class LocalTrainer:
         bad = [(rank, status) for rank, status in zip(started, statuses, strict=True) if status]
         if not bad:
             return None, taken_s
-        rank, status = next((each for each in bad if each[1] > 0), bad[0])  # others may have been killed for its sake
+        rank, status = next((each for each in bad if each[1] > 0), bad[0])  # others may have been killed after it
         how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
         return f"the training {how}: {last_line(rank.log) or 'it printed nothing'}", taken_s
 
     def probe(self, cell: StudyCell) -> float:
-        """Speed of the cores that a cell uses."""
+        """Return the speed of the cores that a cell uses."""
         return probe([core.cpus[0] for core in self.cores[: cell.num_cores]])
 
 
 def run_rank(rank: Rank) -> None:
-    """Train as one rank; end with status 2 and a line in the log where that fails."""
+    """Train as one rank; on failure write a line to the log and exit with status 2."""
     end_with_parent()
     os.sched_setaffinity(0, rank.cpus)
     os.environ.update(rank.environment)

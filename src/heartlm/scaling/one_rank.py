@@ -1,15 +1,15 @@
-"""What one rank was measured to do, at any batch: the starting point of every prediction.
+"""Measurements of one rank at any batch size, the basis of every prediction.
 
     one-rank measurements of a (stage, database, window, …) ─► seconds of each part by tokens of a micro-batch
-    copies side by side                                     ─► how much computing slows down next to others
+    copies side by side                                     ─► slowdown of computing next to other ranks
     seconds of single steps                                 ─► jitter
 
-Between measured batches seconds are interpolated. Below the smallest they follow the line through the two smallest,
-and where only one was measured they are taken as proportional, which is a lower bound: small batches are less
-efficient. `Range` carries both bounds.
+Times between measured batch sizes are interpolated. Below the smallest batch they are extrapolated along the line
+through the two smallest. If only one batch was measured, times are taken as proportional, which is a lower bound
+because small batches are less efficient. `Range` has both bounds.
 
-Machines are shared, so the typical steps of a measurement count (the middle half), and its parts scaled to them.
-Measurements during which the machine did not have its usual speed count only where there is no other of the cell.
+Machines may be shared, so only the typical steps of a measurement count (the middle half), and its parts are scaled
+to them. A measurement at unusual machine speed counts only if the cell has no other.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from heartlm.scaling.simulate import RankWork, typical_s
 MOST_JITTER = 64
 
 NORMAL = 1.4826
-"""The standard deviation of a normal distribution over the median of its absolute deviations."""
+"""Standard deviation of a normal distribution divided by the median of its absolute deviations."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What two measurements must have in common to be compared."""
+    """Fields that two measurements must share to be comparable."""
 
     stage: str
     database: str
@@ -45,19 +45,19 @@ class Kind:
 
     @classmethod
     def of(cls, cell: StudyCell) -> Kind:
-        """The kind of a cell."""
+        """Return the kind of a cell."""
         return cls(cell.stage, cell.database, cell.window, cell.cpus_per_task, cell.precision)
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name for display."""
         cpus = counted(self.cpus_per_task, "core")
         return f"{self.stage} {self.database} {self.window}, {cpus} a rank, {self.precision}"
 
 
 @dataclass(frozen=True)
 class Range:
-    """A number, and between what it may lie."""
+    """A number with its lower and upper bound."""
 
     value: float
     low: float
@@ -65,7 +65,7 @@ class Range:
 
 
 class OneRank:
-    """The measurements of one kind made with one rank, none of them failed."""
+    """Measurements of one kind with one rank, without failed ones."""
 
     def __init__(self, kind: Kind, measurements: Sequence[Measurement]) -> None:
         self.kind = kind
@@ -77,16 +77,16 @@ class OneRank:
         self.gradient_bytes = statistics.median(each.num_parameters * 4 for each in self.alone)
 
     def largest(self, bucket_cap_mb: float, parallel: Literal["ddp", "fsdp"] = "ddp") -> StudyCell:
-        """The measured one-rank cell with the largest batch, for gradients shared that way, in buckets of that size."""
+        """Return the one-rank cell with the largest batch, for the given parallelism and bucket size."""
         cells = [each.cell for each in self.alone]
         return replace(max(cells, key=lambda cell: cell.global_batch), bucket_cap_mb=bucket_cap_mb, parallel=parallel)
 
     def work(self, cell: StudyCell, pick: Callable[[Range], float]) -> RankWork:
-        """What a rank of `cell` does in a step; `pick` chooses within the range of each part."""
+        """Return the work of a rank of `cell` in a step; `pick` chooses a value from the range of each part."""
         micro_batches = cell.accumulation
         tokens = tokens_of(cell)
         compute_s = pick(self._seconds(tokens, lambda each: _scaled(each, each.compute_s) / each.cell.accumulation))
-        # Two thirds, from counting operations, where the backward pass was not timed.
+        # If the backward pass was not timed, it takes two thirds, by operation count.
         fractions = [each.backward_s / each.compute_s for each in self.alone if each.backward_s and each.compute_s]
         backward_s = compute_s * (statistics.median(fractions) if fractions else 2 / 3)
         optimizer_s = statistics.median(_scaled(each, each.optimizer_s) for each in self.alone)
@@ -94,7 +94,7 @@ class OneRank:
         return RankWork(
             forward_s=compute_s - backward_s,
             backward_s=backward_s,
-            optimizer_s=optimizer_s / cell.ranks if cell.parallel == "fsdp" else optimizer_s,  # of its shard
+            optimizer_s=optimizer_s / cell.ranks if cell.parallel == "fsdp" else optimizer_s,  # only its shard
             data_s=micro_batches
             * pick(self._seconds(tokens, lambda each: _scaled(each, each.data_s) / each.cell.accumulation)),
             other_s=statistics.median(_scaled(each, each.other_s) for each in self.alone),
@@ -104,9 +104,9 @@ class OneRank:
         )
 
     def jitter(self) -> list[float]:
-        """Relative seconds of single steps, their typical one 1; of ranks next to others, where those were measured.
+        """Return relative times of single steps with typical value 1, of ranks next to others if those were measured.
 
-        More steps than `MOST_JITTER` are represented by as many quantiles.
+        More steps than `MOST_JITTER` are reduced to that number of quantiles.
         """
         counting = self.beside or self.alone
         values = np.array([step_s / typical_s(each.step_s) for each in counting for step_s in each.step_s])
@@ -115,16 +115,16 @@ class OneRank:
         return [float(each) for each in values / typical_s(values)]
 
     def slowdown(self, ranks_on_node: int, tokens: float) -> Range | None:
-        """How many times as long computing on `tokens` takes next to `ranks_on_node` - 1 others; None if nothing tells.
+        """Return the slowdown of computing on `tokens` next to `ranks_on_node` - 1 other ranks, or None if unknown.
 
-        Measured at another batch it may be too much, so not at all is the lower bound then.
+        A value from another batch size may be too large; the lower bound is then 1.
         """
         if ranks_on_node == 1:
             return Range(1.0, 1.0, 1.0)
         beside = [each for each in self.beside if each.cell.copies <= ranks_on_node]
         alike = [each for each in beside if tokens_of(each.cell) == tokens]
         ratios = list[float]()
-        for each in alike or beside:  # next to computing alone, in the same repeat where that was measured
+        for each in alike or beside:  # relative to computing alone, in the same repeat if measured
             lone = [one for one in self.alone if tokens_of(one.cell) == tokens_of(each.cell)]
             lone = [one for one in lone if one.repeat == each.repeat] or lone
             if lone:
@@ -144,7 +144,7 @@ class OneRank:
 
 
 def by_kind(measurements: Iterable[Measurement]) -> dict[Kind, OneRank]:
-    """The kinds with at least one measurement of one rank alone."""
+    """Group measurements by kind; keep kinds with at least one measurement of a single rank alone."""
     kinds: dict[Kind, list[Measurement]] = {}
     for each in measurements:
         kinds.setdefault(Kind.of(each.cell), []).append(each)
@@ -156,7 +156,7 @@ def by_kind(measurements: Iterable[Measurement]) -> dict[Kind, OneRank]:
 
 
 def at(tokens: float, points: Sequence[tuple[float, float]]) -> Range:
-    """Seconds at `tokens`, from measured `(tokens, seconds)` with rising tokens."""
+    """Return the seconds at `tokens`, from measured `(tokens, seconds)` in ascending order of tokens."""
     sizes, seconds = zip(*points, strict=True)
     if sizes[0] <= tokens <= sizes[-1]:
         value = float(np.interp(tokens, sizes, seconds))
@@ -173,9 +173,9 @@ def at(tokens: float, points: Sequence[tuple[float, float]]) -> Range:
 
 
 def steady(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Good measurements before and after which the machine had its usual speed, the median of all probes.
+    """Return good measurements at usual machine speed, the median of all probes.
 
-    Of a cell that has none such, the one that was nearest to it.
+    If a cell has none, its measurement closest to the usual speed is used.
     """
     good = [each for each in measurements if each.failed is None]
     probes = [probe for each in good for probe in probes_of(each)]
@@ -192,9 +192,9 @@ def steady(measurements: Iterable[Measurement]) -> list[Measurement]:
 
 
 def repeat_noise(measurements: Iterable[Measurement]) -> tuple[float, int]:
-    """Relative standard deviation of a typical step between repeats of a cell, and its degrees of freedom.
+    """Return the relative standard deviation of a typical step between repeats, and its degrees of freedom.
 
-    All cells that were measured more than once are pooled, by the median of their deviations; 0 degrees where none was.
+    It is pooled over all repeated cells by the median of their deviations; without any, there are 0 degrees of freedom.
     """
     cells: dict[StudyCell, list[float]] = {}
     for each in measurements:
@@ -209,10 +209,10 @@ def repeat_noise(measurements: Iterable[Measurement]) -> tuple[float, int]:
 
 
 def _scaled(measurement: Measurement, seconds: float) -> float:
-    """Mean seconds of a part, as they are in a typical step."""
+    """Scale the mean seconds of a part to a typical step."""
     return seconds * typical_s(measurement.step_s) / measurement.mean_step_s
 
 
 def tokens_of(cell: StudyCell) -> float:
-    """Of a micro-batch of one rank."""
+    """Return the number of tokens in a micro-batch of one rank."""
     return cell.tokens_per_step / cell.ranks / cell.accumulation

@@ -1,12 +1,12 @@
-"""How long a step takes on any number of ranks and nodes, from what one rank was measured to do.
+"""Predict the step time on any number of ranks and nodes from one-rank measurements.
 
     one-rank measurements ─► work of a rank at its batch ┐
     all-reduce fit or vendor rates ─► network            ┼─► simulated steps ─► seconds, interval, bottleneck
     copies side by side ─► slowdown; steps ─► jitter     ┘
 
-The interval covers 95 %: repeats of a measurement vary (a Student interval for one more run, pooled over all cells),
-the all-reduce fit has an error of its own, and what the model does not know, such as how much of a core
-communication takes or what a batch costs that was not measured, is simulated both ways.
+The interval covers 95 %. It includes the variation between repeats (a Student interval for one further run, pooled
+over all cells) and the error of the all-reduce fit. Unknown quantities, such as the share of a core that communication
+uses or the cost of an unmeasured batch size, are simulated at both bounds.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from heartlm.scaling.one_rank import Kind, OneRank, Range, by_kind, repeat_noise
 from heartlm.scaling.simulate import Simulated, Surroundings, simulate, typical_s
 
 TOO_FAR = 8
-"""Predictions for more ranks than this many times the most that was measured carry a warning."""
+"""Predictions for more than this many times the largest measured number of ranks carry a warning."""
 
 COVERAGE = 0.95
 NOTHING_LOST = 0.05
-"""Where nothing costs more than this fraction of a step, computing is the bottleneck."""
+"""If no other cost exceeds this fraction of a step, computing is the bottleneck."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What to expect of a cell.
+    """Predicted values of a cell.
 
     Attributes:
-        cell: what is predicted.
-        step_s: seconds of a typical step.
-        low_s: the lower end of the interval.
-        high_s: the upper end.
-        tokens_per_s: places of tokens of all ranks, at `step_s`.
-        speedup: tokens a second over those of one rank: of one that does all the work (strong), or a rank's (weak).
+        cell: predicted cell.
+        step_s: time of a typical step in seconds.
+        low_s: lower end of the interval.
+        high_s: upper end of the interval.
+        tokens_per_s: token positions per second of all ranks, at `step_s`.
+        speedup: tokens per second relative to one rank with all the work (strong) or with one rank's work (weak).
         part_s: seconds of a typical step by part, see `cell.PARTS`.
-        hidden_communication_s: a step.
-        bottleneck: what costs most.
-        warnings: why not to trust it.
+        hidden_communication_s: hidden communication per step in seconds.
+        bottleneck: part with the largest cost.
+        warnings: reasons to doubt the prediction.
     """
 
     cell: StudyCell
@@ -60,25 +60,25 @@ class Prediction:
 
     @property
     def efficiency(self) -> float:
-        """Speedup a rank."""
+        """Speedup divided by the number of ranks."""
         return self.speedup / self.cell.ranks
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the prediction as plain values."""
         return {**vars(self), "cell": vars(self.cell), "efficiency": self.efficiency}
 
 
 class Predictor:
-    """Predicts cells from measurements of one rank.
+    """Predictor of cells from one-rank measurements.
 
     Args:
-        measurements: of a study; only those of one rank are used.
-        network: between ranks.
-        shard_network: the same for gathering and scattering shards, where that was measured apart.
+        measurements: measurements of a study; only those of one rank are used.
+        network: network between ranks.
+        shard_network: network for gathering and scattering shards, if measured separately.
         fit_error: relative error of the all-reduce times.
-        most_measured: ranks that were measured together, in an all-reduce or a training.
-        most_per_node: ranks that a node has devices for; None for any.
-        notes: what holds for all predictions.
+        most_measured: largest number of ranks measured together, in an all-reduce or a training.
+        most_per_node: maximum number of ranks per node; None for no limit.
+        notes: notes that apply to all predictions.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Predictor:
         """Predict a cell.
 
         Raises:
-            HeartlmError: its kind was not measured, ranks do not fill the nodes or batch evenly, or its network is
-                unknown.
+            HeartlmError: its kind was not measured, ranks do not fill the nodes or divide the batch evenly, or the
+                network is unknown.
         """
         if (kind := Kind.of(cell)) not in self.kinds:
             known = "; ".join(each.name for each in self.kinds)
@@ -114,8 +114,8 @@ class Predictor:
         if reason := self.unfit(cell):
             raise HeartlmError(reason)
         one = self.kinds[kind]
-        # The fraction of a rank's computing that communication takes: nothing of a GPU; all where CPU ranks add up
-        # through shared memory and compute again afterwards; one of its cores where a rank sends to other nodes.
+        # Fraction of a rank's computing that communication uses: none on a GPU; all if CPU ranks add up through shared
+        # memory and then continue computing; one core if a rank sends to other nodes.
         blocking = cell.nodes == 1 or cell.parallel == "fsdp"  # gloo gathers while nothing is computed
         core_share = 0.0 if one.on_gpu else 1.0 if blocking else 1 / cell.cpus_per_task
         middle = self._simulated(one, cell, lambda each: each.value, 1.0, core_share)
@@ -138,7 +138,7 @@ class Predictor:
         )
 
     def unfit(self, cell: StudyCell) -> str | None:
-        """Why there can be no such cell; None where there can."""
+        """Return the reason why the cell is impossible, or None."""
         per_node = -(-cell.ranks // cell.nodes)
         if cell.ranks % cell.nodes:
             return f"{cell.ranks} ranks on {cell.nodes} nodes: expected as many ranks on each node"
@@ -160,19 +160,19 @@ class Predictor:
         factor = pick(slowdown) if slowdown else 1.0
         is_sharded = cell.parallel == "fsdp"
         network = (self.shard_network if is_sharded else self.network).slowed(longer)
-        by_node = not is_sharded and not one.on_gpu  # NCCL finds its own way
+        by_node = not is_sharded and not one.on_gpu  # NCCL chooses its own algorithm
         around = Surroundings(cell.ranks, cell.nodes, network, factor, core_share, one.jitter(), by_node)
         return simulate(one.work(cell, pick), around)
 
     def _bounds(self, one: OneRank, cell: StudyCell, step_s: float) -> tuple[float, float]:
-        """The shortest and the longest step: what is unknown is simulated both ways, and repeats vary."""
+        """Return the shortest and longest step: unknown quantities at both bounds, and variation of repeats."""
         from scipy.stats import t
 
         longer = 1 + self.fit_error
         low = self._simulated(one, cell, lambda each: each.low, 1 / longer, 0.0)
         high = self._simulated(one, cell, lambda each: each.high, longer, 0.0 if one.on_gpu else 1.0)
         if self.freedom:
-            # Half a Student interval of one more run, next to the means of those alone and of the slowdown.
+            # Half-width of a Student interval of one further run, given the means of one-rank runs and of the slowdown.
             repeats = 1 + max(each.repeat for each in one.alone)
             terms = 1 + 1 / repeats + (2 / repeats if one.beside else 0)
             spread = float(t.ppf((1 + COVERAGE) / 2, self.freedom) * self.noise * terms**0.5)
@@ -202,12 +202,12 @@ class Predictor:
 
 
 def _bottleneck(one: OneRank, cell: StudyCell, part_s: Mapping[str, float]) -> str:
-    """What keeps `cell` furthest from as many times one rank's rate as it has ranks."""
+    """Return the largest loss of `cell` compared with ideal scaling of one rank."""
     alone, here = one.work(cell.base, lambda each: each.value), one.work(cell, lambda each: each.value)
     fraction = cell.tokens_per_step / cell.ranks / cell.base.tokens_per_step
     compute_s = here.micro_batches * (here.forward_s + here.backward_s)
     even_s = fraction * alone.micro_batches * (alone.forward_s + alone.backward_s)
-    costs = {  # seconds of a step that are lost to each
+    costs = {  # seconds of a step lost to each cause
         "data supply": part_s["data"],
         "communication": part_s["exposed_communication"],
         "stragglers": part_s["straggler"],
@@ -220,13 +220,13 @@ def _bottleneck(one: OneRank, cell: StudyCell, part_s: Mapping[str, float]) -> s
 
 
 def scaled(base: StudyCell, ranks: int, nodes: int, scaling: str) -> StudyCell:
-    """The cell that gives a one-rank cell to `ranks` on `nodes`: the same work (strong), or as much each (weak)."""
+    """Scale a one-rank cell to `ranks` on `nodes`: the same work (strong), or the same work per rank (weak)."""
     batch = base.global_batch * (ranks if scaling == "weak" else 1)
     layout = {"ranks": ranks, "nodes": nodes, "global_batch": batch}
     return replace(base, scaling="weak" if scaling == "weak" else "strong", **layout)  # type: ignore[arg-type]
 
 
-# --- predicted next to measured -------------------------------------------------------------------------------------
+# --- validation -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -234,12 +234,12 @@ class Checked:
     """A cell that was predicted and measured.
 
     Attributes:
-        predicted: from one-rank measurements.
-        repeats_s: measured, a typical step of each repeat.
-        part_s: measured, medians of the means over all steps.
-        step_s: the median of the repeats.
-        error: relative error of the prediction; below 0 where it is too short.
-        outside: how far the measured time lies outside the interval, relative to that time; 0 inside.
+        predicted: prediction from one-rank measurements.
+        repeats_s: measured time of a typical step in each repeat.
+        part_s: measured parts: medians of the means over all steps.
+        step_s: median of the repeats.
+        error: relative error of the prediction; negative if the prediction is too short.
+        outside: relative distance of the measured time from the interval; 0 inside.
     """
 
     predicted: Prediction
@@ -255,7 +255,7 @@ class Validation:
     """All cells of a study that could be checked.
 
     Attributes:
-        cells: with more than one rank.
+        cells: cells with more than one rank.
         not_checked: cells without a good one-rank measurement of their kind.
     """
 
@@ -264,16 +264,16 @@ class Validation:
 
     @property
     def median_error(self) -> float:
-        """In the middle, without its sign."""
+        """Median of the absolute errors."""
         return statistics.median(abs(each.error) for each in self.cells)
 
     @property
     def num_outside(self) -> int:
-        """How many cells were measured outside their interval."""
+        """Number of cells measured outside their interval."""
         return sum(each.outside > 0 for each in self.cells)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the validation as plain values."""
         cells = []
         for each in self.cells:
             measured = {"step_s": each.step_s, "repeats_s": each.repeats_s, "part_s": each.part_s}
@@ -288,10 +288,10 @@ class Validation:
 
 
 def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Validation:
-    """Predict every cell with more than one rank and put what was measured next to it.
+    """Predict every cell with more than one rank and compare it with its measurement.
 
     Raises:
-        HeartlmError: there is none, or one cannot be predicted.
+        HeartlmError: there is no such cell, or one cannot be predicted.
     """
     cells: dict[StudyCell, list[Measurement]] = {}
     for each in steady(measurements):

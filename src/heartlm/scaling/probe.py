@@ -1,6 +1,6 @@
-"""How fast the machine is now: fixed arithmetic, timed on every core that a measurement uses.
+"""Probe of the machine's current speed: fixed arithmetic, timed on every core that a measurement uses.
 
-A machine may be shared, so what it gave a measurement is listed with it: the probe before and after.
+The machine may be shared, so each measurement records the probe before and after.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 from heartlm.scaling.cell import Measurement
 
 MOVED = 0.1
-"""Two probes that differ by more than this fraction mean that the machine was not the same before and after."""
+"""If two probes differ by more than this fraction, the machine changed its speed during the measurement."""
 
 
 UNUSUAL = 0.15
-"""A probe that differs by more than this fraction from the usual one means that the machine had another speed."""
+"""If a probe differs by more than this fraction from the usual probe, the machine had an unusual speed."""
 
 ENOUGH = 8
-"""The number of probes that define the usual speed."""
+"""Number of probes needed to define the usual speed."""
 
 
 def probe(cores: Sequence[int], rounds: int = 3) -> float:
-    """Pieces of arithmetic a second on the slowest of `cores`, the best of some rounds on each."""
+    """Return the arithmetic units per second on the slowest of `cores`; the best of `rounds` counts for each core."""
     allowed = os.sched_getaffinity(0)
     try:
         return min(_on(core, rounds) for core in cores)
@@ -35,23 +35,23 @@ def probe(cores: Sequence[int], rounds: int = 3) -> float:
 
 
 def moved(before: float, after: float) -> bool:
-    """Whether the machine's speed changed between two probes."""
+    """Return whether the machine's speed changed between two probes."""
     return abs(after / before - 1) > MOVED
 
 
 def usual_probe(measurements: Iterable[Measurement]) -> float | None:
-    """The median of all probes; None while there are too few."""
+    """Return the median of all probes, or None if there are too few."""
     probes = [value for each in measurements for value in probes_of(each)]
     return statistics.median(probes) if len(probes) >= ENOUGH else None
 
 
 def unusual(measurement: Measurement, usual: float | None) -> float:
-    """The relative difference of the machine's speed around a measurement from the usual one; 0 where unknown."""
+    """Return the relative difference of a measurement's machine speed from the usual speed; 0 if unknown."""
     return 0.0 if usual is None else max((abs(value / usual - 1) for value in probes_of(measurement)), default=0.0)
 
 
 def probes_of(measurement: Measurement) -> list[float]:
-    """The probes before and after a measurement, as far as there are any."""
+    """Return the available probes before and after a measurement."""
     values = (measurement.environment.get(f"probe_{when}") for when in ("before", "after"))
     return [float(value) for value in values if value]
 

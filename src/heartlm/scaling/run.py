@@ -1,6 +1,6 @@
-"""Running a study: cell after cell, each measured, checked and kept; what is kept is not measured again.
+"""Run a study: measure, check and store each cell; stored measurements are not repeated.
 
-A study that was killed continues where it stopped, so a grid may grow: measurements of other cells are ignored.
+An interrupted study continues where it stopped. The grid may grow: measurements of other cells are ignored.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class ScalingOutcome:
-    """How a run of a study ended.
+    """Result of a run of a study.
 
     Attributes:
-        num_measured: by this call.
-        num_before: that were there already.
-        num_left: not measured, as the cost would exceed what is allowed.
+        num_measured: number of measurements of this call.
+        num_before: number of measurements that existed before.
+        num_left: number of measurements not made because of the cost limit.
         failed: measurements that must not be used.
         skipped: cells that do not fit, with the reason.
-        stopped: which limit ended it.
+        stopped: limit that ended the study.
     """
 
     num_measured: int = 0
@@ -51,10 +51,10 @@ class ScalingOutcome:
 
 
 def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> ScalingOutcome:
-    """Measure every cell of a study that was not measured yet.
+    """Measure every cell of a study that is not measured yet.
 
     Raises:
-        HeartlmError: an impossible setting, a folder that holds another study, or nothing that can be measured here.
+        HeartlmError: a setting is invalid, the folder has another study, or no cell can be measured here.
     """
     config.check()
     folder = config.folder()
@@ -70,15 +70,15 @@ def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> ScalingOutcom
 
 
 def core_hours_of(cell: StudyCell, wall_s: float) -> float:
-    """What a training of `cell` costs that lasts `wall_s`."""
+    """Return the cost in core-hours of a training of `cell` that takes `wall_s`."""
     return cell.num_cores * wall_s / 3600
 
 
 def expected_wall_s(cell: StudyCell, done: Sequence[Measurement]) -> float:
-    """How long a training of `cell` will last, judged by those that are `done`; 0 where there is none.
+    """Return the expected duration of a training of `cell` from finished ones, or 0 without any.
 
-    Judged by the same cell; else by the longest of the same stage and window, which has fewer ranks at worst; else by
-    the longest of all.
+    The estimate is from the same cell; otherwise from the longest training of the same stage and window, usually with
+    fewer ranks; otherwise from the longest of all.
     """
     alike: tuple[list[Measurement], ...] = (
         [each for each in done if each.cell == cell],
@@ -89,7 +89,7 @@ def expected_wall_s(cell: StudyCell, done: Sequence[Measurement]) -> float:
 
 
 class _Conductor:
-    """A study under way: what is done, and what it has cost."""
+    """State of a running study: finished measurements and cost so far."""
 
     def __init__(self, config: ScalingStudyConfig, folder: Path, grid: Grid, trainer: CellTrainer) -> None:
         self.config, self.folder, self.grid, self.trainer = config, folder, grid, trainer
@@ -124,7 +124,7 @@ class _Conductor:
         return self.outcome
 
     def _measured(self, cell: StudyCell, repeat: int) -> Measurement:
-        """Measure a cell; again where the machine was not as fast, or slow, as usual, and the most usual one counts."""
+        """Measure a cell; repeat it if the machine's speed was unusual, and keep the most usual measurement."""
         usual = usual_probe(self.done)
         tried = list[Measurement]()
         for _ in range(1 + self.config.again):
@@ -150,14 +150,14 @@ class _Conductor:
         warm_up = self.config.warm_up
         found = measured(cell, repeat, trainings, warm_up=warm_up, wall_s=wall_s, environment=environment)
         shutil.rmtree(work)
-        # The losses of one rank, alone, are what all others are compared with; the first such training is its own.
+        # Losses are compared with those of one rank alone; the first such training is its own reference.
         one = [each for each in (*self.done, found) if each.cell.ranks == each.cell.copies == 1]
         reference = next((each.losses for each in one if each.cell.work == cell.work), [])
         tolerance = self.config.tolerance or (1e-4 if cell.precision == "fp32" else 2e-2)
         return checked(found, reference, tolerance)
 
     def _foundation(self, cell: StudyCell) -> Path:
-        """The pretrained run for the fine-tunings of a database; its weights do not matter here, its size does."""
+        """Return the pretrained run for fine-tunings of a database; only its size matters, not its weights."""
         path = self.folder / "foundations" / cell.database
         if cell.stage == "pretrain" or (path / "models" / "best").exists():
             return path
@@ -173,7 +173,7 @@ class _Conductor:
 
 
 def training_fields(config: ScalingStudyConfig, cell: StudyCell, out: Path, foundation: Path) -> dict[str, Any]:
-    """Settings of a training of `cell`, by the names of the command that trains it."""
+    """Return the settings of a training of `cell`, by field of its command."""
     steps = config.warm_up + config.steps
     fields: dict[str, Any] = {
         "corpus": Path(config.databases[cell.database]),

@@ -1,21 +1,21 @@
-"""Steps of DDP and FSDP2 training, event by event.
+"""Event-based simulation of DDP and FSDP2 training steps.
 
     data ─► forward ─► backward ──┬──┬──┬─► last gradient ─► wait for the sums ─► optimiser ─► other
                                   ▼  ▼  ▼ buckets, as they are ready on every rank
     communication:                ├──┤├──┤├────┤   one bucket at a time
 
 A bucket is ready when the backward pass has computed all its gradients. Its sum over ranks starts when the slowest rank
-has the bucket and the previous sum is done. Where communication needs the core that computes, as on CPU ranks, it takes
-a fraction of that core.
+has the bucket and the previous sum is done. If communication uses the computing core, as on CPU ranks, it takes a
+fraction of that core.
 
-With FSDP2 parameters are gathered block by block, before the forward and again before the backward pass of each, while
-the block before is computed; gradients of a block are summed and scattered as soon as the backward pass has them:
+With FSDP2, the parameters of a block are gathered before its forward and again before its backward pass, while the
+previous block is computed. The gradients of a block are summed and scattered as soon as the backward pass has them:
 
     compute:         wait ─► block 0 ─► block 1 ─► … ─► block 1 back ─► block 0 back ─► wait ─► optimiser
     communication:   gather 0, gather 1, …            gather 0, scatter 1, scatter 0
 
-Ranks differ by their jitter: each rank has the same relative step times in a different order. One rank alone therefore
-takes on average what was measured, and the slowest of several ranks takes longer.
+Ranks differ by their jitter: each rank has the same relative step times in a different order. A single rank therefore
+takes the measured time on average, and the slowest of several ranks takes longer.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from heartlm.scaling.hardware import Network
 Seconds = NDArray[np.float64]
 
 Busy = deque[tuple[float, float]]
-"""When something is sent: messages that follow without a gap are one entry."""
+"""Intervals in which messages are sent; messages without a gap form one entry."""
 
 TAIL_BYTES = 64
-"""The losses, which ranks add up after the backward pass."""
+"""Size of the losses, which ranks add up after the backward pass."""
 
 
 @dataclass(frozen=True)
 class RankWork:
-    """What one rank does in a step when it runs alone.
+    """Work of one rank in a step when it runs alone.
 
     Attributes:
-        forward_s: of one micro-batch.
-        backward_s: of one micro-batch.
-        optimizer_s: clipping and the step of the optimiser.
-        data_s: preparing its batches, where that is not done ahead.
-        other_s: all else.
-        micro_batches: of a step; gradients are sent in the last.
-        bucket_bytes: of every bucket, in the order in which they are ready.
-        block_bytes: with FSDP2, of the parameters of every block, in the order of the forward pass; else none.
+        forward_s: forward pass of one micro-batch in seconds.
+        backward_s: backward pass of one micro-batch in seconds.
+        optimizer_s: gradient clipping and optimiser step in seconds.
+        data_s: preparation of batches in seconds, if it is not done ahead.
+        other_s: remaining time in seconds.
+        micro_batches: number of micro-batches of a step; gradients are sent in the last.
+        bucket_bytes: bytes of every bucket, in the order in which they are ready.
+        block_bytes: with FSDP2, parameter bytes of every block in the order of the forward pass; otherwise empty.
     """
 
     forward_s: float
@@ -71,17 +71,17 @@ class RankWork:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where the ranks are.
+    """Environment of the ranks.
 
     Attributes:
-        ranks: of all nodes together.
-        nodes: a divisor of `ranks`.
-        network: between them.
-        slowdown: of all computing, by the other ranks of the node; 1 for none.
-        core_share: of the computing core that communication takes while it runs, 0 to 1.
-        jitter: relative times of steps of one rank, around 1; a step is simulated for each.
-        by_node: gradients are added up on each node first, and then by one rank of each.
-        seed: of the order of jitter.
+        ranks: total number of ranks on all nodes.
+        nodes: number of nodes; it divides `ranks`.
+        network: network between ranks.
+        slowdown: factor on computing time due to other ranks of the node; 1 for none.
+        core_share: fraction of the computing core that communication uses, 0 to 1.
+        jitter: relative step times of one rank, around 1; a step is simulated for each.
+        by_node: whether gradients are added up within each node first, and then by one rank per node.
+        seed: random seed of the order of jitter.
     """
 
     ranks: int = 1
@@ -96,11 +96,11 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Simulated:
-    """The simulated steps, means over ranks.
+    """Simulated steps, as means over ranks.
 
     Attributes:
         parts_s: seconds of every part of `cell.PARTS` in every step, `[num_steps]` each; they add up to the step.
-        hidden_communication_s: of a step, while ranks computed.
+        hidden_communication_s: hidden communication per step in seconds.
     """
 
     parts_s: dict[str, Seconds]
@@ -108,25 +108,25 @@ class Simulated:
 
     @property
     def step_s(self) -> Seconds:
-        """Of every step, `[num_steps]`."""
+        """Seconds of every step, `[num_steps]`."""
         steps: Seconds = sum(self.parts_s.values(), start=np.zeros(1))
         return steps
 
     def typical_part_s(self) -> dict[str, float]:
-        """Seconds of every part, over the middle half of the steps: they add up to `typical_s(step_s)`."""
+        """Seconds of every part, over the middle half of the steps; they add up to `typical_s(step_s)`."""
         middle = middle_half(self.step_s)
         return {name: float(each[middle].mean()) for name, each in self.parts_s.items()}
 
 
 def middle_half(step_s: Sequence[float] | Seconds) -> NDArray[np.intp]:
-    """Which steps are neither among the shortest nor among the longest quarter."""
+    """Return the indices of the steps without the shortest and the longest quarter."""
     left_out = len(step_s) // 4
     order = np.argsort(np.asarray(step_s), kind="stable")
     return order[left_out : len(order) - left_out]
 
 
 def typical_s(step_s: Sequence[float] | Seconds) -> float:
-    """The mean of the middle half: a step that another program delayed does not count."""
+    """Return the mean of the middle half, which excludes steps that another program delayed."""
     return float(np.asarray(step_s)[middle_half(step_s)].mean())
 
 
@@ -173,7 +173,7 @@ def simulate(work: RankWork, around: Surroundings) -> Simulated:
 def _backward(
     begin_s: Seconds, work: RankWork, factor: Seconds, costs_s: Sequence[float], core_share: float
 ) -> tuple[Seconds, float]:
-    """When each rank has its last gradient, and when the last bucket is summed."""
+    """Return when each rank has its last gradient, and when the last bucket is summed."""
     sizes = np.asarray(work.bucket_bytes, dtype=float)
     if len(begin_s) == 1 or not len(sizes):
         ready_s = begin_s + work.backward_s * factor
@@ -188,7 +188,7 @@ def _backward(
 
 
 def _sent(busy: Busy, start_s: float, cost_s: float) -> float:
-    """When a message of `cost_s` has been sent that starts at `start_s`, noted among the times that are `busy`."""
+    """Return when a message of `cost_s` that starts at `start_s` has been sent, and add it to `busy`."""
     first_s = busy.pop()[0] if busy and busy[-1][1] == start_s else start_s
     busy.append((first_s, start_s + cost_s))
     return start_s + cost_s
@@ -197,10 +197,10 @@ def _sent(busy: Busy, start_s: float, cost_s: float) -> float:
 def _sharded(
     begin_s: Seconds, work: RankWork, factor: Seconds, costs_s: Sequence[float], core_share: float
 ) -> tuple[Seconds, float]:
-    """When each rank has its last gradient, and when the last one is scattered; `costs_s` are of whole all-reduces.
+    """Return when each rank has its last gradient, and when the last one is scattered; `costs_s` are all-reduce times.
 
-    A gather and a sum that is scattered are each half of an all-reduce (Thakur, Rabenseifner & Gropp 2005). The next
-    block is gathered while one is computed, which is what FSDP2 does by itself.
+    An all-gather and a reduce-scatter each cost half of an all-reduce (Thakur, Rabenseifner & Gropp 2005). The next
+    block is gathered while one is computed, which is the default of FSDP2.
     """
     if len(begin_s) == 1:
         ready_s = begin_s + work.micro_batches * (work.forward_s + work.backward_s) * factor
@@ -226,7 +226,7 @@ def _sharded(
 
 
 def _computed(begin_s: Seconds, work_s: Seconds, busy: Busy, rate: float) -> Seconds:
-    """When `work_s` of computing is done that starts at `begin_s` and continues at `rate` while something is sent."""
+    """Return when `work_s` of computing that starts at `begin_s` is done, at rate `rate` while messages are sent."""
     while busy and busy[0][1] <= float(begin_s.min()):
         busy.popleft()
     if rate == 1 or not busy:

@@ -1,6 +1,6 @@
-"""Trainings of a study as jobs of SLURM: one script a training, queued, waited for, and read from its run folder.
+"""Trainings of a study as SLURM jobs: one script per training is submitted, waited for, and read from its run folder.
 
-Trainings wait for each other here, too: side by side on one cluster they would share links and disks.
+Trainings run one after the other: concurrent ones on a cluster would share links and disks.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.grid import Resources
 
 ANY = 1 << 20
-"""SLURM itself refuses what it cannot give."""
+"""A limit that never applies; SLURM itself refuses requests that it cannot satisfy."""
 
 
 class SlurmTrainer:
-    """Trains cells through SLURM, one after the other.
+    """Trainer of cells through SLURM, one after the other.
 
     Args:
-        profile: of the site, by name or file.
+        profile: site profile: a name or a file.
         device: cpu or cuda.
-        timeout_s: time limit of a job.
+        timeout_s: time limit of a job in seconds.
 
     Raises:
-        HeartlmError: the profile is none, incomplete, or of a site without SLURM; or SLURM is not here.
+        HeartlmError: the profile is invalid, incomplete or of a site without SLURM; or SLURM is not available here.
 
     Attributes:
-        place: whatever the cluster has.
+        place: available resources: no limits.
     """
 
     def __init__(self, profile: str, device: str, timeout_s: float) -> None:
@@ -46,8 +46,8 @@ class SlurmTrainer:
         self.place = Resources(ANY, None if device == "cpu" else ANY, ANY)
 
     def train(self, cell: StudyCell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
-        """Train as `fields` say; return why that failed, if it did, and how many seconds the job ran."""
-        (settings,) = fields  # a cluster gives no two jobs the same moment, so there are no copies
+        """Train with the settings in `fields`; return the reason of a failure or None, and the run time in s."""
+        (settings,) = fields  # a cluster does not start two jobs at the same moment, so there are no copies
         logs.mkdir(parents=True, exist_ok=True)
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
         per_node = cell.ranks // cell.nodes
@@ -59,5 +59,5 @@ class SlurmTrainer:
         return run_job(logs / "job.sh", text)
 
     def probe(self, cell: StudyCell) -> float | None:
-        """Unknown: the cell is trained elsewhere."""
+        """Return None: the speed is unknown because the cell is trained elsewhere."""
         return None

@@ -1,10 +1,10 @@
-"""Settings of a study, and its folder: one study at a time, with one set of settings. Imports no torch.
+"""Settings of a study, and its folder with one set of settings. Imports no torch.
 
-study.json          settings that decide the numbers
+study.json          settings that determine the results
 skipped.json        cells that do not fit, with the reason
-foundations/        one hardly trained model a database, for the fine-tunings
-measurements/       one file a cell and repeat, written when it is whole
-work/               the training that is running; what failed leaves its logs here
+foundations/        one briefly trained model per database, for the fine-tunings
+measurements/       one file per cell and repeat, written when complete
+work/               the current training, and logs of failed ones
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ class ScalingStudyConfig:
     """Settings of a study.
 
     Attributes:
-        out: the folder of the study; a study that was interrupted continues there.
-        databases: name and corpus folder of each, for example {mitdb: corpora/mitdb}.
-        stages: what to train.
-        windows: tokens a window.
-        ranks: processes that train together, of all nodes: GPUs, or CPU ranks.
-        nodes: machines; more than one needs SLURM.
-        cpus_per_task: cores, and threads, of a rank.
-        precisions: of matrix products.
-        buckets_mb: MiB of gradients that are sent together.
-        parallels: how several ranks share the work: ddp, fsdp.
+        out: folder of the study; an interrupted study continues there.
+        databases: name and corpus folder of each database, for example {mitdb: corpora/mitdb}.
+        stages: stages to train.
+        windows: numbers of tokens per window.
+        ranks: total numbers of processes on all nodes: one per GPU, or CPU ranks.
+        nodes: numbers of nodes; more than one needs SLURM.
+        cpus_per_task: numbers of cores, and of threads, per rank.
+        precisions: precisions of matrix products.
+        buckets_mb: sizes of the gradient buckets in MiB.
+        parallels: distributions over ranks: ddp, fsdp.
         scalings: strong keeps the global batch, weak gives every rank a batch of that size.
-        batch_tokens: tokens of a global batch (of a rank's batch when weak); every window width gets about as many, in
-            windows that all of `ranks` can share.
-        accumulation: micro-batches of a rank and step.
-        steps: steps that count.
-        warm_up: steps before them that do not.
-        repeats: measurements of each cell.
-        again: how often one is taken again, at most, when the machine had not its usual speed before or after it.
-        ceiling: measure, too, what independent trainings reach side by side; only on this machine.
-        copies: the number of independent trainings of one rank side by side, too; on fewer GPUs they share them.
-        prediction: measure, too, one rank at the batch that each of several gets, alone and side by side, so that their
+        batch_tokens: approximate tokens of a global batch (of a rank's batch when weak) at every window width; their
+            number of windows is divisible by all of `ranks`.
+        accumulation: number of micro-batches per rank and step.
+        steps: number of counted steps.
+        warm_up: number of steps before them that are not counted.
+        repeats: number of measurements of each cell.
+        again: maximum number of extra measurements of a cell if the machine's speed was unusual before or after.
+        ceiling: also measure independent concurrent trainings, the limit of the machine; only on this machine.
+        copies: numbers of independent one-rank trainings to run concurrently; with fewer GPUs, they share them.
+        prediction: also measure one rank at the batch of each of several ranks, alone and next to copies, so that their
             time can be predicted.
-        depth: transformer blocks of the model.
-        width: of the model; by default it follows from depth.
-        task: of fine-tuning.
-        seed: of all trainings.
-        device: where to train.
-        compile: compile the blocks of the model; warm_up must be long enough for it.
-        slurm: a site profile, by name or YAML file: train as jobs of that cluster; by default on this machine.
-        tolerance: how far, relatively, the loss of any step may be from that of one rank; by default 1e-4 in fp32 and
+        depth: number of transformer blocks.
+        width: width of the model; by default it follows from the depth.
+        task: task of fine-tuning.
+        seed: random seed of all trainings.
+        device: device of the training.
+        compile: compile the blocks of the model; warm_up must be long enough for the compilation.
+        slurm: site profile, a name or a YAML file, to train as SLURM jobs; by default train on this machine.
+        tolerance: maximum relative difference of the loss of a step from that of one rank; by default 1e-4 in fp32 and
             2e-2 in bf16.
-        timeout_s: seconds after which a training counts as hung.
-        max_core_hours: stop before the study has cost more.
+        timeout_s: time in seconds after which a training counts as hung.
+        max_core_hours: maximum cost of the study in core-hours; measuring stops before it is exceeded.
     """
 
     out: Path | None = None
@@ -92,7 +92,7 @@ class ScalingStudyConfig:
     max_core_hours: float | None = None
 
     def check(self) -> None:
-        """Raise a HeartlmError that names the first field with an impossible value."""
+        """Raise a HeartlmError that names the first field with an invalid value."""
         for name, value in vars(self).items():
             if isinstance(value, list | dict) and not value and name != "copies":
                 raise HeartlmError(f"{name}: nothing found, at least one expected")
@@ -108,10 +108,10 @@ class ScalingStudyConfig:
                 raise HeartlmError(f"databases: {name!r} found, a name of letters, digits and _ expected")
 
     def folder(self) -> Path:
-        """Where the study lies.
+        """Folder of the study.
 
         Raises:
-            HeartlmError: there is none in the settings.
+            HeartlmError: the settings have no folder.
         """
         if self.out is None:
             raise HeartlmError("out: nothing found, a folder for the study expected: give --out FOLDER")
@@ -119,11 +119,11 @@ class ScalingStudyConfig:
 
 
 DECIDES = ("accumulation", "batch_tokens", "compile", "depth", "device", "seed", "steps", "task", "warm_up", "width")
-"""Settings that must not change during a study: its numbers would not be comparable."""
+"""Settings that must not change during a study, because its results would not be comparable."""
 
 
 def describe(config: ScalingStudyConfig, folder: Path) -> None:
-    """Note what decides the numbers of a study, or see that a study that is continued has the same.
+    """Store the settings that determine the results of a study, or check that a continued study has the same.
 
     Raises:
         HeartlmError: a corpus cannot be opened, or the study was started with other settings.
@@ -141,10 +141,10 @@ def describe(config: ScalingStudyConfig, folder: Path) -> None:
 
 
 def started_with(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a folder was started with, of the file at `path`; `about` where there is no file.
+    """Return the settings stored in the file at `path`, or `about` if there is no file.
 
     Raises:
-        HeartlmError: a value of `about` differs from it.
+        HeartlmError: a value of `about` differs from the stored one.
     """
     before = read_json(path, dict[str, Any]) if path.exists() else dict(about)
     for name, value in about.items():

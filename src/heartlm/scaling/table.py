@@ -1,9 +1,9 @@
-"""The table of a study: one row a cell, with what follows from all its repeats.
+"""The table of a study: one row per cell, computed from all its repeats.
 
-    measurements ─► those that passed ─► by cell ─► next to the base, repeat by repeat ─► rows
-                                                 └► next to the copies (the machine's own ceiling)
+    measurements ─► those that passed ─► by cell ─► compared with the base, repeat by repeat ─► rows
+                                                 └► compared with the copies (the machine's own ceiling)
 
-T is the training time: the seconds of the steps that count.
+T is the training time: the seconds of the counted steps.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from heartlm.scaling.probe import moved, probes_of
 
 @dataclass(frozen=True, kw_only=True)
 class CellRow:
-    """The repeats of a cell, summarised; columns of the table in this order.
+    """Summary of the repeats of a cell; the table has its columns in this order.
 
     Attributes:
-        cell: what was trained.
-        repeats: how many measurements count.
-        num_moved: during how many of them the machine changed its speed.
-        time_s: training time, T, the geometric mean of the repeats.
-        speedup: over the base; None where the base was not measured.
-        efficiency: of the ranks.
-        overhead_s: beyond the ideal time.
-        ceiling: what independent trainings of the base, side by side on as many cores, reach together over one alone.
-        efficiency_of_ceiling: speedup over that.
+        cell: cell that was trained.
+        repeats: number of counted measurements.
+        num_moved: number of them during which the machine's speed changed.
+        time_s: training time T, the geometric mean of the repeats.
+        speedup: speedup over the base; None if the base was not measured.
+        efficiency: efficiency of the ranks.
+        overhead_s: time beyond the ideal time.
+        ceiling: total speedup of independent trainings of the base that run concurrently on as many cores.
+        efficiency_of_ceiling: speedup divided by the ceiling.
         karp_flatt: serial fraction.
-        step_median_s: of all steps.
-        step_p95_s: of all steps.
-        tokens_per_s: mean over repeats.
-        part_s: mean seconds a step of every part; they add up to the mean step.
-        detail_s: seconds a step of what lies in parts, or next to them: forward, backward, hidden communication.
-        peak_memory_bytes: of a rank.
-        energy_j_per_mtoken: None without a counter.
+        step_median_s: median time of all steps.
+        step_p95_s: 95th percentile of the time of all steps.
+        tokens_per_s: tokens per second, mean over repeats.
+        part_s: mean seconds per step of every part; they add up to the mean step.
+        detail_s: seconds per step within or next to the parts: forward, backward, hidden communication.
+        peak_memory_bytes: maximum memory of a rank.
+        energy_j_per_mtoken: joules per million tokens; None without a counter.
     """
 
     cell: StudyCell
@@ -75,15 +75,15 @@ class CellRow:
 
 @dataclass(frozen=True)
 class Beside:
-    """Independent trainings of one rank, side by side.
+    """Independent one-rank trainings that run concurrently.
 
     Attributes:
-        cell: what was trained, `copies` times.
-        repeats: how many measurements count.
-        together: how many times the work of one alone they do in the same time.
-        share: the fraction of its lone speed that each of them keeps.
-        tokens_per_s: of all together, mean over repeats.
-        energy_j_per_mtoken: None without a counter.
+        cell: cell that was trained `copies` times.
+        repeats: number of counted measurements.
+        together: total throughput relative to a single training alone.
+        share: fraction of its speed alone that each training keeps.
+        tokens_per_s: tokens per second of all together, mean over repeats.
+        energy_j_per_mtoken: joules per million tokens; None without a counter.
     """
 
     cell: StudyCell
@@ -96,13 +96,13 @@ class Beside:
 
 @dataclass
 class Table:
-    """All rows of a study, and what counts in none.
+    """All rows of a study, and the measurements that are excluded.
 
     Attributes:
-        rows: by stage, database, window, CPUs, ranks.
-        beside: trainings side by side.
+        rows: rows, sorted by stage, database, window, CPUs and ranks.
+        beside: concurrent independent trainings.
         failed: measurements that did not pass their check.
-        environment: of the first measurement.
+        environment: environment of the first measurement.
     """
 
     rows: list[CellRow]
@@ -115,7 +115,7 @@ Repeats = dict[int, Measurement]
 
 
 def table_of(measurements: Iterable[Measurement]) -> Table:
-    """The table of a study's measurements."""
+    """Return the table of a study's measurements."""
     passed: dict[StudyCell, Repeats] = defaultdict(dict)
     failed = []
     for each in measurements:
@@ -132,7 +132,7 @@ def table_of(measurements: Iterable[Measurement]) -> Table:
 
 
 def _is_reference(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> bool:
-    """Whether a cell of one rank is there for another purpose, a check or a prediction, than to be compared with."""
+    """Return whether a one-rank cell serves a check or a prediction instead of being a base of comparison."""
     if cell.ranks > 1 or any(other.base == cell for other in passed if other.ranks > 1):
         return False
 
@@ -188,14 +188,14 @@ def _energy_j_per_mtoken(measurements: Sequence[Measurement]) -> float | None:
 
 
 def _against(cell: StudyCell, repeats: Repeats, passed: dict[StudyCell, Repeats]) -> dict[str, Any]:
-    """What follows from a cell and its base, repeat by repeat."""
+    """Return the values of a cell relative to its base, repeat by repeat."""
     if cell == cell.base:
         return {"speedup": Interval(1.0), "efficiency": Interval(1.0), "overhead_s": Interval(0.0)}
     bases, copies = passed.get(cell.base, {}), passed.get(cell.ceiling, {})
     pairs = [(bases[repeat].training_s, repeats[repeat].training_s) for repeat in sorted(bases.keys() & repeats.keys())]
     if not pairs:
         return {}
-    whole = 1 if cell.scaling == "strong" else cell.ranks  # times the base's work
+    whole = 1 if cell.scaling == "strong" else cell.ranks  # multiple of the base's work
     best_s = statistics.geometric_mean([ideal_s(base, cell.ranks, cell.scaling) for base, _ in pairs])
     gained = geometric_interval([whole * speedup(base, test) for base, test in pairs])
     of_ranks = gained.scaled(efficiency(1.0, cell.ranks))
@@ -207,7 +207,7 @@ def _against(cell: StudyCell, repeats: Repeats, passed: dict[StudyCell, Repeats]
     }
     at_once = sorted(bases.keys() & copies.keys())
     if cell.ranks > 1 and at_once:
-        # How many times the work of one alone its copies do together in the same time.
+        # Total throughput of its copies relative to a single one alone.
         together = [cell.ranks * bases[each].training_s / copies[each].training_s for each in at_once]
         found["ceiling"] = geometric_interval(together)
         both = sorted(copies.keys() & repeats.keys())
@@ -219,7 +219,7 @@ def _against(cell: StudyCell, repeats: Repeats, passed: dict[StudyCell, Repeats]
 
 
 def groups(rows: Iterable[CellRow], key: Callable[[StudyCell], Any]) -> dict[Any, list[CellRow]]:
-    """Rows by the `key` of their cells, in order."""
+    """Group rows by the `key` of their cells, in order."""
     found: dict[Any, list[CellRow]] = {}
     for row in rows:
         found.setdefault(key(row.cell), []).append(row)
@@ -227,7 +227,7 @@ def groups(rows: Iterable[CellRow], key: Callable[[StudyCell], Any]) -> dict[Any
 
 
 def flat(row: CellRow | Beside) -> dict[str, Any]:
-    """A row as plain columns; intervals are three of them, and every part of a step is one."""
+    """Return a row as plain columns: three per interval, one per part of a step."""
     columns = asdict(row.cell)
     for name, value in vars(row).items():
         if isinstance(value, Interval) or name in _INTERVALS:
@@ -241,4 +241,4 @@ def flat(row: CellRow | Beside) -> dict[str, Any]:
 
 
 _INTERVALS = ("speedup", "efficiency", "overhead_s", "ceiling", "efficiency_of_ceiling")
-"""Fields that may be None and still are three columns."""
+"""Fields that may be None and always have three columns."""

@@ -1,15 +1,15 @@
-"""A campaign as job arrays of SLURM: which experiments go together, and what they wait for. Pure functions.
+"""Group the experiments of a campaign into SLURM job arrays with dependencies. Pure functions.
 
     experiments ─► levels ─► arrays of one stage and topology ─► 1-pretrain.sh, 1-pretrain.tasks ─► sbatch
-                   (what needs nothing that is left to do, what needs those, …)   campaign.slurm
+                   (no pending needs, then needs of level 1, …)       campaign.slurm
 
-Where each task of an array needs the task of the same number of another array, SLURM's `aftercorr` lets it begin as
-soon as that one is done. Otherwise experiments that need the very same tasks make an array, which begins `afterok` of
-them. What waits for a task that failed is taken out of the queue. A task that fails queues again once.
+If each task of an array needs the task with the same number of another array, the dependency is `aftercorr`: a task
+starts as soon as its counterpart is done. Otherwise experiments with the same needs form an array, which starts
+`afterok` of these tasks. SLURM cancels the dependents of a failed task. A failed task is requeued once.
 
-Where a site gives whole nodes only, experiments that want a part of one share it: such a task is a campaign of its own,
-run on the cores and GPUs of that node (`campaign.local`), which tries again and passes over what it cannot run itself.
-So do experiments that share a GPU through MPS (`cluster.sharing`).
+If a site allocates whole nodes only, experiments that use part of a node share it. Such a task is a small campaign
+that runs on the cores and GPUs of that node (`campaign.local`); it retries failed experiments and skips those that it
+cannot run. Experiments that share a GPU through MPS (`cluster.sharing`) run in the same way.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from heartlm.cluster.topology import Topology
 from heartlm.cores import format_cpus
 
 Task = tuple[str, int]
-"""Name of an array, number of a task in it."""
+"""Name of an array, and number of a task in it."""
 
 
 @dataclass(frozen=True)
 class TaskArray:
-    """Experiments that one job array runs.
+    """Experiments that run as one job array.
 
     Attributes:
-        name: of the array: its level and stage.
-        tasks: the experiments of each task by its number; several share a node.
-        places: how many find room on a node; 1 where they do not share.
-        needs: names of the experiments that a task has to wait for, by its number.
-        kind: of the dependency: aftercorr, afterok, afterany; None where it waits for nothing.
-        waits_for: whole arrays (aftercorr) or tasks of arrays.
+        name: name of the array, from its level and stage.
+        tasks: experiments of each task, by task number; several share a node.
+        places: number of experiments that fit on a node; 1 if nodes are not shared.
+        needs: names of the experiments that a task waits for, by task number.
+        kind: type of the dependency: aftercorr, afterok or afterany; None without dependency.
+        waits_for: arrays (aftercorr) or tasks of arrays that this array waits for.
     """
 
     name: str
@@ -49,16 +49,16 @@ class TaskArray:
 
     @property
     def experiments(self) -> tuple[Experiment, ...]:
-        """Those of all tasks: all have the same topology and the same kind of command."""
+        """Experiments of all tasks; they share one topology and one kind of command."""
         return tuple(each for task in self.tasks.values() for each in task)
 
     @property
     def topology(self) -> Topology:
-        """Of each of its experiments."""
+        """Topology of each experiment."""
         return self.experiments[0].topology
 
     def dependency(self, jobs: Mapping[str, str]) -> str | None:
-        """What `sbatch --dependency` is given; `jobs` are the arrays submitted, by name."""
+        """Return the value of `sbatch --dependency`; `jobs` maps the names of submitted arrays to job numbers."""
         if self.kind is None:
             return None
         if self.kind == "aftercorr":
@@ -67,14 +67,15 @@ class TaskArray:
 
     @property
     def numbers(self) -> str:
-        """The numbers of its tasks as SLURM writes them, for example 1-3,7."""
+        """Return the task numbers in SLURM's format, for example 1-3,7."""
         return format_cpus(self.tasks)
 
 
 def places_on_node(topology: Topology, profile: SiteProfile) -> int:
-    """How many experiments of `topology` a job runs side by side.
+    """Return the number of experiments of `topology` that a job runs side by side.
 
-    One, unless the site gives whole nodes and they want a part, or they share a GPU that the site does not divide.
+    It is 1 unless the site allocates whole nodes and the experiments use part of a node, or the experiments share a GPU
+    that the site does not divide.
     """
     if topology.nodes > 1 or not topology.gpus_per_node:
         return 1
@@ -83,11 +84,11 @@ def places_on_node(topology: Topology, profile: SiteProfile) -> int:
 
 
 def arrays_of(experiments: Sequence[Experiment], profile: SiteProfile) -> list[TaskArray]:
-    """Arrays of what is left to do, each after those that it waits for.
+    """Return the arrays of the pending experiments, each after the arrays that it waits for.
 
     Args:
-        experiments: each after those that it needs; of what one needs, only what is among them is waited for.
-        profile: of the site.
+        experiments: pending experiments, each after those that it needs; needs outside this list are ignored.
+        profile: site profile.
     """
     place: dict[str, Task] = {}
     arrays: list[TaskArray] = []
@@ -118,7 +119,7 @@ def _together(experiments: Iterable[Experiment], key: Callable[[Experiment], Has
 def _split(
     group: Sequence[Experiment], place: Mapping[str, Task], name: str, taken: set[str], places: int
 ) -> list[TaskArray]:
-    """Arrays of experiments of one level, stage and topology, by what they wait for."""
+    """Split the experiments of one level, stage and topology into arrays by what they wait for."""
     waits = {each.name: tuple(place[need] for need in each.needs if need in place) for each in group}
 
     def array(tasks: Mapping[int, tuple[Experiment, ...]], kind: str | None) -> TaskArray:
@@ -147,7 +148,7 @@ def _split(
 def _task_for_task(
     alike: Sequence[Experiment], waits: Mapping[str, tuple[Task, ...]], places: int
 ) -> dict[int, tuple[Experiment, ...]] | None:
-    """Tasks numbered as what they wait for is, in every array of it; None if that cannot be, or fills nodes badly."""
+    """Number the tasks like those that they wait for; return None if that is impossible or leaves nodes half empty."""
     by_number: dict[int, list[Experiment]] = {}
     for each in alike:
         numbers = {number for _, number in waits[each.name]}

@@ -1,20 +1,20 @@
-"""A campaign: many experiments that feed one another, described in one YAML file.
+"""A campaign: many experiments that depend on each other, described in one YAML file.
 
-    CAMPAIGN.yaml ─► experiments (run, needs, topology) ─┬─► local cores, some at a time      campaign.local
+    CAMPAIGN.yaml ─► experiments (run, needs, topology) ─┬─► local cores, in parallel         campaign.local
                                                          └─► SLURM job arrays                 campaign.arrays
                                                                      │
     results and CAMPAIGN.campaign/ (attempts, logs) ─► state of each ┴─► table                campaign.state
 
-An experiment is one run file: the fields of one command, as they stand in a RUN.yaml. A campaign lists experiments one
-by one, or makes them from a grid:
+An experiment is one run file: the fields of one command, as in a RUN.yaml. A campaign lists experiments one by one,
+or generates them from a grid:
 
     name: widths                            # by default the name of the file
-    topology: {gpus_per_node: 1, cpus_per_task: 8, time: "02:00:00"}      # where none is given below
+    topology: {gpus_per_node: 1, cpus_per_task: 8, time: "02:00:00"}      # default topology
     grid:                                   # every list is an axis
       database: [mitdb, svdb]
       window: [128, 256, 512]
     stages:
-      pretrain:                             # this one mentions {window} alone: three experiments
+      pretrain:                             # it mentions only {window}: three experiments
         run: {command: pretrain, corpus: corpora/all, window: "{window}", out: "runs/w{window}"}
       finetune:                             # one for each window and database: six
         run: {command: finetune, run: "{pretrain.out}", task: beats, corpus: "corpora/{database}",
@@ -22,23 +22,24 @@ by one, or makes them from a grid:
         topology: {gpus_per_node: 1, cpus_per_task: 8, time: "00:30:00"}
       evaluate:
         run: {command: evaluate, run: "{finetune.out}", on: "corpora/{database}", name: test}
-    experiments:                            # with stages, or instead of them
+    experiments:                            # in addition to stages, or instead of them
       - name: deep
         stage: pretrain                     # by default the command
         run: {command: pretrain, corpus: corpora/all, depth: 12, out: runs/deep}
         needs: []                           # names of other experiments
-        topology: {nodes: 2, gpus_per_node: 4, time: "06:00:00"}              # the rest as above
+        topology: {nodes: 2, gpus_per_node: 4, time: "06:00:00"}              # other fields: the default topology
 
-A stage is done once for every combination of the axes that its text mentions; `{pretrain.out}` is a field of the
-experiment of an earlier stage that agrees on all axes, and mentions that stage's axes too. A text that is nothing but
-`{window}` becomes the value itself, a number for example. Names are made of the stage and the values, or follow from a
-`name` of the stage, such as `"{database}-{window}"`.
+A stage has one experiment for each combination of the axes that its text mentions. `{pretrain.out}` is a field of
+the experiment of an earlier stage with the same values on the common axes; it also adds the axes of that stage. A text
+that consists only of `{window}` becomes the value itself, for example a number. Experiments are named after the stage
+and the values, or by a `name` of the stage, such as `"{database}-{window}"`.
 
-An experiment needs those it names in `needs` (of a stage: `needs: [pretrain]`, those that agree on the common axes) and
-every one whose result it reads. An evaluation without a `name` gets that of the experiment. Paths are relative to the
-folder of the campaign's file, where all commands run. A topology has the fields of `cluster.topology.Topology`, `time`
-for `time_s` as SLURM writes it, and by default a rank for each GPU; fields not given are those of the campaign's own,
-of which an evaluation takes one node, GPU and rank. With  runs_per_gpu: 4  four runs of one GPU each share one.
+An experiment needs the experiments in its `needs` (in a stage, `needs: [pretrain]` selects those with the same
+values on the common axes) and every experiment whose result it reads. The default `name` of an evaluation is the name
+of the experiment. Paths are relative to the folder of the campaign file, where all commands run. A topology has the
+fields of `cluster.topology.Topology`, with `time` in SLURM's format for `time_s`, and by default one rank per GPU.
+Missing fields are taken from the campaign's topology; an evaluation uses one node, GPU and rank of it. With
+runs_per_gpu: 4  four runs of one GPU each share one GPU.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ class Experiment:
     """One run of a campaign.
 
     Attributes:
-        name: of its own in the campaign; names files.
-        stage: what it is called together with its like.
-        run: the command and its fields.
-        topology: where it runs.
-        needs: names of the experiments that have to be done before.
+        name: unique name in the campaign, also used in file names.
+        stage: common name of similar experiments.
+        run: command and its fields.
+        topology: allocation that the run uses.
+        needs: names of the experiments that must be done first.
     """
 
     name: str
@@ -81,7 +82,7 @@ class Experiment:
 
     @property
     def result(self) -> Path:
-        """The folder that is its result."""
+        """Folder of the result."""
         assert self.run.out is not None
         is_evaluation = self.run.command == "evaluate"
         return self.run.out / "scores" / str(self.run.fields["name"]) if is_evaluation else self.run.out
@@ -92,10 +93,10 @@ class Campaign:
     """Experiments, each after those that it needs.
 
     Attributes:
-        name: of the campaign.
-        folder: that paths are relative to.
-        experiments: in the order in which they should begin.
-        path: of the file, if it was read from one.
+        name: name of the campaign.
+        folder: base folder of relative paths.
+        experiments: experiments in starting order.
+        path: path of the campaign file, if it was read from one.
     """
 
     name: str
@@ -105,7 +106,7 @@ class Campaign:
 
     @property
     def state_folder(self) -> Path:
-        """Where attempts, logs and scripts are kept."""
+        """Folder of attempts, logs and scripts."""
         return self.folder / f"{self.name}.campaign"
 
     def __getitem__(self, name: str) -> Experiment:
@@ -116,10 +117,10 @@ class Campaign:
 
 
 def load_campaign(path: Path) -> Campaign:
-    """Read a campaign's file.
+    """Read a campaign file.
 
     Raises:
-        HeartlmError: it cannot be read, or says something impossible; the text names the file and the field.
+        HeartlmError: the file cannot be read or has an invalid value; the text names the file and the field.
     """
     content = read_yaml(path, "a campaign's YAML file")
     try:
@@ -131,7 +132,7 @@ def load_campaign(path: Path) -> Campaign:
 
 @dataclass(frozen=True)
 class CampaignSettings:
-    """The fields of a campaign's file."""
+    """Fields of a campaign file."""
 
     name: str | None = None
     topology: dict[str, Any] = field(default_factory=dict)
@@ -141,10 +142,10 @@ class CampaignSettings:
 
 
 def campaign_of(content: Any, *, default_name: str, folder: Path) -> Campaign:
-    """The campaign that `content`, read from YAML, describes.
+    """Return the campaign described by `content`, which was read from YAML.
 
     Raises:
-        HeartlmError: it says something impossible; the text names the field.
+        HeartlmError: a value is invalid; the text names the field.
     """
     settings = typed(CampaignSettings, content)
     drafts = [*drafts_of_stages(settings.grid, settings.stages), *settings.experiments]
@@ -173,10 +174,10 @@ def campaign_of(content: Any, *, default_name: str, folder: Path) -> Campaign:
 
 
 def named(value: str, what: str) -> str:
-    """`value`, which should do as the name of a file.
+    """Return `value` if it is usable as a file name.
 
     Raises:
-        HeartlmError: it does not.
+        HeartlmError: it is not.
     """
     if not _NAME.fullmatch(value):
         raise HeartlmError(f"{what}: {value!r} found; letters, digits and . _ = + - expected")
@@ -198,7 +199,7 @@ def _experiment(draft: ExperimentDraft, general: dict[str, Any]) -> Experiment:
         fields = {**general, **one, **draft.topology}
     try:
         if "time" in fields:
-            time = fields.pop("time")  # YAML reads 12:00:00 as seconds
+            time = fields.pop("time")  # YAML reads 12:00:00 as a number of seconds
             fields["time_s"] = seconds_of(time) if isinstance(time, str) else time
         topology = typed(Topology, {"ranks_per_node": fields.get("gpus_per_node") or 1, **fields})
     except HeartlmError as error:
@@ -211,7 +212,7 @@ def _experiment(draft: ExperimentDraft, general: dict[str, Any]) -> Experiment:
 
 
 def _with_needs_of_paths(experiment: Experiment, writer: dict[str, str]) -> Experiment:
-    """The experiment, needing also those whose result it reads; `writer` has who writes each place."""
+    """Add the experiments whose results it reads to the needs; `writer` maps each path to its writer."""
     read = texts_in({name: value for name, value in experiment.run.fields.items() if name != "out"})
     writers = [writer.get(os.path.normpath(text)) for text in read if text]
     others = [name for name in writers if name is not None and name != experiment.name]
@@ -219,10 +220,10 @@ def _with_needs_of_paths(experiment: Experiment, writer: dict[str, str]) -> Expe
 
 
 def in_order(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
-    """The experiments as they were listed, but none before one that it needs.
+    """Sort the experiments topologically; keep the listed order where possible.
 
     Raises:
-        HeartlmError: some need one another in a circle.
+        HeartlmError: the needs contain a cycle.
     """
     waiting = list(experiments)
     done: dict[str, Experiment] = {}

@@ -1,7 +1,7 @@
-"""How far the result of an experiment is, by what lies in its place, and the command that continues from there.
+"""Progress of an experiment, read from its result folder, and the command that continues it.
 
-The result itself decides, not a note about it: a run is done when its `run.json` says so, an evaluation when its scores
-are there, a corpus when its manifest is. What was made with other settings is never taken for done.
+Progress is read from the result itself: a run is done if its `run.json` says so, an evaluation if its scores
+exist, a corpus if its manifest exists. A result with other settings never counts as done.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig
 
 _PATHS = ("corpus", "run")
 _HOW = ("--threads=", "--device=", "--processes=")
-"""Options of the other commands that say how to compute, not what."""
+"""Options of the other commands that affect the computation but not the result."""
 
 Progress = Literal["absent", "started", "done"]
 
 
 def progress_of(experiment: Experiment, folder: Path) -> Progress:
-    """How far the result of `experiment` is; paths are relative to `folder`.
+    """Return the progress of `experiment`; paths are relative to `folder`.
 
     Raises:
-        HeartlmError: there is a result of other settings in its place.
+        HeartlmError: the result folder contains a result of other settings.
     """
     run, note = experiment.run, _note(experiment, folder)
     if not note.is_file():
@@ -55,7 +55,7 @@ def progress_of(experiment: Experiment, folder: Path) -> Progress:
 
 
 def _note(experiment: Experiment, folder: Path) -> Path:
-    """The file that is there when `experiment` is done, or, of a training run, has started."""
+    """Return the file that exists when `experiment` is done, or, for a training run, when it has started."""
     names = {"evaluate": "scores.json", "tokenize": "manifest.json"}
     return folder / experiment.result / names.get(experiment.run.command, "run.json")
 
@@ -67,16 +67,16 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def words_to_continue(experiment: Experiment, progress: Progress) -> list[str]:
-    """The words after `heartlm` that begin `experiment`, or resume it."""
+    """Return the arguments of `heartlm` that start or resume `experiment`."""
     run = experiment.run
-    if run.is_training and progress == "started":  # its own settings hold, how to compute is as the campaign says
+    if run.is_training and progress == "started":  # the run's settings apply, with the compute options of the campaign
         layout = {name: value for name, value in run.fields.items() if name in LAYOUT}
         run = RunFile(run.command, {"resume": str(run.out), **layout})
     return run.argv()
 
 
 def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:
-    """Steps done and all steps of a training run; None where it has not started."""
+    """Return the completed steps and all steps of a training run, or None if it has not started."""
     if not experiment.run.is_training or not (note := _note(experiment, folder)).is_file():
         return None
     run = RunFolder(note.parent)
@@ -85,11 +85,11 @@ def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:
 
 
 def _check_command(experiment: Experiment, folder: Path, note: Path) -> None:
-    """Raise a HeartlmError unless what lies there was made by the command of `experiment`, however it computed."""
+    """Raise a HeartlmError unless the result was made by the command of `experiment`; compute options may differ."""
     made_by, ours = str(read_json(note, dict[str, Any]).get("command") or ""), ["heartlm", *experiment.run.argv()]
     try:
         is_same = _what(shlex.split(made_by)) == _what(ours)
-    except ValueError:  # an open quote
+    except ValueError:  # an unclosed quote
         is_same = False
     if not is_same:
         raise HeartlmError(

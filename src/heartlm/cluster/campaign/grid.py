@@ -1,7 +1,7 @@
-"""From the grid of a campaign and the texts of its stages to experiments. Pure functions of what the file says.
+"""Expand the grid and the stages of a campaign into experiments. Pure functions.
 
-The axes of a stage are those that its text mentions, directly as `{window}` or by way of another stage as in
-`{pretrain.out}`. The stage is done once for every combination of their values.
+The axes of a stage are those that its text mentions, directly as `{window}` or through another stage as in
+`{pretrain.out}`. A stage has one experiment for each combination of their values.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)(?:\.([A-Za-z_][A-Za-z0-9_]*))?
 _UNFIT = re.compile(r"[^A-Za-z0-9._=+-]+")
 
 Values = dict[str, Any]
-"""A value for each of some axes."""
+"""One value for each of some axes."""
 
 Axes = dict[str, list[str | int | float | bool | None]]
 
 
 @dataclass(frozen=True)
 class CampaignStage:
-    """A stage, as the file has it; its texts mention axes and other stages."""
+    """A stage as written in the file; its texts mention axes and other stages."""
 
     run: dict[Any, Any]
     name: str | None = None
@@ -35,7 +35,7 @@ class CampaignStage:
 
 @dataclass(frozen=True)
 class ExperimentDraft:
-    """An experiment, as the file has it or as it follows from a stage: without the defaults of the campaign."""
+    """An experiment as written in the file or generated from a stage, without the defaults of the campaign."""
 
     name: str
     run: dict[Any, Any]
@@ -45,14 +45,14 @@ class ExperimentDraft:
 
 
 Drafts = Sequence[tuple[Values, ExperimentDraft]]
-"""Experiments of a stage, each with the values of its axes."""
+"""Experiments of a stage, each with its axis values."""
 
 
 def drafts_of_stages(grid: Axes, stages: Mapping[str, CampaignStage]) -> list[ExperimentDraft]:
-    """The experiments of all stages, in their order.
+    """Return the experiments of all stages, in order.
 
     Raises:
-        HeartlmError: an axis without values or that is not mentioned, a mention of something unknown.
+        HeartlmError: an axis has no values or is not mentioned, or a placeholder is unknown.
     """
     for axis, values in grid.items():
         if not values or len(set(map(_text, values))) < len(values):
@@ -71,10 +71,10 @@ def drafts_of_stages(grid: Axes, stages: Mapping[str, CampaignStage]) -> list[Ex
 
 
 def _draft(stage: str, content: CampaignStage, at: Values, done: Mapping[str, Drafts]) -> ExperimentDraft:
-    """The experiment of a stage at the values `at` of its axes."""
+    """Return the experiment of a stage at the axis values `at`."""
 
     def fill(place: re.Match[str]) -> Any:
-        """The value of an axis, or a field of the experiment of another stage that agrees with this one."""
+        """Return an axis value, or a field of the matching experiment of another stage."""
         if place[2] is None:
             return at[place[1]]
         (other,) = _agreeing(done[place[1]], at)
@@ -93,13 +93,13 @@ def _draft(stage: str, content: CampaignStage, at: Values, done: Mapping[str, Dr
 
 
 def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[Values]:
-    """Every combination of a value of each axis, the last axis changing fastest; one empty one of no axes."""
+    """Yield each combination of axis values, the last axis changing fastest; without axes, one empty combination."""
     for values in product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
 
 
 def _agreeing(drafts: Drafts, at: Values) -> list[ExperimentDraft]:
-    """Those of `drafts` that have the same values as `at` on all axes they have in common."""
+    """Return the drafts with the same values as `at` on all common axes."""
     return [draft for own, draft in drafts if all(own[axis] == at[axis] for axis in own if axis in at)]
 
 
@@ -108,7 +108,7 @@ def _text(value: Any) -> str:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Every text within lists and mappings."""
+    """Yield every text within nested lists and mappings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -117,7 +117,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def _filled(value: Any, fill: Callable[[re.Match[str]], Any]) -> Any:
-    """`value` with every place in its texts filled; a text that is one place becomes the value itself."""
+    """Fill every placeholder in the texts of `value`; a text that is one placeholder becomes the value itself."""
     if isinstance(value, dict):
         return {key: _filled(entry, fill) for key, entry in value.items()}
     if isinstance(value, list):
@@ -130,7 +130,7 @@ def _filled(value: Any, fill: Callable[[re.Match[str]], Any]) -> Any:
 
 
 def _mentioned_axes(stage: str, contents: list[Any], grid: Axes, done: Mapping[str, Drafts]) -> set[str]:
-    """The axes that the texts of a stage mention, and those of the stages whose fields they mention."""
+    """Return the axes that the texts of a stage mention, directly or through other stages."""
     mine: set[str] = set()
     for place in (place for text in texts_in(contents) for place in _PLACE.finditer(text)):
         name, of_stage = place[1], place[2]

@@ -1,11 +1,11 @@
-"""A campaign on the cores of this machine, some experiments at a time, each on cores of its own.
+"""Run a campaign on this machine: several experiments in parallel, each on its own cores.
 
-    waiting ─► started when all it needs is done and cores are free ─► done
-                  ▲                                              └─► failed: tried once more, then given up
-                  └──────────────────────────────────────────────────┘        and what needs it is not run
+    waiting ─► started when its needs are done and cores are free ─► done
+                  ▲                                            └─► failed: retried once, then given up
+                  └────────────────────────────────────────────────┘        its dependents do not run
 
-Killed and started again, a campaign continues: what is done is kept, interrupted runs are resumed. Processes end when
-this one does, and none is started twice: the log of an attempt stays locked while any of its processes lives.
+A restarted campaign keeps finished results and resumes interrupted runs. Child processes end with this process, and
+no experiment is started twice: the log of an attempt stays locked while any of its processes runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLL_S = 0.05
 
 
 class CampaignStopped(Exception):  # noqa: N818
-    """The campaign was asked to stop; what ran left checkpoints where it has any."""
+    """The campaign was stopped by a signal; running trainings have written checkpoints."""
 
 
 @dataclass
@@ -49,13 +49,13 @@ class _Running:
 
 @dataclass
 class LocalRunner:
-    """Runs what is not done of a campaign.
+    """Runner of the unfinished experiments of a campaign.
 
     Attributes:
-        campaign: whose experiments.
-        parallel: how many run at a time.
-        cores: of this machine, shared among them.
-        say: called with a line for everything that happens.
+        campaign: campaign to run.
+        parallel: number of experiments that run at the same time.
+        cores: cores of this machine that the experiments share.
+        say: function called with a line of text for every event.
         only: names of the experiments to run; None for all.
     """
 
@@ -71,11 +71,11 @@ class LocalRunner:
     stop_asked: bool = False
 
     def run(self) -> None:
-        """Run all there is to run.
+        """Run all unfinished experiments.
 
         Raises:
-            HeartlmError: a result of other settings is in the way, or the campaign is being run already.
-            CampaignStopped: a signal asked for it.
+            HeartlmError: a result folder contains a result of other settings, or the campaign is already running.
+            CampaignStopped: a signal stopped the campaign.
         """
         if not 1 <= self.parallel <= (num_cpus := len(cpus_of(self.cores))):
             raise HeartlmError(f"parallel: {self.parallel} found, 1 to {num_cpus} expected, the CPUs there are")
@@ -98,10 +98,10 @@ class LocalRunner:
     def _ask_to_stop(self, number: int) -> None:
         self.stop_asked = True
 
-    # --- what begins ------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------------------------
 
     def _ready(self) -> Experiment | None:
-        """The first experiment that could begin now, were there cores."""
+        """Return the first experiment that could start if cores were free."""
         busy = {each.experiment.name for each in self.running} | self.done | self.given_up
         mine = [each for each in self.campaign.experiments if self.only is None or each.name in self.only]
         waiting = (each for each in mine if each.name not in busy)
@@ -113,7 +113,7 @@ class LocalRunner:
         attempt = next_attempt(self.campaign, experiment.name)
         cores = share_of_cores(self.cores, slot, self.parallel)
         with attempt.log.open("wb") as log:
-            fcntl.flock(log, fcntl.LOCK_EX)  # the lock goes with the stream to the process and all that it begins
+            fcntl.flock(log, fcntl.LOCK_EX)  # the process and its children inherit the lock
             attempt.begin()
             there = visible_gpus()
             devices = share_of(there, slot, self.parallel) if there else []
@@ -124,7 +124,7 @@ class LocalRunner:
         how = "resumed" if progress == "started" else "started"
         self.say(f"{experiment.name}: {how} on CPU {format_cpus(cpus_of(cores))}")
 
-    # --- what ends --------------------------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------------------------
 
     def _end_finished(self) -> None:
         for each in [each for each in self.running if each.process.poll() is not None]:
@@ -150,7 +150,7 @@ class LocalRunner:
             self._end_finished()
 
     def _wait_for_orphans(self, name: str) -> None:
-        """Wait until nothing that an earlier, killed campaign began for an experiment is alive."""
+        """Wait until all processes of an earlier, killed campaign have ended for an experiment."""
         for attempt in attempts_of(self.campaign, name):
             if attempt.is_locked():
                 self.say(f"{name}: waiting for a process of an earlier campaign to end")
@@ -175,15 +175,15 @@ def _start(
         stderr=subprocess.STDOUT,
         cwd=campaign.folder,
         env=os.environ | {"OMP_NUM_THREADS": str(len(cores))} | seen,
-        start_new_session=True,  # so that Ctrl-C on the terminal reaches this process alone, which stops the others
+        start_new_session=True,  # Ctrl-C reaches only this process, which stops the others
         preexec_fn=settle,
     )
 
 
 def command_line(experiment: Experiment, words: Sequence[str], num_cores: int, num_devices: int) -> list[str]:
-    """The program that does `words`, on the ranks of one node of the experiment, if there are enough devices or cores.
+    """Return the command line for `words`, on the ranks of one node if there are enough devices or cores.
 
-    How many train together changes nothing but the time.
+    The number of ranks affects only the duration.
     """
     topology = experiment.topology
     places = (num_devices or 1) if topology.gpus_per_node else num_cores

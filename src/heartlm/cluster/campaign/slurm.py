@@ -1,8 +1,8 @@
-"""The script that the tasks of a job array share, the file of their command lines, and handing both to SLURM.
+"""Write the script and the task file of a job array, and submit them to SLURM.
 
-    line of this task ─► what it needs is done? ─► notes, log ─► srun ─► noted again ─► requeue, after a first failure
+    line of this task ─► are its needs done? ─► start note, log ─► srun ─► end note ─► requeue after a first failure
 
-How runs are started is `cluster.script`'s; here is what an array adds to it.
+`cluster.script` writes the commands that start runs; this module adds the array logic.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, write_json
 
 THIS_TASK = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
-"""To SLURM the job number of a task can be that of its whole array, which would queue again as a whole."""
+"""Job ID of a task. Its plain job number can be that of the whole array, which would requeue the whole array."""
 
 
 def tasks_text(array: TaskArray, campaign: Campaign) -> str:
-    """A line for each number up to the last: name, needs, folder of the result, command line; tabs between.
+    """Return one line per task number: name, needs, result folder and command line, separated by tabs.
 
-    Of experiments that share a node, their names and the command line of their own small campaign.
+    For experiments that share a node, the line has their names and the command line of their small campaign.
     """
     line = _alone if array.places == 1 else _shared
     numbers = range(1, max(array.tasks) + 1)
@@ -61,14 +61,14 @@ def _shared(array: TaskArray, number: int, campaign: Campaign) -> tuple[str, ...
 def script_of(
     array: TaskArray, campaign: Campaign, profile: SiteProfile, *, python: str, at_most: int | None = None
 ) -> str:
-    """The script of `array`.
+    """Return the script of `array`.
 
     Args:
-        array: whose tasks it runs.
-        campaign: where attempts are noted.
-        profile: of the site.
-        python: the interpreter that has heartlm.
-        at_most: the most tasks that run at a time.
+        array: array whose tasks the script runs.
+        campaign: campaign that records the attempts.
+        profile: site profile.
+        python: Python interpreter with heartlm.
+        at_most: maximum number of tasks that run at the same time.
     """
     topology = array.topology
     title = f"# Campaign {campaign.name}, {array.experiments[0].stage}: {topology.words} each, profile {profile.name}."
@@ -98,7 +98,7 @@ def _body_alone(
         *(fragment("resume") if is_training else []),
     ]
     inner = body(what, topology, profile, python=python, ranks=is_training)
-    return [*inner[:-1], inner[-1].removeprefix("exec ")]  # this shell stays, to note what became of it
+    return [*inner[:-1], inner[-1].removeprefix("exec ")]  # this shell must continue, to record the exit status
 
 
 def _body_shared(
@@ -121,10 +121,10 @@ def _line_of_task(array: TaskArray, campaign: Campaign, fields: str) -> list[str
 
 
 def arrays_left(campaign: Campaign, profile: SiteProfile) -> list[TaskArray]:
-    """Arrays of all that is not done.
+    """Return the arrays of all unfinished experiments.
 
     Raises:
-        HeartlmError: a result of other settings is in the way.
+        HeartlmError: a result folder contains a result of other settings.
     """
     left = [each for each in campaign.experiments if progress_of(each, campaign.folder) != "done"]
     return arrays_of(left, profile)
@@ -138,18 +138,18 @@ def submit_campaign(
     at_most: int | None,
     say: Callable[[str], None],
 ) -> None:
-    """Queue all that is not done.
+    """Submit all unfinished experiments.
 
     Args:
-        campaign: whose experiments.
-        profile: of the site.
-        python: the interpreter that has heartlm.
-        at_most: the most tasks of an array that run at a time.
-        say: called with a line for every array.
+        campaign: campaign to submit.
+        profile: site profile.
+        python: Python interpreter with heartlm.
+        at_most: maximum number of tasks of an array that run at the same time.
+        say: function called with a line of text for every array.
 
     Raises:
-        HeartlmError: there is no SLURM, or it refuses (what was submitted is cancelled then); some of the campaign is
-            in the queue already; a result of other settings is in the way.
+        HeartlmError: SLURM is missing or refuses (submitted arrays are then cancelled); experiments of the campaign are
+            already in the queue; a result folder contains a result of other settings.
     """
     if still := queue_of(campaign):
         before = read_json(campaign.state_folder / "submitted.json", _Submitted)["jobs"]
@@ -171,7 +171,7 @@ def submit_campaign(
             job = submit(folder / f"{array.name}.sh", f"--chdir={campaign.folder}", *waiting)
             jobs[array.name] = job
             tasks |= {each.name: f"{job}_{number}" for number, task in array.tasks.items() for each in task}
-            # after each array, so that what is in the queue is known if the next one is refused or this is killed
+            # write after each array: if the next one is refused or this is killed, the queued jobs are known
             write_json(campaign.state_folder / "submitted.json", {"user": os.getuid(), "jobs": jobs, "tasks": tasks})
             in_tasks = f" in {len(array.tasks)} tasks" if array.places > 1 else ""
             say(f"job {job}: {array.name}, {len(array.experiments)} experiments{in_tasks} of {array.topology.words}")
@@ -188,10 +188,10 @@ class _Submitted(TypedDict):
 
 
 def queue_of(campaign: Campaign) -> dict[str, str]:
-    """The state in SLURM's queue of every experiment that is in it, by name; empty where nothing was submitted.
+    """Return the state of every queued experiment by name; empty if nothing was submitted.
 
     Raises:
-        HeartlmError: something was submitted, but there is no SLURM here.
+        HeartlmError: arrays were submitted, but SLURM is not available here.
     """
     path = campaign.state_folder / "submitted.json"
     if not path.is_file():

@@ -1,14 +1,15 @@
-"""What is known of the experiments of a campaign, read from files alone, by any process on any machine that sees them.
+"""State of the experiments of a campaign, read only from files, by any process on any machine with access to them.
 
 CAMPAIGN.campaign/
-    submitted.json                    the job arrays submitted last, and the task of each experiment
-    arrays/NAME.sh, NAME.tasks        their scripts, and a command line for each task
+    submitted.json                    job arrays of the last submission, and the task of each experiment
+    arrays/NAME.sh, NAME.tasks        scripts, and a command line for each task
     experiments/NAME/
-        attempt-1.begun               when, where, by which job (JSON)
-        attempt-1.log                 what it printed; locked while the processes of a local attempt live
+        attempt-1.begun               start time, host and job (JSON)
+        attempt-1.log                 output; locked while processes of a local attempt run
         attempt-1.ended               exit status and time (JSON)
 
-An attempt that began and did not end is running if its log is locked or its job is in the queue, and was killed if not.
+A started attempt without an end note is running if its log is locked or its job is in the queue. Otherwise it was
+killed.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from heartlm.files import read_json, write_json
 State = Literal["done", "running", "queued", "interrupted", "waiting", "failed", "not run"]
 
 STOPPED = (143, -15, 130, -2)
-"""Exit statuses of what was asked to stop."""
+"""Exit statuses of processes stopped by a signal."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One time that an experiment was tried.
+    """One attempt to run an experiment.
 
     Attributes:
-        folder: of the experiment's attempts.
-        number: 1 for the first.
+        folder: folder of the experiment's attempts.
+        number: number of the attempt, from 1.
     """
 
     folder: Path
@@ -49,39 +50,39 @@ class Attempt:
 
     @property
     def log(self) -> Path:
-        """What it printed."""
+        """Log file with the output."""
         return self.folder / f"attempt-{self.number}.log"
 
     @property
     def start_note(self) -> _Note:
-        """When it began, and where."""
+        """Start note: time and place."""
         return _read(self.folder / f"attempt-{self.number}.begun")
 
     @property
     def status(self) -> int | None:
-        """Its exit status; None where it has not ended, or was killed."""
+        """Exit status; None if the attempt is running or was killed."""
         return _read(self.folder / f"attempt-{self.number}.ended").get("status")
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, or takes."""
+        """Duration so far, in seconds."""
         started, ended = self.start_note.get("at"), _read(self.folder / f"attempt-{self.number}.ended").get("at")
         if started is None:
             return None
         return (time.time() if ended is None else float(ended)) - float(started)
 
     def begin(self) -> None:
-        """Note that it begins here and now."""
+        """Write the start note."""
         job = os.environ.get("SLURM_JOB_ID")
         where = {"at": time.time(), "host": socket.gethostname(), "job": job}
         write_json(self.folder / f"attempt-{self.number}.begun", where)
 
     def end(self, status: int) -> None:
-        """Note its exit status."""
+        """Write the end note with the exit status."""
         write_json(self.folder / f"attempt-{self.number}.ended", {"status": status, "at": time.time()})
 
     def is_locked(self) -> bool:
-        """Whether a process of a local attempt lives."""
+        """Return whether a process of a local attempt is running."""
         try:
             with self.log.open("rb") as stream:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -106,14 +107,14 @@ def _read(path: Path) -> _Note:
 
 
 def attempts_of(campaign: Campaign, name: str) -> list[Attempt]:
-    """The attempts of the experiment `name`, the first one first."""
+    """Return the attempts of the experiment `name`, oldest first."""
     folder = campaign.state_folder / "experiments" / name
     numbers = sorted(int(path.stem.partition("-")[2]) for path in folder.glob("attempt-*.begun"))
     return [Attempt(folder, number) for number in numbers]
 
 
 def next_attempt(campaign: Campaign, name: str) -> Attempt:
-    """The attempt after those that the experiment `name` had."""
+    """Return the next attempt of the experiment `name`."""
     had = attempts_of(campaign, name)
     folder = campaign.state_folder / "experiments" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,18 +123,18 @@ def next_attempt(campaign: Campaign, name: str) -> Attempt:
 
 @dataclass(frozen=True)
 class ExperimentState:
-    """The state of one experiment, as the table shows it.
+    """State of one experiment, as shown in the table.
 
     Attributes:
-        name: of the experiment.
-        stage: of the experiment.
-        state: what it is doing.
-        attempts: how often it was started.
-        step: optimiser steps done, of a training run that has started.
-        steps: all its steps.
-        seconds: of the last attempt.
-        note: what is worth saying: why it failed, what it waits for.
-        log: of the last attempt.
+        name: name of the experiment.
+        stage: stage of the experiment.
+        state: current state.
+        attempts: number of attempts.
+        step: completed optimiser steps of a started training run.
+        steps: total number of optimiser steps.
+        seconds: duration of the last attempt in seconds.
+        note: reason of a failure, or what the experiment waits for.
+        log: log file of the last attempt.
     """
 
     name: str
@@ -148,11 +149,11 @@ class ExperimentState:
 
 
 def rows_of(campaign: Campaign, queue: Mapping[str, str]) -> list[ExperimentState]:
-    """The state of every experiment.
+    """Return the state of every experiment.
 
     Args:
-        campaign: whose experiments.
-        queue: state in SLURM's queue of experiments that are in it, by name.
+        campaign: campaign with the experiments.
+        queue: state in SLURM's queue of the queued experiments, by name.
     """
     rows: dict[str, ExperimentState] = {}
     for experiment in campaign.experiments:
@@ -183,7 +184,7 @@ def rows_of(campaign: Campaign, queue: Mapping[str, str]) -> list[ExperimentStat
 def _state(
     experiment: Experiment, last: Attempt | None, queued: str | None, others: Mapping[str, ExperimentState]
 ) -> tuple[State, str]:
-    """What an experiment that is not done is doing, and why."""
+    """Return the state of an unfinished experiment and its reason."""
     if queued is not None:
         return ("running" if queued == "RUNNING" else "queued"), ""
     if last is not None and last.status is None:
@@ -200,5 +201,5 @@ def _state(
 
 
 def failure(attempt: Attempt) -> str:
-    """Why an attempt failed: its exit status and the last line of its log."""
+    """Return the exit status and the last log line of a failed attempt."""
     return f"exit status {attempt.status}: {last_line(attempt.log) or 'nothing said'}"

@@ -1,4 +1,4 @@
-"""The state of a campaign for people: counts of every stage, and a row an experiment, of few or of those in trouble."""
+"""Tables of the state of a campaign: counts per stage, and one row per experiment."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from heartlm.cluster.watch.frame import clock
 
 STATES: tuple[State, ...] = ("done", "running", "queued", "waiting", "interrupted", "failed", "not run")
 MOST_ROWS = 40
-"""Of more experiments than this only those that failed, run or wait are shown."""
+"""Above this number of experiments, only failed, running and waiting ones are listed."""
 
 Rows = list[list[str]]
 
 
 def tables(rows: Sequence[ExperimentState]) -> tuple[Rows, Rows]:
-    """What `heartlm campaign status` shows: stages with their counts, and experiments; the first row is a heading."""
+    """Return the tables of `heartlm campaign status`: stages and experiments; the first row is a heading."""
     stages: Rows = [["stage", *STATES]]
     for stage in dict.fromkeys(row.stage for row in rows):
         counts = Counter(row.state for row in rows if row.stage == stage)
@@ -31,7 +31,7 @@ def tables(rows: Sequence[ExperimentState]) -> tuple[Rows, Rows]:
 
 
 def summary(rows: Sequence[ExperimentState]) -> list[str]:
-    """How many are in which state, then every one that failed, with the end of its log, and those not run for it."""
+    """Return the counts per state, each failed experiment with its last log line, and those skipped because of it."""
     counts = Counter(row.state for row in rows)
     lines = [", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])]
     for row in rows:

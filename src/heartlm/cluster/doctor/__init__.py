@@ -1,1 +1,1 @@
-"""What a machine or an allocation can do, and what is worth changing; one file a group of checks."""
+"""Measurements of a machine or an allocation, and advice on settings; one module per group of checks."""

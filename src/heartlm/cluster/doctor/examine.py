@@ -1,4 +1,4 @@
-"""All checks, one after the other; one that fails says so in its line and stops no other."""
+"""Run all checks in order; a failed check reports its error and does not stop the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHECKS: Mapping[str, Check] = {
     "trials": check_trials,
     "sharing": check_sharing,
 }
-"""In this order: later ones look at what earlier ones found, and ranks do not wait for what only the first one does."""
+"""Order of the checks: later checks use results of earlier ones, and ranks do not wait for checks of the first rank."""
 
 NUM_ADVICE = 3
 
@@ -37,19 +37,19 @@ NUM_ADVICE = 3
 def examine(
     quick: bool = False, corpus: Path | None = None, checks: Mapping[str, Check] = CHECKS
 ) -> Iterator[tuple[str, Section]]:
-    """Yield what each of `checks` finds, with its name, as soon as it is known.
+    """Yield the name and the result of each of `checks` as soon as it is available.
 
     Args:
-        quick: measure only what takes a few seconds.
-        corpus: to measure reading on.
-        checks: by their names.
+        quick: run only measurements that take a few seconds.
+        corpus: corpus for the measurement of reading speed.
+        checks: checks by name.
     """
     with tempfile.TemporaryDirectory(prefix="heartlm-doctor-") as scratch:
         context = Context(Path(scratch), corpus, quick)
         for name, check in checks.items():
             try:
                 section = check(context)
-            except Exception as error:  # whatever is wrong with the machine, the other checks still help
+            except Exception as error:  # the other checks are useful whatever the error is
                 reason = f"not known: {str(error) or type(error).__name__}"
                 if isinstance(error, ModuleNotFoundError):
                     reason = f"left out: {error.name} is not installed"
@@ -60,13 +60,13 @@ def examine(
 
 
 def most_worth_changing(sections: Mapping[str, Section]) -> list[Advice]:
-    """The three settings with the largest measured gain; what could not be measured comes last."""
+    """Return the three settings with the largest measured gain; settings without a measured gain come last."""
     found = [advice for section in sections.values() for advice in section.advice]
     return sorted(found, key=lambda advice: -(advice.gain or 0))[:NUM_ADVICE]
 
 
 def as_json(sections: Mapping[str, Section]) -> dict[str, Any]:
-    """Everything found, as plain values."""
+    """Return all results as plain values."""
     return {
         "heartlm": __version__,
         "checks": {name: {"lines": section.lines, **section.facts} for name, section in sections.items()},

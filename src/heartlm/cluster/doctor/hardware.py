@@ -1,4 +1,4 @@
-"""CPUs, memory and GPUs, as Linux and NVML report them."""
+"""CPUs, memory and GPUs, as reported by Linux and NVML."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ VECTOR_UNITS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_b
 ROOT = Path("/")
 
 BUSY = 0.5
-"""Processes that want to run, for each core, above which the machine counts as busy."""
+"""Runnable processes per core above which the machine counts as busy."""
 
 
 def check_processors(context: Context) -> Section:
-    """Read what Linux says of its processors, of memory and of this process's share."""
+    """Check the processors, the memory and the limits of this process."""
     facts = processors(ROOT) | memory(ROOT) | {"allowed_cpus": sorted(os.sched_getaffinity(0))}
     facts["cpu_limit"] = cgroup_cpus(ROOT)
     num_cores = len(cores_of(facts["allowed_cpus"], ROOT / "sys/devices"))
@@ -45,12 +45,12 @@ def check_processors(context: Context) -> Section:
 
 
 def usable_cores(num_cores: int, cpu_limit: float | None) -> int:
-    """Cores of `num_cores` that can work at once where a cgroup gives the time of `cpu_limit` CPUs."""
+    """Return how many of `num_cores` cores can work at once under a cgroup limit of `cpu_limit` CPUs."""
     return num_cores if cpu_limit is None else max(1, min(num_cores, int(cpu_limit)))
 
 
 def processors(root: Path) -> dict[str, Any]:
-    """Model, vector units and counts, from `proc` and `sys` below `root`."""
+    """Return the CPU model, vector units and counts, from `proc` and `sys` below `root`."""
     entries: list[dict[str, str]] = []
     for block in (root / "proc/cpuinfo").read_text(encoding="utf-8").split("\n\n"):
         pairs = (line.partition(":") for line in block.splitlines())
@@ -69,13 +69,13 @@ def processors(root: Path) -> dict[str, Any]:
 
 
 def memory(root: Path) -> dict[str, Any]:
-    """Bytes of memory, of what is available, and the limit of this process's cgroup or None."""
+    """Return the total and the available memory in bytes, and the limit of this process's cgroup or None."""
     lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     limits = []
     for folder in cgroups(root):
         for name in ("memory.max", "memory.limit_in_bytes"):
-            with suppress(OSError, ValueError):  # version 2 says "max" where there is no limit
+            with suppress(OSError, ValueError):  # version 2 has "max" if there is no limit
                 limits.append(int((folder / name).read_text(encoding="ascii")))
     below = [limit for limit in limits if limit < kib["MemTotal"] * 1024]
     return {
@@ -86,13 +86,13 @@ def memory(root: Path) -> dict[str, Any]:
 
 
 def cgroup_cpus(root: Path) -> float | None:
-    """CPU time a second that the cgroups of this process allow, in CPUs; None where nothing limits it."""
+    """Return the CPU limit of this process's cgroups, in CPUs (CPU seconds per second); None without a limit."""
     limits = []
     for folder in cgroups(root):
-        with suppress(OSError, ValueError):  # version 2: "quota period"; "max period" is no number
+        with suppress(OSError, ValueError):  # version 2: "quota period"; "max period" is not a number
             quota, period = map(int, (folder / "cpu.max").read_text(encoding="ascii").split())
             limits.append(quota / period)
-        with suppress(OSError, ValueError):  # version 1: a quota of -1 is none
+        with suppress(OSError, ValueError):  # version 1: a quota of -1 means no limit
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
             quota, period = (int((folder / name).read_text(encoding="ascii")) for name in names)
             limits += [quota / period] if quota >= 0 else []
@@ -100,7 +100,7 @@ def cgroup_cpus(root: Path) -> float | None:
 
 
 def cgroups(root: Path) -> list[Path]:
-    """Folders of the cgroups of this process and of those around it, of version 1 and 2; some need not exist."""
+    """Return the cgroup folders of this process and their parents, of versions 1 and 2; some may not exist."""
     base, folders = root / "sys/fs/cgroup", []
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
@@ -112,14 +112,14 @@ def cgroups(root: Path) -> list[Path]:
 
 
 def check_devices(context: Context) -> Section:
-    """Ask NVML for the GPUs and the driver."""
+    """Query the GPUs and the driver through NVML."""
     driver = nvml()
     if driver is None:
         lines = ["no NVIDIA GPU, or no bindings of NVML (pip install 'heartlm[energy]'): training uses the CPUs"]
         return Section(lines, {"gpus": []})
 
     def asked(question: Any, *arguments: Any) -> Any:
-        """The answer, or None where this GPU has none."""
+        """Return the answer, or None if this GPU does not support the query."""
         try:
             return question(*arguments)
         except driver.NVMLError:

@@ -1,15 +1,15 @@
-"""What a step of pretraining needs in memory, next to what a rank has here."""
+"""Memory of a pretraining step, compared with the memory of a rank on this machine."""
 
 from __future__ import annotations
 
 from heartlm.cluster.doctor.section import Context, Section
 
 DEPTHS, WINDOW, WINDOWS = (4, 8, 16), 512, 16
-"""Models that are planned, and the windows of a rank."""
+"""Depths of the planned models, window length, and windows per rank."""
 
 
 def check_memory(context: Context) -> Section:
-    """Plan steps of models of several depths, and say which of them fit."""
+    """Plan training steps of several depths and report which of them fit."""
     gpus = context.fact("devices", "gpus", [])
     if gpus:
         has_bytes, where = min(gpu["memory_bytes"] for gpu in gpus), "a GPU here"

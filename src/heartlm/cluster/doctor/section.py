@@ -1,4 +1,4 @@
-"""What a check finds: facts for programs, lines for people, and advice with the gain that was measured."""
+"""Result of a check: facts for programs, lines for people, and advice with the measured gain."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 WORTH = 1.05
-"""The least gain that is worth a change."""
+"""Smallest gain that is reported as advice."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A setting worth changing.
+    """A recommended change of a setting.
 
     Attributes:
-        what: to do, in words.
-        how: the exact command or variable.
-        gain: training time now over training time then, as measured here; None where it could not be measured.
-        because: what was seen.
+        what: description of the change.
+        how: exact command or variable.
+        gain: current training time divided by the training time after the change; None if not measured.
+        because: observation that led to the advice.
     """
 
     what: str
@@ -30,12 +30,12 @@ class Advice:
 
 @dataclass(frozen=True)
 class Section:
-    """What one check found.
+    """Result of one check.
 
     Attributes:
-        lines: for people.
-        facts: for programs, plain values with units in their names.
-        advice: what follows from it.
+        lines: lines of text for people.
+        facts: plain values for programs, with units in their names.
+        advice: recommended changes.
     """
 
     lines: list[str]
@@ -45,13 +45,13 @@ class Section:
 
 @dataclass
 class Context:
-    """What checks are given.
+    """Input of the checks.
 
     Attributes:
         scratch: an empty folder that is removed afterwards.
-        corpus: the user's own, to measure reading on; None measures none.
-        quick: measure only what takes a few seconds.
-        facts: of the checks before, by their names.
+        corpus: corpus for the measurement of reading speed; None skips it.
+        quick: run only measurements that take a few seconds.
+        facts: facts of earlier checks, by check name.
     """
 
     scratch: Path
@@ -60,7 +60,7 @@ class Context:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def fact(self, check: str, name: str, otherwise: Any = None) -> Any:
-        """What an earlier check found; `otherwise` where it failed."""
+        """Return a fact of an earlier check, or `otherwise` if that check failed."""
         return self.facts.get(check, {}).get(name, otherwise)
 
 
@@ -68,5 +68,5 @@ Check = Callable[[Context], Section]
 
 
 def size_in_words(num_bytes: float) -> str:
-    """Such as `1.5 GiB`; small numbers in MiB."""
+    """Format a size, such as `1.5 GiB`; small numbers are in MiB."""
     return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 1 << 29 else f"{num_bytes / 2**20:.1f} MiB"

@@ -1,4 +1,4 @@
-"""Whether several runs should share a GPU, and what the site offers for it: MIG slices, or MPS."""
+"""GPU sharing between runs: whether it pays off, and whether the site offers MIG slices or MPS."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from heartlm.cluster.doctor.section import Advice, Context, Section, size_in_wor
 from heartlm.cluster.doctor.trials import AS_IT_IS, STEPS, WINDOWS, trained
 
 LARGER = 4
-"""How many times the batch a second training has: as much work as this number of runs side by side."""
+"""Batch factor of the second training: as much work as this number of parallel runs."""
 
 CONTROL = "nvidia-cuda-mps-control"
 
 
 def check_sharing(context: Context) -> Section:
-    """Say what lets runs share a GPU here, and whether a small model's step leaves room for a second run."""
+    """Check how runs can share a GPU here, and whether a small model leaves room for a second run."""
     gpus, mps = context.fact("devices", "gpus", []), shutil.which(CONTROL)
     num_slices = sum(len(gpu["mig_instances"] or []) for gpu in gpus)
     facts: dict[str, Any] = {"mps": mps}
@@ -33,7 +33,7 @@ def check_sharing(context: Context) -> Section:
 
 
 def offers(num_slices: int, mps: str | None) -> list[str]:
-    """A line on MIG and a line on MPS."""
+    """Return one line on MIG and one on MPS."""
     divided = f"{num_slices} slice(s) on this machine: a profile's gpu_slices says how SLURM is asked for one"
     where = f"MPS: {mps}, a campaign with runs_per_gpu starts it in its jobs"
     return [
@@ -43,10 +43,10 @@ def offers(num_slices: int, mps: str | None) -> list[str]:
 
 
 def room(step_s: float, larger_step_s: float) -> float:
-    """How many times the work a GPU does in the same time when given more at once.
+    """Return the gain in GPU throughput from `LARGER` times the work per step.
 
-    A step that waits for launches of kernels or for its data takes hardly longer with more work: near `LARGER` the GPU
-    is idle most of the time, near 1 one run fills it.
+    A step that waits for kernel launches or data takes hardly longer with more work. Near `LARGER` the GPU is mostly
+    idle; near 1 a single run fills it.
     """
     return LARGER * step_s / larger_step_s
 
@@ -54,7 +54,7 @@ def room(step_s: float, larger_step_s: float) -> float:
 def verdict(
     gain: float, memory_bytes: int | None, is_offered: bool, gpus: Sequence[Mapping[str, Any]]
 ) -> tuple[str, list[Advice]]:
-    """A line on whether sharing pays, and the advice to share where it does and the site lets runs do so."""
+    """Return a line on whether sharing pays off, and advice to share if it does and the site supports it."""
     runs = min(LARGER, int(gain))
     of_gpu = min((gpu["memory_bytes"] for gpu in gpus), default=0)
     seen = f"{LARGER} times the batch take {LARGER / gain:.1f} times as long"

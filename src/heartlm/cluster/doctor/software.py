@@ -1,4 +1,4 @@
-"""What is installed and which variables are set: versions that have to fit each other, kernels, the allocation."""
+"""Installed versions and their compatibility, kernels, and the environment variables of the allocation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heartlm.kernels.library import VARIANTS, variants
 
 
 def check_versions(context: Context) -> Section:
-    """List versions, and name what does not fit."""
+    """List versions and report incompatible ones."""
     facts: dict[str, Any] = {"heartlm": __version__, "python": platform.python_version()}
     line = f"heartlm {__version__}, Python {facts['python']}"
     if importlib.util.find_spec("torch") is None:
@@ -38,7 +38,7 @@ def check_versions(context: Context) -> Section:
 
 
 def mismatches(facts: dict[str, Any], gpus: Sequence[Any], driver_cuda: Sequence[int] | None) -> list[Advice]:
-    """What keeps torch from the GPUs that the driver has."""
+    """Return the reasons why torch cannot use the GPUs of the driver."""
     if not gpus or driver_cuda is None:
         return []
     cuda = facts["torch_cuda"]
@@ -56,7 +56,7 @@ def mismatches(facts: dict[str, Any], gpus: Sequence[Any], driver_cuda: Sequence
 
 
 def check_kernels(context: Context) -> Section:
-    """Say which kernels are used, and what keeps better ones away."""
+    """Report which kernels are used, and why faster ones are not."""
     compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
     setting = os.environ.get("HEARTLM_KERNELS", "")
     facts: dict[str, Any] = {"setting": setting or None, "compiler": compiler}
@@ -71,13 +71,13 @@ def check_kernels(context: Context) -> Section:
 
 
 def check_allocation(context: Context) -> Section:
-    """Say which variables of SLURM and torchrun are set."""
+    """Report which variables of SLURM and torchrun are set."""
     return allocation(os.environ, int(context.fact("processors", "usable_cores", 1)))
 
 
 def allocation(environment: Mapping[str, str], usable_cores: int) -> Section:
-    """What `environment` says, and the cores that this process may really use."""
-    told = ("SLURM_JOB_", "SLURM_CPUS_", "SLURM_GPUS_", "SLURM_NTASKS", "SLURM_MEM_", "SLURM_PROCID")  # no tokens
+    """Report the variables in `environment` and the number of usable cores of this process."""
+    told = ("SLURM_JOB_", "SLURM_CPUS_", "SLURM_GPUS_", "SLURM_NTASKS", "SLURM_MEM_", "SLURM_PROCID")  # excludes tokens
     slurm = {name: environment[name] for name in sorted(environment) if name.startswith(told)}
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     ranks = {name: environment[name] for name in names if name in environment}

@@ -1,4 +1,4 @@
-"""How fast the windows of the user's corpus come from the disk."""
+"""Reading speed of the windows of the user's corpus."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ READ_BYTES, QUICK_READ_BYTES = 256 << 20, 32 << 20
 
 
 def check_storage(context: Context) -> Section:
-    """Read the codes of the user's corpus past the cache of the system."""
+    """Read the codes of the user's corpus, bypassing the page cache."""
     if context.corpus is None:
         return Section(["reading: not measured, --corpus FOLDER does it"])
     codes = open_corpus(context.corpus).codes
     codes_bytes, window_bytes = codes.nbytes, WIDTH * codes.strides[0]
-    del codes  # the system forgets no page that is mapped
+    del codes  # the system does not drop mapped pages from its cache
     path = context.corpus / "codes.bin"
     rates = read_rates(path, QUICK_READ_BYTES if context.quick else READ_BYTES)
     fits = codes_bytes < context.fact("processors", "memory_available_bytes", math.inf)
@@ -40,12 +40,12 @@ def check_storage(context: Context) -> Section:
 
 
 def reading_advice(facts: dict[str, Any], step_s: float, num_windows: int) -> list[Advice]:
-    """What helps where the corpus does not fit into memory, next to steps that take `step_s` when nothing is read.
+    """Return advice for a corpus that does not fit into memory.
 
     Args:
-        facts: of `check_storage`.
-        step_s: of a step of `num_windows` windows whose codes are in memory.
-        num_windows: of a step.
+        facts: facts of `check_storage`.
+        step_s: time in seconds of a step of `num_windows` windows with all codes in memory.
+        num_windows: number of windows in a step.
     """
     if facts.get("corpus_fits_memory", True):
         return []
@@ -57,7 +57,7 @@ def reading_advice(facts: dict[str, Any], step_s: float, num_windows: int) -> li
 
 
 def read_rates(path: Path, most_bytes: int) -> dict[str, float]:
-    """Bytes a second of the file's first `most_bytes` in one piece, and single pages a second at random, uncached."""
+    """Return the uncached rates of the first `most_bytes`: sequential bytes per second, and random pages per second."""
     of_file = max(1, path.stat().st_size // PAGE_BYTES)
     places = np.random.default_rng(0).choice(of_file, min(NUM_PAGES, of_file), replace=False) * PAGE_BYTES
     descriptor = os.open(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""What ranks do together: an all-reduce, and, where torchrun started some, whether they are alike."""
+"""Checks over several ranks: an all-reduce, and, under torchrun, whether the ranks are alike."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS, QUICK_ROUNDS = 9, 5
 
 
 def check_all_reduce(context: Context) -> Section:
-    """Measure and fit an all-reduce among the ranks there are, or among some started on this machine."""
+    """Measure and fit an all-reduce among the existing ranks, or among ranks started on this machine."""
     sizes, rounds = (QUICK_SIZES_BYTES, QUICK_ROUNDS) if context.quick else (SIZES_BYTES, ROUNDS)
     ranks, more, found = Ranks.from_environment(), list[str](), list[Any]()
     if ranks.world_size == 1:
@@ -48,7 +48,7 @@ def check_all_reduce(context: Context) -> Section:
 
 
 def about_this_rank() -> dict[str, Any]:
-    """What ranks that train together should have in common, and where this one is."""
+    """Return the properties that ranks should have in common, and the location of this rank."""
     import torch
 
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -63,7 +63,7 @@ def about_this_rank() -> dict[str, Any]:
 
 
 def likeness(found: Sequence[dict[str, Any]]) -> list[str]:
-    """Where ranks are, and in what they differ; the slowest of them sets the speed of all."""
+    """Report the locations and differences of ranks; the slowest rank sets the speed of all."""
     nodes = sorted({about["node"] for about in found})
     told = (f"{node} ({sum(about['node'] == node for about in found)} rank(s))" for node in nodes)
     lines = [f"{len(nodes)} node(s): {', '.join(told)}"]

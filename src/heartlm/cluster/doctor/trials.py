@@ -1,9 +1,9 @@
-"""Short trainings with one setting changed at a time: what each would gain is measured, not guessed.
+"""Short trainings with one setting changed at a time, to measure the gain of each setting.
 
-    as it is ─► threads, ranks, precision, compiled blocks ─► as it is, again
+    unchanged ─► threads, ranks, precision, compiled blocks ─► unchanged again
 
-Each is the real `heartlm pretrain` on a small corpus, in a process of its own. The first and the last are alike; what
-they differ by is the noise of this machine, and a gain has to be more than that.
+Each trial is the real `heartlm pretrain` on a small corpus, in its own process. The first and the last trial are
+equal; their difference is the noise of this machine, and a gain must exceed it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from heartlm.runs.run_folder import RunFolder
 STEPS, QUICK_STEPS = 14, 8
 LIMIT_S = 180
 WINDOWS = {"cpu": 16, "gpu": 256}
-"""Windows of 128 tokens in a global batch; both are small on purpose, as a small model's are."""
+"""Windows of 128 tokens in a global batch; small on purpose, as for small models."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Trial:
     """One training.
 
     Attributes:
-        what: is changed, in words.
-        how: the words or variable for the user.
-        kind: trials of one kind exclude each other, so only the best is advised.
+        what: description of the change.
+        how: options or variable for the user.
+        kind: group of mutually exclusive trials; only the best of a group is advised.
         words: options of `heartlm pretrain`.
-        num_ranks: above 1 under torchrun.
+        num_ranks: number of ranks; above 1 under torchrun.
     """
 
     what: str
@@ -52,7 +52,7 @@ AS_IT_IS = Trial("nothing changed", "", "none")
 
 
 def check_trials(context: Context) -> Section:
-    """Train as it is and with each setting changed."""
+    """Train unchanged and with each setting changed."""
     if find_spec("torch") is None:
         raise ModuleNotFoundError(name="torch")
     if Ranks.from_environment().world_size > 1:
@@ -75,7 +75,7 @@ def check_trials(context: Context) -> Section:
 
 
 def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]:
-    """What is worth trying on this machine, next to `num_threads` threads of one process."""
+    """Yield the trials for this machine; the base is one process with `num_threads` threads."""
     cores = int(context.fact("processors", "usable_cores", 1))
     places = num_gpus or max(1, min(8, cores))
     ranks = 1 << (places.bit_length() - 1)  # a power of two, which divides the batch
@@ -101,7 +101,7 @@ def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]
 
 
 def summary(step_s: float, noise: float, num_threads: int, outcomes: list[dict[str, Any]]) -> Section:
-    """Lines and advice from what the trials took; `noise` is the share that two equal ones differed by."""
+    """Return lines and advice from the step times; `noise` is the relative difference of the two equal trials."""
     lines = [f"a step as it is, with {num_threads} thread(s): {1e3 * step_s:.0f} ms"]
     lines[0] += f", give or take {100 * noise:.0f} %" if noise else ""
     best: dict[str, Advice] = {}
@@ -120,7 +120,7 @@ def summary(step_s: float, noise: float, num_threads: int, outcomes: list[dict[s
 
 
 def small_corpus(scratch: Path) -> Path:
-    """Simulate a database and tokenize it, every sample a token; it takes a few seconds."""
+    """Simulate a database and tokenize it with one token per sample; it takes a few seconds."""
     from heartlm.corpus.build import build_corpus
     from heartlm.ecg.simulator.config import SimulationConfig
     from heartlm.ecg.simulator.write import simulate_database
@@ -134,10 +134,10 @@ def small_corpus(scratch: Path) -> Path:
 
 
 def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, Any]:
-    """Train on a small corpus; median seconds of a step, the warm-up left out, threads of a rank, memory of a GPU.
+    """Train on a small corpus; return the median step time after the warm-up, the threads per rank and the GPU memory.
 
     Raises:
-        HeartlmError: the training failed, or took too long.
+        HeartlmError: the training failed or exceeded its time limit.
     """
     out, never = scratch / "trial", 10**6
     settings = {"corpus": small_corpus(scratch), "batch-size": windows, "steps": steps, "log-every": steps}

@@ -1,4 +1,4 @@
-"""The definition of the image, building it with Apptainer, and doing the same without to see that it would work."""
+"""The image definition, its build with Apptainer, and a test of its steps without Apptainer."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from heartlm.cluster.script import one_line
 from heartlm.errors import HeartlmError
 
 BASE = "nvidia/cuda:13.0.2-runtime-ubuntu24.04"
-"""The image it begins with, by its name in the usual registry."""
+"""Base image, by its name in the default registry."""
 
 INSTALLED_FROM = ("src", "pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "constraints.txt")
-"""What of a checkout an installation needs."""
+"""Files and folders of a source tree that an installation needs."""
 
 _HERE = files("heartlm.cluster.image")
 
 
 def script(name: str) -> str:
-    """The text of post.sh, check.sh or heartlm.def."""
+    """Return the text of post.sh, check.sh or heartlm.def."""
     return (_HERE / name).read_text(encoding="utf-8")
 
 
 def checkout(source: Path | None) -> Path:
-    """The checkout to make the image from: `source`, or where this heartlm lies.
+    """Return the source tree for the image: `source`, or the one of this heartlm.
 
     Raises:
-        HeartlmError: there is none.
+        HeartlmError: there is no source tree.
     """
     folder = Path(__file__).resolve().parents[4] if source is None else source
     missing = [name for name in INSTALLED_FROM if not (folder / name).exists()]
@@ -46,7 +46,7 @@ def checkout(source: Path | None) -> Path:
 
 
 def copy_source(checkout: Path, to: Path) -> None:
-    """Copy what an installation needs from a checkout to the new folder `to`."""
+    """Copy the installation files of a source tree to the new folder `to`."""
     to.mkdir(parents=True)
     for name in INSTALLED_FROM:
         if (checkout / name).is_dir():
@@ -56,10 +56,10 @@ def copy_source(checkout: Path, to: Path) -> None:
 
 
 def pinned_torch(checkout: Path) -> str:
-    """The version of torch that the constraints pin, for example `torch==2.13.0`.
+    """Return the torch version in the constraints, for example `torch==2.13.0`.
 
     Raises:
-        HeartlmError: they pin none.
+        HeartlmError: the constraints do not pin torch.
     """
     match = re.search(r"^torch==\S+$", (checkout / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     if match is None:
@@ -68,12 +68,12 @@ def pinned_torch(checkout: Path) -> str:
 
 
 def definition(source: Path, torch: str, base: str = BASE) -> str:
-    """The Apptainer definition.
+    """Return the Apptainer definition.
 
     Args:
-        source: the folder with the installation's files, as `copy_source` leaves it.
-        torch: the version it is made with.
-        base: the image it begins with.
+        source: folder with the installation files, as written by `copy_source`.
+        torch: torch requirement of the image.
+        base: base image.
     """
     filled = {
         "base": one_line(base),
@@ -87,10 +87,10 @@ def definition(source: Path, torch: str, base: str = BASE) -> str:
 
 
 def build(checkout: Path, out: Path, base: str = BASE) -> None:
-    """Build the image `out` from a checkout.
+    """Build the image `out` from a source tree.
 
     Raises:
-        HeartlmError: there is no Apptainer, or it failed; it has said why.
+        HeartlmError: Apptainer is missing or failed; its output has the reason.
     """
     program = shutil.which("apptainer") or shutil.which("singularity")
     if program is None:
@@ -108,10 +108,10 @@ def build(checkout: Path, out: Path, base: str = BASE) -> None:
 
 
 def test_in_environment(checkout: Path, folder: Path) -> None:
-    """Do what the image does, then what checks it, in a new virtual environment in `folder`.
+    """Run the installation and the checks of the image in a new virtual environment in `folder`.
 
     Raises:
-        HeartlmError: `folder` is there already, or a step failed; it has said why.
+        HeartlmError: `folder` exists, or a step failed; its output has the reason.
     """
     if folder.exists():
         raise HeartlmError(f"{folder} exists: give a folder that does not, for a clean environment")
@@ -128,10 +128,10 @@ def test_in_environment(checkout: Path, folder: Path) -> None:
 
 
 def _run(words: Sequence[str], variables: Mapping[str, str], what: str) -> None:
-    """Run a program, with its output where ours goes.
+    """Run a program; its output goes to the output of this process.
 
     Raises:
-        HeartlmError: it failed.
+        HeartlmError: the program failed.
     """
     settled = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(words, env=settled | dict(variables), check=False)

@@ -1,1 +1,1 @@
-"""Watching runs while they train."""
+"""Display of runs while they train."""

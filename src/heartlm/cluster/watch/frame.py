@@ -25,7 +25,7 @@ PARTS = (
 
 
 def frame(run: WatchedRun) -> RenderableType:
-    """The dashboard of `run`."""
+    """Return the dashboard of `run`."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column()
@@ -75,7 +75,7 @@ def _speed(run: WatchedRun) -> str:
 
 
 def _parts(run: WatchedRun) -> RenderableType | None:
-    """Where the time of a step went: a bar, and the share of each part."""
+    """Return the time of a step by part: a bar, and the fraction of each part."""
     taken_s = {name: run.latest(f"{name}_s") or 0.0 for name, _ in PARTS}
     whole_s = sum(taken_s.values())
     if whole_s <= 0:
@@ -99,7 +99,7 @@ def _state(run: WatchedRun) -> Text:
 
 
 def clock(taken_s: float) -> str:
-    """Hours, minutes and seconds; a question mark where they are not known."""
+    """Format a duration as hours, minutes and seconds; a question mark if it is unknown."""
     if not math.isfinite(taken_s):
         return "?"
     days, rest_s = divmod(int(taken_s), 86400)

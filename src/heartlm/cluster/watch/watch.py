@@ -1,6 +1,6 @@
-"""What a run folder tells while the run trains: its settings, and lines of metrics as they come.
+"""Reader of a run folder while the run trains: settings, and metrics as they are written.
 
-The run writes, this reads, neither waits for the other: a last line that is not whole yet is read the next time.
+Reader and writer do not wait for each other: an incomplete last line is read at the next refresh.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy as np
 from heartlm.runs.run_folder import RunFolder
 
 NUM_RECENT = 10
-"""Lines that a rate is taken from: the latest."""
+"""Number of latest lines from which rates are computed."""
 
 
 @dataclass
 class WatchedRun:
-    """A run, as far as its folder tells.
+    """State of a run, read from its folder.
 
     Attributes:
-        folder: of the run.
-        about: what run.json says.
-        steps: that the run is to take.
+        folder: run folder.
+        about: content of run.json.
+        steps: total number of steps.
         train: lines of training steps, oldest first.
         validation: lines of validations, oldest first.
     """
@@ -40,10 +40,10 @@ class WatchedRun:
     validation: list[dict[str, Any]] = field(default_factory=list)
 
     def refresh(self) -> None:
-        """Read what is there now.
+        """Read the current content of the folder.
 
         Raises:
-            HeartlmError: this is no run folder, or its settings cannot be read.
+            HeartlmError: the folder is not a run folder, or its settings cannot be read.
         """
         run = RunFolder(self.folder)
         self.about, self.steps = run.run_json, self.steps or run.num_steps
@@ -60,23 +60,23 @@ class WatchedRun:
 
     @property
     def step(self) -> int:
-        """The last step of a line."""
+        """Step of the last line."""
         return max((int(lines[-1]["step"]) for lines in (self.train, self.validation) if lines), default=0)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last step was done."""
+        """Return whether the last step is done."""
         return bool(self.about.get("finished"))
 
     def latest(self, name: str) -> float | None:
-        """The number `name` of the latest training line that has it."""
+        """Return the value `name` of the latest training line that has it."""
         return next((float(line[name]) for line in reversed(self.train) if name in line), None)
 
     def remaining_s(self) -> float:
-        """Seconds to the last step at the latest rate, validations and checkpoints included; NaN where unknown."""
+        """Return the remaining seconds at the latest rate, with validations and checkpoints; NaN if unknown."""
         recent = [line for line in self.train[-NUM_RECENT:] if "elapsed_s" in line]
         for place in range(len(recent) - 1, 0, -1):
-            if recent[place]["elapsed_s"] < recent[place - 1]["elapsed_s"]:  # the clock of a resumed run starts again
+            if recent[place]["elapsed_s"] < recent[place - 1]["elapsed_s"]:  # the clock restarts when a run is resumed
                 recent = recent[place:]
                 break
         left = self.steps - self.step
@@ -87,21 +87,21 @@ class WatchedRun:
         return math.nan if step_s is None else step_s * left
 
     def silent_s(self) -> float:
-        """Seconds since the last line was written, or the run began; NaN where the folder does not tell."""
+        """Return the seconds since the last line was written or the run started; NaN if unknown."""
         for name in ("metrics.jsonl", "run.json"):
             if (path := self.folder / name).exists():
                 return max(0.0, time.time() - path.stat().st_mtime)
         return math.nan
 
     def is_silent(self) -> bool:
-        """Whether lines have not come for much longer than they used to take."""
+        """Return whether no line has come for much longer than usual."""
         ends_s = [line["elapsed_s"] for line in self.train[-NUM_RECENT:] if "elapsed_s" in line]
         apart_s = [later - earlier for earlier, later in pairwise(ends_s) if later > earlier]
         return not self.is_finished and self.silent_s() > max(60.0, 10 * statistics.median(apart_s or [0.0]))
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Finite `values`, or means of neighbours, as a row of at most `width` bars, from the lowest to the highest."""
+    """Draw finite `values`, or means of neighbours, as at most `width` bars scaled from the lowest to the highest."""
     marks = "▁▂▃▄▅▆▇█"
     finite = [value for value in values if math.isfinite(value)]
     shown = [float(part.mean()) for part in np.array_split(finite, min(width, len(finite)) or 1) if len(part)]

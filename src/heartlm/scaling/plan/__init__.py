@@ -1,1 +1,1 @@
-"""Plans: sharing GPUs among the experiments of a campaign."""
+"""Plans: assignment of GPUs to the experiments of a campaign."""

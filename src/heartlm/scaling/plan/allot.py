@@ -1,11 +1,11 @@
-"""How many GPUs to give each experiment: moldable-job scheduling.
+"""Choose the number of GPUs of each experiment: moldable-job scheduling.
 
-    a time that no experiment is to exceed ─► for each the fewest GPU-hours that keep to it ─► list scheduling
-    … for every such time ─► the best ─► wider or narrower for those that end last, as long as it helps
+    time limit per experiment ─► for each the fewest GPU-hours within the limit ─► list scheduling
+    … for each limit          ─► the best plan ─► widen or narrow the experiments that end last, while it helps
 
-Two phases, as in Turek, Wolf & Yu (1992) and Ludwig & Tiwari (1994): choose widths, then place. An experiment on more
-GPUs ends sooner and costs more GPU-hours, many experiments want few GPUs each, few want many, and the last ones of
-a campaign want more than the first.
+Two phases, as in Turek, Wolf & Yu (1992) and Ludwig & Tiwari (1994): choose widths, then place. With more GPUs an
+experiment ends sooner and costs more GPU-hours. If there are many experiments, few GPUs each are best; if few, many.
+The last experiments of a campaign use more GPUs than the first.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from heartlm.errors import HeartlmError
 from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule, critical_paths, list_schedule
 
 MOST_LIMITS = 64
-"""Times that are tried as the longest an experiment may take; of more, as many are picked evenly."""
+"""Maximum number of time limits to try; if there are more, they are sampled evenly."""
 
 MOST_CHANGES = 32
 GOOD = 1.001
-"""A plan that ends within this of the least end there can be is not improved further."""
+"""A plan within this factor of the lower bound of the end is not improved further."""
 
 Cost = Callable[[Schedule], tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class CampaignPlan:
-    """What to do, and what it is compared with.
+    """A plan and its references.
 
     Attributes:
-        schedule: the plan.
-        naive: every experiment on as many GPUs as it can have, in the order of the list.
-        least_end: no plan ends sooner.
+        schedule: schedule of the plan.
+        naive: reference schedule: every experiment on as many GPUs as possible, in list order.
+        least_end: lower bound of the end of any plan.
     """
 
     schedule: Schedule
@@ -50,18 +50,18 @@ def plan(
     deadline: float | None = None,
     whole: tuple[Sequence[PlannedJob], Cluster] | None = None,
 ) -> CampaignPlan:
-    """Choose widths and places.
+    """Choose the widths and places of jobs.
 
     Args:
-        jobs: with times for at least one width that fits the cluster.
-        cluster: where.
-        cheapest: least node-time, rather than the soonest end.
-        most_node_time: not more than this.
-        deadline: not later than this.
-        whole: where runs share GPUs, the jobs and the cluster without that, for the naive plan.
+        jobs: jobs, each with times for at least one width that fits the cluster.
+        cluster: available nodes.
+        cheapest: minimise node-time instead of the end.
+        most_node_time: maximum node-time.
+        deadline: latest end.
+        whole: jobs and cluster without GPU sharing, for the naive plan.
 
     Raises:
-        HeartlmError: an experiment fits nowhere, or no plan was found that keeps to the limits.
+        HeartlmError: an experiment does not fit anywhere, or no plan within the limits was found.
     """
     jobs = [_fitting(job, cluster) for job in jobs]
     cost = _cheapest if cheapest else _soonest
@@ -98,7 +98,7 @@ def _fitting(job: PlannedJob, cluster: Cluster) -> PlannedJob:
 
 
 def _candidates(jobs: Sequence[PlannedJob], cluster: Cluster, with_fewer_nodes: bool) -> Iterator[Schedule]:
-    """Plans for the whole cluster and for fewer of its nodes, the soonest and the cheapest of each improved."""
+    """Yield plans for the whole cluster and for fewer nodes, with the soonest and the cheapest of each improved."""
     fewer = [2**power for power in range(cluster.nodes.bit_length()) if 2**power < cluster.nodes]
     for nodes in (cluster.nodes, *(fewer if with_fewer_nodes else ())):
         some = Cluster(nodes, cluster.gpus_per_node)
@@ -114,7 +114,7 @@ def _candidates(jobs: Sequence[PlannedJob], cluster: Cluster, with_fewer_nodes: 
 
 
 def _two_phase(jobs: Sequence[PlannedJob]) -> Iterator[dict[str, int]]:
-    """Widths for each limit: the fewest GPU-hours that keep to it, or the soonest where nothing does."""
+    """Yield widths for each time limit: the fewest GPU-hours within the limit, or the fastest if none is."""
     limits = sorted({time for job in jobs for time in job.times.values()})
     step = max(1, -(-len(limits) // MOST_LIMITS))
     for limit in {*limits[::step], limits[-1]}:
@@ -126,7 +126,7 @@ def _two_phase(jobs: Sequence[PlannedJob]) -> Iterator[dict[str, int]]:
 
 
 def _tried(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster: Cluster) -> list[Schedule]:
-    """The longest chain first, and the most GPU-hours first."""
+    """Return two schedules: one with the longest chains first, one with the most GPU-hours first."""
     paths = critical_paths(jobs, widths)
     by_path = sorted(jobs, key=lambda job: (-paths[job.name], -widths[job.name]))
     by_work = sorted(jobs, key=lambda job: -widths[job.name] * job.times[widths[job.name]])
@@ -136,7 +136,7 @@ def _tried(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster: Clust
 def _improved(
     jobs: Sequence[PlannedJob], best: Schedule, widths: dict[str, int], cluster: Cluster, cost: Cost
 ) -> Schedule:
-    """Change the width of one of the experiments that end last, as long as that helps."""
+    """Change the width of an experiment that ends last, while that improves the plan."""
     for _ in range(min(len(jobs), MOST_CHANGES)):
         last = {each.name for each in best.placed if each.end >= best.end * (1 - 1e-9)}
         others = [
@@ -156,7 +156,7 @@ def _improved(
 
 
 def least_end(jobs: Sequence[PlannedJob], cluster: Cluster) -> float:
-    """A bound: all GPUs busy without a gap on the fewest GPU-hours, or the longest chain at its fastest."""
+    """Return a lower bound: all GPUs busy with the fewest GPU-hours, or the longest chain at its fastest."""
     work = sum(min(gpus * time for gpus, time in job.times.items()) for job in jobs)
     fastest = {job.name: min(job.times, key=lambda gpus, job=job: job.times[gpus]) for job in jobs}  # type: ignore[misc]
     return max(work / cluster.num_gpus, *critical_paths(jobs, fastest).values())

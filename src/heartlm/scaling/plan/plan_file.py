@@ -1,4 +1,4 @@
-"""What `heartlm plan` reads and writes: a campaign, its machines and times; the campaign with the GPUs of a plan.
+"""Input and output of `heartlm plan`: a campaign with machines and times, and the campaign with its planned GPUs.
 
     campaign: CAMPAIGN.yaml           # a file, or the campaign itself, as heartlm campaign --help describes it
     nodes: 4
@@ -11,13 +11,13 @@
     times:                            # of all experiments …
       speedup: {2: 1.6, 4: 1.9}       # over one GPU
       hours_on_one_gpu: 2.5
-    of:                               # … and of those whose name, or stage, fits, the last one that does
+    of:                               # experiments by name or stage; the last match applies
       "pretrain-*": {hours: {1: 3.0, 2: 1.9}}
       finetune: {predicted: predicted.json, tokens: 2.0e8}
       evaluate: {hours: {1: 0.1}}
 
-Times are given as `hours` by number of GPUs; as `hours_on_one_gpu` with `speedup`; or as `predicted`, a file that
-`heartlm scale predict --out` wrote, or `measured`, a study's folder, with the `tokens` of the whole training.
+Give times as `hours` by number of GPUs; as `hours_on_one_gpu` with `speedup`; or as `predicted`, a file of
+`heartlm scale predict --out`, or `measured`, a study folder, with the number of `tokens` of the whole training.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule
 from heartlm.typed import typed
 
 SOURCES = {"hours", "hours_on_one_gpu", "predicted", "measured"}
-"""Fields that each give how long an experiment takes; the others are details."""
+"""Fields that each define the duration of an experiment; the others are details."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _Times:
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """The fields of a plan's file."""
+    """Fields of a plan file."""
 
     campaign: Any
     nodes: int
@@ -75,11 +75,11 @@ class PlanFile:
     """A campaign, its machines and times, read from a file.
 
     Attributes:
-        settings: as the file has them.
-        campaign: its experiments.
-        jobs: the same, with their times.
-        cluster: the machines.
-        whole: where runs share GPUs, jobs and machines without that.
+        settings: settings as in the file.
+        campaign: campaign with the experiments.
+        jobs: experiments with their times.
+        cluster: available nodes.
+        whole: jobs and cluster without GPU sharing.
     """
 
     settings: PlanSettings
@@ -90,10 +90,10 @@ class PlanFile:
 
 
 def load_plan(path: Path) -> PlanFile:
-    """Read a plan's file.
+    """Read a plan file.
 
     Raises:
-        HeartlmError: it cannot be read, or holds an impossible value; the text names the file and the field.
+        HeartlmError: the file cannot be read or has an invalid value; the text names the file and the field.
     """
     content = read_yaml(path, "a plan's YAML file")
     try:
@@ -117,7 +117,7 @@ def _plan_of(value: Any, path: Path) -> PlanFile:
         if not any(map(cluster.fits, times)):
             known = ", ".join(map(str, times))
             raise HeartlmError(f"{experiment.name}: times for {known} GPUs found, for what the nodes have expected")
-        for gpus in times:  # on nodes that are full of experiments of the same width
+        for gpus in times:  # on nodes filled with experiments of the same width
             if shared := [number for number in content.beside if number <= cluster.gpus_per_node // gpus]:
                 times[gpus] *= content.beside[max(shared)]
         jobs.append(PlannedJob(experiment.name, times, experiment.needs))
@@ -132,7 +132,7 @@ def _plan_of(value: Any, path: Path) -> PlanFile:
 
 
 def _check_positive(value: Any, path: str) -> None:
-    """Raise a HeartlmError that names the first number within `value` that is not above 0, or key of a GPU count."""
+    """Raise a HeartlmError that names the first value or GPU count within `value` that is not positive."""
     if isinstance(value, dict):
         for key, entry in value.items():
             _check_positive(key, path)
@@ -142,7 +142,7 @@ def _check_positive(value: Any, path: str) -> None:
 
 
 def _times(experiment: Experiment, content: PlanSettings, folder: Path) -> dict[int, float]:
-    """Hours by number of GPUs, from one source, the most specific, and its details."""
+    """Return the hours by number of GPUs, from the most specific source and its details."""
     settings = content.times.given()
     for pattern, times in content.of.items():
         if fnmatch.fnmatchcase(experiment.name, pattern) or experiment.stage == pattern:
@@ -164,7 +164,7 @@ def _times(experiment: Experiment, content: PlanSettings, folder: Path) -> dict[
 
 
 def _rates(experiment: Experiment, settings: Mapping[str, Any], folder: Path) -> dict[int, float]:
-    """Tokens a second by number of GPUs, of cells of the experiment's stage and width."""
+    """Return the tokens per second by number of GPUs, from cells of the experiment's stage and width."""
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.one_rank import steady
     from heartlm.scaling.simulate import typical_s
@@ -193,16 +193,16 @@ def _rates(experiment: Experiment, settings: Mapping[str, Any], folder: Path) ->
 
 
 def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: Cluster) -> None:
-    """Write the campaign with the topologies of a plan, its experiments in the order in which they begin.
+    """Write the campaign with the topologies of a plan; experiments are in starting order.
 
     Args:
-        path: in the folder of the campaign, which its paths are relative to.
-        campaign: what was planned.
-        schedule: the plan.
-        cluster: its machines.
+        path: output file; it must be in the campaign's folder, because paths are relative to it.
+        campaign: planned campaign.
+        schedule: schedule of the plan.
+        cluster: nodes of the plan.
 
     Raises:
-        HeartlmError: another folder, or it cannot be written.
+        HeartlmError: `path` is in another folder or cannot be written.
     """
     if Path(path).resolve().parent != campaign.folder:
         raise HeartlmError(
@@ -215,7 +215,7 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: 
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in run.fields.items()}
         entry = {"name": experiment.name, "stage": experiment.stage, "run": {"command": run.command, **plain}}
         entry |= {"needs": list(experiment.needs)} if experiment.needs else {}
-        # A rank on each GPU, or CPU ranks where the experiment has no GPU; as many CPUs for each as before.
+        # One rank per GPU, or CPU ranks if the experiment has no GPU; the number of CPUs per rank is unchanged.
         topology, nodes = experiment.topology, max(1, len(own.gpus) // cluster.gpus_per_node)
         ranks = len(own.gpus) // nodes
         entry["topology"] = {

@@ -1,8 +1,8 @@
-"""Placing experiments of chosen widths on the GPUs of some nodes, one after the other as room comes free.
+"""Place experiments of given widths on the GPUs of nodes: list scheduling.
 
-An experiment on at most the GPUs of a node lies within one node; a wider one takes whole nodes. Whenever GPUs come
-free, the first experiment of a list that is ready and fits starts (Graham 1969, list scheduling); among nodes it takes
-the one with the least room left. Times are in hours, or in any unit all experiments share.
+An experiment on at most the GPUs of a node runs within one node; a wider one uses whole nodes. When GPUs become free,
+the first ready experiment in the list that fits is started (Graham 1969, list scheduling), on the node with the least
+free room. Times are in hours, or in any unit common to all experiments.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """An experiment to be placed.
+    """An experiment to place.
 
     Attributes:
-        name: of its own.
-        times: how long it takes, by the number of GPUs it may have.
-        needs: names of jobs that end before it starts.
+        name: unique name.
+        times: duration by number of GPUs.
+        needs: names of jobs that must end before it starts.
     """
 
     name: str
@@ -31,12 +31,12 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of as many GPUs each.
+    """Nodes with equal numbers of GPUs.
 
     Attributes:
-        nodes: how many.
-        gpus_per_node: of each; where runs share GPUs, parts of GPUs.
-        runs_per_gpu: how many parts a GPU has.
+        nodes: number of nodes.
+        gpus_per_node: number of GPUs per node; if runs share GPUs, number of GPU parts.
+        runs_per_gpu: number of parts of a GPU.
     """
 
     nodes: int
@@ -45,17 +45,17 @@ class Cluster:
 
     @property
     def num_gpus(self) -> int:
-        """Of all nodes."""
+        """Total number of GPUs."""
         return self.nodes * self.gpus_per_node
 
     def fits(self, gpus: int) -> bool:
-        """Whether an experiment may have this number: within a node, or whole nodes."""
+        """Return whether an experiment may use this number of GPUs: within one node, or whole nodes."""
         return gpus <= self.gpus_per_node or (gpus % self.gpus_per_node == 0 and gpus <= self.num_gpus)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """An experiment with its place and time; `gpus` holds `(node, number on the node)`, both from 0."""
+    """An experiment with its place and time; `gpus` holds `(node, GPU index on the node)`, both from 0."""
 
     name: str
     start: float
@@ -65,18 +65,18 @@ class Placed:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All experiments, placed."""
+    """All experiments with their places and times."""
 
     placed: Sequence[Placed]
 
     @cached_property
     def end(self) -> float:
-        """When the last experiment is done."""
+        """End time of the last experiment."""
         return max((each.end for each in self.placed), default=0.0)
 
     @cached_property
     def node_time(self) -> float:
-        """Time that nodes are held, summed: a node counts, whole, while any of its GPUs is in use."""
+        """Total node-time: a whole node counts while any of its GPUs is in use."""
         held, reached = defaultdict[int, float](float), defaultdict[int, float](float)
         for each in sorted(self.placed, key=lambda one: (one.start, one.end)):
             for node in {node for node, _ in each.gpus}:
@@ -86,7 +86,7 @@ class Schedule:
 
     @cached_property
     def gpu_time(self) -> float:
-        """Time that GPUs are in use, summed."""
+        """Total GPU-time in use."""
         return sum((each.end - each.start) * len(each.gpus) for each in self.placed)
 
     @property
@@ -96,14 +96,14 @@ class Schedule:
 
 
 def list_schedule(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster: Cluster) -> Schedule:
-    """Place `jobs`, earlier ones of the list first where several could start, each on `widths[name]` GPUs.
+    """Place each job on `widths[name]` GPUs; if several could start, the first in the list is placed.
 
-    Jobs must not need one another in a circle, and every width must fit the cluster.
+    The needs must not contain a cycle, and every width must fit the cluster.
     """
     free = [list(range(cluster.gpus_per_node)) for _ in range(cluster.nodes)]
     missing = {job.name: len(set(job.needs)) for job in jobs}
     followers = defaultdict[str, list[int]](list)
-    ready = defaultdict[int, list[int]](list)  # jobs that wait only for GPUs: a heap of their places for each width
+    ready = defaultdict[int, list[int]](list)  # jobs that wait only for GPUs: a heap of their positions per width
     for place, job in enumerate(jobs):
         for need in set(job.needs):
             followers[need].append(place)
@@ -119,7 +119,7 @@ def list_schedule(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster
                 placed.append(each)
                 heapq.heappush(running, (each.end, len(placed), each))
                 break
-        else:  # nothing fits: continue when the next experiments end
+        else:  # nothing fits: advance to the next end
             if not running:
                 break
             now = running[0][0]
@@ -138,7 +138,7 @@ def list_schedule(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster
 
 
 def _take(free: list[list[int]], gpus: int, per_node: int) -> tuple[tuple[int, int], ...]:
-    """Take this number of the GPUs that are `free` on each node, where they fit most tightly; empty if they do not."""
+    """Take this number of `free` GPUs where they fit most tightly; return an empty tuple if they do not fit."""
     if gpus > per_node:
         nodes = [node for node, own in enumerate(free) if len(own) == per_node][: gpus // per_node]
         if len(nodes) * per_node < gpus:
@@ -153,7 +153,7 @@ def _take(free: list[list[int]], gpus: int, per_node: int) -> tuple[tuple[int, i
 
 
 def critical_paths(jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> dict[str, float]:
-    """For each job the time of the longest chain of jobs that starts with it."""
+    """Return for each job the duration of the longest chain of jobs that starts with it."""
     paths, followers = dict[str, float](), defaultdict[str, list[PlannedJob]](list)
     for job in jobs:
         for need in job.needs:
