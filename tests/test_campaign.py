@@ -180,7 +180,7 @@ def test_where_to_run_has_to_be_said(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_help_explains_the_file(capsys: pytest.CaptureFixture[str]):
     assert main(["campaign", "--help"]) == 0
     text = capsys.readouterr().out
-    described = text[text.index("    name: widths") : text.index("A stage is done once")]
+    described = text[text.index("    name: widths") : text.index("A stage has one experiment")]
     campaign: Any = yaml.safe_load(described)
     assert len(campaign_of(campaign, default_name="x", folder=Path()).experiments) == 3 + 6 + 6 + 1
 

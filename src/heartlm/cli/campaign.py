@@ -198,6 +198,6 @@ def run_status(argv: Sequence[str]) -> int:
 
 
 SUBCOMMANDS = {
-    "run": ("heartlm.cli.campaign:run_run", "run what is not done, on SLURM or on this machine"),
-    "status": ("heartlm.cli.campaign:run_status", "show how far it is"),
+    "run": ("heartlm.cli.campaign:run_run", "run the unfinished experiments, on SLURM or on this machine"),
+    "status": ("heartlm.cli.campaign:run_status", "show the progress of the experiments"),
 }
