@@ -61,7 +61,7 @@ Watch = Callable[[Sequence[Stretch]], Iterable[Stretch]]
 
 
 @dataclass(frozen=True)
-class Block:
+class AnalysedBlock:
     """Results of one block of a recording.
 
     Attributes:
@@ -81,7 +81,7 @@ class Block:
     measures: NDArray[np.float64]
 
     @classmethod
-    def joined(cls, blocks: Sequence[Block]) -> Block:
+    def joined(cls, blocks: Sequence[AnalysedBlock]) -> AnalysedBlock:
         """Return consecutive blocks as one."""
         return cls(
             **{each.name: np.concatenate([getattr(block, each.name) for block in blocks]) for each in fields(cls)}
@@ -142,7 +142,7 @@ class Analyst:
             raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to analyse")
         try:
             leads = best_leads(recording, candidates)
-            found = Block.joined(
+            found = AnalysedBlock.joined(
                 [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
             )
         except ValueError as error:
@@ -201,7 +201,7 @@ class Analyst:
             unlike(found.measures),
         )
 
-    def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> Block:
+    def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:
         """Analyse the samples `start` to `stop`."""
         rate_hz = recording.rate_hz
         margin = round(MARGIN_S / QUALITY_S) * round(QUALITY_S * rate_hz)
@@ -220,7 +220,7 @@ class Analyst:
         own, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
         num_pieces, num_seconds = -(-(stop - start) // piece), -int(-(stop - start) // rate_hz)
         begin_s = round((start - first) / rate_hz)
-        return Block(
+        return AnalysedBlock(
             sample[own] + first,
             probability[own],
             seconds[begin_s : begin_s + num_seconds],

@@ -140,15 +140,16 @@ class Journal:
         """Whether the files continue as `line` says; their checksums are then those up to there."""
         try:
             entry = json.loads(line)
-        except ValueError:
+            lengths, checksums = entry["bytes"], entry["sha256"]
+        except (ValueError, KeyError):
             return False
         before = {name: digest.copy() for name, digest in self._digests.items()}
-        for name, num_bytes in entry["bytes"].items():
+        for name, num_bytes in lengths.items():
             self._digests[name].update(self._streams[name].read(num_bytes))
-        if self.checksums() != entry["sha256"]:
+        if self.checksums() != checksums:
             self._digests = before
             return False
-        self._lengths = {name: length + entry["bytes"][name] for name, length in self._lengths.items()}
+        self._lengths = {name: length + lengths[name] for name, length in self._lengths.items()}
         return True
 
 

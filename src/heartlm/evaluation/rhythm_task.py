@@ -78,9 +78,9 @@ def score_rhythm_task(
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
     wanted, flutter = tuned.info.positive
     about = {"beats": config.beats, "window": windows.codes.shape[1], "positive": wanted, "flutter": flutter}
+    about |= {"labels": "majority"} | _episode_scores(leads, tuned, config)
     unscored = {"num_left_out": int((labels < 0).sum()), "num_beats_left_over": windows.num_left_over}
     names = np.array([*tuned.info.classes, None], object)  # names of labels 0, 1 and −1
-    about |= {"labels": "majority"} | _episode_scores(leads, tuned, config)
     if wanted == "AFIB":  # the two other conventions for atrial flutter
         about["flutter_counted"] = {}
         for other in sorted({"negative", "positive", "left out"} - {flutter}):
