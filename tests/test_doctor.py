@@ -24,7 +24,6 @@ from heartlm.cluster.doctor.hardware import (
 )
 from heartlm.cluster.doctor.section import Advice, Context, Section
 from heartlm.cluster.doctor.software import allocation, check_versions, mismatches
-from heartlm.cluster.doctor.storage import check_storage, reading_advice
 from heartlm.cluster.doctor.together import likeness
 from heartlm.cluster.doctor.trials import summary, trials
 
@@ -172,26 +171,6 @@ def test_ranks_that_differ_are_told():
     ]
 
 
-def test_reading_is_measured_on_the_corpus_of_the_user(tiny_corpus: Path, tmp_path: Path):
-    section = check_storage(Context(tmp_path, corpus=tiny_corpus, quick=True))
-    assert section.facts["corpus"] == str(tiny_corpus)
-    facts = section.facts
-    assert facts["read_bytes_per_s"] > 0 and facts["pages_per_s"] > 0
-    assert "so each page is read from disk once" in section.lines[-1]
-    told = {"processors": {"memory_available_bytes": 1}}
-    section = check_storage(Context(tmp_path, corpus=tiny_corpus, quick=True, facts=told))
-    assert "do not fit into memory" in section.lines[-1]
-
-
-def test_a_slow_disk_is_worth_something_against():
-    facts = {"corpus_fits_memory": False, "window_bytes": 4096, "pages_per_s": 1000, "read_bytes_per_s": 1e9}
-    (advice,) = reading_advice(facts, step_s=0.1, num_windows=500)
-    assert (advice.how, advice.gain) == ("--order blocks", pytest.approx(1.1 / 0.1, rel=0.03))
-    assert reading_advice(facts | {"corpus_fits_memory": True}, 0.1, 500) == []
-    assert reading_advice(facts, step_s=1000.0, num_windows=500) == [], "what gains little is not told"
-    assert reading_advice({}, 0.1, 500) == [], "the check failed"
-
-
 def outcome(kind: str, step_s: float) -> dict[str, Any]:
     return {"what": f"{kind} {step_s}", "how": "command", "kind": kind, "step_s": step_s}
 
@@ -263,7 +242,6 @@ def test_it_works_without_torch():
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     checks = json.loads(done.stdout)["checks"]
-    assert "--corpus FOLDER" in checks["storage"]["lines"][0]
     assert any("torch is not installed" in line for line in checks["versions"]["lines"])
     assert "torch" in checks["all_reduce"]["error"]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -219,27 +218,6 @@ def test_memory_of_a_step_is_near_what_is_planned(
     record_property("planned over measured", planned / found)
     print(f"planned {planned / 1e6:.0f} MB, measured {found / 1e6:.0f} MB")
     assert 0.5 < planned / found < 2
-
-
-@real_gpu
-@pytest.mark.skipif(not shutil.which("nvidia-cuda-mps-control"), reason="no nvidia-cuda-mps-control on PATH")
-def test_two_runs_share_a_gpu_through_mps(
-    tiny_corpus: Path, tmp_path: Path, reference: dict[tuple[str, int], float]
-) -> None:
-    pipes, logs = tmp_path / "pipe", tmp_path / "log"
-    pipes.mkdir(), logs.mkdir()
-    shared = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs)}
-    shared |= {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
-    subprocess.run(["nvidia-cuda-mps-control", "-d"], env=shared, check=True, timeout=60)
-    try:
-        runs = [tmp_path / f"run-{each}" for each in range(2)]
-        started = [subprocess.Popen(command(tiny_corpus, run), env=shared) for run in runs]
-        assert [each.wait(TIMEOUT_S) for each in started] == [0, 0]
-    finally:
-        subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env=shared, timeout=60, check=False)
-    assert (logs / "server.log").stat().st_size  # otherwise they took turns without MPS
-    for run in runs:
-        assert losses(run) == pytest.approx(reference, rel=FP32)
 
 
 # --- which GPU --------------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def _settings(folder: Path) -> None:
     (folder / "run.yaml").write_text("command: pretrain\ncorpus: corpora/many\nout: runs/x\nsteps: 500\nwindow: 128\n")
     (folder / "site.yaml").write_text(
         "description: a site\npartition: gpu\nrequired: [account]\ngpus_per_node: 4\ncpus_per_node: 64\n"
-        "memory_gb: 512\ngpu_option: --gres=gpu:{gpus}\nheader: [--mem=0]\nmodules: [Apptainer]\n"
+        "gpu_option: --gres=gpu:{gpus}\nheader: [--mem=0]\nmodules: [Apptainer]\n"
         "environment: {NCCL_SOCKET_IFNAME: ib0}\nlogin: login.example.org\n"
     )
     grid = "grid: {window: [64, 128]}\nstages:\n  train:\n    name: 'w{window}'\n"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heartlm.cli.options import existing, parse
+from heartlm.cli.options import parse
 
 if TYPE_CHECKING:
     from heartlm.cluster.doctor.section import Section
@@ -21,12 +20,10 @@ class DoctorOptions:
     Attributes:
         json: print the results as JSON.
         quick: run only measurements that take a few seconds.
-        corpus: corpus for the measurement of reading speed.
     """
 
     json: bool = False
     quick: bool = False
-    corpus: Path | None = None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -36,12 +33,9 @@ def run(arguments: Sequence[str]) -> int:
         heartlm doctor
         heartlm doctor --quick
         heartlm doctor --json > machine.json
-        heartlm doctor --corpus corpora/many
         torchrun --nproc-per-node 4 -m heartlm doctor --quick
     """
     options = parse(DoctorOptions, arguments, "doctor", run)
-    if options.corpus is not None:
-        existing(options.corpus, "corpus folder")
     from heartlm.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
     from heartlm.distributed.ranks import Ranks
 
@@ -49,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         list(examine(options.quick, checks={"all_reduce": CHECKS["all_reduce"]}))
         return 0
     sections: dict[str, Section] = {}
-    for name, section in examine(options.quick, options.corpus):
+    for name, section in examine(options.quick):
         sections[name] = section
         if not options.json:
             for number, line in enumerate(section.lines):

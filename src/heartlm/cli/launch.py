@@ -12,7 +12,6 @@ from pathlib import Path
 from heartlm.cli.options import parse
 from heartlm.cli.run_check import checked_options
 from heartlm.cluster.elastic import nodes_of
-from heartlm.cluster.memory import memory_warning
 from heartlm.cluster.profile import SiteOptions, SiteProfile, load_profile
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology, counted, seconds_of
@@ -33,7 +32,6 @@ class LaunchOptions(SiteOptions):
         elastic: minimum and maximum number of nodes, such as 1:4; training continues when nodes are lost or return.
         gpus_per_node: number of GPUs per node; by default all in the profile; 0 trains on CPUs.
         ranks_per_node: number of processes per node; by default one per GPU, or 1 without GPUs.
-        runs_per_gpu: number of runs that share a GPU; this run requests one slice, as in gpu_slices of the profile.
         cpus_per_task: CPUs shared by the ranks of a node; by default in proportion to the GPUs of the node.
         time: time limit, as HH:MM:SS or D-HH:MM:SS.
         name: job name; by default the name of the file.
@@ -52,7 +50,6 @@ class LaunchOptions(SiteOptions):
     elastic: str | None = None
     gpus_per_node: int | None = None
     ranks_per_node: int | None = None
-    runs_per_gpu: int = 1
     cpus_per_task: int | None = None
     time: str = "01:00:00"
     name: str | None = None
@@ -86,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
         return _jupyter(options, topology, profile)
     if options.run is None:
         raise HeartlmError("run: nothing found, a YAML file expected: heartlm launch RUN.yaml")
-    work = _work(options.run, topology, profile)
+    work = _work(options.run, topology)
     from heartlm.cluster.script import render
 
     name = options.name or options.run.stem
@@ -164,33 +161,22 @@ def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
         asked = getattr(options, name)
         if most and asked is not None and asked > most:
             raise HeartlmError(f"{name}: {asked} found, at most {most} expected: a node of {profile.name} has no more")
-    if options.runs_per_gpu > 1 and (here or not gpus):
-        raise HeartlmError(f"runs_per_gpu: {options.runs_per_gpu} found, 1 expected: no GPU is asked of SLURM")
-    if options.runs_per_gpu > 1 and options.gpus_per_node is None:
-        gpus = 1
     ranks = options.ranks_per_node or gpus or 1
-    return Topology(
-        nodes,
-        gpus,
-        ranks,
-        options.cpus_per_task or _cpus(profile, gpus, ranks, options.runs_per_gpu),
-        seconds_of(options.time),
-        options.runs_per_gpu,
-        max_nodes,
-    )
+    cpus = options.cpus_per_task or _cpus(profile, gpus, ranks)
+    return Topology(nodes, gpus, ranks, cpus, seconds_of(options.time), max_nodes)
 
 
-def _cpus(profile: SiteProfile, gpus: int, ranks: int, runs_per_gpu: int) -> int:
+def _cpus(profile: SiteProfile, gpus: int, ranks: int) -> int:
     """Return the CPUs in proportion to the GPUs of a node, or one CPU per rank if the profile has no counts."""
     if profile.scheduler == "none":
         return len(os.sched_getaffinity(0))
     if profile.cpus_per_node is None:
         return ranks
     share = 1.0 if profile.whole_nodes or not (gpus and profile.gpus_per_node) else gpus / profile.gpus_per_node
-    return max(ranks, int(profile.cpus_per_node * share / max(1, runs_per_gpu)))
+    return max(ranks, int(profile.cpus_per_node * share))
 
 
-def _work(path: Path, topology: Topology, profile: SiteProfile) -> RunFile:
+def _work(path: Path, topology: Topology) -> RunFile:
     """Return the run of a file, with its fields checked and with an output folder and a device."""
     work = RunFile.load(path)
     if not work.is_training:
@@ -220,6 +206,4 @@ def _work(path: Path, topology: Topology, profile: SiteProfile) -> RunFile:
         config.follow(depth, 32 * depth)
     for nodes in range(topology.nodes, max(topology.nodes, topology.max_nodes) + 1):
         config.check_split(nodes * topology.ranks_per_node)
-    if isinstance(config, PretrainConfig) and (warning := memory_warning(config, topology, profile)):
-        print(f"warning: {warning}", file=sys.stderr)
     return work

@@ -49,11 +49,8 @@ class SiteProfile(SiteOptions):
         required: options that a job must set, among account, partition, qos and image.
         gpus_per_node: number of GPUs of a node, and the default number of a job.
         cpus_per_node: number of hardware threads of a node; None if unknown.
-        memory_gb: memory of a node, in 10^9 bytes.
-        gpu_memory_gb: memory of a GPU, in 10^9 bytes; None if unknown.
         whole_nodes: whether a job always gets whole nodes.
         gpu_option: sbatch option that requests GPUs; {gpus} stands for the number per node.
-        gpu_slices: sbatch option that requests one MIG slice, by the number of such slices of a GPU.
         header: additional sbatch options.
         modules: modules to load first.
         container: apptainer or none.
@@ -69,11 +66,8 @@ class SiteProfile(SiteOptions):
     required: list[Literal["account", "partition", "qos", "image"]] = field(default_factory=list)
     gpus_per_node: int = 0
     cpus_per_node: int | None = None
-    memory_gb: int | None = None
-    gpu_memory_gb: float | None = None
     whole_nodes: bool = False
     gpu_option: str = "--gpus-per-node={gpus}"
-    gpu_slices: dict[int, str] = field(default_factory=dict)
     header: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     container: Literal["apptainer", "none"] = "none"
@@ -96,12 +90,6 @@ class SiteProfile(SiteOptions):
             raise self._error("image: nothing found, the image of the container expected: give --image FILE")
         if set("{}") & set(self.gpu_option.replace("{gpus}", "")):
             raise self._error(f"gpu_option: {self.gpu_option!r} found, {{gpus}} is all that may stand in braces")
-        if any(slices < 2 for slices in self.gpu_slices):
-            raise self._error(
-                f"gpu_slices: {min(self.gpu_slices)} found, at least 2 expected: a GPU has that many slices"
-            )
-        if self.gpu_slices and self.whole_nodes:
-            raise self._error("gpu_slices: found together with whole_nodes, but slices are given one by one")
         if self.signal_before_s < 1:
             raise self._error(f"signal_before_s: {self.signal_before_s} found, at least 1 expected")
 

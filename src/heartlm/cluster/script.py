@@ -18,7 +18,6 @@ from heartlm.cluster.elastic import MAX_RESTARTS, MOST_REQUEUES
 from heartlm.cluster.fragment import fragment
 from heartlm.cluster.profile import SiteProfile
 from heartlm.cluster.run_file import RunFile
-from heartlm.cluster.sharing import gpu_option
 from heartlm.cluster.topology import Topology, time_limit
 from heartlm.cluster.torchrun import HOSTS, STOPPED_STATUS
 from heartlm.errors import HeartlmError
@@ -96,7 +95,7 @@ def header(
     """
     options = [_quoted(f"--job-name={name}"), f"--nodes={topology.nodes}", "--ntasks-per-node=1"]
     if topology.gpus_per_node:
-        options.append(gpu_option(topology, profile))
+        options.append(profile.gpu_option.replace("{gpus}", str(topology.gpus_per_node)))
     options += [f"--cpus-per-task={topology.cpus_per_task}", f"--time={time_limit(topology.time_s)}"]
     charged = {key: getattr(profile, key) for key in ("account", "partition", "qos")}
     options += [_quoted(f"--{key}={value}") for key, value in charged.items() if value]

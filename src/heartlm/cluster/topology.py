@@ -21,7 +21,6 @@ class Topology:
         cpus_per_task: number of CPUs that the ranks of a node share.
         time_s: time limit in seconds.
         max_nodes: maximum number of nodes if their number may change, `nodes` being the minimum; 0 if it may not.
-        runs_per_gpu: number of runs that share a GPU; ignored without GPUs.
     """
 
     nodes: int = 1
@@ -29,22 +28,16 @@ class Topology:
     ranks_per_node: int = 1
     cpus_per_task: int = 1
     time_s: int = 3600
-    runs_per_gpu: int = 1
     max_nodes: int = 0
 
     def __post_init__(self) -> None:
-        counts = ("nodes", "ranks_per_node", "cpus_per_task", "time_s", "runs_per_gpu")
+        counts = ("nodes", "ranks_per_node", "cpus_per_task", "time_s")
         require(self, lambda value: value >= 1, "at least 1", *counts)
         require(self, lambda value: value >= 0, "at least 0", "gpus_per_node")
         if 0 < self.gpus_per_node < self.ranks_per_node:
             raise HeartlmError(
                 f"ranks_per_node: {self.ranks_per_node} found, at most {self.gpus_per_node} expected: "
                 "each rank wants a GPU of its own"
-            )
-        if self.gpus_per_node and self.runs_per_gpu > 1 and (self.world_size, self.gpus_per_node) != (1, 1):
-            raise HeartlmError(
-                f"runs_per_gpu: {self.runs_per_gpu} found, but 1 expected with {self.words}: a run that shares a GPU "
-                "has one node, one GPU and one rank"
             )
 
     @property
@@ -54,9 +47,7 @@ class Topology:
 
     @property
     def words(self) -> str:
-        """Return a description, for example `2 nodes × 4 GPUs` or `1 node × 1/4 GPU`."""
-        if self.gpus_per_node == 1 < self.runs_per_gpu:
-            return f"{counted(self.nodes, 'node')} × 1/{self.runs_per_gpu} GPU"
+        """Return a description, for example `2 nodes × 4 GPUs`."""
         of_node = counted(self.gpus_per_node, "GPU") if self.gpus_per_node else counted(self.ranks_per_node, "CPU rank")
         if self.max_nodes:
             return f"{self.nodes} to {self.max_nodes} nodes × {of_node}"

@@ -9,7 +9,7 @@ starts as soon as its counterpart is done. Otherwise experiments with the same n
 
 If a site allocates whole nodes only, experiments that use part of a node share it. Such a task is a small campaign
 that runs on the cores and GPUs of that node (`campaign.local`); it retries failed experiments and skips those that it
-cannot run. Experiments that share a GPU through MPS (`cluster.sharing`) run in the same way.
+cannot run.
 """
 
 from __future__ import annotations
@@ -74,13 +74,11 @@ class TaskArray:
 def places_on_node(topology: Topology, profile: SiteProfile) -> int:
     """Return the number of experiments of `topology` that a job runs side by side.
 
-    It is 1 unless the site allocates whole nodes and the experiments use part of a node, or the experiments share a GPU
-    that the site does not divide.
+    It is 1 unless the site allocates whole nodes and the experiments use part of a node.
     """
-    if topology.nodes > 1 or not topology.gpus_per_node:
+    if not profile.whole_nodes or topology.nodes > 1 or not topology.gpus_per_node:
         return 1
-    parts = profile.gpus_per_node // topology.gpus_per_node if profile.whole_nodes else 1
-    return max(1, parts) * (1 if profile.gpu_slices else topology.runs_per_gpu)
+    return max(1, profile.gpus_per_node // topology.gpus_per_node)
 
 
 def arrays_of(experiments: Sequence[Experiment], profile: SiteProfile) -> list[TaskArray]:

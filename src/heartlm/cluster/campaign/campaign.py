@@ -38,8 +38,7 @@ An experiment needs the experiments in its `needs` (in a stage, `needs: [pretrai
 values on the common axes) and every experiment whose result it reads. The default `name` of an evaluation is the name
 of the experiment. Paths are relative to the folder of the campaign file, where all commands run. A topology has the
 fields of `cluster.topology.Topology`, with `time` in SLURM's format for `time_s`, and by default one rank per GPU.
-Missing fields are taken from the campaign's topology; an evaluation uses one node, GPU and rank of it. With
-runs_per_gpu: 4  four runs of one GPU each share one GPU.
+Missing fields are taken from the campaign's topology; an evaluation uses one node, GPU and rank of it.
 """
 
 from __future__ import annotations

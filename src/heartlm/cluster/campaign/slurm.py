@@ -19,7 +19,6 @@ from heartlm.cluster.campaign.done import progress_of
 from heartlm.cluster.fragment import fragment
 from heartlm.cluster.profile import SiteProfile
 from heartlm.cluster.script import body, header, lead_s, one_line, text_of
-from heartlm.cluster.sharing import mps_lines
 from heartlm.cluster.submit import call, submit
 from heartlm.cluster.topology import Topology
 from heartlm.cluster.torchrun import STOPPED_STATUS
@@ -73,11 +72,11 @@ def script_of(
     topology = array.topology
     title = f"# Campaign {campaign.name}, {array.experiments[0].stage}: {topology.words} each, profile {profile.name}."
     if array.places > 1:
-        gpus = topology.gpus_per_node * array.places // topology.runs_per_gpu
+        gpus = topology.gpus_per_node * array.places
         cpus = topology.cpus_per_task * array.places
         cpus = min(cpus, profile.cpus_per_node or cpus)
-        topology = replace(topology, gpus_per_node=gpus, cpus_per_task=cpus, runs_per_gpu=1)
-        title += f" {array.places} share a {'node' if profile.whole_nodes else 'GPU'}."
+        topology = replace(topology, gpus_per_node=gpus, cpus_per_task=cpus)
+        title += f" {array.places} share a node."
     lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash", title]
     throttle = f"%{at_most}" if at_most else ""
     further = [f"--array={array.numbers}{throttle}", "--kill-on-invalid-dep=yes"]
@@ -107,7 +106,6 @@ def _body_shared(
     *inner, start = body(_line_of_task(array, campaign, "_ words"), topology, profile, python=python, ranks=False)
     return [
         *inner,
-        *([*mps_lines(array.topology.runs_per_gpu, profile), ""] if array.topology.runs_per_gpu > 1 else []),
         *fragment("start_shared", lead_s=lead_s(topology, profile), start=start.removeprefix("exec ")),
         *fragment("wait"),
         *fragment("requeue", stopped=STOPPED_STATUS),

@@ -9,11 +9,8 @@ from typing import Any
 
 from heartlm import __version__
 from heartlm.cluster.doctor.hardware import check_devices, check_processors
-from heartlm.cluster.doctor.memory import check_memory
 from heartlm.cluster.doctor.section import Advice, Check, Context, Section
-from heartlm.cluster.doctor.sharing import check_sharing
 from heartlm.cluster.doctor.software import check_allocation, check_kernels, check_versions
-from heartlm.cluster.doctor.storage import check_storage
 from heartlm.cluster.doctor.together import check_all_reduce
 from heartlm.cluster.doctor.trials import check_trials
 
@@ -24,28 +21,22 @@ CHECKS: Mapping[str, Check] = {
     "versions": check_versions,
     "kernels": check_kernels,
     "all_reduce": check_all_reduce,
-    "memory": check_memory,
-    "storage": check_storage,
     "trials": check_trials,
-    "sharing": check_sharing,
 }
 """Order of the checks: later checks use results of earlier ones, and ranks do not wait for checks of the first rank."""
 
 NUM_ADVICE = 3
 
 
-def examine(
-    quick: bool = False, corpus: Path | None = None, checks: Mapping[str, Check] = CHECKS
-) -> Iterator[tuple[str, Section]]:
+def examine(quick: bool = False, checks: Mapping[str, Check] = CHECKS) -> Iterator[tuple[str, Section]]:
     """Yield the name and the result of each of `checks` as soon as it is available.
 
     Args:
         quick: run only measurements that take a few seconds.
-        corpus: corpus for the measurement of reading speed.
         checks: checks by name.
     """
     with tempfile.TemporaryDirectory(prefix="heartlm-doctor-") as scratch:
-        context = Context(Path(scratch), corpus, quick)
+        context = Context(Path(scratch), quick)
         for name, check in checks.items():
             try:
                 section = check(context)

@@ -49,13 +49,11 @@ class Context:
 
     Attributes:
         scratch: an empty folder that is removed afterwards.
-        corpus: corpus for the measurement of reading speed; None skips it.
         quick: run only measurements that take a few seconds.
         facts: facts of earlier checks, by check name.
     """
 
     scratch: Path
-    corpus: Path | None = None
     quick: bool = False
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 

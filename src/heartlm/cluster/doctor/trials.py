@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.cluster.doctor.section import WORTH, Advice, Context, Section
-from heartlm.cluster.doctor.storage import reading_advice
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.runs.run_folder import RunFolder
@@ -69,9 +68,7 @@ def check_trials(context: Context) -> Section:
             outcomes[-1]["error"] = str(error)
     last = first if context.quick else trained(AS_IT_IS, context.scratch, windows, steps)
     step_s = min(first["step_s"], last["step_s"])
-    section = summary(step_s, abs(first["step_s"] - last["step_s"]) / step_s, first["num_threads"], outcomes)
-    section.advice.extend(reading_advice(context.facts.get("storage", {}), step_s, windows))
-    return section
+    return summary(step_s, abs(first["step_s"] - last["step_s"]) / step_s, first["num_threads"], outcomes)
 
 
 def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]:
@@ -134,7 +131,7 @@ def small_corpus(scratch: Path) -> Path:
 
 
 def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, Any]:
-    """Train on a small corpus; return the median step time after the warm-up, the threads per rank and the GPU memory.
+    """Train on a small corpus; return the median step time after the warm-up, and the threads per rank.
 
     Raises:
         HeartlmError: the training failed or exceeded its time limit.
@@ -160,7 +157,6 @@ def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, 
         return {
             "step_s": float(train["step_median_s"]),
             "num_threads": int(run.environment["num_threads"]),
-            "peak_device_memory_bytes": train.get("peak_device_memory_bytes"),
         }
     except subprocess.TimeoutExpired:
         raise HeartlmError(f"not done within {LIMIT_S} s") from None

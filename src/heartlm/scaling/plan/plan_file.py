@@ -224,7 +224,6 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: 
             "ranks_per_node": ranks,
             "cpus_per_task": max(1, topology.cpus_per_task // topology.ranks_per_node) * ranks,
             "time": time_limit(topology.time_s),
-            **({"runs_per_gpu": cluster.runs_per_gpu} if cluster.runs_per_gpu > 1 else {}),
         }
         entries.append(entry)
     content = {"name": campaign.name, "experiments": entries}
