@@ -20,7 +20,6 @@ def write_runs(folder: Path) -> tuple[Path, Path]:
     write_run(child, kind="finetune", steps=200, parent=str(parent))
     _json(child / "scores" / "test" / "scores.json", beat_scores())
     _json(child / "scores" / "test" / "strips.json", [strip("V", "V"), strip("V", "N"), strip("S", "S")])
-    _json(child / "generation.json", [generation()])
     return parent, child
 
 
@@ -222,20 +221,6 @@ def strip(reference: str, predicted: str) -> dict[str, Any]:
         "title": f"{reference} called {predicted}",
         "signal_mv": [round(float(value), 3) for value in signal],
         "beats": beats,
-    }
-
-
-def generation() -> dict[str, Any]:
-    times = np.arange(0.5, 9.9, 0.82)
-    signal = ecg(10.0, times, times == times[8])
-    seam = int(5 * RATE_HZ)
-    return {
-        "record": "105",
-        "lead": "MLII",
-        "rate_hz": RATE_HZ,
-        "prompt_mv": signal[:seam].tolist(),
-        "generated_mv": signal[seam:].tolist(),
-        "beats": [{"time_s": float(t), "generated": bool(t > 5)} for t in times],
     }
 
 

@@ -462,7 +462,6 @@ def test_an_unknown_option(capfd: pytest.CaptureFixture[str], name: str) -> None
         (["finetune"], "run"),
         (["evaluate"], "run"),
         (["predict", "run"], "record"),
-        (["generate"], "run"),
         (["report"], "run"),
         (["data", "simulate"], "folder"),
         (["tokenize", "somewhere", "--out"], "--out"),

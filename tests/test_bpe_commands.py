@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,7 @@ import pytest
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.database import open_database
-from heartlm.evaluation import continuation
 from heartlm.evaluation.annotate import annotate
-from heartlm.evaluation.prompts import load_writer, prompt_of_record
-from heartlm.models.generate import Sampling
-from heartlm.tokenizers.base import Tokens
 from heartlm.tokenizers.bpe import BPETokenizer
 from tests.untrained import annotated_leads, untrained_run
 
@@ -83,28 +78,3 @@ def test_beats_are_named_where_they_are(tiny_database: Path, tokenizer: BPEToken
     known = database.annotations(RECORD)
     assert known is not None
     assert np.array_equal(annotate(run, database, RECORD).found.sample, known.sample)
-
-
-def test_what_the_model_writes_follows_the_recording(
-    tiny_database: Path, tokenizer: BPETokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Were the model to write what the recording continues with, the recording would be drawn."""
-    writer = load_writer(untrained_run(tmp_path / "run", tokenizer))
-    whole = prompt_of_record(writer, open_database(tiny_database), RECORD, None, 10**6)
-    tokens, end = whole.tokens, whole.tokens.num_tokens - 150
-    known = Tokens(**{name: value[:end] for name, value in vars(tokens).items()})
-    prompt = replace(whole, tokens=known)
-    monkeypatch.setattr(continuation, "generate", lambda *_, **__: tokens.codes[end : end + 100])
-    entry = continuation.continue_recording(writer, prompt, 100, Sampling())
-    seam = round((entry["start_s"] + len(entry["prompt_mv"]) / entry["rate_hz"]) * entry["rate_hz"])
-    assert seam <= tokens.sample[end] <= seam + entry["rate_hz"] / 100
-    real = whole.signal_mv(seam, seam + len(entry["generated_mv"]))
-    assert np.corrcoef(real, entry["generated_mv"])[0, 1] > 0.9
-
-
-def test_a_causal_model_continues_a_recording(tiny_database: Path, tokenizer: BPETokenizer, tmp_path: Path) -> None:
-    run = untrained_run(tmp_path / "run", tokenizer)
-    assert main(["generate", str(run), "--record", str(tiny_database / RECORD), "--num-tokens", "5"]) == 0
-    entry = json.loads((run / "generation.json").read_text())[0]
-    assert entry["num_tokens"] == 5 and len(entry["generated_mv"]) >= 5 * entry["rate_hz"] / 100
-    assert (run / "continuation.svg").read_text().startswith("<svg")

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.report import numbers, page, svg_strip
-from heartlm.report.continuation import continuation_drawings
 from heartlm.report.line_chart import MAX_POINTS, Series, line_chart, spread, thinned
 from heartlm.report.numbers import Score
 from heartlm.report.scores import confusion_rows, patient_rows
@@ -122,7 +121,6 @@ def test_a_gap_in_the_signal_is_a_gap_in_the_trace():
 @pytest.mark.parametrize(("signal", "rate_hz"), [([], 250.0), ([1.0], 0.0), ([math.nan], 250.0)])
 def test_a_strip_without_samples_or_rate_is_none(signal: list[float], rate_hz: float):
     assert page.strip_of({"signal_mv": signal, "rate_hz": rate_hz})["drawing"] is None
-    assert (continuation_drawings({"prompt_mv": signal, "rate_hz": rate_hz}) == []) == (not signal or not rate_hz)
 
 
 def test_patients_with_most_wrong_beats_come_first():

@@ -1,6 +1,6 @@
 """`heartlm demo`: run all commands on a simulated database.
 
-simulate ─► verify ─► tokenize ─► pretrain ─► finetune (twice) ─► evaluate ─► predict, generate ─► report
+simulate ─► verify ─► tokenize ─► pretrain ─► finetune (twice) ─► evaluate ─► predict ─► report
 simulate a day ─► analyze, with the models that come with heartlm ─► page
 """
 
@@ -121,10 +121,6 @@ def steps(options: DemoOptions) -> Iterator[tuple[str, str]]:
     )
     record = _test_record(options.out / "data")
     yield "Annotate a recording of the test split", f"predict {out}/beats {out}/data/{record} {last} --out {out}"
-    yield (
-        "Let the foundation model write on where recordings were cut",
-        f"generate {out}/beats --num-tokens 8 --temperature 0.7 --top-p 0.9 {seed}",
-    )
     yield "Write the report", f"report {out}/beats --out {out}/report.html"
     day = f"--patients 1 --minutes {60 * options.hours:g} --name day"
     yield f"Simulate {options.hours:g} hours of one patient", f"data simulate {out}/day {day} {seed}"

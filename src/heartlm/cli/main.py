@@ -36,7 +36,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "embed": ("heartlm.cli.embed", "write a model's hidden states as vectors of beats or windows"),
     "predict": ("heartlm.cli.predict", "annotate one recording"),
     "compare": ("heartlm.cli.compare", "compare two annotation files beat by beat and episode by episode"),
-    "generate": ("heartlm.cli.generate", "continue a recording and draw the result"),
     "report": ("heartlm.cli.report", "write one self-contained HTML page about a run"),
     "trace": ("heartlm.cli.trace", "show where the time of each training step went"),
     "campaign": ("heartlm.cli.campaign", "run many dependent experiments, on SLURM or on this machine"),

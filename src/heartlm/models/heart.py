@@ -1,6 +1,6 @@
 """The heart language model: facet embeddings, the trunk, and its heads.
 
-    codes [B, T, F] ─► embedding ─► trunk ─► hidden [B, T, D] ─► facet logits (pretraining, generation)
+    codes [B, T, F] ─► embedding ─► trunk ─► hidden [B, T, D] ─► facet logits (pretraining)
                                                              └─► class logits for each token, or for the window
 
 Facets of a token are predicted in order: the input of the head of facet f is the hidden state plus the embeddings of

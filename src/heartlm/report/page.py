@@ -18,7 +18,6 @@ from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.errors import HeartlmError, needs
 from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
-from heartlm.report.continuation import continuation_drawings
 from heartlm.report.numbers import Score, clock, count, decimal, duration, percent, rates
 from heartlm.report.scores import (
     BY_WINDOW,
@@ -103,9 +102,6 @@ def context(folder: RunFolder) -> dict[str, Any]:
         "facts": training_charts.training_facts(folder),
         "figures": training_charts.training_figures(folder),
         "score_sets": [_score_set(each) for each in folder.score_sets],
-        "continuations": [
-            {"place": _place(each), "drawings": continuation_drawings(each)} for each in folder.generation
-        ],
         "environment": [(key, plain(value)) for key, value in folder.environment.items()],
         "commands": commands(folder),
         "config": folder.config_file.read_text(errors="replace") if folder.config_file.is_file() else "",
