@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from heartlm.distributed.allreduce import SIZES_BYTES, AllReduceFit, fit_points, measure_all_reduce
 from heartlm.errors import HeartlmError
-from heartlm.kernels.shared_sum import shared_sum
 
 
 @given(st.floats(0, 1e-2), st.floats(1e6, 1e12))
@@ -47,7 +46,7 @@ def test_it_is_kept_as_json(tmp_path: Path):
 
 def test_two_ranks_of_this_machine():
     fit = measure_all_reduce(2, device="cpu", sizes_bytes=(1024, 65536, 1 << 20), rounds=3)
-    assert (fit.world_size, fit.backend) == (2, "shared memory" if shared_sum() else "gloo")
+    assert (fit.world_size, fit.backend) == (2, "shared memory")
     assert [size for size, _ in fit.points] == [1024, 65536, 1 << 20]
     assert all(taken_s > 0 for _, taken_s in fit.points)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heartlm.kernels import fixed_point
-from heartlm.kernels.library import using, variants
+from heartlm.kernels.library import kernel, variants
 from tests.kernel_references import add_reference, move_reference, read_reference
 
 UNIT = 2.0**48
@@ -19,8 +18,8 @@ def test_numbers_are_added_and_read_as_numpy_does_it(variant: str) -> None:
     numbers[:4] = 0.5 / UNIT, 1.5 / UNIT, -2.5 / UNIT, 0.0  # ties go to the even number
     total = draws.integers(-(2**40), 2**40, 1003)
     expected = total.copy()
-    with using(variant):
-        add, read, move = fixed_point.adding(), fixed_point.reading(), fixed_point.moving()
+    names = "add_in_fixed_point", "from_fixed_point", "moved_by_fixed_point"
+    add, read, move = (kernel(name, variant) for name in names)
     for factor in (UNIT, 0.3 * UNIT):
         for more in (True, False):
             assert add_reference(numbers, factor, 2.0**62, more, expected) == 0
@@ -39,8 +38,7 @@ def test_numbers_are_added_and_read_as_numpy_does_it(variant: str) -> None:
 @pytest.mark.parametrize("variant", variants())
 def test_what_is_no_number_or_too_large_is_counted(variant: str) -> None:
     numbers = np.array([1.0, np.nan, -np.inf, 2.0**20, -(2.0**14), 0.0, 3.0])
-    with using(variant):
-        add, total = fixed_point.adding(), np.zeros(7, np.int64)
+    add, total = kernel("add_in_fixed_point", variant), np.zeros(7, np.int64)
     given = numbers.ctypes.data, len(numbers), UNIT, 2.0**14 * UNIT, False, total.ctypes.data
     assert add(*given) == 4
     assert add_reference(numbers, UNIT, 2.0**14 * UNIT, False, np.zeros(7, np.int64)) == 4

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,16 @@ from hypothesis import strategies as st
 import heartlm.kernels
 from heartlm.errors import HeartlmError
 from heartlm.kernels.gather import gather_codes, gather_windows
-from heartlm.kernels.library import VARIANTS, _check_sources, chosen_variant, kernel, library, using, variants
+from heartlm.kernels.library import (
+    VARIANTS,
+    _check_sources,
+    chosen_variant,
+    kernel,
+    library,
+    prototypes,
+    using,
+    variants,
+)
 from tests.kernel_references import each_variant, gather_windows_reference
 
 
@@ -45,6 +55,17 @@ def test_a_window_outside_the_corpus_is_not_gathered(variant: str, first: int, l
         gather_windows(corpus, np.array([0, first]), np.array([3, length]), 3)
     with using(variant), pytest.raises(AssertionError, match="window 1 lies outside"):
         gather_codes(corpus[:, None], np.array([0, first]), np.array([3, length]), 3)
+
+
+def test_the_prototypes_are_those_of_the_sources() -> None:
+    package = Path(heartlm.kernels.library.__file__).parent
+    sources = "".join(path.read_text() for path in sorted(package.parent.glob("*/c/*.c")))
+    defined = re.findall(r"^(\w+) HEARTLM\((\w+)\)\(([^{;]*)\) \{", sources, re.MULTILINE)
+    plain = {name: (result, re.sub(r"\s+|\*restrict ", lambda found: found[0][0].strip() or " ", arguments))
+             for result, name, arguments in defined}  # fmt: skip
+    assert prototypes(package / "kernels.h") == {
+        name: (result, [each.strip() for each in arguments.split(",")]) for name, (result, arguments) in plain.items()
+    }
 
 
 SCRIPT = "from heartlm.kernels.library import kernel; print(kernel('gather_windows'), kernel('gather_windows'))"

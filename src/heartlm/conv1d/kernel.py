@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from heartlm.kernels.library import int64, kernel, pointer
+from heartlm.kernels.library import kernel
 
 PASSES = ("conv1d_forward", "conv1d_input_gradient", "conv1d_weight_gradient")
 """The kernels, in the order in which `conv1d_scratch` counts them, and the addresses that each takes:
@@ -64,12 +64,11 @@ def prepared(shape: ConvShape, name: str, num_threads: int, variant: str | None 
         variant: variant of the kernel, by default the fastest.
         relu: whether the forward pass sets negative outputs to zero.
     """
-    arguments = (pointer,) * (7 if name == "conv1d_weight_gradient" else 6)
-    run = kernel(name, *arguments, variant=variant)
-    measure = kernel("conv1d_scratch", pointer, int64, pointer, returns=int64, variant=variant)
+    run = kernel(name, variant, by_address=True)
+    measure = kernel("conv1d_scratch", variant, by_address=True)
     call = (ctypes.c_int64 * 11)(*astuple(shape), relu, num_threads)
     size = 4 * int(measure(call, PASSES.index(name), (ctypes.c_int64 * (2 * shape.kernel_size))()))
-    place = ctypes.cast(call, pointer)  # which holds on to it, and is sooner handed over
+    place = ctypes.cast(call, ctypes.c_void_p)  # which holds on to it, and is sooner handed over
 
     def forward(x: int, weight: int, bias: int, out: int) -> None:  # sooner called than with a list
         if _scratch.size < size:

@@ -26,11 +26,15 @@ from torch import Tensor
 
 from heartlm.distributed.agreement import RankConsensus
 from heartlm.distributed.ranks import Ranks
-from heartlm.kernels.shared_sum import DONE, memory_bytes, shared_sum
+from heartlm.kernels.library import kernel
 
 FOLDER = Path("/dev/shm")
 SLOT_BYTES = 256 << 10
 """Bytes of numbers per round; small enough for the shared memory to stay in cache."""
+
+CACHE_LINE_BYTES = 64
+DONE = 3
+"""The kernel's last stage; at another it waits for a rank that is missing."""
 
 KINDS = {torch.float32: 0, torch.float64: 1, torch.int64: 2}
 """Kernel arguments for the supported dtypes."""
@@ -58,8 +62,9 @@ class SharedSum:
     """
 
     def __init__(self, file: Path, rank: int, num_ranks: int, timeout_s: float, slot_bytes: int = SLOT_BYTES) -> None:
-        self._kernel, self.rank, self.num_ranks, self.timeout_s = shared_sum(), rank, num_ranks, timeout_s
-        num_bytes, self._slot_bytes = memory_bytes(num_ranks, slot_bytes), slot_bytes
+        self._kernel = kernel("shared_sum", by_address=True)
+        self.rank, self.num_ranks, self.timeout_s, self._slot_bytes = rank, num_ranks, timeout_s, slot_bytes
+        num_bytes = num_ranks * CACHE_LINE_BYTES + 2 * num_ranks * slot_bytes
         self._file = file.open("r+b", buffering=0)
         os.posix_fallocate(self._file.fileno(), 0, num_bytes)  # allocated now, since a missing page later raises SIGBUS
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, rank)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
-from heartlm.kernels import fixed_point as kernels
+from heartlm.kernels.library import kernel
 
 FRACTION_BITS = 48
 _UNIT = 2.0**FRACTION_BITS
@@ -33,7 +33,7 @@ class FixedPoint:
 
     def double(self) -> Tensor:
         """Return the numbers as float64 `[n]`."""
-        read, scale = kernels.reading(), (1 / _UNIT, self.factor)
+        read, scale = kernel("from_fixed_point", by_address=True), (1 / _UNIT, self.factor)
         out = torch.empty(self.whole.shape, dtype=torch.float64)
         read(self.whole.data_ptr(), self.whole.numel(), *scale, out.data_ptr())
         return out
@@ -41,7 +41,7 @@ class FixedPoint:
     def added_to(self, vector: Tensor) -> Tensor:
         """Return `vector` (float32 `[n]`, contiguous) plus the numbers, added in double precision; float32 `[n]`."""
         assert vector.dtype is torch.float32 and vector.is_contiguous() and vector.numel() == self.whole.numel()
-        move, scale = kernels.moving(), (1 / _UNIT, self.factor)
+        move, scale = kernel("moved_by_fixed_point", by_address=True), (1 / _UNIT, self.factor)
         out = torch.empty_like(vector)
         move(vector.data_ptr(), self.whole.data_ptr(), vector.numel(), *scale, out.data_ptr())
         return out
@@ -59,7 +59,8 @@ class FixedPointSum:
 
     def __init__(self, num: int) -> None:
         self.whole = torch.zeros(num, dtype=torch.int64)
-        self._array, self._address, self._add = self.whole.numpy(), self.whole.data_ptr(), kernels.adding()
+        self._array, self._address = self.whole.numpy(), self.whole.data_ptr()
+        self._add = kernel("add_in_fixed_point", by_address=True)
 
     def fill(self, begin: int, end: int, parts: Sequence[tuple[Tensor, float]]) -> None:
         """Replace the sums from `begin` to `end`.

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import float32, float32s, float64, float64s, int64, int64s, kernel, uint16s
+from heartlm.kernels.library import kernel
 from heartlm.kernels.waveform import SPARE
 
 Floats = NDArray[np.float32]
@@ -43,7 +43,6 @@ def amplitude_levels(
     Returns:
         levels uint16 `[num_points]`, the sample nearest to each int64, and the amplitude it was divided by, float32.
     """
-    run = kernel("amplitude_levels", *_ARGUMENTS)
     second, num_samples = round(GRID_HZ), len(signal)
     num_points = math.ceil(num_samples * GRID_HZ / rate_hz)
     codes, sample = np.empty(num_points, np.uint16), np.empty(num_points, np.int64)
@@ -51,18 +50,10 @@ def amplitude_levels(
     signal = np.ascontiguousarray(signal, np.float32)
     stretches = np.empty((2, math.ceil(rate_hz) + len(weights) + SPARE), np.float32)
     ranges, ordered = np.empty(num_points // second + 1), np.empty(SCALE_SECONDS)
-    run(
+    kernel("amplitude_levels")(
         *(signal, num_samples, weights, len(weights)),
         *(rate_hz / GRID_HZ, second, KEEP, SCALE_SECONDS),
         *(FIRST_SCALE_MV, LEAST_SCALE_MV, LIMIT, STEP, NUM_LEVELS, num_points),
         *(*stretches, ranges, ordered, codes, sample, scale),
     )
     return codes, sample, scale
-
-
-_ARGUMENTS = (
-    *(float32s, int64, float64s, int64),
-    *(float64, int64, float64, int64),
-    *(float32, float32, float32, float32, int64, int64),
-    *(float32s, float32s, float64s, float64s, uint16s, int64s, float32s),
-)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import int32, int32s, int64, kernel, uint16s
+from heartlm.kernels.library import kernel
 
 Symbols = NDArray[np.uint16]
 
@@ -32,10 +32,8 @@ def merge_pair(symbols: Symbols, left: int, right: int, merged: int) -> tuple[Sy
         The symbols left, which lie where the old ones did, and for each replaced pair what then stands before it and
         what stood behind it before anything further was replaced, `BREAK` at the ends.
     """
-    arguments = (uint16s, int64, int32, int32, int32, uint16s, uint16s)
-    replace = kernel("bpe_merge_pair", *arguments, returns=int64)
     before, after = np.empty((2, len(symbols) // 2), np.uint16)
-    found = replace(symbols, len(symbols), left, right, merged, before, after)
+    found = kernel("bpe_merge_pair")(symbols, len(symbols), left, right, merged, before, after)
     return symbols[: len(symbols) - found], before[:found], after[:found]
 
 
@@ -80,8 +78,6 @@ def encode_runs(symbols: Symbols, trie: Trie, every: int) -> Symbols:
         The codes, `[num_runs]`.
     """
     assert every > 0 and (not len(symbols) or int(symbols.max()) < trie.next.shape[1]), "a symbol without a code"
-    arguments = (uint16s, int64, int64, int32s, int64, int32, uint16s)
-    encode = kernel("bpe_encode", *arguments, returns=int64)
     codes = np.empty(len(symbols), np.uint16)
-    num_runs = encode(symbols, len(symbols), every, trie.next, trie.next.shape[1], trie.num_codes, codes)
+    num_runs = kernel("bpe_encode")(symbols, len(symbols), every, trie.next, trie.next.shape[1], trie.num_codes, codes)
     return codes[:num_runs]

@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import float32s, int64, int64s, kernel, pointer, uint8s
+from heartlm.kernels.library import kernel
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -77,36 +77,14 @@ class Settings:
 class DetectorPlan(ctypes.Structure):
     """The settings in samples at one rate, as `struct plan` of c/detect.h, which says what each means."""
 
-    factor: int
-    even_taps: int
-    odd_taps: int
-    smooth_taps: int
-    fine_taps: int
-    reach: int
-    refractory: int
-    window: int
-    looks_ahead: int
-    apart: int
-    warm_up: int
-    shape: int
-    new_places: int
-    num_candidates: int
-    threshold: float
-    search_gap: float
-    search_threshold: float
-    floor: float
-    decay: float
-    height_weight: float
-    rr_weight: float
-    rr_start: float
-    rr_low: float
-    rr_high: float
-    rr_pause: float
-    doubt: float
-    same_shape: float
-    shape_weight: float
-
-    _fields_ = [(name, ctypes.c_int64 if kind == "int" else ctypes.c_double) for name, kind in __annotations__.items()]
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("factor", "even_taps", "odd_taps", "smooth_taps", "fine_taps", "reach")),
+        *((name, ctypes.c_int64) for name in ("refractory", "window", "looks_ahead", "apart", "warm_up", "shape")),
+        *((name, ctypes.c_int64) for name in ("new_places", "num_candidates")),
+        *((name, ctypes.c_double) for name in ("threshold", "search_gap", "search_threshold", "floor", "decay")),
+        *((name, ctypes.c_double) for name in ("height_weight", "rr_weight", "rr_start", "rr_low", "rr_high")),
+        *((name, ctypes.c_double) for name in ("rr_pause", "doubt", "same_shape", "shape_weight")),
+    ]
 
     @property
     def delay(self) -> int:
@@ -211,14 +189,12 @@ class Detector:
     """
 
     def __init__(self, rate_hz: float, settings: Settings) -> None:
-        num_bytes = kernel("detect_bytes", pointer, returns=int64)
-        begin = kernel("detect_begin", pointer, uint8s)
-        kinds = pointer, uint8s, float32s, float32s, int64, int64, int64s
-        self._push = kernel("detect_push", *kinds, returns=int64)
+        num_bytes = kernel("detect_bytes")
+        self._push = kernel("detect_push")
         self._plan, filters = plan_detector(rate_hz, settings)
         self._taps = np.concatenate([filters.even, filters.odd, filters.smooth, filters.fine])
         self._state = np.zeros(num_bytes(ctypes.addressof(self._plan)), np.uint8)
-        begin(ctypes.addressof(self._plan), self._state)
+        kernel("detect_begin")(ctypes.addressof(self._plan), self._state.ctypes.data)
 
     def push(self, samples: Floats, ends: bool = False) -> Positions:
         """Take in `samples`; return the beats that are certain now, positions from the first sample on, ascending.
@@ -228,5 +204,5 @@ class Detector:
         samples = np.ascontiguousarray(samples, np.float32)
         beats = np.empty(len(samples) // (self._plan.refractory * self._plan.factor) + 256, np.int64)
         plan = ctypes.addressof(self._plan)
-        found = self._push(plan, self._state, self._taps, samples, len(samples), ends, beats)
+        found = self._push(plan, self._state.ctypes.data, self._taps, samples, len(samples), ends, beats)
         return beats[:found].copy()

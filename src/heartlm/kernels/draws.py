@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import bools, float64, float64s, int64, int64s, kernel, uint64s
+from heartlm.kernels.library import kernel
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,8 @@ class Stream:
 
 def draws(stream: Stream, first: int, num: int) -> NDArray[np.uint64]:
     """Draws `first` to `first + num`; uint64 `[num]`."""
-    draw = kernel("draws", *(int64,) * 5, uint64s)
     out = np.empty(num, np.uint64)
-    draw(stream.seed, stream.use, stream.step, first, num, out)
+    kernel("draws")(stream.seed, stream.use, stream.step, first, num, out)
     return out
 
 
@@ -44,9 +43,8 @@ def uniform(drawn: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 def draws_below(share: float, stream: Stream, first: int, num: int) -> NDArray[np.bool_]:
     """Which of draws `first` to `first + num`, as numbers from 0 to 1, are below `share`; bool `[num]`."""
-    compare = kernel("draws_below", *(int64,) * 5, float64, bools)
     out = np.empty(num, np.bool_)
-    compare(stream.seed, stream.use, stream.step, first, num, share, out)
+    kernel("draws_below")(stream.seed, stream.use, stream.step, first, num, share, out)
     return out
 
 
@@ -91,11 +89,9 @@ def hide_spans(
         Which are hidden, bool `[B, width]`; how many in each window, int64 `[B]`.
     """
     of = first_window + len(length) if batch_size is None else batch_size
-    kinds = *(int64,) * 5, int64s, int64, int64, float64, int64, bools, int64s
-    hide = kernel("hide_spans", *kinds)
     hidden, num_hidden = np.empty((len(length), width), np.bool_), np.empty(len(length), np.int64)
     place = stream.seed, stream.use, stream.step, first_window, of
-    hide(*place, length, len(length), width, spans.begin, spans.longest, hidden, num_hidden)
+    kernel("hide_spans")(*place, length, len(length), width, spans.begin, spans.longest, hidden, num_hidden)
     return hidden, num_hidden
 
 
@@ -130,9 +126,7 @@ def draw_windows(
     Returns:
         First token and valid tokens of each window, int64 `[num_windows]`.
     """
-    kinds = *(int64,) * 6, float64s, int64s, int64s, int64, int64, int64s, int64s
-    draw = kernel("draw_windows", *kinds)
     first, length = np.empty(num_windows, np.int64), np.empty(num_windows, np.int64)
     place = stream.seed, stream.use, stream.step, first_window, batch_size, num_windows
-    draw(*place, rows.reach, rows.first, rows.num_tokens, len(rows.first), width, first, length)
+    kernel("draw_windows")(*place, rows.reach, rows.first, rows.num_tokens, len(rows.first), width, first, length)
     return first, length

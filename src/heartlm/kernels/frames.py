@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import float32, float32s, int64, int64s, kernel
+from heartlm.kernels.library import kernel
 
 
 def frame_samples(text: bytes, most_leads: int, limit: float) -> tuple[NDArray[np.float32], int] | None:
@@ -22,10 +20,8 @@ def frame_samples(text: bytes, most_leads: int, limit: float) -> tuple[NDArray[n
         float32 `[num_leads, num_samples]`, NaN for null and beyond the limit, and the length of the list in bytes; None
         where it is something else, or is written in an unusual way: `json` knows.
     """
-    kinds = ctypes.c_char_p, int64, int64, float32, float32s, int64s
-    run = kernel("frame_samples", *kinds, returns=int64)
     out, sizes = np.empty(len(text) // 2 + 1, np.float32), np.empty(2, np.int64)
-    length = run(text, len(text), most_leads, limit, out, sizes)
+    length = kernel("frame_samples")(text, len(text), most_leads, limit, out, sizes)
     if length < 0:
         return None
     num_leads, num_samples = sizes.tolist()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import int64, int64s, kernel, pointer, uint16s
+from heartlm.kernels.library import kernel
 
 
 def gather_windows(
@@ -32,10 +32,8 @@ def gather_windows(
     shape = (len(first), width, *corpus.shape[1:])
     out = np.empty(shape, corpus.dtype) if out is None else out
     assert out.shape == shape and out.dtype == corpus.dtype and corpus.flags.c_contiguous and out.flags.c_contiguous
-    kinds = pointer, int64, int64s, int64s, int64, int64, int64, pointer
-    copy = kernel("gather_windows", *kinds, returns=int64)
     tokens = corpus.ctypes.data, len(corpus)
-    copied = copy(*tokens, first, length, len(first), width, corpus.strides[0], out.ctypes.data)
+    copied = kernel("gather_windows")(*tokens, first, length, len(first), width, corpus.strides[0], out.ctypes.data)
     assert copied == len(first), f"window {copied} lies outside the corpus"
     return out
 
@@ -51,8 +49,6 @@ def gather_codes(
     shape = len(first), width, codes.shape[1]
     out = np.empty(shape, np.int64) if out is None else out
     assert out.shape == shape
-    kinds = uint16s, int64, int64s, int64s, int64, int64, int64, int64s
-    copy = kernel("gather_codes", *kinds, returns=int64)
-    copied = copy(codes, len(codes), first, length, len(first), width, shape[2], out)
+    copied = kernel("gather_codes")(codes, len(codes), first, length, len(first), width, shape[2], out)
     assert copied == len(first), f"window {copied} lies outside the corpus"
     return out

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,30 +28,22 @@ VARIANTS: tuple[str, ...] = ("portable", "avx2", "avx512")
 
 _NAME = "libheartlm_kernels.so"
 
-int32, int64, float32, float64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_double
-pointer = ctypes.c_void_p
 
+class _Array:
+    """The type of an argument that is None, an address, or a contiguous array of `kind`, passed as its address."""
 
-class _Arrays:
-    """The type of an argument that is None or a contiguous array of one type, passed as its address."""
+    def __init__(self, kind: np.dtype[Any]) -> None:
+        self._kinds = (kind, np.dtype(np.bool_)) if kind == np.uint8 else (kind,)
 
-    def __init__(self, kind: type[np.generic]) -> None:
-        self._kind = np.dtype(kind)
-
-    def from_param(self, array: NDArray[Any] | None) -> Any:
-        if array is None:
-            return None
-        assert array.dtype == self._kind and array.flags.c_contiguous, (
-            f"{array.dtype} {array.shape} given to a kernel of {self._kind}"
+    def from_param(self, array: NDArray[Any] | int | bytes | None) -> Any:
+        if not isinstance(array, np.ndarray):
+            return ctypes.c_void_p.from_param(array)
+        assert array.dtype in self._kinds and array.flags.c_contiguous, (
+            f"{array.dtype} {array.shape} given to a kernel of {self._kinds[0]}"
         )
         if array.flags.writeable and array.size:
             return ctypes.byref(ctypes.c_char.from_buffer(array.data))  # a quarter of the time of the other
         return ctypes.c_void_p(array.ctypes.data)
-
-
-bools, uint8s, int8s, uint16s = _Arrays(np.bool_), _Arrays(np.uint8), _Arrays(np.int8), _Arrays(np.uint16)
-int32s, int64s, uint64s = _Arrays(np.int32), _Arrays(np.int64), _Arrays(np.uint64)
-float32s, float64s = _Arrays(np.float32), _Arrays(np.float64)
 
 
 @functools.cache
@@ -122,18 +115,36 @@ def using(variant: str) -> Iterator[None]:
 
 
 @functools.cache
-def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None = None) -> Any:
-    """Return the function `name` of the library.
+def kernel(name: str, variant: str | None = None, by_address: bool = False) -> Any:
+    """Return the function `name` of the library, with the types of kernels.h.
 
     Args:
         name: without the suffix of the variant.
-        arguments: ctypes types of its arguments; `float32s` and so on for arrays, `pointer` for other addresses.
-        returns: ctypes type of its result.
         variant: one of `variants()`; by default that of `using`, or `chosen_variant()`.
+        by_address: whether arrays are given by their addresses alone, which is faster than checking them.
 
     Raises:
         HeartlmError: there is no library, or `HEARTLM_KERNELS` names a variant that this machine cannot run.
     """
     function = getattr(library(), f"{name}_{variant or _in_use or chosen_variant()}")
-    function.argtypes, function.restype = list(arguments), returns
+    result, arguments = prototypes(Path(__file__).with_name("kernels.h"))[name]
+    function.argtypes = [_type_of(argument, by_address) for argument in arguments]
+    function.restype = None if result == "void" else _type_of(result)
     return function
+
+
+@functools.cache
+def prototypes(file: Path) -> dict[str, tuple[str, list[str]]]:
+    """Return the type of the result and the declared arguments of each function in a file of C prototypes."""
+    found = re.findall(r"^(\w+) (\w+)\(([^)]*)\);", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return {name: (result, re.split(r",\s*", arguments)) for result, name, arguments in found}
+
+
+def _type_of(declared: str, by_address: bool = False) -> Any:
+    """Return the ctypes type of an argument such as `const float *signal` or `int64_t num_samples`."""
+    kind = declared.removeprefix("const ").split()[0].removesuffix("_t")
+    if "*" not in declared:
+        return getattr(ctypes, f"c_{kind}")
+    if by_address or kind not in ("float", "double", "int8", "uint8", "uint16", "int32", "int64", "uint64"):
+        return ctypes.c_void_p
+    return _Array(np.dtype("single" if kind == "float" else kind))

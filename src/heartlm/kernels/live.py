@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import float32s, int64, int64s, kernel, pointer, uint16s
+from heartlm.kernels.library import kernel
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -34,8 +34,11 @@ class _Trunk(ctypes.Structure):
     """`struct trunk` of c/live_beats.c, which says what each is."""
 
     _fields_ = [
-        *((name, int64) for name in ("facets", "width", "depth", "heads", "head_width", "feed", "kept", "classes")),
-        *((name, pointer) for name in ("table", "blocks", "norm", "head", "bias", "frequency")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("facets", "width", "depth", "heads", "head_width", "feed", "kept", "classes")
+        ),
+        *((name, ctypes.c_void_p) for name in ("table", "blocks", "norm", "head", "bias", "frequency")),
     ]
 
 
@@ -43,9 +46,9 @@ class _Network(ctypes.Structure):
     """`struct network` of c/live_windows.c."""
 
     _fields_ = [
-        *((name, int64) for name in ("length", "bands", "hidden", "classes", "num_waves", "num_lines")),
-        *((name, int64 * _LAYERS) for name in ("inner", "outer", "kernel", "stride")),
-        *((name, pointer) for name in ("volts", "fourier", "layers", "dense")),
+        *((name, ctypes.c_int64) for name in ("length", "bands", "hidden", "classes", "num_waves", "num_lines")),
+        *((name, ctypes.c_int64 * _LAYERS) for name in ("inner", "outer", "kernel", "stride")),
+        *((name, ctypes.c_void_p) for name in ("volts", "fourier", "layers", "dense")),
         *((name, ctypes.c_double) for name in ("small", "least")),
     ]
 
@@ -79,9 +82,8 @@ class BeatsKernel:
         self._arrays = [np.ascontiguousarray(each) for each in (table, flat, norm, packed(head), bias, frequency)]
         self._trunk = _Trunk(*sizes, *(each.ctypes.data for each in self._arrays))
         self._num_classes = sizes[-1]
-        size = kernel("live_beats_scratch", pointer, returns=int64, variant=variant)
-        kinds = pointer, int64s, int64s, int64s, int64, float32s, float32s
-        self._run = kernel("live_beats", *kinds, variant=variant)
+        size = kernel("live_beats_scratch", variant)
+        self._run = kernel("live_beats", variant)
         self._scratch = np.empty(size(ctypes.addressof(self._trunk)), np.float32)
 
     def judge(self, codes: NDArray[np.int64], position: NDArray[np.int64], caches: NDArray[np.int64]) -> Floats:
@@ -127,7 +129,7 @@ class WindowsKernel:
         self.length, bands, _, self._num_classes = sizes
         layers = [*waves, *lines]
         shapes = ([own.shape[axis] for own, _, _ in layers] for axis in (1, 0, 2))
-        tables = [(int64 * _LAYERS)(*each) for each in (*shapes, [stride for _, _, stride in layers])]
+        tables = [(ctypes.c_int64 * _LAYERS)(*each) for each in (*shapes, [stride for _, _, stride in layers])]
         flat = [part for own, bias, _ in layers for part in (packed(own.swapaxes(1, 2).reshape(len(own), -1)), bias)]
         angle = 2 * np.pi * np.arange(1, bands + 1)[:, None] * np.arange(self.length) / self.length
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.length) / self.length)
@@ -138,8 +140,8 @@ class WindowsKernel:
         ]
         addresses = (each.ctypes.data for each in self._arrays)
         self._network = _Network(*sizes, len(waves), len(lines), *tables, *addresses, small, least)
-        size = kernel("live_windows_scratch", pointer, returns=int64, variant=variant)
-        self._run = kernel("live_windows", pointer, uint16s, int64, float32s, float32s, variant=variant)
+        size = kernel("live_windows_scratch", variant)
+        self._run = kernel("live_windows", variant)
         self._scratch = np.empty(size(ctypes.addressof(self._network)), np.float32)
 
     def judge(self, codes: NDArray[np.uint16]) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.detect import Settings, plan_detector
-from heartlm.kernels.library import float32s, float64s, int64, int64s, kernel, pointer, uint8s, uint16s
+from heartlm.kernels.library import kernel
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -31,9 +31,9 @@ class _Seconds(ctypes.Structure):
     """`struct seconds` of c/live_seconds.c."""
 
     _fields_ = [
-        *((name, pointer) for name in ("plan", "taps")),
-        *((name, int64) for name in _COUNTS),
-        *((name, pointer) for name in _TABLES),
+        *((name, ctypes.c_void_p) for name in ("plan", "taps")),
+        *((name, ctypes.c_int64) for name in _COUNTS),
+        *((name, ctypes.c_void_p) for name in _TABLES),
         *((name, ctypes.c_double) for name in _NUMBERS),
     ]
 
@@ -87,10 +87,8 @@ class SecondsKernel:
         self._taps = np.concatenate([filters.even, filters.odd, filters.smooth, filters.fine])
         self._tables = [np.ascontiguousarray(tables[name], np.float64) for name in _TABLES[:-1]]
         self._tables.append(np.ascontiguousarray(tables["levels"], np.float32))
-        num_bytes = kernel("detect_bytes", pointer, returns=int64, variant=variant)
-        size = kernel("live_seconds_bytes", pointer, returns=int64, variant=variant)
-        kinds = *(pointer, int64s, int64s, int64s, int64, int64, uint16s, uint8s), *(float64s,) * 2, int64s, int64
-        run = kernel("live_seconds", *kinds, int64s, int64s, float32s, float32s, int64, returns=int64, variant=variant)
+        num_bytes = kernel("detect_bytes", variant)
+        size = kernel("live_seconds_bytes", variant)
         lengths = zip(("num_points", "num_weights", "num_grid_weights", "", "num_levels"), self._tables, strict=True)
         counts = counts | {name: len(each) for name, each in lengths}
         counts["detector_bytes"] = num_bytes(ctypes.addressof(self._plan))
@@ -100,7 +98,7 @@ class SecondsKernel:
             *(each.ctypes.data for each in self._tables),
             *((numbers | {"rate_hz": rate_hz})[name] for name in _NUMBERS),
         )
-        self._run, self._num_points = run, counts["num_points"]
+        self._run, self._num_points = kernel("live_seconds", variant), counts["num_points"]
         self.num_bytes: int = size(ctypes.addressof(self._seconds))
         third = counts["kept"] + counts["raw_kept"] + counts["num_weights"] + counts["num_grid_weights"] + 256
         self._scratch = np.empty(3 * third, np.float32)

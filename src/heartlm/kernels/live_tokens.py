@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import float32s, float64s, int64, int64s, kernel, pointer, uint8s
+from heartlm.kernels.library import kernel
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -25,9 +25,12 @@ class TokensPlan(ctypes.Structure):
     """`struct tokens` of c/live_tokens.c, which says what each is; parts are first point and number of points."""
 
     _fields_ = [
-        *((name, int64) for name in ("num_points", "look_back", "every", "num_ranges", "long_mean", "longest")),
-        *((name, int64) for name in ("recent", "near", "around", "steady", "fewest_usual", "fewest_ranges")),
-        *((name, int64 * 2) for name in ("qrs", "t", "p", "active")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("num_points", "look_back", "every", "num_ranges", "long_mean", "longest")
+        ),
+        *((name, ctypes.c_int64) for name in ("recent", "near", "around", "steady", "fewest_usual", "fewest_ranges")),
+        *((name, ctypes.c_int64 * 2) for name in ("qrs", "t", "p", "active")),
         *((name, ctypes.c_double) for name in ("shortest_s", "longest_s", "irregular", "sudden", "usual")),
         *((name, ctypes.c_double) for name in ("clip", "least_scale", "faint", "alike", "step_s")),
     ]
@@ -62,9 +65,8 @@ class TokensKernel:
     def __init__(self, plan: TokensPlan) -> None:
         sizes = {"steady": plan.steady, "around": plan.around, "p": plan.p[1]}
         assert all(sizes[name] <= most for name, most in _MOST.items()), "the kernel has no room for these"
-        num_bytes, scratch = (kernel(f"live_tokens_{what}", pointer, returns=int64) for what in ("bytes", "scratch"))
-        kinds = *(pointer, int64s, int64s, float64s, float32s, int64, uint8s), *(float32s, float32s, float64s, float64s)
-        self._run = kernel("live_tokens", *kinds, float32s, float64s, uint8s)
+        num_bytes, scratch = (kernel(f"live_tokens_{what}") for what in ("bytes", "scratch"))
+        self._run = kernel("live_tokens")
         self._plan = plan
         self.num_bytes: int = num_bytes(ctypes.addressof(plan))
         self._scratch = np.empty(scratch(ctypes.addressof(plan)), np.uint8)
@@ -87,7 +89,7 @@ class TokensKernel:
         waves = np.ascontiguousarray(waves)
         assert len(samples) == len(rates_hz) == num and waves.shape == shape.shape
         self._run(
-            *(ctypes.addressof(self._plan), leads, samples, rates_hz, waves, num, self._scratch),
+            *(ctypes.addressof(self._plan), leads, samples, rates_hz, waves, num, self._scratch.ctypes.data),
             *(shape, away, rr, rhythm, morphology, usual_mv, faint),
         )
         return BeatValues(shape, away, rr, rhythm, morphology, usual_mv, faint.view(np.bool_))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import int64, int64s, kernel, uint64s
+from heartlm.kernels.library import kernel
 
 
 def permute(place: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -20,9 +20,8 @@ def permute(place: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> NDA
     """
     assert len(key) in (1, len(place))
     assert not len(place) or (place.min() >= 0 and place.max() < size), "walks from outside never end"
-    walk = kernel("permute", int64s, int64, int64, uint64s, int64, int64s)
     out = np.empty(len(place), np.int64)
-    walk(place, len(place), size, key, int(len(key) > 1), out)
+    kernel("permute")(place, len(place), size, key, int(len(key) > 1), out)
     return out
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import float32s, float64s, int64, kernel, pointer, uint16s
+from heartlm.kernels.library import kernel
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -93,23 +93,16 @@ def residual_codes(vectors: Floats, weight: Floats, codebooks: Codebooks) -> NDA
         uint16 `[num_vectors, num_levels]`.
     """
     num_levels, padded_codes, length = codebooks.centroids.shape
-    quantize = kernel("residual_quantize", *_ARGUMENTS)
     assert padded_codes <= MOST_CODES, "more codes than the kernel holds"
     codes = np.empty((len(vectors), num_levels), np.uint16)
     rest = np.empty((_BATCH, length), np.float32)
     vectors = np.ascontiguousarray(vectors, np.float32)
     assert vectors.shape[1] == codebooks.num_points == len(weight)
-    quantize(
+    kernel("residual_quantize")(
         *(vectors, weight, *vectors.shape),
         *(*codebooks.addresses, num_levels, padded_codes, length, rest, codes),
     )
     return codes
-
-
-_ARGUMENTS = (
-    *(float32s, float32s, int64, int64),
-    *(*(pointer,) * 6, int64, int64, int64, float32s, uint16s),
-)
 
 
 def sums_by_code(vectors: Floats, codes: NDArray[np.uint16], num_codes: int) -> Doubles:
@@ -124,7 +117,6 @@ def sums_by_code(vectors: Floats, codes: NDArray[np.uint16], num_codes: int) -> 
         float64 `[num_codes, num_points]`.
     """
     sums = np.zeros((num_codes, vectors.shape[1]))
-    run = kernel("sums_by_code", float32s, uint16s, int64, int64, float64s)
     vectors, codes = np.ascontiguousarray(vectors, np.float32), np.ascontiguousarray(codes, np.uint16)
-    run(vectors, codes, *vectors.shape, sums)
+    kernel("sums_by_code")(vectors, codes, *vectors.shape, sums)
     return sums

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import float64, float64s, int64, int64s, kernel, pointer, uint16s
+from heartlm.kernels.library import kernel
 
 Doubles = NDArray[np.float64]
 
@@ -65,21 +65,14 @@ def rr_codes(sample: NDArray[np.int64], rate_hz: float, levels: Levels) -> NDArr
     Returns:
         uint16 `[num_beats, num_facets]`: 1 for the first level, 0 where the value is unknown.
     """
-    run = kernel("rr_codes", *_ARGUMENTS)
     sample, num_beats = np.ascontiguousarray(sample, np.int64), len(sample)
     codes = np.empty((num_beats, len(levels.names)), np.uint16)
     rr, total, ordered = np.empty(num_beats + 1), np.empty(num_beats + 1), np.empty(levels.recent)
-    run(
+    kernel("rr_codes")(
         *(sample, num_beats, rate_hz, levels.recent, levels.before, levels.after),
         *(*levels.addresses, len(levels.names), rr, total, ordered, codes),
     )
     return codes
-
-
-_ARGUMENTS = (
-    *(int64s, int64, float64, int64, int64, int64),
-    *(pointer, pointer, pointer, int64, *(float64s,) * 3, uint16s),
-)
 
 
 def level_of(value: Doubles, edges: Doubles) -> NDArray[np.uint16]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import float32s, float64s, int32s, int64, int64s, kernel
+from heartlm.kernels.library import kernel
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -22,10 +22,9 @@ def trailing_median(values: Doubles, width: int) -> Doubles:
         values: float64 `[num_values]`.
         width: at least 1.
     """
-    run = kernel("trailing_median", float64s, int64, int64, float64s, float64s)
     values = np.ascontiguousarray(values, np.float64)
     median, ordered = np.empty_like(values), np.empty(width)
-    run(values, len(values), width, ordered, median)
+    kernel("trailing_median")(values, len(values), width, ordered, median)
     return median
 
 
@@ -40,8 +39,6 @@ def stretch_medians(rows: Floats, first: NDArray[np.int64], last: NDArray[np.int
     Returns:
         float32 `[num_stretches, row_length]`.
     """
-    kinds = float32s, int64, int64s, int64s, int64, int64, int32s, float32s
-    run = kernel("stretch_medians", *kinds)
     assert rows.shape[1] <= _MOST_PLACES, "longer rows than the kernel holds"
     rows, medians = np.ascontiguousarray(rows, np.float32), np.empty((len(first), rows.shape[1]), np.float32)
     if len(first) == 0:
@@ -50,7 +47,7 @@ def stretch_medians(rows: Floats, first: NDArray[np.int64], last: NDArray[np.int
     longest = int((last - np.append(first[:1], first[:-1])).max())
     rows_at_once = min(max(longest, _ROWS_AT_ONCE), int(last[-1] - first[0]))
     columns = np.empty(rows_at_once * rows.shape[1], np.int32)
-    run(rows, rows.shape[1], first, last, len(first), rows_at_once, columns, medians)
+    kernel("stretch_medians")(rows, rows.shape[1], first, last, len(first), rows_at_once, columns, medians)
     return medians
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import float32, float32s, float64s, int32s, int64, int64s, kernel
+from heartlm.kernels.library import kernel
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -32,7 +32,6 @@ def cut_beats(
     Returns:
         the waveforms float32 `[num_beats, num_points]`, what was subtracted and what was divided by `[num_beats]`.
     """
-    run = kernel("cut_beats", *_ARGUMENTS)
     signal, sample = np.ascontiguousarray(signal, np.float32), np.ascontiguousarray(sample, np.int64)
     num_beats, num_points = len(sample), len(offsets)
     shape = np.empty((num_beats, num_points), np.float32)
@@ -42,19 +41,12 @@ def cut_beats(
     stretches, of_beats = np.empty((2, reach), np.float32), np.empty((2, num_beats), np.float32)
     keys, positions = np.empty(num_points, np.int32), np.empty(num_points)
     ranges, ordered = np.empty(num_beats), np.empty(scale_beats)
-    run(
+    kernel("cut_beats")(
         *(signal, len(signal), sample, num_beats, offsets, num_points, weights, len(weights)),
         *(scale_beats, LEAST_SCALE, clip),
         *(*stretches, positions, keys, ranges, ordered, shape, *of_beats),
     )
     return shape, of_beats[0], of_beats[1]
-
-
-_ARGUMENTS = (
-    *(float32s, int64, int64s, int64, float64s, int64, float64s, int64),
-    *(int64, float32, float32),
-    *(float32s, float32s, float64s, int32s, float64s, float64s, *(float32s,) * 3),
-)
 
 
 def smooth(signal: Floats, weights: Doubles) -> Floats:

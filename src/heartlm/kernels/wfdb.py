@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import float64s, int8s, int64, int64s, kernel, pointer, uint8s, uint16s
+from heartlm.kernels.library import kernel
 
 GROUP: dict[str, tuple[int, ...]] = {
     "212": (0, 2, 3),
@@ -74,12 +74,8 @@ def decode(
     assert len(content) >= num_bytes(GROUP[fmt], skip + num_frames * width) and all(
         0 <= column < width for column in columns
     )
-    run = kernel(
-        "wfdb_decode",
-        *(uint8s, int64, int64, int64, int64, int64s, int64, float64s, pointer, int64, uint16s),
-    )
     assert out.strides[1] == out.itemsize or num_frames < 2
-    run(
+    kernel("wfdb_decode")(
         *(content, int(fmt), skip, num_frames, width, np.array(columns, np.int64), len(columns)),
         *(calibration, out.ctypes.data, out.strides[0] // out.itemsize, sums),
     )
@@ -104,12 +100,11 @@ class DecodedAnnotations(NamedTuple):
 
 def decode_annotations(content: bytes) -> DecodedAnnotations | None:
     """Decode an annotation file; None where it ends before its end mark."""
-    run = kernel("wfdb_annotations", pointer, int64, int64s, uint8s, int64s, int64s, int8s, returns=int64)
     num_words = len(content) // 2
     sample, code = np.empty(num_words, np.int64), np.empty(num_words, np.uint8)
     texts, num_texts = np.empty((num_words, 3), np.int64), np.zeros(1, np.int64)
     subtype = np.zeros(num_words, np.int8)
-    found = run(content, num_words, sample, code, texts, num_texts, subtype)
+    found = kernel("wfdb_annotations")(content, num_words, sample, code, texts, num_texts, subtype)
     return (
         None if found < 0 else DecodedAnnotations(sample[:found], code[:found], texts[: num_texts[0]], subtype[:found])
     )

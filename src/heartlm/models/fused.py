@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.kernels.library import float32, float64, int32, int64, kernel, pointer
+from heartlm.kernels.library import kernel
 
 EPSILON = 1e-5
 
@@ -87,24 +87,12 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
 
 
-_PLACES = pointer, int64, pointer, pointer, int64, *[pointer] * 4
-_ATTENTION = *_PLACES, *[int64] * 5, int32, pointer, float64, int32, pointer
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "rms_norm_forward": (pointer, pointer, float32, int64, int64, int32, pointer, pointer),
-    "rms_norm_backward": (pointer, pointer, pointer, pointer, int64, int64, int32, pointer, pointer),
-    "swiglu_forward": (pointer, int64, int64, int32, pointer),
-    "swiglu_backward": (pointer, pointer, int64, int64, int32, pointer),
-    "attention_forward": (*_ATTENTION, *[pointer] * 2),
-    "attention_backward": (*_ATTENTION, *[pointer] * 6),
-}
-
-
 def _by_kernel(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling()
 
 
 def _call(name: str, *arguments: Any) -> None:
-    function = kernel(name, *_SIGNATURES[name])
+    function = kernel(name, by_address=True)
     if isinstance(arguments[0], FakeTensor):  # a dry run needs only the shapes
         return
     function(*(value.data_ptr() if isinstance(value, Tensor) else value for value in arguments))
@@ -210,7 +198,7 @@ def _given(
     assert query.dtype == kv.dtype == angles.dtype == torch.float32, "the kernels read float32"
     batch, tokens, _, heads, width = kv.shape
     keys, values = kv.unbind(2)
-    size = kernel("attention_scratch", int64, int64, returns=int64)
+    size = kernel("attention_scratch")
     threads = torch.get_num_threads()
     scratch = kv.new_empty(threads * size(tokens, width))
     places = query, query.stride(-3), keys, values, kv.stride(1), angles[0], angles[1], first, place
