@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.options import existing, parse
+from heartlm.cli.score_table import aligned
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class PlanOptions:
     Attributes:
         plan: a YAML file with a campaign, machines and the durations of experiments (see examples/).
         out: campaign file to write, with the number of GPUs of each experiment; it must be in the campaign's folder.
-        json: print JSON instead of tables.
+        json: print JSON, with the place and time of each experiment, instead of tables.
     """
 
     plan: Path
@@ -38,28 +40,41 @@ def run(arguments: Sequence[str]) -> int:
 
         return plan_memory.run(arguments[1:])
     options = parse(PlanOptions, arguments, "plan", run, positionals=["plan"])
-    from heartlm.cli.plan_table import plan_lines
-    from heartlm.scaling.plan.allot import plan
-    from heartlm.scaling.plan.plan_file import load_plan, write_campaign
+    from heartlm.scaling.plan_file import load_plan, write_campaign
+    from heartlm.scaling.schedule import Cluster, least_end, naive, plan
 
-    wanted = load_plan(existing(options.plan, "plan's file"))
-    made = plan(
-        wanted.jobs,
-        wanted.cluster,
-        cheapest=wanted.settings.goal == "cheapest",
-        most_node_time=wanted.settings.node_hours,
-        deadline=wanted.settings.deadline_h,
-        whole=wanted.whole,
-    )
+    settings, campaign, jobs = load_plan(existing(options.plan, "plan's file"))
+    cluster = Cluster(settings.nodes, settings.gpus_per_node)
+    made, reference = plan(jobs, cluster, settings.goal == "cheapest"), naive(jobs, cluster)
     if options.out is not None:
-        write_campaign(options.out, wanted.campaign, made.schedule, wanted.cluster)
+        write_campaign(options.out, campaign, made, settings.gpus_per_node)
+    costs = {
+        name: {"end": each.end, "node_time": each.node_time, "gpu_time": each.gpu_time}
+        for name, each in {"plan": made, "naive": reference}.items()
+    }
     if options.json:
-        content: dict[str, object] = {"unit": "hours", "least_end": made.least_end}
-        for name, each in {"plan": made.schedule, "naive": made.naive}.items():
-            content[name] = {**each.totals, "experiments": [vars(placed) for placed in each.placed]}
+        content: dict[str, object] = {"unit": "hours", "least_end": least_end(jobs, cluster)}
+        for name, each in {"plan": made, "naive": reference}.items():
+            content[name] = {**costs[name], "experiments": [vars(placed) for placed in each.placed]}
         print(json.dumps(content, indent=2))
         return 0
-    print("\n".join(plan_lines(wanted, made)))
+    machines = f"{settings.nodes} nodes of {settings.gpus_per_node} GPUs"
+    goal = "costs least" if settings.goal == "cheapest" else "ends soonest"
+    saved = [1 - costs["plan"][cost] / most if most else 0.0 for cost, most in costs["naive"].items()]
+    rows = [
+        ["", "ends after (h)", "node-hours", "GPU-hours"],
+        ["naive: all the GPUs it can have for each", *(f"{cost:.2f}" for cost in costs["naive"].values())],
+        ["this plan", *(f"{cost:.2f}" for cost in costs["plan"].values())],
+        ["saved", *(f"{100 * fraction:.1f} %" for fraction in saved)],
+    ]
+    print(f"{campaign.name}: {len(jobs)} experiments on {machines}, so that the campaign {goal}\n")
+    print("\n".join(aligned(rows)))
+    print(f"  no plan ends before {least_end(jobs, cluster):.2f}")
+    print("  experiments that share a node are taken not to slow each other down: give hours that were measured so\n")
+    widths = {each.name: len(each.gpus) for each in made.placed}
+    counts = Counter((each.stage, widths[each.name]) for each in campaign.experiments)
+    rows = [[stage, str(gpus), str(number)] for (stage, gpus), number in sorted(counts.items())]
+    print("\n".join(aligned([["stage", "GPUs each", "experiments"], *rows])))
     if options.out is not None:
         print(f"\n{options.out}: run it with  heartlm campaign run {options.out}")
     return 0

@@ -4,10 +4,6 @@
     nodes: 4
     gpus_per_node: 4
     goal: soonest                     # or cheapest: least node-hours
-    node_hours: 400                   # a budget; optional
-    deadline_h: 48                    # optional
-    beside: {4: 1.05}                 # by experiments sharing a node: how many times as long each takes; by default 1
-    runs_per_gpu: {4: 1.3}            # runs on each GPU, and how many times as long each takes; optional
     times:                            # of all experiments …
       speedup: {2: 1.6, 4: 1.9}       # over one GPU
       hours_on_one_gpu: 2.5
@@ -34,7 +30,7 @@ from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of,
 from heartlm.cluster.topology import time_limit
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, read_yaml
-from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule
+from heartlm.scaling.schedule import Cluster, PlannedJob, Schedule
 from heartlm.typed import typed
 
 SOURCES = {"hours", "hours_on_one_gpu", "predicted", "measured"}
@@ -62,73 +58,37 @@ class PlanSettings:
     nodes: int
     gpus_per_node: int
     goal: Literal["soonest", "cheapest"] = "soonest"
-    node_hours: float | None = None
-    deadline_h: float | None = None
-    beside: dict[int, float] = field(default_factory=dict)
-    runs_per_gpu: dict[int, float] = field(default_factory=dict)
     times: _Times = field(default_factory=_Times)
     of: dict[str, _Times] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class PlanFile:
-    """A campaign, its machines and times, read from a file.
-
-    Attributes:
-        settings: settings as in the file.
-        campaign: campaign with the experiments.
-        jobs: experiments with their times.
-        cluster: available nodes.
-        whole: jobs and cluster without GPU sharing.
-    """
-
-    settings: PlanSettings
-    campaign: Campaign
-    jobs: list[PlannedJob]
-    cluster: Cluster
-    whole: tuple[list[PlannedJob], Cluster] | None = None
-
-
-def load_plan(path: Path) -> PlanFile:
-    """Read a plan file.
+def load_plan(path: Path) -> tuple[PlanSettings, Campaign, list[PlannedJob]]:
+    """Read a plan file: its settings, its campaign, and the experiments with their times on GPUs that the nodes have.
 
     Raises:
         HeartlmError: the file cannot be read or has an invalid value; the text names the file and the field.
     """
     content = read_yaml(path, "a plan's YAML file")
     try:
-        return _plan_of(content, path)
+        settings = typed(PlanSettings, content)
+        times = {name: own.given() for name, own in {"times": settings.times, **settings.of}.items()}
+        _check_positive({**vars(settings), "campaign": None, **times}, "")
+        folder = path.resolve().parent
+        if isinstance(settings.campaign, str):
+            campaign = load_campaign(folder / settings.campaign)
+        else:
+            campaign = campaign_of(settings.campaign, default_name=path.stem, folder=folder)
+        cluster, jobs = Cluster(settings.nodes, settings.gpus_per_node), list[PlannedJob]()
+        for experiment in campaign.experiments:
+            known = _times(experiment, settings, folder)
+            fitting = {gpus: hours for gpus, hours in known.items() if cluster.fits(gpus)}
+            if not fitting:
+                gpus = ", ".join(map(str, known))
+                raise HeartlmError(f"{experiment.name}: times for {gpus} GPUs found, for what the nodes have expected")
+            jobs.append(PlannedJob(experiment.name, fitting, experiment.needs))
     except HeartlmError as error:
         raise HeartlmError(f"{path}: {error}") from error
-
-
-def _plan_of(value: Any, path: Path) -> PlanFile:
-    content = typed(PlanSettings, value)
-    settings = {name: own.given() for name, own in {"times": content.times, **content.of}.items()}
-    _check_positive({**vars(content), "campaign": None, **settings}, "")
-    folder, cluster = path.resolve().parent, Cluster(content.nodes, content.gpus_per_node)
-    if isinstance(content.campaign, str):
-        campaign = load_campaign(folder / content.campaign)
-    else:
-        campaign = campaign_of(content.campaign, default_name=path.stem, folder=folder)
-    jobs = []
-    for experiment in campaign.experiments:
-        times = _times(experiment, content, folder)
-        if not any(map(cluster.fits, times)):
-            known = ", ".join(map(str, times))
-            raise HeartlmError(f"{experiment.name}: times for {known} GPUs found, for what the nodes have expected")
-        for gpus in times:  # on nodes filled with experiments of the same width
-            if shared := [number for number in content.beside if number <= cluster.gpus_per_node // gpus]:
-                times[gpus] *= content.beside[max(shared)]
-        jobs.append(PlannedJob(experiment.name, times, experiment.needs))
-    if not content.runs_per_gpu:
-        return PlanFile(content, campaign, jobs, cluster)
-    (runs, longer), *more = content.runs_per_gpu.items()
-    if more or runs < 2 or any(1 not in job.times for job in jobs):
-        raise HeartlmError("runs_per_gpu: one number of 2 or more expected, and times on one GPU for all experiments")
-    sharing = [PlannedJob(job.name, {1: job.times[1] * longer}, job.needs) for job in jobs]
-    parts = Cluster(cluster.nodes, cluster.gpus_per_node * runs, runs)
-    return PlanFile(content, campaign, sharing, parts, whole=(jobs, cluster))
+    return settings, campaign, jobs
 
 
 def _check_positive(value: Any, path: str) -> None:
@@ -192,14 +152,14 @@ def _rates(experiment: Experiment, settings: Mapping[str, Any], folder: Path) ->
     return rates
 
 
-def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: Cluster) -> None:
+def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, gpus_per_node: int) -> None:
     """Write the campaign with the topologies of a plan; experiments are in starting order.
 
     Args:
         path: output file; it must be in the campaign's folder, because paths are relative to it.
         campaign: planned campaign.
         schedule: schedule of the plan.
-        cluster: nodes of the plan.
+        gpus_per_node: number of GPUs per node.
 
     Raises:
         HeartlmError: `path` is in another folder or cannot be written.
@@ -216,7 +176,7 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: 
         entry = {"name": experiment.name, "stage": experiment.stage, "run": {"command": run.command, **plain}}
         entry |= {"needs": list(experiment.needs)} if experiment.needs else {}
         # One rank per GPU, or CPU ranks if the experiment has no GPU; the number of CPUs per rank is unchanged.
-        topology, nodes = experiment.topology, max(1, len(own.gpus) // cluster.gpus_per_node)
+        topology, nodes = experiment.topology, max(1, len(own.gpus) // gpus_per_node)
         ranks = len(own.gpus) // nodes
         entry["topology"] = {
             "nodes": nodes,

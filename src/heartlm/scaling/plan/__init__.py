@@ -1,1 +1,0 @@
-"""Plans: assignment of GPUs to the experiments of a campaign."""
