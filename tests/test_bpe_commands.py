@@ -1,4 +1,4 @@
-"""BPE tokens through the commands: tokenised, trained on, scored, continued; options that make no sense refused."""
+"""BPE tokens through the commands: tokenised, trained on, scored; options that make no sense refused."""
 
 from __future__ import annotations
 

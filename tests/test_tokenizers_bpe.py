@@ -210,14 +210,6 @@ def test_a_token_stands_at_its_first_sample_and_ends_at_a_whole_second(
     assert (first // SECOND == (first + length - 1) // SECOND).all()
 
 
-def test_runs_taken_apart_are_the_tokens_of_the_sample_tokenizer(
-    tokenizer: BPETokenizer, lead: Lead, tokens: Tokens
-) -> None:
-    apart, levels = tokenizer.single_levels(tokens, lead.rate_hz, len(lead.signal_mv)), SampleTokenizer().encode(lead)
-    assert np.array_equal(apart.codes, levels.codes) and np.array_equal(apart.scale_mv, levels.scale_mv)
-    assert np.abs(apart.sample - levels.sample).max() <= 1
-
-
 def test_a_beat_labels_the_token_that_begins_nearest_to_it(lead: Lead, tokens: Tokens) -> None:
     beats = lead.annotations
     nearest = np.abs(tokens.sample[:, None] - beats.sample).argmin(axis=0)

@@ -21,8 +21,8 @@ from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
 
 
 @dataclass(frozen=True)
-class RunModel:
-    """A model and its run.
+class FineTuned:
+    """A model with a task head, and its run.
 
     Attributes:
         folder: run folder.
@@ -39,10 +39,6 @@ class RunModel:
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer of the model's input."""
         return load_tokenizer(self.folder.tokenizer)
-
-
-class FineTuned(RunModel):
-    """A model with a task head, and its run."""
 
     @property
     def tokens_are_beats(self) -> bool:

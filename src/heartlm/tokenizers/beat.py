@@ -187,10 +187,6 @@ class BeatTokenizer(Tokenizer):
         waveform: Floats = self._fitted()[0].decode(codes[:, : self.num_levels]) * scale[:, None]
         return waveform
 
-    def decode_rr_s(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
-        """Decode the interval before each beat in seconds, NaN where unknown; float64 `[num_tokens]`."""
-        return self.rr_facets[0].scale.decode(codes[:, self.num_levels + self.num_deviation_levels])
-
     def decode_comparisons(self, codes: NDArray[np.uint16]) -> Floats:
         """Decode the comparisons, float32 `[num_tokens, len(comparisons)]`, NaN where unknown."""
         begin = len(self.facets) - len(self.comparisons)

@@ -158,19 +158,6 @@ class BPETokenizer(Tokenizer):
         """Return the sample tokenizer's codes for `codes` `[num_tokens, 1]`; uint16 `[num_levels]`."""
         return self._fitted().decode(codes[:, 0])
 
-    def single_levels(self, tokens: Tokens, rate_hz: float, num_samples: int) -> Tokens:
-        """Split the runs of a recording into tokens of the sample tokenizer, each at its own sample."""
-        length = self._fitted().length[tokens.codes[:, 0]]
-        since = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-        sample = np.repeat(tokens.sample, length) + np.round(since * rate_hz / GRID_HZ).astype(np.int64)
-        return Tokens(
-            codes=self.decode_levels(tokens.codes)[:, None],
-            sample=np.minimum(sample, num_samples - 1),
-            beat_class=np.repeat(tokens.beat_class, length),
-            rhythm=np.repeat(tokens.rhythm, length),
-            scale_mv=np.repeat(tokens.scale_mv, length),
-        )
-
     def geometry(self) -> list[Floats]:
         """Return shape, mean, slope and length of each run; `[num_codes, 27]`."""
         amplitudes = (dequantize(np.frombuffer(run, np.uint8)) / LIMIT for run in self._fitted().symbols)
