@@ -1,4 +1,4 @@
-"""Find the shapes that torch convolves faster: measure every pass and derive `conv1d/rule.py`.
+"""Find the shapes that torch convolves faster: measure every pass and derive `conv1d/rule.yaml`.
 
     python benchmarks/conv1d_rule.py --threads 1
 
@@ -160,11 +160,12 @@ def told(entries: list[Entry], boxes: dict[str, list[Box]]) -> None:
     """Print the boxes as they stand in the package, and what they leave."""
     found = [sizes(ConvShape(**entry["shape"])) for entry in entries]
     for name, group in boxes.items():
-        print(f'        "{name}": (')
+        print(f"  {name}:")
         for box in group:
-            limits = (f'"{size}": ({low:g}, {high:g})' for size, (low, high) in box.items())
-            print(f"            {{{', '.join(limits)}}},")
-        print("        ),")
+            limits = (
+                f"{size}: [{low:g}, {'.inf' if high == math.inf else f'{high:g}'}]" for size, (low, high) in box.items()
+            )
+            print(f"    - {{{', '.join(limits)}}}")
     for name, group in boxes.items():
         by_torch = [any(inside(each, box) for box in group) for each in found]
         ratios = [entry[name][1] / entry[name][0] for entry in entries]

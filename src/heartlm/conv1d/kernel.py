@@ -70,17 +70,12 @@ def prepared(shape: ConvShape, name: str, num_threads: int, variant: str | None 
     size = 4 * int(measure(call, PASSES.index(name), (ctypes.c_int64 * (2 * shape.kernel_size))()))
     place = ctypes.cast(call, ctypes.c_void_p)  # which holds on to it, and is sooner handed over
 
-    def forward(x: int, weight: int, bias: int, out: int) -> None:  # sooner called than with a list
-        if _scratch.size < size:
-            _scratch.grow(size)
-        run(place, x, weight, bias, out, _scratch.address)
-
-    def gradient(*addresses: int) -> None:
+    def run_pass(*addresses: int) -> None:
         if _scratch.size < size:
             _scratch.grow(size)
         run(place, *addresses, _scratch.address)
 
-    return forward if name == "conv1d_forward" else gradient
+    return run_pass
 
 
 class _Scratch(threading.local):

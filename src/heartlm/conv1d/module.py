@@ -7,11 +7,9 @@ references to the module are unchanged. `Conv1d` works wherever torch's does; to
 support.
 
 `conv1d` calls the kernel by the shortest path that the arguments allow. Plain float32 tensors on a CPU are passed
-directly to the kernel, within an `autograd.Function` if a gradient is needed. A Python operator costs 5 µs more per
-call through torch's dispatcher, and 15 to 40 µs with a registered gradient. Therefore only `torch.compile` and
-`torch.export` use the registered operator `heartlm::conv1d`, in their graphs. Torch computes everything else: other
-types and devices, autocast, forward-mode gradients, `torch.func`, `torch.jit`, tensor subclasses, and shapes for which
-torch is faster by `rule`.
+directly to the kernel, within an `autograd.Function` if a gradient is needed. Torch computes everything else: other
+types and devices, autocast, forward-mode gradients, `torch.func`, graphs of `torch.compile` and `torch.export`, tensor
+subclasses, and shapes for which torch is faster by `rule`.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.conv1d import operator
-from heartlm.conv1d.passes import Plan, forward, gradients, plan, torch_conv1d, torch_gradients
+from heartlm.conv1d.passes import Plan, forward, gradients, plan, torch_gradients
 
 
 class Conv1d(nn.Conv1d):
@@ -40,14 +37,10 @@ class Conv1d(nn.Conv1d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve `[N, C, L]` or `[C, L]`; return `[N, O, M]` or `[O, M]`."""
-        x, padding = input, self.padding
-        if self.padding_mode != "zeros":
-            x, amount = F.pad(x, self._reversed_padding_repeated_twice, self.padding_mode), 0
-        elif not isinstance(padding, str):
-            amount = padding[0]
-        else:
-            left, right = self._reversed_padding_repeated_twice
-            x, amount = (x, left) if left == right else (F.pad(x, (left, right)), 0)
+        x, mode = input, self.padding_mode
+        amount, right = self._reversed_padding_repeated_twice
+        if mode != "zeros" or amount != right:
+            x, amount = F.pad(x, (amount, right), "constant" if mode == "zeros" else mode), 0
         # Half a microsecond sooner than as attributes; weights that a hook computes are attributes only.
         held: dict[str, Any] = self._parameters
         both = "weight" in held and "bias" in held
@@ -58,12 +51,6 @@ class Conv1d(nn.Conv1d):
         """Return torch's description of the module, and whether it ends in a ReLU."""
         said: str = super().extra_repr()  # type: ignore[no-untyped-call]
         return said + ", relu=True" if self.relu else said
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        """For `torch.jit.script`, which cannot read this class: torch's own modules with the same parameters."""
-        plain = nn.Conv1d.__new__(nn.Conv1d)
-        plain.__dict__.update(self.__dict__)
-        return nn.Sequential(plain, nn.ReLU()) if self.relu else plain
 
 
 def replace_conv1d(model: nn.Module, fuse_relu: bool = False) -> int:
@@ -132,11 +119,8 @@ def conv1d(
     Raises:
         RuntimeError: torch's error for incompatible shapes or types.
     """
-    if torch.compiler.is_compiling():
-        y: Tensor = operator.conv1d(x, weight, bias, stride, padding, dilation, groups, relu)
-        return y
     # Of a small convolution every microsecond counts: shapes that are torch's are sent there before all other checks.
-    if type(x) is Tensor:
+    if type(x) is Tensor and not torch.compiler.is_compiling():
         bias_shape = None if bias is None else bias.shape
         work = plan(x.shape, weight.shape, bias_shape, stride, padding, dilation, groups, _num_threads())
         if work is None and x.dim() == 2:
@@ -146,9 +130,10 @@ def conv1d(
             if (work.choice.training if learns else work.choice.forward) and _plain(x, weight, bias):
                 if not learns:
                     return forward(work, x, weight, bias, relu)
-                y = _Conv1d.apply(x, weight, bias, work, relu)  # type: ignore[no-untyped-call]
+                y: Tensor = _Conv1d.apply(x, weight, bias, work, relu)  # type: ignore[no-untyped-call]
                 return y
-    return torch_conv1d(x, weight, bias, stride, padding, dilation, groups, relu=relu)
+    y = F.conv1d(x, weight, bias, stride, padding, dilation, groups)
+    return F.relu(y) if relu else y
 
 
 class _Conv1d(torch.autograd.Function):

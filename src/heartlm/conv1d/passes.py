@@ -19,12 +19,6 @@ from heartlm.conv1d.rule import Choice, fastest
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
-def torch_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, *sizes: int, relu: bool) -> Tensor:
-    """The convolution by torch alone; `sizes` are stride, padding, dilation and groups, here and below."""
-    y = F.conv1d(x, weight, bias, *sizes)
-    return F.relu(y) if relu else y
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Precomputed data of a shape.
@@ -120,7 +114,7 @@ def gradients(
 
 
 def torch_gradients(dy: Tensor, x: Tensor, weight: Tensor, *sizes: int, wanted: tuple[bool, bool, bool]) -> Gradients:
-    """Compute the gradients with torch, for any type, device and shape."""
+    """Compute the gradients with torch; `sizes` are stride, padding, dilation and groups."""
     stride, padding, dilation, groups = sizes
     found = torch.ops.aten.convolution_backward.default(
         dy, x, weight, [weight.shape[0]], [stride], [padding], [dilation], False, [0], groups, list(wanted)

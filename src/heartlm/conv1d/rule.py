@@ -1,10 +1,10 @@
 """Choice between the kernel and torch for a convolution shape, based on measurements.
 
-The kernels are faster nearly everywhere. `TORCH_IS_FASTER` lists where they are not, as boxes in the sizes that decide:
+The kernels are faster nearly everywhere. `rule.yaml` lists where they are not, as boxes in the sizes that decide:
 for each kind of processor, on one thread and on several, forwards, for each gradient, and for a step of training as a
 whole, where small shapes pay for the way through autograd. The boxes were fitted to the times of 309 layers on one core
 and on two (105 with AVX2, 75 portably, on one), as few and as simple as take in what is slower. On a machine of another
-kind, derive them again, and paste what is printed here:
+kind, derive them again, and paste what is printed into that file:
 
     python benchmarks/conv1d_rule.py
 
@@ -13,70 +13,24 @@ kind, derive them again, and paste what is printed here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Literal
+from pathlib import Path
+
+import yaml
 
 from heartlm.conv1d.kernel import ConvShape
 from heartlm.kernels.library import chosen_variant
 
-Pass = Literal["forward", "input_gradient", "weight_gradient", "training"]
-PASSES: tuple[Pass, ...] = ("forward", "input_gradient", "weight_gradient", "training")
+PASSES = ("forward", "input_gradient", "weight_gradient", "training")
 
-Box = Mapping[str, tuple[float, float]]
+Box = Mapping[str, Sequence[float]]
 """Bounds, both inclusive, of some of the `sizes` of a shape."""
 
-TORCH_IS_FASTER: dict[str, dict[Pass, tuple[Box, ...]]] = {
-    "avx512": {
-        "forward": ({"kernel_size": (0, 5), "channels": (6, inf), "stride": (4, inf)},),
-        "input_gradient": (
-            {"filters": (128, inf), "channels": (0, 1), "kernel_size": (11, inf)},
-            {"filters": (64, inf), "batch": (0, 1), "out_length": (3600, inf)},
-            {"kernel_size": (5, inf), "filters": (128, inf), "stride": (2, inf)},
-        ),
-        "training": (
-            {"filters": (8, inf), "batch": (0, 1), "mflops": (0, 0.432)},
-            {"filters": (64, inf), "batch": (0, 1), "mflops": (0, 6.248)},
-        ),
-    },
-    "avx512, threads": {
-        "input_gradient": (
-            {"filters": (128, inf), "channels": (0, 1), "kernel_size": (11, inf)},
-            {"channels": (0, 1), "batch": (0, 1), "mflops": (2.16269, inf)},
-        ),
-        "weight_gradient": ({"out_length": (0, 360), "batch": (0, 1), "mflops": (28.5696, inf)},),
-        "training": (
-            {"filters": (64, inf), "batch": (0, 1), "out_length": (0, 180)},
-            {"filters": (8, inf), "batch": (0, 1), "mflops": (0, 0.12672)},
-        ),
-    },
-    "avx2": {
-        "input_gradient": (
-            {"filters": (128, inf), "batch": (0, 1), "mflops": (0.27648, inf)},
-            {"filters": (16, inf), "channels": (0, 1), "kernel_size": (25, inf)},
-        ),
-        "weight_gradient": ({"filters": (128, inf), "batch": (0, 1), "mflops": (0.27648, inf)},),
-        "training": (
-            {"filters": (64, inf), "batch": (0, 1), "mflops": (0, 14.6801)},
-            {"out_length": (0, 128), "stride": (0, 1), "mflops": (0, 0.96)},
-        ),
-    },
-    "portable": {
-        "forward": (
-            {"channels": (0, 4), "batch": (0, 1), "filters": (8, inf)},
-            {"kernel_size": (0, 3), "batch": (0, 1), "out_length": (0, 128)},
-        ),
-        "input_gradient": ({"filters": (32, inf), "batch": (0, 1), "stride": (0, 2)},),
-        "weight_gradient": ({"filters": (128, inf), "batch": (0, 1), "mflops": (0.352, inf)},),
-        "training": (
-            {"channels": (0, 4), "batch": (0, 1), "filters": (8, inf)},
-            {"kernel_size": (0, 3), "batch": (0, 1), "out_length": (0, 128)},
-        ),
-    },
-}
-"""By variant of the kernels and pass; a shape in any of the boxes goes to torch. With several threads the boxes of
-"variant, threads" hold where there are any."""
+TORCH_IS_FASTER: dict[str, dict[str, list[Box]]] = yaml.safe_load(
+    Path(__file__).with_suffix(".yaml").read_text("utf-8")
+)
+"""By variant of the kernels and pass; a shape in any of the boxes goes to torch."""
 
 
 @dataclass(frozen=True)
