@@ -67,7 +67,7 @@ def main() -> None:
             f"{cell['stage']} {cell['window']}, {cell['cpus_per_task']} core a rank",
             f"{1e3 * predicted['step_s']:.1f}",
             f"{low}–{high}",
-            Spread.of([1e3 * taken for taken in each["measured"]["repeats_s"]]),
+            Spread.of([1e3 * taken for taken in each["repeats_s"]]),
             f"{100 * each['error']:+.1f} %",
             f"{100 * each['outside']:.1f} %",
             predicted["bottleneck"],

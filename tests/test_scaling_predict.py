@@ -44,7 +44,6 @@ def works(draw: st.DrawFn) -> RankWork:
         other_s=draw(seconds),
         micro_batches=draw(st.integers(1, 3)),
         bucket_bytes=sizes,
-        block_bytes=sizes if draw(st.booleans()) else (),
     )
 
 
@@ -59,7 +58,6 @@ def surroundings(draw: st.DrawFn) -> Surroundings:
         slowdown=draw(st.floats(1.0, 1.5)),
         core_share=draw(st.floats(0, 1)),
         jitter=draw(jitters),
-        seed=draw(st.integers(0, 3)),
     )
 
 
@@ -67,7 +65,7 @@ def surroundings(draw: st.DrawFn) -> Surroundings:
 def test_parts_add_up_to_the_step(work: RankWork, around: Surroundings):
     one = simulate(work, around)
     assert sum(one.typical_part_s().values()) == pytest.approx(typical_s(one.step_s))
-    assert min(map(min, one.parts_s.values())) >= -1e-9 and one.hidden_communication_s >= 0
+    assert min(map(min, one.parts_s.values())) >= -1e-9
 
 
 @given(works(), surroundings())
@@ -89,13 +87,6 @@ def test_a_slower_network_is_never_better(work: RankWork, around: Surroundings, 
     assert simulate(work, slower).step_s.mean() >= simulate(work, around).step_s.mean() - 1e-9
 
 
-def test_the_seed_decides():
-    work = RankWork(0.1, 0.2, bucket_bytes=[1e6])
-    around = Surroundings(4, network=Network(Link(1e9)), jitter=list(np.linspace(0.8, 1.2, 16)))
-    assert np.array_equal(simulate(work, around).step_s, simulate(work, around).step_s)
-    assert not np.array_equal(simulate(work, around).step_s, simulate(work, replace(around, seed=1)).step_s)
-
-
 def test_the_slowest_of_many_ranks_is_slower_than_the_slowest_of_two():
     work, jitter = RankWork(0.1, 0.2, bucket_bytes=[1.0]), list(np.linspace(0.8, 1.2, 33))
     taken = [
@@ -115,25 +106,8 @@ def test_a_bucket_begins_when_ready_and_when_the_one_before_is_through():
     tail_s = network.all_reduce_s(64, 2)
     assert one.step_s.mean() == pytest.approx(5.0 + tail_s + 0.5)
     assert one.typical_part_s()["exposed_communication"] == pytest.approx(2.0 + tail_s)
-    assert one.hidden_communication_s == pytest.approx(1.0)
     shared = simulate(work, replace(around, core_share=0.5))  # the second bucket is ready at 3.75 s, the first through
     assert shared.step_s.mean() == pytest.approx(5.25 + tail_s + 0.5)
-
-
-def test_blocks_are_gathered_ahead_and_scattered_behind():
-    """Two ranks, two blocks: gathers and scatters of 0.5 s each, forward 2 s, backward 4 s, nothing else."""
-    work = RankWork(forward_s=2.0, backward_s=4.0, block_bytes=[1e6, 1e6])
-    around = Surroundings(ranks=2, network=Network(Link(1e6)))  # an all-reduce of a block: 1 s
-    # The first gather is waited for, before each pass; the last scatter, behind the last block.
-    assert simulate(work, around).step_s == pytest.approx([0.5 + 2 + 0.5 + 4 + 0.5], abs=1e-3)
-    # Where gathering stops computing, gathers and scatters all add: two in each pass, two scatters.
-    blocking = simulate(work, replace(around, core_share=1.0))
-    assert blocking.step_s == pytest.approx([2 + 4 + 6 * 0.5], abs=1e-3)
-    # A second micro-batch gathers again and scatters nothing; one rank alone does neither.
-    assert simulate(replace(work, micro_batches=2), around).step_s == pytest.approx(
-        [2 * (0.5 + 2 + 0.5 + 4) + 0.5], abs=1e-3
-    )
-    assert simulate(work, replace(around, ranks=1)).step_s == pytest.approx([6.0])
 
 
 def test_ranks_that_add_up_by_node_cross_the_slow_link_once():
@@ -266,7 +240,7 @@ def test_validation_puts_measured_beside_predicted():
     good, bad = measurement(two, expected_s - 0.01), measurement(replace(two, bucket_cap_mb=1.0), 0.2)
     other = measurement(replace(two, window=512), 0.2)
     found = validate([*known, good, bad, other], Predictor(known, LINK))
-    assert [each.predicted.cell for each in found.cells] == [two, bad.cell] and found.not_checked == [other.cell]
+    assert [each.predicted.cell for each in found.cells] == [two, bad.cell] and found.not_checked == [other.cell.name]
     assert found.cells[0].error == pytest.approx(0) and found.cells[0].outside == pytest.approx(0)
     assert found.cells[1].error == pytest.approx(found.cells[1].predicted.step_s / 0.21 - 1)
     assert found.cells[1].outside == pytest.approx(1 - found.cells[1].predicted.high_s / 0.21)

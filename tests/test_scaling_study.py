@@ -167,7 +167,7 @@ def test_what_is_no_measurement_is_named(tmp_path: Path) -> None:
         load_measurements(tmp_path)
     path = of([kept([step(1, 0), step(2, 0.5)])]).path(tmp_path)
     path.parent.mkdir()
-    path.write_text('{"schema": 1, "cell": {}, "repeat": 0}')
+    path.write_text('{"schema": 2, "cell": {}, "repeat": 0}')
     with pytest.raises(HeartlmError, match="steps: nothing found, a whole number expected"):
         load_measurements(tmp_path)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +15,6 @@ from heartlm.errors import HeartlmError, require
 from heartlm.files import write_json
 
 if TYPE_CHECKING:
-    from heartlm.distributed.allreduce import AllReduceFit
     from heartlm.scaling.predict import Prediction, Predictor
 
 
@@ -43,7 +42,6 @@ class StepOptions(NetworkOptions):
         study: folder of a study with one-rank measurements.
         ranks: total number of processes on all nodes.
         nodes: number of nodes.
-        parallel: distribution over ranks: ddp, or fsdp (FSDP2).
         scaling: strong splits the measured batch among ranks, weak gives each rank a batch of the measured size.
         bucket_mb: size in MiB of the gradient buckets.
         tokens: number of tokens of a whole training, to print its duration in hours.
@@ -54,7 +52,6 @@ class StepOptions(NetworkOptions):
     study: Path
     ranks: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
     nodes: list[int] = field(default_factory=lambda: [1])
-    parallel: Literal["ddp", "fsdp"] = "ddp"
     scaling: Literal["strong", "weak"] = "strong"
     bucket_mb: float = 25.0
     tokens: float | None = None
@@ -91,7 +88,7 @@ class HardwareOptions:
 
 
 def run_predict(arguments: Sequence[str]) -> int:
-    """Predict the step time on any number of ranks and nodes from one-rank measurements.
+    """Predict the step time of DDP on any number of ranks and nodes from one-rank measurements.
 
     Examples:
         heartlm scale predict studies/laptop --ranks '[1, 2, 4, 8]'
@@ -103,10 +100,10 @@ def run_predict(arguments: Sequence[str]) -> int:
     require(options, lambda value: value > 0, "more than 0", "ranks", "nodes", "bucket_mb", "tokens")
     if not (options.ranks and options.nodes):
         raise HeartlmError("ranks, nodes: nothing found, at least one number expected")
-    predictor = _predictor(options, options.study, max(options.ranks) > 1, options.parallel == "fsdp")
+    predictor = _predictor(options, options.study, max(options.ranks) > 1)
     cells = [
         [
-            scaled(one.largest(options.bucket_mb, options.parallel), ranks, nodes, options.scaling)
+            scaled(one.largest(options.bucket_mb), ranks, nodes, options.scaling)
             for ranks, nodes in product(options.ranks, options.nodes)
         ]
         for one in predictor.kinds.values()
@@ -117,7 +114,7 @@ def run_predict(arguments: Sequence[str]) -> int:
         raise HeartlmError(f"nothing left to predict: {min(left_out)}")
     for reason in sorted(left_out):
         print(f"left out: {reason}", file=sys.stderr)
-    content = {"predictions": [each.to_json() for kind in kinds for each in kind], "notes": predictor.notes}
+    content = {"predictions": [asdict(each) for kind in kinds for each in kind], "notes": predictor.notes}
     _show(options, content, _tables(kinds, options.tokens))
     return 0
 
@@ -135,10 +132,9 @@ def run_validate(arguments: Sequence[str]) -> int:
     from heartlm.scaling.predict import validate
 
     measurements = load_measurements(options.study)
-    sharded = any(each.cell.parallel == "fsdp" for each in measurements)
-    predictor = _predictor(options, options.study, True, sharded)
-    validation = validate(measurements, predictor)
-    _show(options, validation.to_json(), validation_table(validation))
+    validation = validate(measurements, _predictor(options, options.study, True))
+    summary = {"median_error": validation.median_error, "num_outside": validation.num_outside}
+    _show(options, summary | asdict(validation), validation_table(validation))
     return 0
 
 
@@ -169,44 +165,32 @@ def run_hardware(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _predictor(options: NetworkOptions, study: Path, with_network: bool, sharded: bool) -> Predictor:
-    from heartlm.distributed.allreduce import AllReduceFit
+def _predictor(options: NetworkOptions, study: Path, with_network: bool) -> Predictor:
+    """Return a predictor; without a given fit and a machine, the study's fit is used, and measured if missing."""
+    from heartlm.distributed.allreduce import AllReduceFit, measure_all_reduce
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.hardware import load_hardware, network_of
     from heartlm.scaling.predict import Predictor
 
     measurements = load_measurements(existing(study, "folder of a study"))
     hardware = load_hardware(options.hardware) if options.hardware else None
-    between = AllReduceFit.load(options.all_reduce_between) if options.all_reduce_between else None
-    network, fit_error, most = network_of(_fit(options, study, with_network), between, hardware)
-    gather = _fit(options, study, sharded, gather=True)
+    within = options.all_reduce
+    if within is None and hardware is None and with_network:
+        within = study / "all_reduce.json"
+        if not within.exists():
+            fit = measure_all_reduce()
+            fit.save(within)
+            print(f"an all-reduce among {fit.world_size} ranks was measured here: {within}", file=sys.stderr)
+    fits = [AllReduceFit.load(path) if path else None for path in (within, options.all_reduce_between)]
+    network, fit_error, most = network_of(*fits, hardware)
     return Predictor(
         measurements,
         network,
-        shard_network=network_of(gather.twice, between, hardware)[0] if gather else None,
         fit_error=fit_error,
         most_measured=most,
         most_per_node=hardware.get("devices_per_node") if hardware else None,
         notes=hardware.notes(measurements) if hardware else (),
     )
-
-
-def _fit(options: NetworkOptions, study: Path, wanted: bool, gather: bool = False) -> AllReduceFit | None:
-    """Return the given fit; without one and without a machine, the study's fit, measured and stored if missing."""
-    from heartlm.distributed.allreduce import AllReduceFit, measure_all_reduce
-
-    if options.all_reduce:
-        return None if gather else AllReduceFit.load(options.all_reduce)
-    if options.hardware or not wanted:
-        return None
-    name = "all_gather" if gather else "all_reduce"
-    kept = study / f"{name}.json"
-    if kept.exists():
-        return AllReduceFit.load(kept)
-    fit = measure_all_reduce(gather=gather)
-    fit.save(kept)
-    print(f"{name} among {fit.world_size} ranks was measured here: {kept}", file=sys.stderr)
-    return fit
 
 
 def _show(options: StepOptions | ValidateOptions, content: object, lines: Sequence[str]) -> None:

@@ -44,6 +44,6 @@ def validation_table(validation: Validation) -> list[str]:
     worst = max((each.outside for each in validation.cells), default=0.0)
     beyond = f", by at most {100 * worst:.1f} % of the measured time" if worst else ""
     lines.append(f"measured outside their interval: {validation.num_outside}{beyond}")
-    lines += [f"not checked, one rank was not measured: {cell.name}" for cell in validation.not_checked]
+    lines += [f"not checked, one rank was not measured: {name}" for name in validation.not_checked]
     warnings = dict.fromkeys(text for each in validation.cells for text in each.predicted.warnings)
     return lines + [f"warning: {text}" for text in warnings]

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,6 @@ class AllReduceFit:
     def time_s(self, num_bytes: float) -> float:
         """Return the fitted time in s of a message of `num_bytes`."""
         return self.latency_s + num_bytes / self.bytes_per_s
-
-    @property
-    def twice(self) -> AllReduceFit:
-        """The all-reduce that takes twice the time of this all-gather (Thakur, Rabenseifner & Gropp 2005)."""
-        points = tuple((size, 2 * taken_s) for size, taken_s in self.points)
-        return replace(self, latency_s=2 * self.latency_s, bytes_per_s=self.bytes_per_s / 2, points=points)
 
     @property
     def median_error(self) -> float:
@@ -120,7 +114,6 @@ def measure_all_reduce(
     device: str = "auto",
     sizes_bytes: Sequence[int] = SIZES_BYTES,
     rounds: int = ROUNDS,
-    gather: bool = False,
 ) -> AllReduceFit:
     """Measure among the ranks started by torchrun, or among `num_ranks` new ranks on this machine.
 
@@ -130,7 +123,6 @@ def measure_all_reduce(
         device: cpu for gloo, cuda for NCCL; auto uses GPUs if there is one for every rank.
         sizes_bytes: message sizes, multiples of 4.
         rounds: repetitions of each size; the result is their median.
-        gather: whether to measure an all-gather instead, in which each rank has a part of the message, as in FSDP2.
 
     Raises:
         HeartlmError: fewer than 2 ranks, fewer GPUs than ranks, or a rank failed.
@@ -138,7 +130,7 @@ def measure_all_reduce(
     ranks = Ranks.from_environment()
     if ranks.world_size > 1:
         with process_group(ranks, device):
-            return measure_in_group(sizes_bytes, rounds, gather)
+            return measure_in_group(sizes_bytes, rounds)
     if device != "cpu":
         import torch
 
@@ -150,13 +142,11 @@ def measure_all_reduce(
     num_ranks = num_ranks or min(8, max(2, len(usable_cores())))
     if num_ranks < 2:
         raise HeartlmError(f"num_ranks: {num_ranks} found, at least 2 expected: one rank has no other to add up with")
-    wanted = {"device": device, "sizes_bytes": list(sizes_bytes), "rounds": rounds, "gather": gather}
+    wanted = {"device": device, "sizes_bytes": list(sizes_bytes), "rounds": rounds}
     return typed(AllReduceFit, ask_ranks(MODULE, num_ranks, wanted))
 
 
-def measure_in_group(
-    sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROUNDS, gather: bool = False
-) -> AllReduceFit:
+def measure_in_group(sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROUNDS) -> AllReduceFit:
     """Measure in the existing default process group; every rank calls this and returns the same fit."""
     import torch
     import torch.distributed as dist
@@ -166,14 +156,7 @@ def measure_in_group(
     backend = str(dist.get_backend())
     device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
     act: Callable[[Any], object] = dist.all_reduce
-    if gather:
-        num_ranks, rank = dist.get_world_size(), dist.get_rank()
-
-        def act(message: torch.Tensor) -> None:
-            own = message[: len(message) // num_ranks * num_ranks]
-            dist.all_gather_into_tensor(own, own.chunk(num_ranks)[rank].clone())
-
-    elif backend == "gloo" and (shared := shared_sum_of(Ranks.from_environment(), TIMEOUT_S)) is not None:
+    if backend == "gloo" and (shared := shared_sum_of(Ranks.from_environment(), TIMEOUT_S)) is not None:
         act, backend = shared, "shared memory"
     medians = torch.tensor(
         [_median_s(size, rounds, device, act) for size in sizes_bytes], dtype=torch.float64, device=device
@@ -265,7 +248,7 @@ def main(arguments: Sequence[str]) -> None:
     """Measure as one of the ranks that `measure_all_reduce` started; rank 0 prints the fit."""
     ranks, wanted = Ranks.from_environment(), json.loads(arguments[0])
     with process_group(ranks, wanted["device"]):
-        fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"], wanted["gather"])
+        fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"])
     if ranks.is_first:
         print(json.dumps(asdict(fit)))
 

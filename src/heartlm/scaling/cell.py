@@ -21,7 +21,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 from heartlm.typed import typed
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 PARTS = ("data", "compute", "exposed_communication", "straggler", "optimizer", "other")
 """Parts that add up to a step."""
@@ -121,7 +121,6 @@ class Measurement:
         hidden_communication_s: time of sums over ranks that overlaps with computation; None if not measured.
         rank_busy_s: time of a step of every rank, without waiting for other ranks.
         num_parameters: number of trainable parameters.
-        num_blocks: number of blocks of the model; 0 if unknown.
         gradient_bytes: bytes that the ranks add up in a step.
         flops_per_token: FLOPs per token; see `training.utilization`.
         peak_memory_bytes: maximum main memory of a rank.
@@ -149,7 +148,6 @@ class Measurement:
     hidden_communication_s: float | None = None
     rank_busy_s: list[float] = field(default_factory=list)
     num_parameters: int = 0
-    num_blocks: int = 0
     gradient_bytes: int = 0
     flops_per_token: float | None = None
     peak_memory_bytes: int = 0

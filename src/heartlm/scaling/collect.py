@@ -78,7 +78,6 @@ def measured(
         tokens_per_s=sum(rates) / float(steps_s.sum()),
         rank_busy_s=[float(busy) for ranks in trainings for busy in _busy(ranks)[:, warm_up:].mean(axis=1)],
         num_parameters=every[0]["num_parameters"],
-        num_blocks=every[0].get("num_blocks", 0),
         gradient_bytes=every[0]["gradient_bytes"],
         flops_per_token=every[0]["flops_per_token"],
         peak_memory_bytes=max(rank["peak_memory_bytes"] for rank in every),

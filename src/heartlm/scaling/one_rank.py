@@ -17,7 +17,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -73,13 +72,12 @@ class OneRank:
         self.beside = [each for each in measurements if each.cell.copies > 1]
         assert self.alone, "a kind without one-rank measurements"
         self.on_gpu = any(each.peak_device_memory_bytes is not None for each in self.alone)
-        self.num_blocks = max(each.num_blocks for each in self.alone)
         self.gradient_bytes = statistics.median(each.num_parameters * 4 for each in self.alone)
 
-    def largest(self, bucket_cap_mb: float, parallel: Literal["ddp", "fsdp"] = "ddp") -> StudyCell:
-        """Return the one-rank cell with the largest batch, for the given parallelism and bucket size."""
+    def largest(self, bucket_cap_mb: float) -> StudyCell:
+        """Return the one-rank cell with the largest batch, with the given bucket size."""
         cells = [each.cell for each in self.alone]
-        return replace(max(cells, key=lambda cell: cell.global_batch), bucket_cap_mb=bucket_cap_mb, parallel=parallel)
+        return replace(max(cells, key=lambda cell: cell.global_batch), bucket_cap_mb=bucket_cap_mb)
 
     def work(self, cell: StudyCell, pick: Callable[[Range], float]) -> RankWork:
         """Return the work of a rank of `cell` in a step; `pick` chooses a value from the range of each part."""
@@ -90,17 +88,15 @@ class OneRank:
         fractions = [each.backward_s / each.compute_s for each in self.alone if each.backward_s and each.compute_s]
         backward_s = compute_s * (statistics.median(fractions) if fractions else 2 / 3)
         optimizer_s = statistics.median(_scaled(each, each.optimizer_s) for each in self.alone)
-        blocks = self.num_blocks if cell.parallel == "fsdp" else 0
         return RankWork(
             forward_s=compute_s - backward_s,
             backward_s=backward_s,
-            optimizer_s=optimizer_s / cell.ranks if cell.parallel == "fsdp" else optimizer_s,  # only its shard
+            optimizer_s=optimizer_s,
             data_s=micro_batches
             * pick(self._seconds(tokens, lambda each: _scaled(each, each.data_s) / each.cell.accumulation)),
             other_s=statistics.median(_scaled(each, each.other_s) for each in self.alone),
             micro_batches=micro_batches,
             bucket_bytes=bucket_bytes(self.gradient_bytes, cell.bucket_cap_mb),
-            block_bytes=[self.gradient_bytes / max(1, blocks)] * blocks,
         )
 
     def jitter(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""Predict the step time on any number of ranks and nodes from one-rank measurements.
+"""Predict the step time of DDP on any number of ranks and nodes from one-rank measurements.
 
     one-rank measurements ─► work of a rank at its batch ┐
     all-reduce fit or vendor rates ─► network            ┼─► simulated steps ─► seconds, interval, bottleneck
@@ -14,7 +14,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import Measurement, StudyCell
@@ -42,7 +41,7 @@ class Prediction:
         tokens_per_s: token positions per second of all ranks, at `step_s`.
         speedup: tokens per second relative to one rank with all the work (strong) or with one rank's work (weak).
         part_s: seconds of a typical step by part, see `cell.PARTS`.
-        hidden_communication_s: hidden communication per step in seconds.
+        efficiency: speedup divided by the number of ranks.
         bottleneck: part with the largest cost.
         warnings: reasons to doubt the prediction.
     """
@@ -53,19 +52,10 @@ class Prediction:
     high_s: float
     tokens_per_s: float
     speedup: float
+    efficiency: float
     part_s: dict[str, float]
-    hidden_communication_s: float
     bottleneck: str
     warnings: list[str] = field(default_factory=list)
-
-    @property
-    def efficiency(self) -> float:
-        """Speedup divided by the number of ranks."""
-        return self.speedup / self.cell.ranks
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the prediction as plain values."""
-        return {**vars(self), "cell": vars(self.cell), "efficiency": self.efficiency}
 
 
 class Predictor:
@@ -74,7 +64,6 @@ class Predictor:
     Args:
         measurements: measurements of a study; only those of one rank are used.
         network: network between ranks.
-        shard_network: network for gathering and scattering shards, if measured separately.
         fit_error: relative error of the all-reduce times.
         most_measured: largest number of ranks measured together, in an all-reduce or a training.
         most_per_node: maximum number of ranks per node; None for no limit.
@@ -86,7 +75,6 @@ class Predictor:
         measurements: Iterable[Measurement],
         network: Network,
         *,
-        shard_network: Network | None = None,
         fit_error: float = 0.0,
         most_measured: int = 1,
         most_per_node: int | None = None,
@@ -98,7 +86,6 @@ class Predictor:
             raise HeartlmError("no good measurement of one rank found: predictions start from those")
         self.noise, self.freedom = repeat_noise(known)
         self.network, self.fit_error, self.most_measured = network, fit_error, most_measured
-        self.shard_network = shard_network or network
         self.most_per_node, self.notes = most_per_node, list(notes)
 
     def predict(self, cell: StudyCell) -> Prediction:
@@ -116,8 +103,7 @@ class Predictor:
         one = self.kinds[kind]
         # Fraction of a rank's computing that communication uses: none on a GPU; all if CPU ranks add up through shared
         # memory and then continue computing; one core if a rank sends to other nodes.
-        blocking = cell.nodes == 1 or cell.parallel == "fsdp"  # gloo gathers while nothing is computed
-        core_share = 0.0 if one.on_gpu else 1.0 if blocking else 1 / cell.cpus_per_task
+        core_share = 0.0 if one.on_gpu else 1.0 if cell.nodes == 1 else 1 / cell.cpus_per_task
         middle = self._simulated(one, cell, lambda each: each.value, 1.0, core_share)
         part_s = middle.typical_part_s()
         step_s = sum(part_s.values())
@@ -131,8 +117,8 @@ class Predictor:
             high_s=high_s,
             tokens_per_s=rate,
             speedup=rate / base_rate,
+            efficiency=rate / base_rate / cell.ranks,
             part_s=part_s,
-            hidden_communication_s=middle.hidden_communication_s,
             bottleneck=_bottleneck(one, cell, part_s),
             warnings=self._warnings(one, cell),
         )
@@ -142,8 +128,6 @@ class Predictor:
         per_node = -(-cell.ranks // cell.nodes)
         if cell.ranks % cell.nodes:
             return f"{cell.ranks} ranks on {cell.nodes} nodes: expected as many ranks on each node"
-        if cell.parallel == "fsdp" and not self.kinds[Kind.of(cell)].num_blocks:
-            return "the blocks of the model were not noted when it was measured: measure one rank again for FSDP2"
         if self.most_per_node is not None and per_node > self.most_per_node:
             return f"{per_node} ranks on a node that has devices for {self.most_per_node}"
         if cell.global_batch % (cell.ranks * cell.accumulation):
@@ -158,9 +142,8 @@ class Predictor:
     ) -> Simulated:
         slowdown = one.slowdown(cell.ranks // cell.nodes, tokens_of(cell))
         factor = pick(slowdown) if slowdown else 1.0
-        is_sharded = cell.parallel == "fsdp"
-        network = (self.shard_network if is_sharded else self.network).slowed(longer)
-        by_node = not is_sharded and not one.on_gpu  # NCCL chooses its own algorithm
+        by_node = not one.on_gpu  # NCCL chooses its own algorithm
+        network = self.network.slowed(longer)
         around = Surroundings(cell.ranks, cell.nodes, network, factor, core_share, one.jitter(), by_node)
         return simulate(one.work(cell, pick), around)
 
@@ -256,11 +239,11 @@ class Validation:
 
     Attributes:
         cells: cells with more than one rank.
-        not_checked: cells without a good one-rank measurement of their kind.
+        not_checked: names of cells without a good one-rank measurement of their kind, and cells of FSDP2.
     """
 
     cells: list[Checked]
-    not_checked: list[StudyCell]
+    not_checked: list[str]
 
     @property
     def median_error(self) -> float:
@@ -271,20 +254,6 @@ class Validation:
     def num_outside(self) -> int:
         """Number of cells measured outside their interval."""
         return sum(each.outside > 0 for each in self.cells)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the validation as plain values."""
-        cells = []
-        for each in self.cells:
-            measured = {"step_s": each.step_s, "repeats_s": each.repeats_s, "part_s": each.part_s}
-            compared = {"error": each.error, "outside": each.outside}
-            cells.append({"predicted": each.predicted.to_json(), "measured": measured, **compared})
-        return {
-            "median_error": self.median_error,
-            "num_outside": self.num_outside,
-            "cells": cells,
-            "not_checked": [each.name for each in self.not_checked],
-        }
 
 
 def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Validation:
@@ -299,7 +268,7 @@ def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Valid
             cells.setdefault(each.cell, []).append(each)
     if not cells:
         raise HeartlmError("no good measurement of more than one rank found: there is nothing to compare with")
-    known = {cell: found for cell, found in cells.items() if Kind.of(cell) in predictor.kinds}
+    known = {cell: cells[cell] for cell in cells if Kind.of(cell) in predictor.kinds and cell.parallel == "ddp"}
     if not known:
         raise HeartlmError("no cell with more than one rank has a one-rank cell of its kind: nothing can be predicted")
     checked = list[Checked]()
@@ -309,4 +278,4 @@ def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Valid
         step_s = statistics.median(repeats_s)
         outside = max(0.0, step_s - predicted.high_s, predicted.low_s - step_s) / step_s
         checked.append(Checked(predicted, repeats_s, part_s, step_s, predicted.step_s / step_s - 1, outside))
-    return Validation(checked, [cell for cell in cells if cell not in known])
+    return Validation(checked, [cell.name for cell in cells if cell not in known])

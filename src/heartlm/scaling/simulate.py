@@ -1,4 +1,4 @@
-"""Event-based simulation of DDP and FSDP2 training steps.
+"""Event-based simulation of DDP training steps.
 
     data ─► forward ─► backward ──┬──┬──┬─► last gradient ─► wait for the sums ─► optimiser ─► other
                                   ▼  ▼  ▼ buckets, as they are ready on every rank
@@ -7,12 +7,6 @@
 A bucket is ready when the backward pass has computed all its gradients. Its sum over ranks starts when the slowest rank
 has the bucket and the previous sum is done. If communication uses the computing core, as on CPU ranks, it takes a
 fraction of that core.
-
-With FSDP2, the parameters of a block are gathered before its forward and again before its backward pass, while the
-previous block is computed. The gradients of a block are summed and scattered as soon as the backward pass has them:
-
-    compute:         wait ─► block 0 ─► block 1 ─► … ─► block 1 back ─► block 0 back ─► wait ─► optimiser
-    communication:   gather 0, gather 1, …            gather 0, scatter 1, scatter 0
 
 Ranks differ by their jitter: each rank has the same relative step times in a different order. A single rank therefore
 takes the measured time on average, and the slowest of several ranks takes longer.
@@ -50,7 +44,6 @@ class RankWork:
         other_s: remaining time in seconds.
         micro_batches: number of micro-batches of a step; gradients are sent in the last.
         bucket_bytes: bytes of every bucket, in the order in which they are ready.
-        block_bytes: with FSDP2, parameter bytes of every block in the order of the forward pass; otherwise empty.
     """
 
     forward_s: float
@@ -60,7 +53,6 @@ class RankWork:
     other_s: float = 0.0
     micro_batches: int = 1
     bucket_bytes: Sequence[float] = ()
-    block_bytes: Sequence[float] = ()
 
     @property
     def alone_s(self) -> float:
@@ -81,7 +73,6 @@ class Surroundings:
         core_share: fraction of the computing core that communication uses, 0 to 1.
         jitter: relative step times of one rank, around 1; a step is simulated for each.
         by_node: whether gradients are added up within each node first, and then by one rank per node.
-        seed: random seed of the order of jitter.
     """
 
     ranks: int = 1
@@ -91,20 +82,13 @@ class Surroundings:
     core_share: float = 0.0
     jitter: Sequence[float] = (1.0,)
     by_node: bool = False
-    seed: int = 0
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """Simulated steps, as means over ranks.
-
-    Attributes:
-        parts_s: seconds of every part of `cell.PARTS` in every step, `[num_steps]` each; they add up to the step.
-        hidden_communication_s: hidden communication per step in seconds.
-    """
+    """Simulated steps: seconds of every part of `cell.PARTS` in every step, `[num_steps]`, as means over ranks."""
 
     parts_s: dict[str, Seconds]
-    hidden_communication_s: float
 
     @property
     def step_s(self) -> Seconds:
@@ -133,26 +117,22 @@ def typical_s(step_s: Sequence[float] | Seconds) -> float:
 def simulate(work: RankWork, around: Surroundings) -> Simulated:
     """Simulate as many steps as `around.jitter` has entries; arrays of times are `[ranks]`."""
     jitter = np.asarray(around.jitter, dtype=float)
-    orders = np.random.default_rng(around.seed).permuted(np.tile(jitter, (around.ranks, 1)), axis=1)
+    orders = np.random.default_rng(0).permuted(np.tile(jitter, (around.ranks, 1)), axis=1)
 
     def all_reduce_s(size: float) -> float:
         return around.network.all_reduce_s(size, around.ranks, around.nodes, by_node=around.by_node)
 
-    costs_s = [all_reduce_s(size) for size in work.block_bytes or work.bucket_bytes]
+    costs_s = [all_reduce_s(size) for size in work.bucket_bytes]
     tail_s = all_reduce_s(TAIL_BYTES) if costs_s else 0.0
     micro_batch_s = work.forward_s + work.backward_s
     compute_s = work.micro_batches * micro_batch_s
-    sent_in_step_s = sum(costs_s) * (work.micro_batches + 0.5 if work.block_bytes else 1)
     before_s = micro_batch_s * (work.micro_batches - 1) + work.forward_s
     clock_s = np.zeros(around.ranks)
-    steps, hidden_s = list[dict[str, float]](), list[float]()
+    steps = list[dict[str, float]]()
     for step in range(len(jitter)):
         factor = orders[:, step] * around.slowdown
         got_s = clock_s + work.data_s * factor
-        if work.block_bytes:
-            ready_s, sent_s = _sharded(got_s, work, factor, costs_s, around.core_share)
-        else:
-            ready_s, sent_s = _backward(got_s + before_s * factor, work, factor, costs_s, around.core_share)
+        ready_s, sent_s = _backward(got_s + before_s * factor, work, factor, costs_s, around.core_share)
         last_s = float(ready_s.max())
         through_s = max(sent_s, last_s) + tail_s
         parts = {
@@ -164,10 +144,8 @@ def simulate(work: RankWork, around: Surroundings) -> Simulated:
             "other": work.other_s * factor,
         }
         steps.append({name: float(each.mean()) for name, each in parts.items()})
-        exposed_s = float(parts["exposed_communication"].mean()) - tail_s
-        hidden_s.append(max(0.0, sent_in_step_s - exposed_s))
         clock_s = through_s + parts["optimizer"] + parts["other"]
-    return Simulated({name: np.array([each[name] for each in steps]) for name in steps[0]}, float(np.mean(hidden_s)))
+    return Simulated({name: np.array([each[name] for each in steps]) for name in steps[0]})
 
 
 def _backward(
@@ -183,45 +161,9 @@ def _backward(
     ready_s, sent_s = begin_s, -np.inf
     for fraction, cost_s in zip(fractions, costs_s, strict=True):
         ready_s = _computed(ready_s, fraction * work.backward_s * factor, busy, 1 - core_share)
-        sent_s = _sent(busy, max(sent_s, float(ready_s.max())), cost_s)
-    return ready_s, sent_s
-
-
-def _sent(busy: Busy, start_s: float, cost_s: float) -> float:
-    """Return when a message of `cost_s` that starts at `start_s` has been sent, and add it to `busy`."""
-    first_s = busy.pop()[0] if busy and busy[-1][1] == start_s else start_s
-    busy.append((first_s, start_s + cost_s))
-    return start_s + cost_s
-
-
-def _sharded(
-    begin_s: Seconds, work: RankWork, factor: Seconds, costs_s: Sequence[float], core_share: float
-) -> tuple[Seconds, float]:
-    """Return when each rank has its last gradient, and when the last one is scattered; `costs_s` are all-reduce times.
-
-    An all-gather and a reduce-scatter each cost half of an all-reduce (Thakur, Rabenseifner & Gropp 2005). The next
-    block is gathered while one is computed, which is the default of FSDP2.
-    """
-    if len(begin_s) == 1:
-        ready_s = begin_s + work.micro_batches * (work.forward_s + work.backward_s) * factor
-        return ready_s, float(ready_s.max())
-    fractions = np.asarray(work.block_bytes, dtype=float) / sum(work.block_bytes)
-    forward = [(fraction * work.forward_s, cost_s / 2) for fraction, cost_s in zip(fractions, costs_s, strict=True)]
-    backward = [(fraction * work.backward_s, cost_s / 2) for fraction, cost_s in zip(fractions, costs_s, strict=True)]
-    passes = [(forward, False), (backward[::-1], False)] * (work.micro_batches - 1)
-    passes += [(forward, False), (backward[::-1], True)]
-    ready_s, sent_s = begin_s, -np.inf
-    busy: Busy = deque()
-
-    for blocks, scatters in passes:
-        arrived_s = sent_s = _sent(busy, max(sent_s, float(ready_s.max())), blocks[0][1])
-        for place, (work_s, half_s) in enumerate(blocks):
-            ready_s = np.maximum(ready_s, arrived_s)
-            if place + 1 < len(blocks):
-                arrived_s = sent_s = _sent(busy, max(sent_s, float(ready_s.max())), blocks[place + 1][1])
-            ready_s = _computed(ready_s, work_s * factor, busy, 1 - core_share)
-            if scatters:
-                sent_s = _sent(busy, max(sent_s, float(ready_s.max())), half_s)
+        start_s = max(sent_s, float(ready_s.max()))
+        sent_s = start_s + cost_s
+        busy.append((busy.pop()[0] if busy and busy[-1][1] == start_s else start_s, sent_s))
     return ready_s, sent_s
 
 

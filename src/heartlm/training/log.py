@@ -83,7 +83,6 @@ class Log:
                 rank=self.job.ranks.rank,
                 world_size=self.job.ranks.world_size,
                 num_parameters=sum(each.numel() for each in learning),
-                num_blocks=len(self.job.model.trunk.blocks),
                 gradient_bytes=sum(each.nbytes for each in learning),
                 flops_per_token=self.meters.flops_per_token,
                 peak_memory_bytes=peak_memory_bytes(),
