@@ -31,7 +31,6 @@ import onnxruntime
 import torch
 from bench.measure import Table, cores, probe
 from bench.output import write_results
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from scipy.signal import resample_poly
 from torch.nn import functional as F  # noqa: N812
 
@@ -428,10 +427,7 @@ def study_kept() -> list[Table]:
         sessions = dict[str, Any]()
         for name in ("float32", "int8"):
             path = Path(folder) / f"{name}.onnx"
-            if name == "float32":
-                export_model(models.beats, path, 1)
-            else:
-                quantize_dynamic(path.with_stem("float32"), path, weight_type=QuantType.QInt8, per_channel=True)
+            export_model(models.beats, path, "onnx", 1, name == "int8")
             sizes[f"ONNX {name}, {KEPT_BEATS} beats kept"] = path.stat().st_size
             sessions[f"ONNX {name}, {KEPT_BEATS} beats kept"] = onnxruntime.InferenceSession(path)
         for database, record_id in leads:

@@ -9,8 +9,10 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from heartlm.monitor.models import LiveModels
 from heartlm.monitor.state import packed, unpacked
 from heartlm.monitor.stream import Ward, alarms_of
 from heartlm.monitor.trend import NUM_MINUTES, Trend
+from heartlm.monitor.webhook import Webhook, observation
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.waveform import hann_weights
@@ -419,10 +422,11 @@ def test_wrong_rules_are_refused(tmp_path: Path, text: str, field: str) -> None:
     ("arguments", "text"),
     [
         ([], "nothing to watch"),
+        (["--lines", "--host", "0.0.0.0"], "tls-certificate"),
         (["--lines", "--speed", "0"], "speed"),
         (["--replay", "/nowhere"], "/nowhere"),
-        (["--lines", "--nats", "broker"], "nats"),
-        (["--lines", "--worker", "a"], "worker"),
+        (["--lines", "--fhir"], "webhook"),
+        (["--lines", "--webhook", "ftp://a"], "webhook"),
         (["--lines", "--beats", "beats"], "causal"),
     ],
 )
@@ -440,6 +444,43 @@ def test_lines_on_standard_input(signals: dict[str, Floats]) -> None:
     entries = [json.loads(line) for line in done.stdout.splitlines()]
     assert ("bed-1", "VT") in {(entry["stream"], entry["kind"]) for entry in entries}
     assert b"no JSON" in done.stderr and b"more than" in done.stderr
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """Fails twice, then takes what comes."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        seen = self.server.seen  # type: ignore[attr-defined]
+        seen.append(json.loads(body))
+        self.send_response(503 if len(seen) <= 2 else 204)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_webhook_tries_until_it_is_heard(models: LiveModels) -> None:
+    server = HTTPServer(("127.0.0.1", 0), _Refusing)
+    server.seen = []  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    entry = Alarm("bed", "VF", 100, 2500, None, 0.9, RATE_HZ).to_json() | {"time": "2026-01-01T00:00:00Z"}
+
+    async def send() -> None:
+        monitor = Monitor(Ward(models), log=lambda _: None)
+        hook = Webhook(f"http://127.0.0.1:{server.server_port}/", monitor, observation)
+        task = asyncio.create_task(hook.run())
+        for number in range(2):
+            monitor.listeners[0](entry | {"key": f"bed/VF/{number}"})
+        while hook.waiting:
+            await asyncio.sleep(0.05)
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(send(), 60))
+    server.shutdown()
+    keys = [each["identifier"][0]["value"] for each in server.seen]  # type: ignore[attr-defined]
+    assert keys == ["bed/VF/0"] * 3 + ["bed/VF/1"]
+    assert server.seen[0]["resourceType"] == "Observation"  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -492,7 +533,42 @@ def test_streams_and_alarms_by_mqtt(broker: int, models: LiveModels, signals: di
     assert {alarm["stream"] for alarm in alarms} == {"bed/7"}
 
 
-def test_the_page_is_for_this_machine_and_its_own_origin(models: LiveModels) -> None:
+def test_streams_of_the_lab_streaming_layer(models: LiveModels, signals: dict[str, Floats]) -> None:
+    pylsl = pytest.importorskip("pylsl", reason="pylsl is not installed, or has no liblsl")
+    from heartlm.monitor.sources import read_lsl
+
+    signal, name = signals["tachycardia"][:6000], f"bed-{time.monotonic_ns()}"
+    info = pylsl.StreamInfo(name, "ECG", 2, 250.0, "float32", name)
+    info.desc().append_child("channels").append_child("channel").append_child_value("unit", "microvolts")
+    outlet = pylsl.StreamOutlet(info)
+    alarms = list[str]()
+
+    async def watch() -> Monitor:
+        monitor = Monitor(Ward(models), log=lambda _: None)
+        monitor.listeners.append(lambda entry: alarms.append(entry["kind"]))
+        reading = asyncio.create_task(read_lsl(monitor))
+        while not outlet.have_consumers():
+            assert not reading.done(), reading.result()
+            await asyncio.sleep(0.05)
+        begin_s = pylsl.local_clock()
+        for start in range(0, len(signal), 250):  # a minute's gap after ten seconds
+            chunk = np.stack([1000 * signal[start : start + 250]] * 2, axis=1).tolist()
+            outlet.push_chunk(chunk, begin_s + (start + 249) / 250 + (60 if start >= 2500 else 0))
+        while name not in monitor.patients or monitor.patients[name].num_samples < len(signal) + 60 * 250:
+            assert not reading.done(), reading.result()
+            await asyncio.sleep(0.05)
+        monitor.run()
+        reading.cancel()
+        return monitor
+
+    patient = asyncio.run(asyncio.wait_for(watch(), 60)).patients[name]
+    kept = patient.history[:, -len(signal) + 2500 :]
+    assert np.allclose(kept, signal[2500:][-kept.shape[1] :], atol=1e-4)
+    assert patient.num_samples == pytest.approx(len(signal) + 60 * 250, abs=2)
+    assert "VT" in alarms
+
+
+def test_the_page_is_for_its_own_origin_and_who_knows_the_token(models: LiveModels) -> None:
     testclient = pytest.importorskip("starlette.testclient")
     from starlette.websockets import WebSocketDisconnect
 
@@ -500,16 +576,20 @@ def test_the_page_is_for_this_machine_and_its_own_origin(models: LiveModels) -> 
 
     monitor = Monitor(Ward(models))
     monitor.receive(b'{"stream": "<b>bed</b>", "rate_hz": 250, "start": 0, "mv": [0, 1]}')
-    page = testclient.TestClient(Page(monitor).app, base_url="http://127.0.0.1:8765")
-    answer = page.get("/")
+    page = testclient.TestClient(Page(monitor, token="0123456789abcdef", pseudonyms=True).app)
+    assert page.get("/").status_code == 403
+    answer = page.get("/?token=0123456789abcdef")
     assert answer.status_code == 200 and "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-    assert page.get("/", headers={"host": "trap.example:8765"}).status_code == 403
-    address = "ws://127.0.0.1:8765/live"
+    address = "/live?token=0123456789abcdef"
     for headers in ({}, {"origin": "http://elsewhere.example"}):
         with pytest.raises(WebSocketDisconnect), page.websocket_connect(address, headers=headers) as live:
             live.receive_text()
-    with page.websocket_connect(address, headers={"origin": "http://127.0.0.1:8765"}) as live:
-        assert json.loads(live.receive_text())["streams"][0]["name"] == "<b>bed</b>"
+    own = testclient.TestClient(Page(monitor).app, base_url="http://127.0.0.1:8765")
+    assert own.get("/").status_code == 200
+    assert own.get("/", headers={"host": "trap.example:8765"}).status_code == 403
+    with page.websocket_connect(address, headers={"origin": "http://testserver"}) as live:
+        tick = json.loads(live.receive_text())
+        assert tick["streams"][0]["name"].startswith("P-") and "bed" not in json.dumps(tick)
 
 
 def test_the_defaults_are_those_of_the_challenge() -> None:
@@ -574,8 +654,9 @@ def test_the_page_shows_a_stream_in_full(models: LiveModels, signals: dict[str, 
         mv = both[:, start : start + 250].tolist()
         monitor.receive(json.dumps({"stream": "a", "rate_hz": 250, "start": start, "mv": mv}).encode())
     monitor.run()
-    page = testclient.TestClient(Page(monitor).app)
-    with page.websocket_connect("ws://localhost:8765/live", headers={"origin": "http://localhost:8765"}) as live:
+    page = testclient.TestClient(Page(monitor, token="0123456789abcdef").app)
+    address = "/live?token=0123456789abcdef"
+    with page.websocket_connect(address, headers={"origin": "http://testserver"}) as live:
         assert json.loads(live.receive_text())["full"] is None
         live.send_text('{"show": ["a"]}')
         while not (tick := json.loads(live.receive_text()))["signals"]:

@@ -1,4 +1,4 @@
-"""Exported models in ONNX Runtime: the numbers of torch, streamed as in a batch."""
+"""Exported models in ONNX Runtime and ExecuTorch: the numbers of torch, streamed as in a batch."""
 
 from __future__ import annotations
 
@@ -64,6 +64,55 @@ def test_windows_are_judged_alike(tmp_path: Path, models: LiveModels) -> None:
     answer = _session(tmp_path, "waveform", "--batch-size", "3").run(None, {"codes": codes})[0]
     expected = models.judge_windows(codes[:, :, 0].astype(np.uint16))
     assert np.abs(np.log(answer) - np.log(expected)).max() < 1e-4
+
+
+@pytest.mark.slow
+def test_int8_is_smaller_and_near(tmp_path: Path, models: LiveModels) -> None:
+    codes = _beats(models, 20, 1)
+    session = _session(tmp_path, "beats-causal", "--int8")
+    small = (tmp_path / "model.onnx").stat().st_size
+    found = _streamed(session, models, codes)[0]
+    whole = _streamed(_session(tmp_path, "beats-causal"), models, codes)[0]
+    assert small < 0.6 * (tmp_path / "model.onnx").stat().st_size
+    assert np.abs(found - whole).mean() < 0.05
+
+
+def _program(tmp_path: Path, *options: str) -> Any:
+    """A method of ExecuTorch, and its program, which must live as long."""
+    runtime = pytest.importorskip("executorch.runtime").Runtime.get()
+    path = tmp_path / "model.pte"
+    assert main(["export", *options, "--out", str(path), "--to", "executorch"]) == 0
+    program = runtime.load_program(path)
+    return program, program.load_method("forward")
+
+
+@pytest.mark.slow
+def test_executorch_streams_the_same_beats(tmp_path: Path, models: LiveModels) -> None:
+    codes = torch.from_numpy(_beats(models, 8, 2))
+    _kept, method = _program(tmp_path, "beats-causal", "--batch-size", "2")
+    cache, found = models.trunk.empty(2), []
+    for place, own in enumerate(codes):
+        answer, cache = method.execute([own, cache, torch.full((2,), place)])
+        found.append(answer.clone())
+        cache = cache.clone()
+    with torch.inference_mode():
+        whole = models.beats.model.class_logits(codes.swapaxes(0, 1)).softmax(dim=-1)
+    assert (torch.stack(found, dim=1).log() - whole.log()).abs().max() < 1e-4
+
+
+def test_executorch_judges_windows_alike(tmp_path: Path, models: LiveModels) -> None:
+    codes = np.random.default_rng(0).integers(400, 624, (3, 400, 1))
+    _kept, method = _program(tmp_path, "waveform", "--batch-size", "3")
+    (answer,) = method.execute([torch.from_numpy(codes)])
+    expected = models.judge_windows(codes[:, :, 0].astype(np.uint16))
+    assert np.abs(np.log(answer.numpy()) - np.log(expected)).max() < 1e-4
+
+
+def test_executorch_has_no_int8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", "waveform", "--out", str(tmp_path / "a.pte"), "--to", "executorch", "--int8"]
+    assert main(words) == 2
+    assert "int8: supported by --to onnx only" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_other_models_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,11 @@
-"""`heartlm export`: write a model of live streams as an ONNX file."""
+"""`heartlm export`: write a model of live streams as a file for other runtimes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
@@ -17,20 +18,26 @@ class ExportOptions:
     Attributes:
         run: a shipped model or a run folder: a causal beat model or a model of the task waveform.
         out: output file.
+        to: file format.
         batch_size: number of streams per batch, fixed in the file.
+        int8: store matrices as 8-bit integers; ONNX only.
     """
 
     run: Path
     out: Path
+    to: Literal["onnx", "executorch"] = "onnx"
     batch_size: int = 1
+    int8: bool = False
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write a model of live streams for ONNX Runtime; its state is an input and an output.
+    """Write a model of live streams for ONNX Runtime or ExecuTorch; its state is an input and an output.
 
     Examples:
         heartlm export beats-causal --out beats.onnx
         heartlm export waveform --out waveform.onnx --batch-size 64
+        heartlm export runs/beats-causal --out beats.int8.onnx --int8
+        heartlm export beats-causal --out beats.pte --to executorch
     """
     options = parse(ExportOptions, arguments, "export", run, positionals=["run"])
     if not 1 <= options.batch_size <= 65_536:
@@ -40,6 +47,6 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.monitor.export import export_model
 
     model = load_finetuned(find_run(options.run), "last")
-    export_model(model, options.out, options.batch_size)
+    export_model(model, options.out, options.to, options.batch_size, options.int8)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import re
 import signal
@@ -17,9 +18,8 @@ from heartlm.cli.options import existing, parse
 from heartlm.errors import HeartlmError, needs, require
 from heartlm.progress import say
 
-_POLL_S = 0.1
-"""Seconds between polls of the streams."""
-_HOST = "127.0.0.1"
+_POLL_S, _LAST_POSTS_S = 0.1, 10.0
+"""Interval between polls of the streams, and time limit for posting the last alarms at the end, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,23 @@ class MonitorOptions:
         speed: replay speed: seconds of signal per second.
         lines: read messages from standard input, one per line, and stop at its end.
         mqtt: MQTT broker, as host or host:port; streams publish to heartlm/ecg/NAME, alarms go to heartlm/alarms/NAME.
+        lsl: read the streams of type ECG in the Lab Streaming Layer.
         nats: NATS broker with JetStream; monitors with the same broker share its streams and take over the streams of a
             monitor that fails.
         worker: name of this monitor at the NATS broker, by default made from the host name and process id.
         out: folder for the journal, the alarm log and a strip of each alarm; with the same folder, a restarted monitor
             continues where it stopped.
         rules: YAML file of alarm rules.
-        page: serve the web page, to this machine only.
+        webhook: URL to which each alarm is posted as JSON.
+        fhir: post alarms as FHIR Observations.
+        page: serve the web page.
         open: open the page in a browser.
+        host: address of the page; any address except loopback needs a certificate and a token.
         port: port of the page; 0 selects a free one.
+        tls_certificate: certificate of the page, PEM.
+        tls_key: key of the certificate, PEM.
+        token: file with the token that requests to the page must contain.
+        pseudonyms: show hashes instead of stream names.
         beats: causal beat model: a shipped model or a run folder.
         af: atrial fibrillation model.
         waveform: ventricular fibrillation model.
@@ -54,13 +62,21 @@ class MonitorOptions:
     speed: float = 1.0
     lines: bool = False
     mqtt: str | None = None
+    lsl: bool = False
     nats: str | None = None
     worker: str | None = None
     out: Path | None = None
     rules: Path | None = None
+    webhook: str | None = None
+    fhir: bool = False
     page: bool = True
     open: bool = False
+    host: str = "127.0.0.1"
     port: int = 8765
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    token: Path | None = None
+    pseudonyms: bool = False
     beats: Path = Path("beats-causal")
     af: Path = Path("af")
     waveform: Path = Path("waveform")
@@ -68,16 +84,16 @@ class MonitorOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Watch live ECG streams and raise alarms within seconds: on a page, in files, by MQTT and NATS.
+    """Watch live ECG streams and raise alarms within seconds: on a page, in files, by MQTT and webhooks.
 
     Examples:
         heartlm monitor --replay mitdb --streams 20
         heartlm monitor --mqtt broker.ward:1883 --out ward
         heartlm monitor --nats broker.ward:4222 --worker a
-        sensor | heartlm monitor --lines --print-alarms json
+        sensor | heartlm monitor --lines --webhook https://alarms.example/ecg
     """
     options = parse(MonitorOptions, arguments, "monitor", run)
-    _check(options)
+    token = _read_token(options)
     import torch
 
     from heartlm.files import sole_holder
@@ -97,16 +113,20 @@ def run(arguments: Sequence[str]) -> int:
         monitor = stack.enter_context(contextlib.closing(Monitor(Ward(models, common, of_patients), options.out, say)))
         if options.print_alarms != "none":
             monitor.listeners.append(_print_text if options.print_alarms == "text" else _print_json)
-        return asyncio.run(_watch(options, monitor))
+        return asyncio.run(_watch(options, monitor, token))
 
 
-def _check(options: MonitorOptions) -> None:
-    """Raise a HeartlmError if an option is invalid or contradicts another one."""
+def _read_token(options: MonitorOptions) -> str | None:
+    """Check the options, and return the token of the page.
+
+    Raises:
+        HeartlmError: options contradict each other, or the page would be open to other machines.
+    """
     from heartlm.monitor.link import MAX_LEADS
 
-    local_source = options.replay or options.lines or options.mqtt
+    local_source = options.replay or options.lines or options.mqtt or options.lsl
     if not (local_source or options.nats):
-        raise HeartlmError("nothing to watch: give --replay FOLDER, --lines, --mqtt HOST or --nats HOST")
+        raise HeartlmError("nothing to watch: give --replay FOLDER, --lines, --mqtt HOST, --lsl or --nats HOST")
     if options.nats and (local_source or options.out):
         raise HeartlmError("nats: the broker stores streams and state: give neither another source nor --out")
     if options.worker and not options.nats:
@@ -114,17 +134,38 @@ def _check(options: MonitorOptions) -> None:
     require(options, lambda number: number >= 1, "at least 1", "streams")
     require(options, lambda number: 1 <= number <= MAX_LEADS, f"1 to {MAX_LEADS}", "leads")
     require(options, lambda speed: 0 < speed <= 1000, "above 0 and at most 1000", "speed")
+    if options.fhir and not options.webhook:
+        raise HeartlmError("fhir: needs --webhook")
+    if options.webhook and not options.webhook.startswith(("http://", "https://")):
+        raise HeartlmError(f"webhook: {options.webhook!r} found, an http or https address expected")
     if options.replay is not None:
         existing(options.replay, "replay")
+    if not options.page:
+        return None
+    try:
+        loopback = ipaddress.ip_address(options.host).is_loopback
+    except ValueError:
+        loopback = options.host == "localhost"
+    if not loopback and not (options.tls_certificate and options.tls_key and options.token):
+        raise HeartlmError(
+            f"host: {options.host} found: others can reach it, so --tls-certificate, --tls-key and --token are needed"
+        )
+    if options.token is None:
+        return None
+    token = existing(options.token, "token").read_text(encoding="utf-8").strip()
+    if len(token) < 16:
+        raise HeartlmError(f"{options.token}: {len(token)} characters found, a token of at least 16 expected")
+    return token
 
 
-async def _watch(options: MonitorOptions, monitor: Any) -> int:
+async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> int:
     from heartlm.monitor import sources
+    from heartlm.monitor.webhook import Webhook, observation
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    tasks, server, broker, lines = list[asyncio.Task[None]](), None, None, None
+    tasks, server, broker, webhook, lines = list[asyncio.Task[None]](), None, None, None, None
     if options.nats:
         from heartlm.monitor.nats import Worker
 
@@ -133,13 +174,18 @@ async def _watch(options: MonitorOptions, monitor: Any) -> int:
         await worker.connect()
         tasks.append(asyncio.create_task(worker.run()))
     if options.page:
-        server = await _serve(options, monitor)
+        server = await _serve(options, monitor, token)
         tasks.append(asyncio.create_task(server.main_loop()))
+    if options.webhook:
+        webhook = Webhook(options.webhook, monitor, observation if options.fhir else dict)
+        tasks.append(asyncio.create_task(webhook.run()))
     if options.mqtt:
         broker = sources.Mqtt(options.mqtt, monitor, loop)
     if options.replay is not None:
         streams = sources.replay_streams(options.replay, options.streams, options.leads)
         tasks.append(asyncio.create_task(sources.replay(monitor, streams, options.speed)))
+    if options.lsl:
+        tasks.append(asyncio.create_task(sources.read_lsl(monitor)))
     if options.lines:
         lines = asyncio.create_task(sources.read_lines(monitor))
     while not stop.is_set() and not (lines and lines.done()):
@@ -154,6 +200,9 @@ async def _watch(options: MonitorOptions, monitor: Any) -> int:
         monitor.run()
     if broker is not None:
         broker.close()
+    end = loop.time() + _LAST_POSTS_S
+    while webhook is not None and webhook.waiting and loop.time() < end:
+        await asyncio.sleep(_POLL_S)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -162,33 +211,41 @@ async def _watch(options: MonitorOptions, monitor: Any) -> int:
     return 0
 
 
-async def _serve(options: MonitorOptions, monitor: Any) -> Any:
+async def _serve(options: MonitorOptions, monitor: Any, token: str | None) -> Any:
     """Start the server of the page.
 
     Raises:
-        HeartlmError: the port cannot be used, or a package is missing.
+        HeartlmError: the address cannot be used, or a package is missing.
     """
     with needs("monitor"):
         import uvicorn
 
         from heartlm.monitor.server import Page
-    listening = socket.socket()
+    listening = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((_HOST, options.port))
+        listening.bind((options.host, options.port))
     except OSError as error:
-        raise HeartlmError(f"port: {_HOST}:{options.port} cannot be used ({error.strerror})") from None
-    config = uvicorn.Config(Page(monitor).app, log_level="warning", lifespan="off", ws_max_size=1 << 16)
+        raise HeartlmError(f"port: {options.host}:{options.port} cannot be used ({error.strerror})") from None
+    config = uvicorn.Config(
+        Page(monitor, token, options.pseudonyms).app,
+        log_level="warning",
+        lifespan="off",
+        ssl_certfile=options.tls_certificate,
+        ssl_keyfile=options.tls_key,
+        ws_max_size=1 << 16,
+    )
     server = uvicorn.Server(config)
     config.load()
     server.lifespan = config.lifespan_class(config)
     await server.startup(sockets=[listening])
-    address = f"http://{_HOST}:{listening.getsockname()[1]}/"
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    address = f"{'https' if options.tls_certificate else 'http'}://{host}:{listening.getsockname()[1]}/"
     say(f"page: {address}")
     if options.open:
         import webbrowser
 
-        webbrowser.open(address)
+        webbrowser.open(address if token is None else f"{address}?token={token}")
     return server
 
 

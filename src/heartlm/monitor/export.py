@@ -1,4 +1,4 @@
-"""Models of live streams as ONNX files. Their state is an input and an output.
+"""Models of live streams as files for ONNX or ExecuTorch. Their state is an input and an output.
 
     beats       codes int64 [B, F], cache float32 [B, depth, 2, heads, KEPT_BEATS, head_width], position int64 [B]
                     ─► probabilities float32 [B, classes], cache_after
@@ -11,8 +11,12 @@ and voltages to codes, is not part of the file.
 from __future__ import annotations
 
 import logging
+import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +24,7 @@ from torch import Tensor, nn
 from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.files import atomic_file
-from heartlm.models.waveform import WaveformNetwork
+from heartlm.models.waveform import NUM_BANDS, WaveformNetwork
 from heartlm.monitor.models import KEPT_BEATS, LiveTrunk
 from heartlm.training.waveform import WINDOW
 
@@ -51,19 +55,23 @@ class _Beats(nn.Module):
         return answer, torch.where(written[:, None, None, None, :, None], new[..., None, :], cache)
 
 
-def export_model(run: FineTuned, path: Path, batch_size: int) -> None:
-    """Write a model of live streams as an ONNX file.
+def export_model(run: FineTuned, path: Path, to: Literal["onnx", "executorch"], batch_size: int, int8: bool) -> None:
+    """Write a model of live streams as a file.
 
     Args:
         run: a causal model of beats, or a model of the task waveform.
         path: path of the file.
+        to: format of the file.
         batch_size: number of streams per call, which is fixed.
+        int8: store matrices as 8-bit integers, quantised by row; activations are quantised at run time. ONNX only.
 
     Raises:
-        HeartlmError: the model has another task, or a package is missing.
+        HeartlmError: the model has another task, int8 was asked for ExecuTorch, or a package is missing.
     """
     model, wrapped = run.model, nn.Module()
     if isinstance(model, WaveformNetwork):
+        if to == "executorch":
+            model.power = _power_without_complex()  # type: ignore[method-assign,assignment]
         wrapped = _Waveform(model)
         inputs = {"codes": torch.zeros(batch_size, WINDOW, 1, dtype=torch.int64)}
         outputs = ["probabilities"]
@@ -78,17 +86,44 @@ def export_model(run: FineTuned, path: Path, batch_size: int) -> None:
         outputs = ["probabilities", "cache_after"]
     else:
         raise HeartlmError(f"{run.folder.path}: a causal model of beats or a model of the task waveform expected")
-    content = _onnx(wrapped.eval(), inputs, outputs)
+    if to == "onnx":
+        content = _onnx(wrapped.eval(), inputs, outputs, int8)
+    elif int8:
+        raise HeartlmError("int8: supported by --to onnx only")
+    else:
+        content = _executorch(wrapped.eval(), inputs)
     with atomic_file(path, "wb") as file:
         file.write(content)
 
 
-def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> bytes:
+def _power_without_complex() -> Callable[[Tensor], Tensor]:
+    """Return `WaveformNetwork.power` without complex numbers, which ExecuTorch lacks."""
+    turns = torch.outer(torch.arange(1, NUM_BANDS + 1), torch.arange(WINDOW)) % WINDOW
+    angle = turns * (2 * math.pi / WINDOW)
+    cos, sin = angle.cos(), angle.sin()
+    return lambda windows: nn.functional.linear(windows, cos).square() + nn.functional.linear(windows, sin).square()
+
+
+def _executorch(wrapped: nn.Module, inputs: dict[str, Tensor]) -> bytes:
+    """Return a program for ExecuTorch that uses XNNPACK where it can."""
+    with needs("executorch"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        from executorch.exir import to_edge_transform_and_lower
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(wrapped, tuple(inputs.values()))
+        return bytes(to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_executorch().buffer)
+
+
+def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str], int8: bool) -> bytes:
     """Return an ONNX model."""
     with needs("onnx"):
-        import onnx  # noqa: F401  needed by torch.onnx, as the next
-        import onnxscript  # noqa: F401
+        import onnx
+        import onnxscript  # noqa: F401  needed by torch.onnx
+        from onnxruntime.quantization import QuantType, quantize_dynamic
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    logging.getLogger().addFilter(lambda record: "pre-processing before quantization" not in record.getMessage())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
@@ -103,4 +138,9 @@ def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> 
     proto = program.model_proto
     proto.producer_name, proto.doc_string = "heartlm", "Research software, not a medical device."
     content: bytes = proto.SerializeToString()
-    return content
+    if not int8:
+        return content
+    with TemporaryDirectory() as folder:
+        small = Path(folder) / "int8.onnx"
+        quantize_dynamic(onnx.load_from_string(content), small, weight_type=QuantType.QInt8, per_channel=True)
+        return small.read_bytes()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import json
 import math
 from dataclasses import dataclass, field
@@ -57,20 +59,29 @@ class Page:
 
     Args:
         monitor: monitor to show.
+        token: token that a request must contain; None on the loopback address.
+        pseudonyms: show a hash instead of each name.
     """
 
-    def __init__(self, monitor: Monitor) -> None:
-        self.monitor = monitor
+    def __init__(self, monitor: Monitor, token: str | None = None, pseudonyms: bool = False) -> None:
+        self.monitor, self.token, self.pseudonyms = monitor, token, pseudonyms
         self._html = (files("heartlm.monitor") / "page.html").read_text(encoding="utf-8")
         self.app = Starlette(routes=[Route("/", self._page), WebSocketRoute("/live", self._live)])
 
+    def display_name(self, name: str) -> str:
+        """Return the name of a stream on the page."""
+        return f"P-{hashlib.sha256(name.encode()).hexdigest()[:8]}" if self.pseudonyms else name
+
     def _allowed(self, connection: HTTPConnection) -> bool:
-        """Return whether a request names this machine: other host names are refused, against DNS rebinding."""
-        return connection.headers.get("host", "").rpartition(":")[0] in ("127.0.0.1", "localhost")
+        if self.token is not None:
+            return hmac.compare_digest(connection.query_params.get("token", "").encode(), self.token.encode())
+        # Without a token only this machine is served. Other host names are refused, against DNS rebinding.
+        host = connection.headers.get("host", "").rpartition(":")[0]
+        return host in ("127.0.0.1", "localhost", "[::1]")
 
     async def _page(self, request: Request) -> Response:
         if not self._allowed(request):
-            return PlainTextResponse("host: 127.0.0.1 or localhost expected\n", 403)
+            return PlainTextResponse("token: add ?token=... to the address\n", 403)
         return HTMLResponse(self._html, headers=_HEADERS)
 
     async def _live(self, socket: WebSocket) -> None:
@@ -99,20 +110,29 @@ class Page:
                     continue
                 if not isinstance(request, dict):
                     continue
-                names = self.monitor.patients
+                names = {self.display_name(name): name for name in self.monitor.patients}
                 if isinstance(show := request.get("show"), list):
-                    known = [each for each in show[:MAX_SHOWN] if isinstance(each, str) and each in names]
+                    known = [names[each] for each in show[:MAX_SHOWN] if isinstance(each, str) and each in names]
                     view.shown = {name: view.shown.get(name, self._first_sample(name)) for name in known}
                 if "full" in request:
                     full = request["full"]
-                    view.full, view.full_sent = full if isinstance(full, str) and full in names else None, None
+                    view.full, view.full_sent = names.get(full) if isinstance(full, str) else None, None
                 if isinstance(key := request.get("acknowledge"), str):
-                    self.monitor.acknowledge(key, str(request.get("by") or "unknown"))
+                    self.monitor.acknowledge(self._key(key), str(request.get("by") or "unknown"))
 
     def _first_sample(self, name: str) -> int:
         """Return the sample two seconds ago, from which a stream is drawn when it is first shown."""
         patient = self.monitor.patients[name]
         return max(0, patient.num_samples - round(2 * patient.link.rate_hz))
+
+    def _key(self, displayed: str) -> str:
+        """Return the key of an alarm from the key on the page, which may contain a pseudonym."""
+        return next((key for key, alarm in self.monitor.alarms.items() if self._alarm(alarm)["key"] == displayed), "")
+
+    def _alarm(self, alarm: dict[str, Any]) -> dict[str, Any]:
+        """Return an alarm with the name of its stream on the page."""
+        name = self.display_name(alarm["stream"])
+        return alarm | {"stream": name, "key": name + alarm["key"].removeprefix(alarm["stream"])}
 
     def _update(self, view: _View) -> dict[str, Any]:
         """Return one update of the page."""
@@ -124,12 +144,12 @@ class Page:
         streams = [self._status(name, patient, worst.get(name)) for name, patient in monitor.patients.items()]
         past = list(monitor.alarms.values())[-_MAX_ALARMS:]
         known = [name for name in view.shown if name in monitor.patients]  # another worker may own it now
-        signals = {name: signal for name in known if (signal := self._signal(name, view))}
+        signals = {self.display_name(name): signal for name in known if (signal := self._signal(name, view))}
         return {
             "full": self._full(view),
             "streams": streams,
-            "open": alarms[:_MAX_ALARMS],
-            "past": past[::-1],
+            "open": [self._alarm(each) for each in alarms[:_MAX_ALARMS]],
+            "past": [self._alarm(each) for each in reversed(past)],
             "signals": signals,
             "faults": sum(monitor.faults.values()),
         }
@@ -137,7 +157,7 @@ class Page:
     def _status(self, name: str, patient: WatchedPatient, worst: dict[str, Any] | None) -> dict[str, Any]:
         rate = patient.rate_bpm
         return {
-            "name": name,
+            "name": self.display_name(name),
             "bpm": None if rate is None or patient.silent else round(rate),
             "silent": patient.silent or patient.stream.rules.lost,
             "alarm": worst and worst["kind"],
@@ -156,7 +176,8 @@ class Page:
         if version == view.full_sent:
             return None
         view.full_sent = version
-        return {"name": view.full, "trend": patient.trend.to_json(), "events": own[-_MAX_ALARMS:]}
+        events = [self._alarm(each) for each in own[-_MAX_ALARMS:]]
+        return {"name": self.display_name(view.full), "trend": patient.trend.to_json(), "events": events}
 
     def _signal(self, name: str, view: _View) -> dict[str, Any] | None:
         """Return the new samples of the lead in use, or of all leads for the stream shown in full."""

@@ -1,12 +1,14 @@
-"""Sources of messages: replayed recordings, lines of standard input, an MQTT broker."""
+"""Sources of messages: replayed recordings, lines of standard input, the Lab Streaming Layer, an MQTT broker."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,15 @@ from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.monitor.engine import Monitor
-from heartlm.monitor.link import MAX_BYTES
+from heartlm.monitor.link import MAX_BYTES, MAX_LEADS
 from heartlm.monitor.stream import NUM_LEADS, ecg_leads
 
 FRAME_S = 1.0
 """Length of the frames of a replay."""
 _BLOCK_S = 60
 """Seconds of a recording that are read at once."""
+_LSL_POLL_S, _LSL_GAP_S = 0.25, 0.5
+"""Time between requests for new samples, and difference of timestamps from which on samples were lost."""
 _TOPIC = "heartlm/ecg"
 
 
@@ -101,6 +105,67 @@ async def read_lines(monitor: Monitor) -> None:
             return
         if line.strip():
             monitor.receive(line.strip(), source)
+
+
+async def read_lsl(monitor: Monitor) -> None:
+    """Pass all streams of type ECG in the Lab Streaming Layer to a monitor, also those that appear later.
+
+    A stream has the name of its outlet. Its first `MAX_LEADS` channels are its leads. The unit of the first channel is
+    used for all; without one it is millivolts. Runs until cancelled.
+
+    Raises:
+        HeartlmError: pylsl is not installed, or finds no liblsl.
+    """
+    with needs("monitor"):
+        try:
+            import pylsl  # loads liblsl, which the package of pylsl contains on most systems
+            from pylsl.util import LostError
+        except RuntimeError:
+            raise ModuleNotFoundError(name="liblsl") from None
+    resolver, inlets = pylsl.ContinuousResolver(prop="type", value="ECG"), dict[str, _Inlet]()
+    while True:
+        for info in resolver.results():
+            if info.uid() not in inlets:
+                inlet = pylsl.StreamInlet(info, processing_flags=pylsl.proc_clocksync)
+                with contextlib.suppress(RuntimeError):  # no answer: it is tried again
+                    inlets[info.uid()] = _Inlet(inlet, await asyncio.to_thread(inlet.info, 5.0))
+        for uid, inlet in list(inlets.items()):
+            try:
+                for message in inlet.messages():
+                    monitor.receive(message, f"LSL {inlet.name[:64]}", inlet.name)
+            except LostError:
+                monitor.log(f"LSL {inlet.name[:64]}: the outlet closed")
+                del inlets[uid]
+        await asyncio.sleep(_LSL_POLL_S)
+
+
+class _Inlet:
+    """Samples of one outlet as messages. A connected inlet loses nothing, so samples are counted.
+
+    Args:
+        inlet: inlet of pylsl.
+        info: full information of its outlet.
+    """
+
+    def __init__(self, inlet: Any, info: Any) -> None:
+        self.inlet, self.name, self.rate_hz = inlet, info.name(), info.nominal_srate()
+        unit = info.desc().child("channels").child("channel").child_value("unit").lower()
+        self.mv = 1e-3 if unit in ("microvolts", "microvolt", "uv", "\u00b5v", "\u03bcv") else 1.0
+        self.num_channels, self.next_sample, self.last_s = info.channel_count(), 0, -math.inf
+
+    def messages(self) -> Iterator[bytes]:
+        """Yield the samples since the last call, one message for each part without a gap."""
+        samples, times_s = self.inlet.pull_chunk(timeout=0.0, max_samples=int(10 * max(1.0, self.rate_hz)))
+        leads = self.mv * np.asarray(samples, np.float64).reshape(-1, self.num_channels).T[:MAX_LEADS]
+        after_gap = np.flatnonzero(np.diff(times_s, prepend=self.last_s) > _LSL_GAP_S).tolist()
+        for begin, end in pairwise(sorted({0, *after_gap, len(times_s)})):
+            if begin in after_gap:  # the first sample, and the first after a gap, are numbered by the clock
+                self.next_sample = max(self.next_sample, round(times_s[begin] * self.rate_hz))
+            part = leads[:, begin:end].round(5).tolist()
+            mv = [[value if math.isfinite(value) else None for value in lead] for lead in part]
+            message = {"rate_hz": self.rate_hz, "start": self.next_sample, "mv": mv}
+            self.next_sample, self.last_s = self.next_sample + end - begin, times_s[end - 1]
+            yield json.dumps(message).encode()
 
 
 class Mqtt:
