@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.int64]
@@ -33,6 +34,7 @@ WINDOW = 129
 _SYMBOL_BITS = 6
 _BEATS_A_MINUTE_A_SYMBOL = 5
 _MIN_WINDOW = WORD_LENGTH + 1
+_WINDOWS_AT_ONCE = 4096
 
 
 def words(rr_s: Floats) -> Words:
@@ -67,19 +69,20 @@ def window_entropy(rr_s: Floats) -> Floats:
     """
     spelled = words(rr_s)
     num_windows, num_words = spelled.shape
-    share = _information(num_words)
+    if num_words < _MIN_WINDOW - WORD_LENGTH + 1:
+        raise ValueError(f"a window needs at least {_MIN_WINDOW} RR intervals")
     row = np.arange(num_windows)[:, None] << WORD_LENGTH * _SYMBOL_BITS
     keys, counts = np.unique(row + spelled, return_counts=True)
-    row_of_key = keys >> WORD_LENGTH * _SYMBOL_BITS
+    row_of_key, share = keys >> WORD_LENGTH * _SYMBOL_BITS, counts / num_words
     num_different = np.bincount(row_of_key, minlength=num_windows)
-    return _scaled(num_different, np.bincount(row_of_key, share[counts], num_windows), num_words)
+    information = np.bincount(row_of_key, -share * np.log2(share), num_windows)
+    return num_different * information / (num_words * math.log2(num_words))
 
 
 def entropy(rr_s: Floats, window: int = WINDOW) -> Floats:
     """Return the scaled entropy of every window of `window` consecutive intervals of one recording.
 
-    Entry i is of the intervals i to i + window - 1. The article's recursion (a word enters, a word leaves) is
-    vectorised over all steps: each entry or exit changes one word's count, and the changes are summed along time.
+    Entry i is of the intervals i to i + window - 1.
 
     Returns:
         Entropies, float64 `[num_intervals - window + 1]`, empty if the recording is shorter than a window.
@@ -87,20 +90,11 @@ def entropy(rr_s: Floats, window: int = WINDOW) -> Floats:
     Raises:
         ValueError: the window is shorter than 4 intervals, or an interval is unusable.
     """
-    num_words = window - WORD_LENGTH + 1
     if len(rr_s) < window:
         return np.empty(0)
-    word, time, change = _entries_and_exits(words(rr_s), num_words)
-    first = np.flatnonzero(np.diff(word, prepend=-1))
-    total = np.cumsum(change)
-    total_of_earlier_words = np.repeat(total[first] - change[first], np.diff(first, append=len(word)))
-    after = total - total_of_earlier_words
-    before = after - change
-
-    share = _information(num_words)
-    num_different = np.cumsum(np.bincount(time, (after > 0).astype(np.float64) - (before > 0)))
-    information = np.cumsum(np.bincount(time, share[after] - share[before]))
-    return _scaled(num_different, information, num_words)[num_words - 1 :]
+    windows = sliding_window_view(rr_s, window)
+    parts = range(0, len(windows), _WINDOWS_AT_ONCE)
+    return np.concatenate([window_entropy(windows[first : first + _WINDOWS_AT_ONCE]) for first in parts])
 
 
 def detect(rr_s: Floats, threshold: float = THRESHOLD, window: int = WINDOW) -> NDArray[np.bool_]:
@@ -116,27 +110,3 @@ def detect(rr_s: Floats, threshold: float = THRESHOLD, window: int = WINDOW) -> 
     scores = entropy(rr_s, window)
     centred = np.clip(np.arange(num_intervals) - window // 2, 0, len(scores) - 1)
     return scores[centred] >= threshold
-
-
-def _entries_and_exits(spelled: Words, num_words: int) -> tuple[Words, Words, Words]:
-    """Return the entries (+1) and exits (-1) of words in the sliding window, sorted by word, then by time."""
-    num_steps, num_exits = len(spelled), len(spelled) - num_words
-    word = np.concatenate([spelled[:num_exits], spelled])
-    time = np.concatenate([np.arange(num_words, num_steps), np.arange(num_steps)])
-    change = np.repeat([-1, 1], [num_exits, num_steps])
-    # The sort is stable: a word that leaves and enters at one step leaves first, so counts never exceed the window.
-    order = np.lexsort((time, word))
-    return word[order], time[order], change[order]
-
-
-def _information(num_words: int) -> Floats:
-    """Return `-p log2 p` of a word that occurs 0 to `num_words` times; float64 `[num_words + 1]`."""
-    if num_words < _MIN_WINDOW - WORD_LENGTH + 1:
-        raise ValueError(f"a window needs at least {_MIN_WINDOW} RR intervals")
-    share = np.arange(1, num_words + 1) / num_words
-    return np.concatenate([[0.0], -share * np.log2(share)])
-
-
-def _scaled(num_different: ArrayLike, information: ArrayLike, num_words: int) -> Floats:
-    product = np.asarray(num_different, np.float64) * np.asarray(information, np.float64)
-    return product / (num_words * math.log2(num_words))
