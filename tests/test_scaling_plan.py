@@ -184,7 +184,7 @@ def test_times_come_from_predictions_and_from_measurements(tmp_path: Path):
     for (ranks, window), rate in rates.items():
         step_s = cell(ranks, window).tokens_per_step / rate
         parts = dict.fromkeys((f"{name}_s" for name in PARTS), 0.0) | {"compute_s": step_s}
-        Measurement(cell(ranks, window), 0, 2, [step_s] * 2, rate, **parts).save(tmp_path / "study")
+        Measurement(cell(ranks, window), 0, [step_s] * 2, rate, **parts).save(tmp_path / "study")
     rest = 'of: {finetune: {hours: {1: 1}}, "pretrain-512": {hours: {1: 2}}}\n'
     for source in ("predicted: predicted.json", "measured: study"):
         _, _, jobs = load_plan(plan_file(tmp_path, PLAN, f"times: {{{source}, tokens: 3.6e+8}}\n", rest))

@@ -143,7 +143,7 @@ def measurement(cell: StudyCell, compute_s: float, repeat: int = 0, **other: Any
     parts |= {name: other.pop(name) for name in list(other) if name in parts}
     step_s = sum(parts.values())
     rate = cell.tokens_per_step / step_s
-    known: dict[str, Any] = {"num_parameters": 1_000_000, "steps": 8, "step_s": [step_s] * 8, "tokens_per_s": rate}
+    known: dict[str, Any] = {"num_parameters": 1_000_000, "step_s": [step_s] * 8, "tokens_per_s": rate}
     return Measurement(cell=cell, repeat=repeat, **parts, **known | other)
 
 

@@ -30,7 +30,7 @@ def study_file(folder: Path, corpus: Path) -> Path:
         f"out: {folder / 'study'}\n"
         "stages: [pretrain, finetune]\nwindows: [32]\n"
         f"ranks: [1, 2, {TOO_MANY}]\n"
-        "repeats: 1\nagain: 0\ndepth: 1\nbatch_tokens: 256\n"
+        "repeats: 1\ndepth: 1\nbatch_tokens: 256\n"
     )
     return path
 
@@ -88,7 +88,7 @@ def test_the_parts_of_real_steps_add_up(study: Path) -> None:
         assert sum(each.part_s.values()) == pytest.approx(each.mean_step_s, rel=1e-6)
         assert all(value >= 0 for value in each.part_s.values())
         assert each.compute_s > 0 and each.optimizer_s > 0
-        assert each.steps == len(each.step_s) == ScalingStudyConfig.steps
+        assert len(each.step_s) == ScalingStudyConfig.steps
         assert len(each.losses) == ScalingStudyConfig.warm_up + ScalingStudyConfig.steps
         assert each.training_s < each.wall_s
 
@@ -97,9 +97,8 @@ def test_two_ranks_tell_of_their_communication_and_one_of_none(study: Path) -> N
     together, alone = list[Measurement](), list[Measurement]()
     for each in load_measurements(study):
         (together if each.cell.ranks == 2 else alone).append(each)
-    assert all(each.hidden_communication_s is not None for each in together)
-    assert all(each.hidden_communication_s is None and each.straggler_s == 0 for each in alone)
-    assert all(len(each.rank_busy_s) == each.cell.ranks * each.cell.copies for each in together + alone)
+    assert all(each.exposed_communication_s > 0 for each in together)
+    assert all(each.straggler_s == 0 for each in alone)
 
 
 def test_a_measurement_carries_its_environment(study: Path) -> None:

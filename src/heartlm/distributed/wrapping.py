@@ -50,7 +50,7 @@ def replicated(
     Args:
         module: module on its device; every trainable parameter is used in every loss.
         bucket_cap_mb: size of a gradient bucket in MiB.
-        exchange: gradient synchronisation, called for every sum and after the last gradient.
+        exchange: gradient synchronisation, called after the last gradient and for blocking sums.
         shared: blocking sum of a bucket in place; by default the process group sums asynchronously.
         synced: whether to broadcast the parameters of rank 0; must be false in a dry run.
     """
@@ -67,22 +67,15 @@ def replicated(
     def add_up(bucket: Any) -> torch.futures.Future[Tensor]:
         if exchange is not None and bucket.is_last():
             exchange.ready()
-        if shared is not None:
-            with nullcontext() if exchange is None else exchange.waiting():
-                shared(bucket.buffer())
-            done: torch.futures.Future[Tensor] = torch.futures.Future()
-            done.set_result(bucket.buffer())
-            return done
-        landed = None if exchange is None else exchange.launch()
-
-        def first_of(future: torch.futures.Future[list[Tensor]]) -> Tensor:
-            if landed is not None:
-                landed()
-            return future.value()[0]
-
-        reduced = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
-        summed: torch.futures.Future[Tensor] = reduced.then(first_of)
-        return summed
+        if shared is None:
+            reduced = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+            summed: torch.futures.Future[Tensor] = reduced.then(lambda future: future.value()[0])
+            return summed
+        with nullcontext() if exchange is None else exchange.waiting():
+            shared(bucket.buffer())
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
 
     wrapped.register_comm_hook(None, lambda _, bucket: add_up(bucket))  # torch rejects string annotations
     return wrapped

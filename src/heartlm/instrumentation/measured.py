@@ -15,7 +15,6 @@ from typing import Any
 from torch import nn
 
 from heartlm.files import write_json
-from heartlm.instrumentation.flights import InFlight
 from heartlm.instrumentation.meters import Meters
 
 
@@ -24,15 +23,14 @@ class MeasuredSteps:
 
     Args:
         path: output file.
-        flights: sums in flight of this rank.
 
     Attributes:
-        steps: one entry per step: `step`, `num_tokens` of all ranks, `loss`, `step_s`, `hidden_communication_s`, and
-            seconds of every part and detail of the meters.
+        steps: one entry per step: `step`, `num_tokens` of all ranks, `loss`, `step_s`, and seconds of every part and
+            detail of the meters.
     """
 
-    def __init__(self, path: Path, flights: InFlight) -> None:
-        self.path, self.flights = Path(path), flights
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
         self.steps: list[dict[str, Any]] = []
         self._loss: float | None = None
 
@@ -43,9 +41,7 @@ class MeasuredSteps:
     def add(self, step: int, num_tokens: int, busy_s: float, part_s: dict[str, float]) -> None:
         """Add a finished step."""
         times = {f"{name}_s": seconds for name, seconds in part_s.items()}
-        hidden = self.flights.take_hidden_s()
-        about = {"step": step, "num_tokens": num_tokens, "loss": self._loss, "hidden_communication_s": hidden}
-        self.steps.append({**about, "step_s": busy_s, **times})
+        self.steps.append({"step": step, "num_tokens": num_tokens, "loss": self._loss, "step_s": busy_s, **times})
         self._loss = None
 
     def write(self, **about: Any) -> None:

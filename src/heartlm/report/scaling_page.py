@@ -17,7 +17,7 @@ from heartlm.scaling.cell import PARTS, load_measurements
 from heartlm.scaling.equations import Interval, karp_flatt
 from heartlm.scaling.fits import Fit, fit_amdahl, fit_usl
 from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
-from heartlm.scaling.table import Beside, CellRow, Table, flat, groups, table_of
+from heartlm.scaling.table import CellRow, Table, flat, groups, table_of
 
 STAGES = {"pretrain": "Pretraining", "finetune": "Fine-tuning"}
 PART_WORDS = {
@@ -41,7 +41,6 @@ HEAD = (
     "of that",
     "overhead, s",
     "Karp–Flatt",
-    "hidden comm., ms",
     "memory, MB",
     "J per M tokens",
 )
@@ -67,8 +66,6 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
     with atomic_file(page) as stream:
         stream.write(text)
     files = [page, write_csv([flat(row) for row in table.rows], folder / "table.csv")]
-    if table.beside:
-        files.append(write_csv([flat(each) for each in table.beside], folder / "side-by-side.csv"))
     for name in CAPTIONS:
         drawings = [(panel["title"], chart) for panel in panels for chart in panel["charts"].get(name, ())]
         if drawings:
@@ -95,7 +92,6 @@ def _context(
         "head": HEAD,
         "parts": PART_WORDS,
         "laws": [published, *(line for panel in panels for line in panel["laws"])],
-        "beside": [_beside_row(each) for each in table.beside],
         "moved": sum(row.num_moved for row in table.rows),
         "failed": [(f"{each.cell.name}, repeat {each.repeat + 1}", each.failed) for each in table.failed],
         "skipped": skipped,
@@ -160,7 +156,7 @@ def _panel(kind: tuple[str, str, str, str], rows: Sequence[CellRow]) -> dict[str
 
 
 def _table_row(row: CellRow) -> list[str]:
-    cell, hidden_s = row.cell, row.detail_s["hidden_communication"]
+    cell = row.cell
     has_other_buckets = cell.ranks > 1 and cell.bucket_cap_mb != type(cell).bucket_cap_mb
     extra = f", {cell.bucket_cap_mb:g} MiB" if has_other_buckets else ""
     extra += f", {cell.nodes} nodes" if cell.nodes > 1 else ""
@@ -177,21 +173,8 @@ def _table_row(row: CellRow) -> list[str]:
         _written(row.efficiency_of_ceiling),
         _written(row.overhead_s),
         decimal(row.karp_flatt, 3),
-        decimal(None if hidden_s is None else 1000 * hidden_s, 1),
         count(row.peak_memory_bytes / 1e6),
         count(row.energy_j_per_mtoken),
-    ]
-
-
-def _beside_row(beside: Beside) -> list[str]:
-    cell, cpus = beside.cell, plural(beside.cell.cpus_per_task, "CPU")
-    return [
-        f"{STAGES[cell.stage]} on {cell.database}, {cell.window}, {cell.precision}, {cpus}",
-        str(cell.copies),
-        _written(beside.share),
-        _written(beside.together, "x"),
-        count(beside.tokens_per_s),
-        count(beside.energy_j_per_mtoken),
     ]
 
 

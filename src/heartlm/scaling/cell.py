@@ -3,11 +3,10 @@
 The parts of a measurement are means over the ranks; each rank uses its own clock:
 
     |- data -|------ compute ------|- exposed communication -|- straggler -|- optimizer -|- other -|
-                    |- hidden communication -|
     |---------------------------------------- a step ----------------------------------------------|
 
 `exposed_communication_s` is the time that a rank waits for sums over ranks, without `straggler_s`, the time that it
-waits for a slower rank. `hidden_communication_s` overlaps with computation, so it is not part of the sum.
+waits for a slower rank. Sums that overlap with computation are not part of a step.
 """
 
 from __future__ import annotations
@@ -107,7 +106,6 @@ class Measurement:
     Attributes:
         cell: cell that was trained.
         repeat: index of the repeat, from 0.
-        steps: number of counted steps.
         step_s: time of every counted step.
         tokens_per_s: valid tokens per second of all ranks (and copies) together.
         data_s: waiting time for batches.
@@ -118,11 +116,8 @@ class Measurement:
         other_s: remaining time.
         forward_s: forward part of `compute_s`; None if not measured.
         backward_s: backward part of `compute_s`; None if not measured.
-        hidden_communication_s: time of sums over ranks that overlaps with computation; None if not measured.
-        rank_busy_s: time of a step of every rank, without waiting for other ranks.
         num_parameters: number of trainable parameters.
-        gradient_bytes: bytes that the ranks add up in a step.
-        flops_per_token: FLOPs per token; see `training.utilization`.
+        flops_per_token: FLOPs per token; see `instrumentation.utilization`.
         peak_memory_bytes: maximum main memory of a rank.
         peak_device_memory_bytes: maximum GPU memory of a rank; None on CPUs.
         energy_j: energy of the counted steps of all ranks in joules; None without a counter.
@@ -134,21 +129,17 @@ class Measurement:
 
     cell: StudyCell
     repeat: int
-    steps: int
-    step_s: list[float]
-    tokens_per_s: float
-    data_s: float
-    compute_s: float
-    exposed_communication_s: float
-    straggler_s: float
-    optimizer_s: float
-    other_s: float
+    step_s: list[float] = field(default_factory=list)
+    tokens_per_s: float = 0.0
+    data_s: float = 0.0
+    compute_s: float = 0.0
+    exposed_communication_s: float = 0.0
+    straggler_s: float = 0.0
+    optimizer_s: float = 0.0
+    other_s: float = 0.0
     forward_s: float | None = None
     backward_s: float | None = None
-    hidden_communication_s: float | None = None
-    rank_busy_s: list[float] = field(default_factory=list)
     num_parameters: int = 0
-    gradient_bytes: int = 0
     flops_per_token: float | None = None
     peak_memory_bytes: int = 0
     peak_device_memory_bytes: int | None = None

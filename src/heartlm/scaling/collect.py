@@ -19,7 +19,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.instrumentation.meters import Meters
 from heartlm.runs.run_folder import RunFolder
-from heartlm.scaling.cell import PARTS, Measurement, StudyCell
+from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.scaling.equations import mean_known
 
 Rank = Mapping[str, Any]
@@ -73,12 +73,9 @@ def measured(
     return Measurement(
         cell=cell,
         repeat=repeat,
-        steps=len(steps_s),
         step_s=steps_s.tolist(),
         tokens_per_s=sum(rates) / float(steps_s.sum()),
-        rank_busy_s=[float(busy) for ranks in trainings for busy in _busy(ranks)[:, warm_up:].mean(axis=1)],
         num_parameters=every[0]["num_parameters"],
-        gradient_bytes=every[0]["gradient_bytes"],
         flops_per_token=every[0]["flops_per_token"],
         peak_memory_bytes=max(rank["peak_memory_bytes"] for rank in every),
         peak_device_memory_bytes=max(rank["peak_device_memory_bytes"] or 0 for rank in every) or None,
@@ -96,7 +93,7 @@ def _parts(ranks: Sequence[Rank], warm_up: int) -> dict[str, float | None]:
     # a step follows the synchronisation, so the optimiser part of the previous step is used.
     optimizer_s = _of_ranks(ranks, "optimizer_s")
     before_s = np.concatenate([np.zeros((len(ranks), 1)), optimizer_s[:, :-1]], axis=1)
-    work_s = _busy(ranks) - optimizer_s + before_s
+    work_s = _of_ranks(ranks, "step_s") - _of_ranks(ranks, "communication_s") - optimizer_s + before_s
     lead_s = work_s.max(axis=0, keepdims=True) - work_s  # how much earlier each rank is ready than the slowest
     waited_s = _of_ranks(ranks, "communication_s")[:, warm_up:]
     behind_s = np.minimum(waited_s, lead_s[:, warm_up:])
@@ -105,7 +102,6 @@ def _parts(ranks: Sequence[Rank], warm_up: int) -> dict[str, float | None]:
         return float(_of_ranks(ranks, name)[:, warm_up:].mean())
 
     timed = all("forward_s" in step for rank in ranks for step in rank["steps"])
-    hidden = all(step["hidden_communication_s"] is not None for rank in ranks for step in rank["steps"][warm_up:])
     return {
         "data_s": mean("data_s"),
         "compute_s": mean("forward_backward_s"),
@@ -115,13 +111,7 @@ def _parts(ranks: Sequence[Rank], warm_up: int) -> dict[str, float | None]:
         "other_s": mean("other_s"),
         "forward_s": mean("forward_s") if timed else None,
         "backward_s": mean("forward_backward_s") - mean("forward_s") if timed else None,
-        "hidden_communication_s": mean("hidden_communication_s") if hidden else None,
     }
-
-
-def _busy(ranks: Sequence[Rank]) -> NDArray[np.float64]:
-    busy_s: NDArray[np.float64] = _of_ranks(ranks, "step_s") - _of_ranks(ranks, "communication_s")
-    return busy_s
 
 
 def _of_ranks(ranks: Sequence[Rank], name: str) -> NDArray[np.float64]:
@@ -145,18 +135,3 @@ def checked(measurement: Measurement, reference: Sequence[float], tolerance: flo
         return measurement
     found = f"loss {losses[step]:.6g} in step {step + 1}, {reference[step]:.6g} expected as of one rank"
     return replace(measurement, failed=f"{found}: {apart[step]:.1e} apart, {tolerance:g} allowed")
-
-
-def failure(cell: StudyCell, repeat: int, reason: str, wall_s: float, environment: Mapping[str, Any]) -> Measurement:
-    """Return the record of a failed training."""
-    return Measurement(
-        cell=cell,
-        repeat=repeat,
-        steps=0,
-        step_s=[],
-        tokens_per_s=0.0,
-        **{f"{name}_s": 0.0 for name in PARTS},  # type: ignore[arg-type]
-        wall_s=wall_s,
-        environment=dict(environment),
-        failed=reason,
-    )

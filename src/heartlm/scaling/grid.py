@@ -72,13 +72,6 @@ def grid_of(config: ScalingStudyConfig, place: Resources) -> Grid:
             group |= dict.fromkeys((cell.base, cell))
             if config.ceiling and config.slurm is None and cell.ranks > 1 and cell.nodes == 1:
                 group[cell.ceiling] = None
-            for number in config.copies if cell.ranks == 1 and config.slurm is None else []:
-                copies = replace(cell, copies=number)
-                if copies.num_cores > place.num_cores:
-                    reason = f"{number} trainings of {cell.cpus_per_task} CPUs on a node of {place.num_cores}"
-                    skipped.append((copies, reason))
-                elif number > 1:
-                    group[copies] = None
             if config.prediction:
                 part = replace(cell.base, global_batch=cell.global_batch // cell.ranks)
                 group |= dict.fromkeys((part, replace(part, copies=cell.ranks if cell.nodes == 1 else 1)))

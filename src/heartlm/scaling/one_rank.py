@@ -23,10 +23,13 @@ import numpy as np
 from heartlm.cluster.topology import counted
 from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.scaling.hardware import bucket_bytes
-from heartlm.scaling.probe import UNUSUAL, probes_of, unusual
+from heartlm.scaling.probe import probes_of
 from heartlm.scaling.simulate import RankWork, typical_s
 
 MOST_JITTER = 64
+
+UNUSUAL = 0.15
+"""If a probe differs by more than this fraction from the median of all probes, the machine had an unusual speed."""
 
 NORMAL = 1.4826
 """Standard deviation of a normal distribution divided by the median of its absolute deviations."""
@@ -175,15 +178,17 @@ def steady(measurements: Iterable[Measurement]) -> list[Measurement]:
     """
     good = [each for each in measurements if each.failed is None]
     probes = [probe for each in good for probe in probes_of(each)]
-    usual = statistics.median(probes) if probes else None
+    usual = statistics.median(probes) if probes else 1.0
+
+    def unusual(measurement: Measurement) -> float:
+        return max((abs(probe / usual - 1) for probe in probes_of(measurement)), default=0.0)
 
     cells: dict[StudyCell, list[Measurement]] = {}
     for each in good:
         cells.setdefault(each.cell, []).append(each)
     kept = list[Measurement]()
     for found in cells.values():
-        nearest = min(found, key=lambda one: unusual(one, usual))
-        kept += [one for one in found if unusual(one, usual) <= UNUSUAL] or [nearest]
+        kept += [one for one in found if unusual(one) <= UNUSUAL] or [min(found, key=unusual)]
     return kept
 
 

@@ -6,9 +6,8 @@ The machine may be shared, so each measurement records the probe before and afte
 from __future__ import annotations
 
 import os
-import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,13 +15,6 @@ from heartlm.scaling.cell import Measurement
 
 MOVED = 0.1
 """If two probes differ by more than this fraction, the machine changed its speed during the measurement."""
-
-
-UNUSUAL = 0.15
-"""If a probe differs by more than this fraction from the usual probe, the machine had an unusual speed."""
-
-ENOUGH = 8
-"""Number of probes needed to define the usual speed."""
 
 
 def probe(cores: Sequence[int], rounds: int = 3) -> float:
@@ -37,17 +29,6 @@ def probe(cores: Sequence[int], rounds: int = 3) -> float:
 def moved(before: float, after: float) -> bool:
     """Return whether the machine's speed changed between two probes."""
     return abs(after / before - 1) > MOVED
-
-
-def usual_probe(measurements: Iterable[Measurement]) -> float | None:
-    """Return the median of all probes, or None if there are too few."""
-    probes = [value for each in measurements for value in probes_of(each)]
-    return statistics.median(probes) if len(probes) >= ENOUGH else None
-
-
-def unusual(measurement: Measurement, usual: float | None) -> float:
-    """Return the relative difference of a measurement's machine speed from the usual speed; 0 if unknown."""
-    return 0.0 if usual is None else max((abs(value / usual - 1) for value in probes_of(measurement)), default=0.0)
 
 
 def probes_of(measurement: Measurement) -> list[float]:

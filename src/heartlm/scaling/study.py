@@ -42,9 +42,7 @@ class ScalingStudyConfig:
         steps: number of counted steps.
         warm_up: number of steps before them that are not counted.
         repeats: number of measurements of each cell.
-        again: maximum number of extra measurements of a cell if the machine's speed was unusual before or after.
         ceiling: also measure independent concurrent trainings, the limit of the machine; only on this machine.
-        copies: numbers of independent one-rank trainings to run concurrently; with fewer GPUs, they share them.
         prediction: also measure one rank at the batch of each of several ranks, alone and next to copies, so that their
             time can be predicted.
         depth: number of transformer blocks.
@@ -57,7 +55,6 @@ class ScalingStudyConfig:
         tolerance: maximum relative difference of the loss of a step from that of one rank; by default 1e-4 in fp32 and
             2e-2 in bf16.
         timeout_s: time in seconds after which a training counts as hung.
-        max_core_hours: maximum cost of the study in core-hours; measuring stops before it is exceeded.
     """
 
     out: Path | None = None
@@ -76,9 +73,7 @@ class ScalingStudyConfig:
     steps: int = 8
     warm_up: int = 3
     repeats: int = 3
-    again: int = 2
     ceiling: bool = True
-    copies: list[int] = field(default_factory=list)
     prediction: bool = False
     depth: int = 4
     width: int | None = None
@@ -89,20 +84,17 @@ class ScalingStudyConfig:
     slurm: str | None = None
     tolerance: float | None = None
     timeout_s: float = 900.0
-    max_core_hours: float | None = None
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an invalid value."""
         for name, value in vars(self).items():
-            if isinstance(value, list | dict) and not value and name != "copies":
+            if isinstance(value, list | dict) and not value:
                 raise HeartlmError(f"{name}: nothing found, at least one expected")
-        counts = ["windows", "ranks", "nodes", "cpus_per_task", "copies"]
+        counts = ["windows", "ranks", "nodes", "cpus_per_task"]
         counts += ["batch_tokens", "accumulation", "steps", "repeats", "depth", "width"]
         require(self, lambda value: value >= 1, "at least 1", *counts)
         require(self, lambda value: value >= Meters.WARM_UP_STEPS, f"at least {Meters.WARM_UP_STEPS}", "warm_up")
-        require(self, lambda value: value >= 0, "at least 0", "again")
-        limits = ("tolerance", "timeout_s", "max_core_hours", "buckets_mb")
-        require(self, lambda value: value > 0, "more than 0", *limits)
+        require(self, lambda value: value > 0, "more than 0", "tolerance", "timeout_s", "buckets_mb")
         for name in self.databases:
             if not name.replace("_", "").isalnum():
                 raise HeartlmError(f"databases: {name!r} found, a name of letters, digits and _ expected")

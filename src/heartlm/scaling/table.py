@@ -49,7 +49,6 @@ class CellRow:
         step_p95_s: 95th percentile of the time of all steps.
         tokens_per_s: tokens per second, mean over repeats.
         part_s: mean seconds per step of every part; they add up to the mean step.
-        detail_s: seconds per step within or next to the parts: forward, backward, hidden communication.
         peak_memory_bytes: maximum memory of a rank.
         energy_j_per_mtoken: joules per million tokens; None without a counter.
     """
@@ -68,30 +67,8 @@ class CellRow:
     step_p95_s: float
     tokens_per_s: float
     part_s: dict[str, float]
-    detail_s: dict[str, float | None]
     peak_memory_bytes: int
     energy_j_per_mtoken: float | None = None
-
-
-@dataclass(frozen=True)
-class Beside:
-    """Independent one-rank trainings that run concurrently.
-
-    Attributes:
-        cell: cell that was trained `copies` times.
-        repeats: number of counted measurements.
-        together: total throughput relative to a single training alone.
-        share: fraction of its speed alone that each training keeps.
-        tokens_per_s: tokens per second of all together, mean over repeats.
-        energy_j_per_mtoken: joules per million tokens; None without a counter.
-    """
-
-    cell: StudyCell
-    repeats: int
-    together: Interval
-    share: Interval
-    tokens_per_s: float
-    energy_j_per_mtoken: float | None
 
 
 @dataclass
@@ -100,13 +77,11 @@ class Table:
 
     Attributes:
         rows: rows, sorted by stage, database, window, CPUs and ranks.
-        beside: concurrent independent trainings.
         failed: measurements that did not pass their check.
         environment: environment of the first measurement.
     """
 
     rows: list[CellRow]
-    beside: list[Beside] = field(default_factory=list)
     failed: list[Measurement] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
 
@@ -126,9 +101,7 @@ def table_of(measurements: Iterable[Measurement]) -> Table:
     own = sorted((cell for cell in passed if cell.copies == 1 and not _is_reference(cell, passed)), key=_order)
     rows = [_row(cell, passed) for cell in own]
     environment = next((each.environment for cell in own for each in passed[cell].values()), {})
-    copied = sorted((cell for cell in passed if cell.copies > 1), key=_order)
-    beside = [found for cell in copied if (found := _beside(cell, passed)) is not None]
-    return Table(rows, beside, failed, environment)
+    return Table(rows, failed, environment)
 
 
 def _is_reference(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> bool:
@@ -150,7 +123,6 @@ def _row(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> CellRow:
     repeats = passed[cell]
     every = list(repeats.values())
     steps_s = [step for each in every for step in each.step_s]
-    details = ("forward_s", "backward_s", "hidden_communication_s")
     return CellRow(
         cell=cell,
         repeats=len(every),
@@ -160,22 +132,10 @@ def _row(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> CellRow:
         step_p95_s=float(np.quantile(steps_s, 0.95)),
         tokens_per_s=statistics.fmean(each.tokens_per_s for each in every),
         part_s={name: statistics.fmean(each.part_s[name] for each in every) for name in PARTS},
-        detail_s={name.removesuffix("_s"): mean_known([getattr(each, name) for each in every]) for name in details},
         peak_memory_bytes=max(each.peak_memory_bytes for each in every),
         energy_j_per_mtoken=_energy_j_per_mtoken(every),
         **_against(cell, repeats, passed),
     )
-
-
-def _beside(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> Beside | None:
-    alone, copies = passed.get(replace(cell, copies=1), {}), passed[cell]
-    repeats = sorted(alone.keys() & copies.keys())
-    if not repeats:
-        return None
-    share = geometric_interval([alone[each].training_s / copies[each].training_s for each in repeats])
-    every = list(copies.values())
-    rate = statistics.fmean(each.tokens_per_s for each in every)
-    return Beside(cell, len(every), share.scaled(cell.copies), share, rate, _energy_j_per_mtoken(every))
 
 
 def _energy_j_per_mtoken(measurements: Sequence[Measurement]) -> float | None:
@@ -226,7 +186,7 @@ def groups(rows: Iterable[CellRow], key: Callable[[StudyCell], Any]) -> dict[Any
     return found
 
 
-def flat(row: CellRow | Beside) -> dict[str, Any]:
+def flat(row: CellRow) -> dict[str, Any]:
     """Return a row as plain columns: three per interval, one per part of a step."""
     columns = asdict(row.cell)
     for name, value in vars(row).items():

@@ -10,7 +10,6 @@ import torch
 
 from heartlm.distributed.parallel import HostAllReduce
 from heartlm.instrumentation.energy import energy_counter
-from heartlm.instrumentation.flights import InFlight
 from heartlm.instrumentation.measured import MeasuredSteps
 from heartlm.instrumentation.meters import Meters, peak_memory_bytes
 from heartlm.instrumentation.profile import Profiling
@@ -34,7 +33,7 @@ class Log:
     def __init__(self, job: Job, device: torch.device, precision: torch.dtype, sums: HostAllReduce) -> None:
         self.job = job
         self.spans = Spans(job.run.spans(job.ranks.rank), job.ranks.rank) if job.config.spans else None
-        self.measured = MeasuredSteps(job.run.measured(job.ranks.rank), InFlight()) if job.config.measure else None
+        self.measured = MeasuredSteps(job.run.measured(job.ranks.rank)) if job.config.measure else None
         self.meters = _meters(job, device, precision, sums, self.spans)
         self.listeners = Listeners(job.config, job.run, self.say)
         profiles = job.config.profile and job.ranks.is_first
@@ -77,13 +76,11 @@ class Log:
         if self.profiling is not None:
             self.profiling.close()
         if self.measured is not None:
-            learning = [each for each in self.job.model.parameters() if each.requires_grad]
             memory = self.meters.peak_device_memory_bytes
             self.measured.write(
                 rank=self.job.ranks.rank,
                 world_size=self.job.ranks.world_size,
-                num_parameters=sum(each.numel() for each in learning),
-                gradient_bytes=sum(each.nbytes for each in learning),
+                num_parameters=sum(each.numel() for each in self.job.model.parameters() if each.requires_grad),
                 flops_per_token=self.meters.flops_per_token,
                 peak_memory_bytes=peak_memory_bytes(),
                 peak_device_memory_bytes=None if memory is None else memory(),

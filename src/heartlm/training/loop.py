@@ -74,9 +74,8 @@ class _Loop:
         device, precision = device_and_precision(job.config.device, job.config.precision, job.ranks.local_rank)
         self.sums = HostAllReduce(job.ranks, job.config.timeout_s)
         self.log = Log(job, device, precision, self.sums)
-        flights = None if self.log.measured is None else self.log.measured.flights
         measured = job.config.measure or job.config.spans or job.config.profile
-        self.exchange = GradientSync(self.log.meters, device, flights, measured)
+        self.exchange = GradientSync(self.log.meters, device, measured)
         self.learner = Learner(
             job.model,
             job.loss,
