@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import resource
@@ -52,7 +51,7 @@ def database(unspoilt: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def two_records_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "PART_RECORDS", 2)
+    monkeypatch.setattr(planning, "NUM_PARTS", NUM_RECORDS // 2)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -85,7 +84,7 @@ class Slow(RhythmTokenizer):
         time.sleep(0.1)
         return super().encode(lead)
 
-plan.PART_RECORDS = 2
+plan.NUM_PARTS = 13
 build_corpus([Path(sys.argv[1])], Slow(), Path(sys.argv[2]), processes=int(sys.argv[3]))
 """
 
@@ -350,11 +349,11 @@ class Counted(RhythmTokenizer):
 
 def test_few_parts_are_ahead_of_the_writer(unspoilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the writer and however many recordings: what is encoded waits for it, a few parts a process."""
-    monkeypatch.setattr(planning, "PART_RECORDS", 1)
+    monkeypatch.setattr(planning, "NUM_PARTS", NUM_RECORDS)
     tokenizer = Counted()
     tokenizer.path = tmp_path / "count"
     plan, choice = make_plan([open_database(unspoilt)]), BuildSettings("first", "auto", False, "refuse", 0, False)
-    parts = encode_all(functools.partial(encode_part, plan, tokenizer, choice), range(len(plan.parts)), 2)
+    parts = encode_all(lambda number: encode_part(*plan[number], tokenizer, choice), range(len(plan)), 2)
     for number in range(5):
         next(parts)
         while tokenizer.path.stat().st_size < number + AHEAD * 2 + 1:
@@ -369,17 +368,13 @@ def test_the_folder_of_a_corpus_under_way_is_hidden_and_beside_it(tmp_path: Path
         assert folder == tmp_path / "corpora" / ".mitdb.partial"
 
 
-def test_parts_hold_some_megabytes_of_a_large_archive_and_one_of_a_small_one(
+def test_parts_hold_a_recording_of_a_small_database_and_some_of_a_large_one(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()
     opened = open_database(database)
-    assert make_plan([opened]).parts == [(opened, list(opened.record_ids))], "small recordings share a part"
-    for size, records in ((1 << 20, 1), (1 << 10, 64), (600 << 10, 2)):
-        monkeypatch.setattr(planning, "_size", lambda *_, size=size: size)
+    for num_parts, most, records in ((256, 16, 1), (10, 16, 2), (4, 16, 6), (1, 16, 16), (1, 64, NUM_RECORDS)):
+        monkeypatch.setattr(planning, "NUM_PARTS", num_parts)
+        monkeypatch.setattr(planning, "PART_RECORDS", most)
         plan = make_plan([opened, opened])
-        assert plan.num_records == 2 * NUM_RECORDS
-        assert max(len(some) for _, some in plan.parts) == min(records, NUM_RECORDS)
-        assert [name for _, some in plan.parts for name in some] == 2 * list(opened.record_ids)
-    monkeypatch.setattr(planning, "NUM_PARTS", 2)
-    assert len(make_plan([opened]).parts) == 2, "of 8 MB each"
+        assert max(len(some) for _, some in plan) == records
+        assert [name for _, some in plan for name in some] == 2 * list(opened.record_ids)

@@ -12,8 +12,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from functools import partial
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ import numpy as np
 from heartlm.corpus.encode import Part, Source, encode_part, find_source, readable_leads
 from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
-from heartlm.corpus.plan import Beats, BuildPlan, BuildSettings, TrainingLeads, make_plan, open_sources
+from heartlm.corpus.plan import Beats, BuildSettings, Parts, TrainingLeads, make_plan
 from heartlm.corpus.processes import encode_all
+from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Damaged
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, publish_folder, recover_folder
@@ -69,7 +69,10 @@ def build_corpus(
     Raises:
         HeartlmError: the input is unreadable or has no usable recording, or `out` cannot be written or is not a corpus.
     """
-    databases = open_sources(folders)
+    databases = [open_database(folder) for folder in folders]
+    for name, count in Counter(database.name for database in databases).items():
+        if count > 1:
+            raise HeartlmError(f"two folders hold a database called {name!r}: rename one, or name it in database.json")
     choice = BuildSettings(training_leads, beats, skip_unreadable, damaged, seed, fit and tokenizer.needs_fitting)
     recover_folder(out)
     is_corpus = (out / "manifest.json").is_file() and (out / "codes.bin").is_file()
@@ -78,14 +81,16 @@ def build_corpus(
     with _under_way(out) as journal:
         plan = make_plan(databases)
         tokenizer = _begin(journal, plan, tokenizer, choice)
-        numbers = range(journal.num_parts, len(plan.parts))
-        encode = partial(encode_part, plan, tokenizer, choice)
-        with closing(encode_all(encode, numbers, processes or len(os.sched_getaffinity(0)))) as parts:
-            # parts are about equally large; the rate counts samples of encoded leads
-            rate = Measure[Part](
-                len(plan.parts), lambda _: 1.0, lambda part: part.num_samples / 1e6, "M samples", journal.num_parts
-            )
-            for part in track(parts, len(plan.parts), "tokenize", rate):
+        numbers = range(journal.num_parts, len(plan))
+        encoded = encode_all(
+            lambda number: encode_part(*plan[number], tokenizer, choice),
+            numbers,
+            processes or len(os.sched_getaffinity(0)),
+        )
+        # parts count equally; the rate counts samples of encoded leads
+        rate = Measure[Part](len(plan), lambda _: 1.0, lambda part: part.num_samples / 1e6, "M samples", numbers.start)
+        with closing(encoded):
+            for part in track(encoded, len(plan), "tokenize", rate):
                 journal.add(part)
         if not any(row["num_tokens"] for entry in journal.entries() for row in entry["rows"]):
             reasons = commonest(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])
@@ -99,32 +104,30 @@ def _under_way(out: Path) -> Iterator[Journal]:
 
     If the block fails, the partial corpus is kept after `WORTH_KEEPING_S` or in a resumed build, and otherwise removed.
     """
-    worth_keeping, folder = time.monotonic() + WORTH_KEEPING_S, None
+    worth_keeping, journal = time.monotonic() + WORTH_KEEPING_S, None
     try:
-        with ExitStack() as stack:
-            folder = stack.enter_context(partial_folder(out))
+        with partial_folder(out) as folder:
             journal = Journal(folder)
             if journal.settings is not None:
                 worth_keeping = 0.0
-            stack.callback(journal.close)
             yield journal
-            journal.close()
             journal.path.unlink()
             (folder / "lock").unlink()
             publish_folder(folder, out)
     except BaseException as error:
-        kept = folder is not None and Journal(folder).settings is not None and time.monotonic() > worth_keeping
-        if folder is not None and not kept:
-            shutil.rmtree(folder, ignore_errors=True)
+        kept = journal is not None and journal.settings is not None and time.monotonic() > worth_keeping
+        if journal is not None and not kept:
+            shutil.rmtree(journal.folder, ignore_errors=True)
         raised = explained(out, error) if isinstance(error, OSError) else error
         if not isinstance(raised, HeartlmError):
             raise
-        text = str(raised).replace(str(folder), str(out)) if folder is not None else str(raised)
-        kept_text = "; what is tokenised so far is kept, the same command continues there" if kept else ""
-        raise HeartlmError(text + kept_text) from error
+        text = str(raised) if journal is None else str(raised).replace(str(journal.folder), str(out))
+        if kept:
+            text += "; what is tokenised so far is kept, the same command continues there"
+        raise HeartlmError(text) from error
 
 
-def _begin(journal: Journal, plan: BuildPlan, tokenizer: Tokenizer, choice: BuildSettings) -> Tokenizer:
+def _begin(journal: Journal, plan: Parts, tokenizer: Tokenizer, choice: BuildSettings) -> Tokenizer:
     """Resume an earlier build, or start by fitting the tokenizer; return the tokenizer to encode with."""
     settings, found = choice.described(tokenizer, plan), journal.settings
     if found == settings:
@@ -132,20 +135,21 @@ def _begin(journal: Journal, plan: BuildPlan, tokenizer: Tokenizer, choice: Buil
         clear(journal.folder, ".*")  # files that a killed build did not finish
         if choice.skip_unreadable or not any(entry["num_unreadable"] for entry in journal.entries()):
             done = sum(entry["num_records"] for entry in journal.entries())
-            say(f"tokenize: continues after {done:,} of {plan.num_records:,} recordings, done before")
+            num_records = sum(len(record_ids) for _, record_ids in plan)
+            say(f"tokenize: continues after {done:,} of {num_records:,} recordings, done before")
             return load_tokenizer(journal.folder / "tokenizer") if choice.fit else tokenizer
     if found is not None:
         changed = [name for name in settings if found.get(name) != settings[name]] or ["skip_unreadable"]
         say(f"tokenize: an earlier build was not finished, but {', '.join(changed)} changed since: starts again")
     clear(journal.folder, "*")
     if choice.fit:
-        fit_on_training(tokenizer, plan, choice)
+        fit_on_training(tokenizer, dict.fromkeys(database for database, _ in plan), choice)
     tokenizer.save(journal.folder / "tokenizer")
     journal.begin(settings)
     return tokenizer
 
 
-def fit_on_training(tokenizer: Tokenizer, plan: BuildPlan, choice: BuildSettings) -> None:
+def fit_on_training(tokenizer: Tokenizer, databases: Iterable[Database], choice: BuildSettings) -> None:
     """Fit `tokenizer` on leads of the training split, and record the databases in `fitted_on`.
 
     Raises:
@@ -153,7 +157,7 @@ def fit_on_training(tokenizer: Tokenizer, plan: BuildPlan, choice: BuildSettings
     """
     random = np.random.Generator(np.random.Philox(choice.seed))
     chosen: list[Source] = []
-    for database in sorted(plan.databases, key=lambda database: database.name):
+    for database in sorted(databases, key=lambda database: database.name):
         training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
         usable: dict[int, Source] = {}
         for place in random.permutation(len(training)).tolist():

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.plan import Beats, BuildPlan, BuildSettings, TrainingLeads
+from heartlm.corpus.plan import Beats, BuildSettings, TrainingLeads
 from heartlm.corpus.schema import FILES
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.database import Database
@@ -243,9 +243,8 @@ def readable_leads(source: Source, tokenizer: Tokenizer, choice: BuildSettings, 
         part.drop(source.name, str(error), unreadable=True)
 
 
-def encode_part(plan: BuildPlan, tokenizer: Tokenizer, choice: BuildSettings, number: int) -> Part:
-    """Encode every usable lead of the recordings of part `number`."""
-    database, record_ids = plan.parts[number]
+def encode_part(database: Database, record_ids: Sequence[str], tokenizer: Tokenizer, choice: BuildSettings) -> Part:
+    """Encode every usable lead of the recordings of a part."""
     part, tokens = Part(database.name, len(record_ids)), list[Tokens]()
     for record_id in record_ids:
         source = find_source(database, record_id, tokenizer, choice.training_leads, choice.skip_unreadable)

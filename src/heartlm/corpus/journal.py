@@ -12,18 +12,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from heartlm.corpus.encode import Part
 from heartlm.corpus.schema import FILES
 from heartlm.errors import HeartlmError
-
-Entry = dict[str, Any]
-"""Entry of one part."""
 
 
 @contextmanager
@@ -48,22 +46,17 @@ def partial_folder(out: Path) -> Iterator[Path]:
 
 
 class Journal:
-    """Files of a partial corpus and the entry of each part; `close` closes them.
+    """Files of a partial corpus and the entry of each part.
 
     Attributes:
+        folder: folder of the partial corpus.
+        path: path of the journal file.
         num_parts: number of finished parts.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._stack = ExitStack()
-        self._streams: dict[str, IO[bytes]] = {}
-        self._reset()
-
-    @property
-    def path(self) -> Path:
-        """Path of the journal file."""
-        return self.folder / "journal.jsonl"
+        self.folder, self.path = folder, folder / "journal.jsonl"
+        self.num_parts, self._digests = 0, {name: hashlib.sha256() for name in FILES}
 
     @property
     def settings(self) -> Any:
@@ -76,36 +69,46 @@ class Journal:
             return None
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Start with the first part."""
-        self._open("wb")
-        self._write_line(settings)
+        """Start with the first part, in a folder without files of an earlier build."""
+        self.num_parts, self._digests = 0, {name: hashlib.sha256() for name in FILES}
+        for name in FILES:
+            self._append(name, b"")
+        self._append(self.path.name, json.dumps(settings, ensure_ascii=False).encode() + b"\n")
 
     def resume(self) -> None:
         """Resume after the last part whose tokens are complete, byte for byte."""
-        self._open("r+b")
-        journal = self._streams["journal"]
-        good = len(journal.readline())
-        for line in journal:
-            if not self._holds(line):
-                break
-            self.num_parts += 1
-            good += len(line)
-        for name, length in {**self._lengths, "journal": good}.items():
-            self._streams[name].truncate(length)
-            self._streams[name].seek(length)
+        with ExitStack() as stack:
+            lines = stack.enter_context(self.path.open("rb"))
+            streams = {name: stack.enter_context((self.folder / name).open("rb")) for name in FILES}
+            lengths = dict.fromkeys(FILES, 0) | {self.path.name: len(lines.readline())}
+            for line in lines:
+                try:
+                    entry = json.loads(line)
+                    added, checksums = entry["bytes"], entry["sha256"]
+                except (ValueError, KeyError):
+                    break
+                digests = {name: digest.copy() for name, digest in self._digests.items()}
+                for name, num_bytes in added.items():
+                    digests[name].update(streams[name].read(num_bytes))
+                if {name: digest.hexdigest() for name, digest in digests.items()} != checksums:
+                    break
+                self._digests, self.num_parts = digests, self.num_parts + 1
+                for name, num_bytes in {**added, self.path.name: len(line)}.items():
+                    lengths[name] += num_bytes
+        for name, length in lengths.items():
+            os.truncate(self.folder / name, length)
 
     def add(self, part: Part) -> None:
         """Append the tokens of the next part and its entry."""
         for name, content in part.tokens.items():
-            self._streams[name].write(content)
+            self._append(name, content)
             self._digests[name].update(content)
-            self._streams[name].flush()
         noted = {name: value for name, value in vars(part).items() if name not in ("tokens", "num_samples")}
-        lengths = {name: len(content) for name, content in part.tokens.items()}
-        self._write_line({"bytes": lengths, "sha256": self.checksums(), **noted})
+        entry = {"bytes": {name: len(content) for name, content in part.tokens.items()}, "sha256": self.checksums()}
+        self._append(self.path.name, json.dumps(entry | noted, ensure_ascii=False).encode() + b"\n")
         self.num_parts += 1
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[dict[str, Any]]:
         """Yield the entry of every part, in order."""
         with self.path.open("rb") as stream:
             stream.readline()
@@ -116,41 +119,9 @@ class Journal:
         """SHA-256 of every token file."""
         return {name: digest.hexdigest() for name, digest in self._digests.items()}
 
-    def close(self) -> None:
-        """Close the files."""
-        self._stack.close()
-
-    def _reset(self) -> None:
-        self.num_parts = 0
-        self._digests = {name: hashlib.sha256() for name in FILES}
-        self._lengths = dict.fromkeys(FILES, 0)
-
-    def _open(self, mode: str) -> None:
-        self.close()
-        self._reset()
-        for name in FILES:
-            self._streams[name] = self._stack.enter_context((self.folder / name).open(mode))
-        self._streams["journal"] = self._stack.enter_context(self.path.open(mode))
-
-    def _write_line(self, value: Mapping[str, Any]) -> None:
-        self._streams["journal"].write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
-        self._streams["journal"].flush()
-
-    def _holds(self, line: bytes) -> bool:
-        """Whether the files continue as `line` says; their checksums are then those up to there."""
-        try:
-            entry = json.loads(line)
-            lengths, checksums = entry["bytes"], entry["sha256"]
-        except (ValueError, KeyError):
-            return False
-        before = {name: digest.copy() for name, digest in self._digests.items()}
-        for name, num_bytes in lengths.items():
-            self._digests[name].update(self._streams[name].read(num_bytes))
-        if self.checksums() != checksums:
-            self._digests = before
-            return False
-        self._lengths = {name: length + lengths[name] for name, length in self._lengths.items()}
-        return True
+    def _append(self, name: str, content: bytes) -> None:
+        with (self.folder / name).open("ab") as stream:
+            stream.write(content)
 
 
 def clear(folder: Path, pattern: str) -> None:
