@@ -6,15 +6,17 @@ A random search from the present settings of both modes, which share their filte
 factors, and the change is kept if there are no more errors than before. Errors are beats missed and made up, in DS1 as
 recorded and, counted half, in ten minutes of each record that were changed: at another rate, with pauses, with jumps of
 the gain, with noise, with tall T waves, in pieces of ten seconds. What is found in fibrillation, or within 0.3 s of
-where a piece was cut, does not count. The last lines are to be copied to `heartlm.ecg.detect`.
+where a piece was cut, does not count. The last lines are to be copied to
+`src/heartlm/ecg/detect.json`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -182,7 +184,7 @@ def main() -> None:
                     values = {name: [round(getattr(best[mode], name), 4) for mode in modes] for name in map(str, names)}
                     print(f"try {tries}: {fewest}, {' and '.join(modes)} {values}", flush=True)
     finally:
-        print(*best.values(), sep="\n")
+        print(json.dumps({mode: asdict(settings) for mode, settings in best.items()}, indent=2))
 
 
 if __name__ == "__main__":

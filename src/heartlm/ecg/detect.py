@@ -6,53 +6,27 @@ divided into chunks. A beat is marked where the signal between about 5 and 20 Hz
 R peak. Beats of one shape are marked at the same feature, because the tokenizer sees a beat shifted by 25 ms as
 another shape.
 
-The settings were tuned on DS1 of mitdb (`benchmarks/tune_detector.py`), those of the beat's mark on DS1 and on the
-odd-numbered recordings of ludb.
+The settings in `detect.json` were tuned on DS1 of mitdb (`benchmarks/tune_detector.py`), those of the beat's mark on DS1
+and on the odd-numbered recordings of ludb.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.files import read_json
 from heartlm.kernels.detect import Detector, Settings, plan_detector
 
 Mode = Literal["offline", "causal"]
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
-_OFFLINE = Settings(
-    looks_ahead=True,
-    window_s=7.45,
-    threshold=0.271,
-    search_threshold=0.204,
-    search_gap=1.66,
-    floor=0.195,
-    decay_s=17.3,
-    height_weight=0.033,
-    rr_weight=0.144,
-    refractory_s=0.24,
-    slope_s=0.0049,
-    smooth_s=0.044,
-    even_weight=0.729,
-)
-_CAUSAL = replace(
-    _OFFLINE,
-    looks_ahead=False,
-    window_s=4.4,
-    threshold=0.327,
-    search_threshold=0.22,
-    search_gap=1.22,
-    floor=0.021,
-    decay_s=1.93,
-    height_weight=0.606,
-    rr_weight=0.057,
-)
-SETTINGS: dict[Mode, Settings] = {"offline": _OFFLINE, "causal": _CAUSAL}
+SETTINGS = cast(dict[Mode, Settings], read_json(Path(__file__).with_suffix(".json"), dict[str, Settings]))
 """Settings of each mode; both modes use the same filters."""
 
 SHORTEST_STRETCH_S = 2.0

@@ -14,11 +14,13 @@ side. The causal form looks back alone. Values become levels; code 0 is "unknown
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.files import read_json
 from heartlm.kernels.running import mean_around, stretch_medians, trailing_median
 from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY, BeatBlock
 
@@ -84,28 +86,9 @@ class LinearScale:
         return self.num_levels + 1
 
 
-SCALES: dict[str, LinearScale] = {
-    "rr_over_mean": LinearScale(-1.2, 1.2),
-    "next_rr_over_mean": LinearScale(-1.2, 1.2),
-    "rr_over_slow": LinearScale(-1.5, 0.5),
-    "rr_over_near": LinearScale(-1.0, 1.0),
-    "irregularity": LinearScale(0.0, 0.4),
-    "irregular_share": LinearScale(0.0, 1.0),
-    "irregular_share_long": LinearScale(0.0, 1.0),
-    "last_sudden_change": LinearScale(-1.0, 1.0),
-    "next_sudden_change": LinearScale(-1.0, 1.0),
-    "qrs_correlation": LinearScale(-0.5, 1.0),
-    "qrs_correlation_slow": LinearScale(-0.5, 1.0),
-    "qrs_difference": LinearScale(0.0, 1.5),
-    "qrs_width": LinearScale(-4.0, -1.5),
-    "qrs_width_over_usual": LinearScale(-1.0, 1.5),
-    "qrs_size_over_usual": LinearScale(-1.5, 1.5),
-    "t_correlation": LinearScale(-0.5, 1.0),
-    "p_correlation": LinearScale(-1.0, 1.0),
-    "p_difference": LinearScale(-3.0, 2.0),
-    "p_correlation_near": LinearScale(-1.0, 1.0),
-    "p_consistency": LinearScale(-1.0, 1.0),
-    "p_correlation_usual": LinearScale(-1.0, 1.0),
+SCALES = {
+    name: LinearScale(*ends)
+    for name, ends in read_json(Path(__file__).with_suffix(".json"), dict[str, tuple[float, float]]).items()
 }
 """Names and levels. Ratios are logarithms; correlations are those with the median of usual beats (of slow ones, for the
 P wave); differences are root mean squares over the median's size; the consistency is the median P correlation of slow

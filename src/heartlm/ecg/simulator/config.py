@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from heartlm.errors import HeartlmError
+from heartlm.files import read_json
 
-LEAD_VECTORS: dict[str, tuple[float, float, float]] = {
-    "I": (1.0, 0.0, 0.0),
-    "II": (0.5, 0.87, 0.0),
-    "III": (-0.5, 0.87, 0.0),
-    "aVR": (-0.75, -0.43, 0.0),
-    "aVL": (0.75, -0.43, 0.0),
-    "aVF": (0.0, 0.87, 0.0),
-    "V1": (-0.55, 0.0, 0.85),
-    "V2": (-0.1, 0.05, 1.1),
-    "V3": (0.35, 0.1, 1.05),
-    "V4": (0.8, 0.2, 0.75),
-    "V5": (0.95, 0.2, 0.35),
-    "V6": (0.9, 0.2, 0.05),
-    "MLII": (0.55, 0.85, 0.05),
-}
+LEAD_VECTORS = read_json(Path(__file__).with_name("leads.json"), dict[str, tuple[float, float, float]])
 """Directions of the leads that can be simulated: components to the patient's left, to the feet, to the front."""
 
 
