@@ -6,8 +6,8 @@ divided into chunks. A beat is marked where the signal between about 5 and 20 Hz
 R peak. Beats of one shape are marked at the same feature, because the tokenizer sees a beat shifted by 25 ms as
 another shape.
 
-The settings in `detect.json` were tuned on DS1 of mitdb (`benchmarks/tune_detector.py`), those of the beat's mark on DS1
-and on the odd-numbered recordings of ludb.
+The settings in `detect.json` were tuned on DS1 of mitdb (`benchmarks/tune_detector.py`). Those of the beat's mark were
+tuned on DS1 and on the odd-numbered recordings of ludb.
 """
 
 from __future__ import annotations

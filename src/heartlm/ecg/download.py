@@ -9,13 +9,15 @@ but the verified files are kept. The same call later fetches only the missing fi
 from __future__ import annotations
 
 import difflib
+import hashlib
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from http import HTTPStatus
+from io import BytesIO
 from pathlib import Path, PurePosixPath
+from typing import IO
 from urllib.parse import quote
 
 import requests
@@ -36,8 +38,7 @@ FIRST_WAIT_S = 1.0
 TIMEOUT_S = 60.0
 """Time in seconds without data after which a connection counts as lost."""
 
-_CHUNK_BYTES = 1 << 16
-_TEXT_BYTES = 1 << 28
+_LIST_BYTES = 1 << 28
 """Maximum size of a list of files: enough for two million files with long names."""
 _MAY_PASS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 _ARCHIVES = {".zip", ".gz", ".bz2", ".xz", ".tar"}
@@ -87,37 +88,27 @@ def download_database(
     folder = Path(folder)
     site = f"{base_url.rstrip('/')}/{info.physionet_path}"
     checksums = _checksums(f"{site}/{CHECKSUMS}")
-    try:
-        records_text = _text(f"{site}/{RECORDS}")
-    except _RefusedError:  # the database has no list of recordings
-        records_text = ""
+    listed, _ = _text(f"{site}/{RECORDS}")  # empty if the database has no list of recordings
     if records is not None:
         # a recording is an entry of RECORDS that is not a folder, or a record with a header
-        listed = (entry for entry in records_text.split() if not entry.endswith("/"))
-        available = dict.fromkeys((*listed, *(_recording_of(file) for file in checksums if file.endswith(".hea"))))
+        entries = (entry for entry in listed.split() if not entry.endswith("/"))
+        available = dict.fromkeys((*entries, *(_recording_of(file) for file in checksums if file.endswith(".hea"))))
         path_of = {PurePosixPath(path).name: path for path in available} | {path: path for path in available}
         if unknown := [record for record in records if record not in path_of]:
             near = difflib.get_close_matches(unknown[0], path_of, n=3, cutoff=0.5) or list(available)[:3]
             raise HeartlmError(f"{info.name} has no recording {unknown[0]!r}: did you mean {' or '.join(near)}?")
         chosen = dict.fromkeys(path_of[record] for record in records)
-        # files of the selected recordings, and the documents (not the archives) at the top level
-        documents = {
-            file
-            for file in checksums
-            if "/" not in file
-            and PurePosixPath(file).suffix not in _ARCHIVES
-            and file != RECORDS
-            and _recording_of(file) not in available
-        }
-        checksums = {file: sha for file, sha in checksums.items() if file in documents or _recording_of(file) in chosen}
-        records_text = "".join(f"{record}\n" for record in chosen)
-    for parent in {parent for file in checksums for parent in PurePosixPath(file).parents}:
-        if str(parent) != "." and (folder / parent).is_symlink():
-            raise HeartlmError(f"{folder / parent}: is a symbolic link, which a download does not follow; remove it")
+
+        def is_document(file: str) -> bool:
+            is_archive = PurePosixPath(file).suffix in _ARCHIVES
+            return "/" not in file and file != RECORDS and not is_archive and _recording_of(file) not in available
+
+        checksums = {file: sha for file, sha in checksums.items() if _recording_of(file) in chosen or is_document(file)}
+        listed = "".join(f"{record}\n" for record in chosen)
     fetched = _fetch_all(site, folder, checksums, workers)
-    if RECORDS not in checksums and records_text:
+    if RECORDS not in checksums and listed:
         with atomic_file(folder / RECORDS) as stream:
-            stream.write(records_text)
+            stream.write(listed)
     with atomic_file(folder / CHECKSUMS) as stream:
         stream.writelines(f"{digest} {file}\n" for file, digest in checksums.items())
     if failed := [f"{file}: {each.failure}" for file, each in sorted(fetched.items()) if each.failure]:
@@ -126,21 +117,18 @@ def download_database(
             f"{len(failed)} of {len(fetched)} files could not be had ({'; '.join(failed[:_NAMED_IN_ERROR])}{more}); "
             f"the verified ones are kept in {folder}, the same command fetches the others"
         )
-    num_skipped = sum(each.skipped for each in fetched.values())
-    num_bytes = sum(each.num_bytes for each in fetched.values())
+    num_skipped = sum(each.num_bytes is None for each in fetched.values())
+    num_bytes = sum(each.num_bytes or 0 for each in fetched.values())
     return DownloadSummary(folder, len(fetched) - num_skipped, num_skipped, num_bytes)
 
 
 def _checksums(source: str) -> dict[str, str]:
     """Fetch the list of files, path → SHA-256; reject paths outside the folder."""
-    try:
-        lines = _text(source).splitlines()
-    except _RefusedError as error:
-        raise HeartlmError(f"{source}: {error}; without it nothing can be verified, check --base-url") from error
+    text, failure = _text(source)
+    if failure:
+        raise HeartlmError(f"{source}: {failure}; without it nothing can be verified, check --base-url")
     checksums: dict[str, str] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for number, line in enumerate(filter(str.strip, text.splitlines()), start=1):
         digest, _, file = line.strip().partition(" ")
         file = file.strip().removeprefix("*").removeprefix("./")
         if len(digest) != 64 or set(digest.lower()) - set("0123456789abcdef") or not file:
@@ -159,16 +147,19 @@ def _recording_of(file: str) -> str:
     return str(path.with_name(path.name.partition(".")[0] or path.name))
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Fetched:
-    """Result for one file: bytes received, whether it already existed, and the reason of a failure."""
+    """Result for one file: bytes received, None if it already existed and verified, and the reason of a failure."""
 
-    num_bytes: int = 0
-    skipped: bool = False
-    failure: str | None = None
+    num_bytes: int | None
+    failure: str = ""
 
 
 def _fetch_all(site: str, folder: Path, checksums: dict[str, str], workers: int) -> dict[str, _Fetched]:
+    for path in {path for file in checksums for path in (PurePosixPath(file), *PurePosixPath(file).parents)}:
+        for place in (folder / path, folder / f"{path}.part"):
+            if str(path) != "." and place.is_symlink():
+                raise HeartlmError(f"{place} is a symbolic link, which a download does not follow; remove it")
     outcomes: dict[str, _Fetched] = {}
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="download") as pool:
@@ -178,7 +169,7 @@ def _fetch_all(site: str, folder: Path, checksums: dict[str, str], workers: int)
         }
         try:
             megabytes = Measure[Future[_Fetched]](
-                len(running), lambda _: 1.0, lambda future: future.result().num_bytes / 1e6, "MB"
+                len(running), lambda _: 1.0, lambda future: (future.result().num_bytes or 0) / 1e6, "MB"
             )
             for future in track(as_completed(running), len(running), "download", megabytes):
                 outcomes[running[future]] = future.result()
@@ -195,85 +186,67 @@ def _fetch(url: str, path: Path, sha256: str, stop: threading.Event) -> _Fetched
     Raises:
         HeartlmError: the disk is full or `path` is not writable.
     """
-    part, fetched = path.with_name(path.name + ".part"), _Fetched()
+    part = path.with_name(path.name + ".part")
     try:
         if path.is_file() and sha256_of(path) == sha256:
-            return _Fetched(skipped=True)
+            return _Fetched(None)
         path.parent.mkdir(parents=True, exist_ok=True)
-        for place in (path, part):
-            if place.is_symlink():
-                return _Fetched(failure=f"{place} is a symbolic link, which a download does not follow; remove it")
-        for attempt in range(ATTEMPTS):
-            if stop.wait(_wait_s(attempt)):
-                break
-            try:
-                with part.open("wb") as stream:
-                    for chunk in _chunks(url):
-                        fetched.num_bytes += stream.write(chunk)
-                        if stop.is_set():
-                            return fetched
-            except requests.RequestException as error:
-                fetched.failure = f"{_explain(error)}, in {ATTEMPTS} tries"
-                continue
-            if sha256_of(part) == sha256:
-                part.replace(path)
-                return _Fetched(fetched.num_bytes)
-            fetched.failure = f"wrong bytes, their SHA-256 is not the published {sha256[:8]}…, in {ATTEMPTS} tries"
-    except _RefusedError as error:
-        fetched.failure = str(error)
+        with part.open("wb") as stream:
+            fetched = _receive(url, stream, stop, sha256)
+        if fetched.failure:
+            part.unlink()
+        else:
+            part.replace(path)
     except OSError as error:
         raise HeartlmError(
             f"cannot write {path}: {error.strerror or error}; free space or choose another place"
         ) from error
-    part.unlink(missing_ok=True)
     return fetched
 
 
-def _text(url: str) -> str:
-    """Fetch a text file of at most `_TEXT_BYTES`.
-
-    Raises:
-        _RefusedError: the server does not have the file or denies access.
-        HeartlmError: the server cannot be reached or fails repeatedly.
-    """
-    reason = ""
-    for attempt in range(ATTEMPTS):
-        time.sleep(_wait_s(attempt))
-        content = bytearray()
-        try:
-            for chunk in _chunks(url):
-                content += chunk
-                if len(content) > _TEXT_BYTES:
-                    raise HeartlmError(f"{url}: more than {_TEXT_BYTES >> 20} MiB, which no such list has")
-            return content.decode("utf-8", "replace")
-        except requests.RequestException as error:
-            reason = _explain(error)
-    raise HeartlmError(f"{url}: {reason}, in {ATTEMPTS} tries; check the connection and try again")
-
-
-class _RefusedError(Exception):
-    """The server refuses this file permanently; a retry does not help."""
+def _text(url: str) -> tuple[str, str]:
+    """Fetch a list of files or recordings; return its text, and why it could not be had."""
+    stream = BytesIO()
+    failure = _receive(url, stream, threading.Event()).failure
+    return ("" if failure else stream.getvalue().decode("utf-8", "replace")), failure
 
 
 _of_thread = threading.local()
 
 
-def _chunks(url: str) -> Iterator[bytes]:
-    """Yield the content of `url`; raise `_RefusedError` for a permanent failure, `HTTPError` for a temporary one."""
+def _receive(url: str, stream: IO[bytes], stop: threading.Event, sha256: str | None = None) -> _Fetched:
+    """Write the content of `url` to the empty `stream`, in several attempts unless the server refuses it."""
     if not hasattr(_of_thread, "session"):
         _of_thread.session = requests.Session()
-    with _of_thread.session.get(
-        url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=TIMEOUT_S
-    ) as response:
-        if not response.ok:
-            reason = f"the server answers {response.status_code} {response.reason}"
-            may_pass = response.status_code >= 500 or response.status_code in _MAY_PASS
-            raise requests.HTTPError(reason) if may_pass else _RefusedError(reason)
-        yield from response.iter_content(_CHUNK_BYTES)
-
-
-def _wait_s(attempt: int) -> float:
-    return FIRST_WAIT_S * 2 ** (attempt - 1) if attempt else 0.0
+    num_bytes, failure = 0, "interrupted"
+    for attempt in range(ATTEMPTS):
+        if stop.wait(FIRST_WAIT_S * 2 ** (attempt - 1) if attempt else 0.0):
+            break
+        stream.seek(0)
+        stream.truncate()
+        digest = hashlib.sha256()
+        try:
+            with _of_thread.session.get(
+                url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=TIMEOUT_S
+            ) as response:
+                if not response.ok:
+                    failure = f"the server answers {response.status_code} {response.reason}"
+                    if response.status_code < 500 and response.status_code not in _MAY_PASS:
+                        break
+                    failure += f", in {ATTEMPTS} tries"
+                    continue
+                for chunk in response.iter_content(1 << 16):
+                    digest.update(chunk)
+                    num_bytes += stream.write(chunk)
+                    if stop.is_set() or (sha256 is None and num_bytes > _LIST_BYTES):
+                        return _Fetched(num_bytes, f"interrupted after {num_bytes} bytes")
+        except requests.RequestException as error:
+            failure = f"{_explain(error)}, in {ATTEMPTS} tries"
+            continue
+        if sha256 in (None, digest.hexdigest()):
+            return _Fetched(num_bytes)
+        failure = f"wrong bytes, their SHA-256 is not the published {str(sha256)[:8]}…, in {ATTEMPTS} tries"
+    return _Fetched(num_bytes, failure)
 
 
 def _explain(error: requests.RequestException) -> str:
