@@ -68,7 +68,6 @@ TRAINING = ("training", "models", "corpus", "kernels", "bench", "distributed", "
 FEDERATED = ("federated", "training", "models", "kernels")
 BENCHMARKS = (
     Benchmark("reading", ("--data", "{data}", "--work", "{work:recordings}"), ("ecg", "kernels"), 2),
-    Benchmark("bpe", ("{data}/mitdb",), ("tokenizers", "kernels"), 2),
     Benchmark("feeding", ("--work", "{work}"), ("training", "corpus", "kernels", "bench"), 4),
     Benchmark("ranks", ("--work", "{work}", "--tokens", "2048"), ("cluster", *TRAINING), 4),
     Benchmark(

@@ -20,7 +20,6 @@ from heartlm.kernels.amplitude import (
     SCALE_SECONDS,
     STEP,
 )
-from heartlm.kernels.bpe import BREAK, Symbols, Trie
 from heartlm.kernels.draws import HiddenSpans, Rows, Stream, uniform
 from heartlm.kernels.library import using, variants
 from heartlm.kernels.permute import mix
@@ -84,42 +83,6 @@ def amplitude_levels_reference(
     sample = np.minimum(np.round(position).astype(np.int64), len(signal) - 1)
     normalised, scale = normalise(interpolate(smooth(signal, weights), position))
     return quantize(normalised), sample, scale
-
-
-# --- bpe ---
-
-
-def merge_pair_reference(symbols: Symbols, left: int, right: int, merged: int) -> tuple[Symbols, Symbols, Symbols]:
-    """The same in NumPy."""
-    found = np.flatnonzero((symbols[:-1] == left) & (symbols[1:] == right))
-    if left == right:
-        begins = np.flatnonzero(np.diff(found, prepend=-2) > 1)
-        run_begin = np.repeat(found[begins], np.diff(begins, append=len(found)))
-        found = found[(found - run_begin) % 2 == 0]
-    around = np.concatenate([[BREAK], symbols, [BREAK]]).astype(np.uint16)
-    before, after = around[found], around[found + 3]
-    before[1:][np.diff(found) == 2] = merged
-    symbols[found] = merged
-    rest = np.delete(symbols, found + 1)
-    symbols[: len(rest)] = rest
-    return symbols[: len(rest)], before, after
-
-
-def encode_runs_reference(symbols: Symbols, trie: Trie, every: int) -> Symbols:
-    """The same in Python."""
-    text, following, codes = symbols.tolist(), trie.next.tolist(), list[int]()
-    begin = 0
-    while begin < len(text):
-        end = min(begin - begin % every + every, len(text))
-        node = longest = text[begin]
-        at = stop = begin + 1
-        while at < end and (node := following[node][text[at]]):
-            at += 1
-            if node < trie.num_codes:
-                longest, stop = node, at
-        codes.append(longest)
-        begin = stop
-    return np.array(codes, np.uint16)
 
 
 # --- draws ---

@@ -14,7 +14,6 @@ from safetensors.numpy import load_file, save_file
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import KINDS, Tokenizer, load_tokenizer, tokenizer_class
 from heartlm.tokenizers.beat import BeatTokenizer
-from heartlm.tokenizers.bpe import BPETokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import SampleTokenizer
 from heartlm.tokenizers.waveform import BeatWindow
@@ -28,13 +27,7 @@ def beat_tokenizer() -> BeatTokenizer:
     return tokenizer
 
 
-def bpe_tokenizer() -> BPETokenizer:
-    tokenizer = BPETokenizer(num_codes=160)
-    tokenizer.fit([heart_lead(20)])
-    return tokenizer
-
-
-MAKERS: list[Callable[[], Tokenizer]] = [beat_tokenizer, RhythmTokenizer, SampleTokenizer, bpe_tokenizer]
+MAKERS: list[Callable[[], Tokenizer]] = [beat_tokenizer, RhythmTokenizer, SampleTokenizer]
 
 
 @pytest.fixture
@@ -134,6 +127,6 @@ def test_truncated_or_missing_codebooks_and_folders_are_refused(saved: Path) -> 
 
 
 def test_every_kind_has_its_class() -> None:
-    assert [tokenizer_class(kind).kind for kind in KINDS] == ["beat", "rhythm", "sample", "bpe", "millivolts"]
-    with pytest.raises(HeartlmError, match=r"'word' found, one of beat, rhythm, sample, bpe, millivolts expected"):
+    assert [tokenizer_class(kind).kind for kind in KINDS] == ["beat", "rhythm", "sample", "millivolts"]
+    with pytest.raises(HeartlmError, match=r"'word' found, one of beat, rhythm, sample, millivolts expected"):
         tokenizer_class("word")

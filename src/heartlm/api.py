@@ -168,8 +168,6 @@ def _tokenizer(config: TokenizeConfig) -> Tokenizer:
         settings["causal_only"] = config.causal
     if kind == "rhythm":
         settings["waveforms"] = config.waveforms
-    if config.num_codes is not None:
-        settings["num_codes"] = config.num_codes
     return tokenizer_class(kind)(**settings)
 
 

@@ -18,12 +18,11 @@ class TokenizeConfig:
         out: the corpus folder to write. An existing corpus is replaced when the new one is complete. If the command is
             killed, running it again resumes it.
         tokenizer: beat (default) encodes waveforms and RR intervals; rhythm encodes RR intervals only; sample encodes
-            amplitudes at 100 Hz; bpe encodes runs of them; millivolts encodes voltages at 100 Hz (task waveform).
+            amplitudes at 100 Hz; millivolts encodes voltages at 100 Hz (task waveform).
         tokenizer_from: a run or corpus whose tokenizer is used, instead of fitting a new one.
         causal: omit features that need later beats, so that a live stream gets the same tokens (beat; rhythm with
             waveforms).
         waveforms: also encode comparisons of the beats' waveforms if a recording has a signal (rhythm).
-        num_codes: maximum number of different runs, 1024 by default (bpe).
         training_leads: first encodes one lead of each recording; all also encodes the other leads of training
             recordings.
         beats: source of the beats. auto uses annotated beats, and detects beats if there are none.
@@ -36,11 +35,10 @@ class TokenizeConfig:
 
     databases: list[Path]
     out: Path
-    tokenizer: Literal["beat", "rhythm", "sample", "bpe", "millivolts"] | None = None
+    tokenizer: Literal["beat", "rhythm", "sample", "millivolts"] | None = None
     tokenizer_from: Path | None = None
     causal: bool = False
     waveforms: bool = False
-    num_codes: int | None = None
     training_leads: Literal["first", "all"] = "first"
     beats: Literal["auto", "annotated", "detected"] = "auto"
     skip_unreadable: bool = False
@@ -54,7 +52,6 @@ class TokenizeConfig:
         require(self, lambda value: value >= 0, "at least 0", "seed")
         kind = self.tokenizer or "beat"
         given = {"causal": self.causal, "waveforms": self.waveforms, "tokenizer": self.tokenizer}
-        given["num_codes"] = self.num_codes is not None
         if self.tokenizer_from is not None:
             refused = [name for name, value in given.items() if value]
             why = f"the tokenizer of {self.tokenizer_from} has its settings"
@@ -62,8 +59,6 @@ class TokenizeConfig:
             refused, why = ["waveforms"], f"only the rhythm tokenizer takes it, not {kind}"
         elif self.causal and kind != "beat" and not self.waveforms:
             refused, why = ["causal"], f"the {kind} tokenizer is always causal"
-        elif self.num_codes is not None and kind != "bpe":
-            refused, why = ["num_codes"], f"only the bpe tokenizer takes it, not {kind}"
         else:
             return
         if refused:

@@ -25,12 +25,6 @@ void cut_beats(const float *signal, int64_t num_samples, const int64_t *sample, 
     float least_scale, float clip, float *padded, float *smoothed, double *positions, int32_t *keys, double *ranges,
     double *ordered, float *shape, float *baseline, float *scale);
 
-/* c/bpe.c */
-int64_t bpe_merge_pair(uint16_t *symbols, int64_t num_symbols, int32_t left, int32_t right, int32_t merged,
-    uint16_t *before, uint16_t *after);
-int64_t bpe_encode(const uint16_t *symbols, int64_t num_symbols, int64_t every, const int32_t *next,
-    int64_t num_bases, int32_t num_codes, uint16_t *codes);
-
 /* c/detect.c */
 int64_t detect_bytes(const struct plan *p);
 void detect_begin(const struct plan *p, struct detector *d);

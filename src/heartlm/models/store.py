@@ -36,7 +36,7 @@ class ModelInfo:
     Attributes:
         config: resolved sizes.
         tokenizer_hash: content hash of the tokenizer.
-        tokenizer_kind: kind of the tokenizer: beat, rhythm, sample or bpe.
+        tokenizer_kind: kind of the tokenizer: beat, rhythm, sample or millivolts.
         objective: objective of pretraining, masked or causal.
         window: tokens per training window.
         task: beats, rhythm or waveform; None for a foundation model.

@@ -29,7 +29,6 @@ _CLASSES = {
     "beat": "BeatTokenizer",
     "rhythm": "RhythmTokenizer",
     "sample": "SampleTokenizer",
-    "bpe": "BPETokenizer",
     "millivolts": "MillivoltTokenizer",
 }
 """Class of each kind of tokenizer; the kind is also the name of the module."""
