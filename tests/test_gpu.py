@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -34,7 +33,7 @@ from heartlm.training.dry_run import step_memory
 from heartlm.training.feed import Feed
 from heartlm.training.layout import BatchLayout
 from tests.test_launch_elastic import has_pending, processes
-from tests.test_training_feed import CORPUS, MAKERS, TENSORS, order_of
+from tests.test_training_feed import MAKERS, TENSORS, order_of
 
 REHEARSAL = "HEARTLM_GPU_REHEARSAL" in os.environ
 NUM_GPUS = 2 if REHEARSAL else torch.cuda.device_count()
@@ -166,29 +165,20 @@ def test_a_run_stopped_in_the_middle_goes_on_as_if_never_stopped(
 
 @real_gpu
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("resident", [False, True], ids=["pinned", "resident"])
-def test_batches_on_the_gpu_are_those_of_the_cpu(kind: str, resident: bool) -> None:
+def test_batches_on_the_gpu_are_those_of_the_cpu(kind: str) -> None:
     """Slots of pinned memory are used again many times: one sent too early or too late would show."""
     gpu, drawn = torch.device("cuda", 0), order_of(8)
     steps, layout = range(200), BatchLayout(8, accumulation=2)
     with (
-        Feed(drawn, MAKERS[kind], steps, layout, device=gpu, on_device=resident, prefetch=3) as there,
+        Feed(drawn, MAKERS[kind], steps, layout, device=gpu, prefetch=3) as there,
         Feed(drawn, MAKERS[kind], steps, layout) as here,
     ):
-        assert (there.resident is not None) == resident
         for found, expected in zip(there, here, strict=True):
             assert (found.num_counted, found.num_tokens) == (expected.num_counted, expected.num_tokens)
             for batch, other in zip(found.micro_batches, expected.micro_batches, strict=True):
                 for name in TENSORS:
                     assert getattr(batch, name).device == gpu
                     torch.testing.assert_close(getattr(batch, name).cpu(), getattr(other, name), rtol=0, atol=0)
-
-
-@real_gpu
-def test_a_corpus_that_fits_is_kept_on_the_gpu() -> None:
-    feed = Feed(order_of(8), MAKERS["causal"], range(1), device=torch.device("cuda", 0))
-    assert feed.resident is not None
-    assert np.array_equal(feed.resident.bits.cpu().numpy().view(np.uint16), CORPUS.codes)
 
 
 @real_gpu
@@ -291,7 +281,7 @@ from heartlm.distributed.device import device_and_precision
 from heartlm.training.feed import Feed
 from tests.test_training_feed import MAKERS, order_of
 gpu, _ = device_and_precision("cuda", "fp32", 1)
-with Feed(order_of(8), MAKERS["masked"], range(20), device=gpu, on_device=False) as feed:
+with Feed(order_of(8), MAKERS["masked"], range(20), device=gpu) as feed:
     for _ in feed: pass
 torch.cuda.synchronize()
 pynvml.nvmlInit()

@@ -34,7 +34,6 @@ from heartlm.training.batches import (
 )
 from heartlm.training.feed import TOGETHER, Feed, StepBatches
 from heartlm.training.layout import BatchLayout
-from heartlm.training.staging import DeviceCorpus, Pool
 from tests.synthetic_corpus import SIZES, synthetic_corpus
 
 CORPUS = synthetic_corpus((200, 90, 7))
@@ -82,7 +81,6 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     after=st.tuples(st.integers(1, 4), st.integers(1, 3)),
     resumed_at=st.integers(0, 4),
     prefetch=st.integers(0, 2),
-    on_device=st.booleans(),
     seed=st.integers(0, 100),
 )
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -93,17 +91,15 @@ def test_the_blocks_of_all_ranks_are_the_batch_of_one(
     after: tuple[int, int],
     resumed_at: int,
     prefetch: int,
-    on_device: bool,
     seed: int,
 ) -> None:
     batch_size = int(np.lcm(before[0] * before[1], after[0] * after[1]))
     drawn, make = order_of(batch_size, order, seed), MAKERS[kind]
-    straight = steps_of(Feed(drawn, make, range(4), prefetch=0, on_device=False))
+    straight = steps_of(Feed(drawn, make, range(4), prefetch=0))
     split = []
     for (num_ranks, accumulation), steps in ((before, range(resumed_at)), (after, range(resumed_at, 4))):
         layouts = [BatchLayout(batch_size, accumulation, Ranks(rank, num_ranks)) for rank in range(num_ranks)]
-        how: dict[str, Any] = {"prefetch": prefetch, "on_device": on_device}
-        feeds = [steps_of(Feed(drawn, make, steps, layout, **how)) for layout in layouts]
+        feeds = [steps_of(Feed(drawn, make, steps, layout, prefetch=prefetch)) for layout in layouts]
         split += [joined(list(ranks)) for ranks in zip(*feeds, strict=True)]
     whole = [joined([one]) for one in straight]
     assert [one["step"] for one in whole] == [0, 1, 2, 3]
@@ -147,31 +143,9 @@ def test_a_step_taken_is_not_overwritten_by_those_prepared_after_it() -> None:
         assert torch.equal(batch.codes, make(drawn.windows(step), step).codes)
 
 
-def test_memory_is_used_again_once_nobody_holds_it() -> None:
-    pool = Pool()
-    first = torch.from_numpy(pool.empty((2, 3)))
-    kept = first[1:]
-    second, other = torch.from_numpy(pool.empty((2, 3))), torch.from_numpy(pool.empty((3, 2)))
-    places = {tensor.untyped_storage().data_ptr() for tensor in (first, second, other)}
-    assert len(places) == 3
-    del first
-    assert torch.from_numpy(pool.empty((2, 3))).data_ptr() not in places, "a view of it is held"
-    place = kept.untyped_storage().data_ptr()
-    del kept
-    assert torch.from_numpy(pool.empty((2, 3))).data_ptr() == place
-
-
 def test_a_batch_that_cannot_be_split_is_refused() -> None:
     with pytest.raises(HeartlmError, match=r"^batch_size: 8 found, a multiple of 6 expected: 3 ranks with 2 micro"):
         BatchLayout(8, 2, Ranks(world_size=3))
-
-
-def test_codes_of_all_sixteen_bits_are_gathered_on_the_device() -> None:
-    codes = np.random.default_rng(0).integers(0, 2**16, (500, 3)).astype(np.uint16)
-    resident = DeviceCorpus(codes, torch.device("cpu"))
-    windows = Windows(np.array([0, 480, 17]), np.array([20, 20, 3]), 20)
-    first, length = torch.from_numpy(windows.first), torch.from_numpy(windows.length)
-    assert np.array_equal(resident.gather(first, length, 20).numpy(), codes[windows.index])
 
 
 # --- ending -----------------------------------------------------------------------------------------------------------

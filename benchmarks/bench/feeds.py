@@ -19,6 +19,7 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.schema import LeadRow, RecordTable
 from heartlm.corpus.windows import WindowSampler, sampler
 from heartlm.kernels.gather import gather_windows
+from heartlm.memory import keep_memory
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
 from heartlm.training.feed import Feed
 
@@ -70,6 +71,7 @@ def gathered(corpus: Corpus, width: int, batch_size: int) -> Batches:
 
 def fed(corpus: Corpus, width: int, batch_size: int, make: MakeBatch) -> Batches:
     """The feed of training, on a CPU and without a thread."""
+    keep_memory()
     order = order_of(corpus, width, batch_size)
     with Feed(order, make, range(1 << 40), prefetch=0) as feed:
         yield from feed

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from bench.shards import SHARD_WINDOWS, Shards, read_shard
 from heartlm.kernels.gather import gather_windows
-from heartlm.training.staging import Slot
+from heartlm.training.feed import Slot
 
 Places = NDArray[np.int64]
 """Numbers of the windows of a batch `[B]`."""

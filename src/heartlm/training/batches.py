@@ -67,23 +67,13 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
-        codes, target, counts, valid = (tensor.to(device) for tensor in self._tensors)
-        return Batch(codes, target, counts, valid, self.num_valid, self.num_counting)
+        return Batch(*(x.to(device) if isinstance(x, Tensor) else x for x in vars(self).values()))
 
     def micro_batches(self, num: int) -> list[Batch]:
         """Split this batch into `num` equal parts, in order, as views."""
-        if num == 1:
-            return [self]
         size = len(self.codes) // num
-        parts = []
-        for rows in (slice(begin, begin + size) for begin in range(0, num * size, size)):
-            codes, target, counts, valid = (tensor[rows] for tensor in self._tensors)
-            parts.append(Batch(codes, target, counts, valid, self.num_valid[rows], self.num_counting[rows]))
-        return parts
-
-    @property
-    def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.codes, self.target, self.counts, self.valid
+        parts = (slice(begin, begin + size) for begin in range(0, num * size, size))
+        return [Batch(*(x[part] for x in vars(self).values())) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -124,25 +114,6 @@ class HostBatch:
     codes: NDArray[np.int64] | None = None
 
 
-@dataclass(frozen=True)
-class DeviceBatch:
-    """The parts of a batch, all on one device.
-
-    Attributes:
-        codes: codes of the windows, int64 `[B, W, F]`.
-        valid: tokens inside the recording, bool `[B, W]`.
-        hidden: as in `HostBatch`.
-        labels: as in `HostBatch`.
-        spare: output buffer for the masked codes, shape of `codes`; None allocates one.
-    """
-
-    codes: Tensor
-    valid: Tensor
-    hidden: Tensor | None
-    labels: Tensor | None
-    spare: Tensor | None = None
-
-
 class MakeBatch(ABC):
     """Base class of builders of batches from windows of `corpus`."""
 
@@ -163,16 +134,25 @@ class MakeBatch(ABC):
         draft = self.draft(windows, BatchPosition(step, first_window, of))
         codes = gather_codes(self.corpus.codes, windows.first, windows.length, windows.width)
         hidden, labels = (None if array is None else torch.from_numpy(array) for array in (draft.hidden, draft.labels))
-        valid = torch.from_numpy(windows.valid)
-        return self.finish(DeviceBatch(torch.from_numpy(codes), valid, hidden, labels), draft)
+        return self.finish(draft, torch.from_numpy(codes), torch.from_numpy(windows.valid), hidden, labels)
 
     @abstractmethod
     def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
         """Compute the host part of the batch of `windows`, without the codes of the corpus."""
 
     @abstractmethod
-    def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
-        """Build the batch on the device of `parts`."""
+    def finish(
+        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
+    ) -> Batch:
+        """Build the batch on the device of these tensors.
+
+        Args:
+            draft: the host part of the batch.
+            codes: codes of the windows, int64 `[B, W, F]`.
+            valid: tokens inside the recording, bool `[B, W]`.
+            hidden: as in `draft`.
+            labels: as in `draft`.
+        """
 
 
 @dataclass(frozen=True)
@@ -193,20 +173,17 @@ class MaskedBatches(MakeBatch):
         hidden, num_hidden = hide_spans(spans, stream, windows.length, windows.width, *of)
         return HostBatch(windows.length, num_hidden, hidden)
 
-    def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
+    def finish(
+        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
+    ) -> Batch:
         """Replace the hidden tokens by the mask codes."""
-        assert parts.hidden is not None
-        codes = _hide(parts, parts.hidden[..., None], self.mask_codes)
-        return Batch(codes, parts.codes, parts.hidden, parts.valid, draft.num_valid, draft.num_counting)
-
-
-def _hide(parts: DeviceBatch, hidden: Tensor, mask_codes: NDArray[np.int64]) -> Tensor:
-    masks = _kept(tuple(mask_codes.tolist()), parts.codes.device)
-    return torch.where(hidden, masks, parts.codes, out=parts.spare)
+        assert hidden is not None
+        masked = torch.where(hidden[..., None], _on_device(tuple(self.mask_codes.tolist()), codes.device), codes)
+        return Batch(masked, codes, hidden, valid, draft.num_valid, draft.num_counting)
 
 
 @functools.cache
-def _kept(mask_codes: tuple[int, ...], device: torch.device) -> Tensor:
+def _on_device(mask_codes: tuple[int, ...], device: torch.device) -> Tensor:
     """Return the mask codes on the device, cached, since a copy in each step would synchronise."""
     return torch.tensor(mask_codes, device=device)
 
@@ -221,9 +198,10 @@ class CausalBatches(MakeBatch):
         """Count the tokens; nothing is random."""
         return HostBatch(np.minimum(windows.length, windows.width - 1), windows.length - 1)
 
-    def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
+    def finish(
+        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
+    ) -> Batch:
         """Shift the targets by one token."""
-        codes, valid = parts.codes, parts.valid
         return Batch(codes[:, :-1], codes[:, 1:], valid[:, 1:], valid[:, :-1], draft.num_valid, draft.num_counting)
 
 
@@ -256,19 +234,16 @@ class LabelBatches(MakeBatch):
         """Gather the labels, and draw the hidden codes and the width."""
         of_tokens = gather_windows(self.labels, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
-        width = self._width(windows.width, place)
+        width = windows.width
+        if self.shortest is not None and place.step is not None:
+            widths = part_widths(width, self.shortest)
+            width = widths[int(draws(place.stream(self.seed, WIDTH_STREAM), 0, 1)[0]) % len(widths)]
         of_tokens = of_tokens.reshape(-1, width)
         labels = majority(of_tokens) if self.pooled else of_tokens
         num_counting = (labels != IGNORE).reshape(len(of_tokens), -1).sum(axis=1)
         hides = place.step is not None and (self.facet_dropout or self.waveform_dropout)
         hidden = self._dropped(windows, place) if hides else None
         return HostBatch(windows.valid.reshape(-1, width).sum(axis=1), num_counting, hidden, labels)
-
-    def _width(self, widest: int, place: BatchPosition) -> int:
-        if self.shortest is None or place.step is None:
-            return widest
-        widths = part_widths(widest, self.shortest)
-        return widths[int(draws(place.stream(self.seed, WIDTH_STREAM), 0, 1)[0]) % len(widths)]
 
     def _dropped(self, windows: Windows, place: BatchPosition) -> NDArray[np.bool_]:
         shape = len(windows), windows.width, self.corpus.codes.shape[1]
@@ -287,13 +262,16 @@ class LabelBatches(MakeBatch):
         names = [facet["name"] for facet in self.corpus.manifest["tokenizer"]["facets"]]
         return np.array([name.startswith(("shape_", "deviation_")) for name in names])
 
-    def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
+    def finish(
+        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
+    ) -> Batch:
         """Replace the hidden codes by the mask codes."""
-        assert parts.labels is not None
-        codes = parts.codes if parts.hidden is None else _hide(parts, parts.hidden, self.mask_codes)
+        assert labels is not None
+        if hidden is not None:
+            codes = torch.where(hidden, _on_device(tuple(self.mask_codes.tolist()), codes.device), codes)
         num_windows = len(draft.num_valid)
-        codes, valid = codes.view(num_windows, -1, codes.shape[2]), parts.valid.reshape(num_windows, -1)
-        return Batch(codes, parts.labels, parts.labels != IGNORE, valid, draft.num_valid, draft.num_counting)
+        codes, valid = codes.view(num_windows, -1, codes.shape[2]), valid.reshape(num_windows, -1)
+        return Batch(codes, labels, labels != IGNORE, valid, draft.num_valid, draft.num_counting)
 
 
 def part_widths(widest: int, shortest: int) -> list[int]:

@@ -3,8 +3,7 @@
     order ─► windows of this rank ─► codes gathered, draft ─► (pinned) slot ─► device ─► batch ─► micro-batches
              └──────────────── in a thread, some steps ahead ────────────┘
 
-Codes are copied as stored in the corpus, two bytes each, and converted to int64 on the device. A corpus that fits in
-device memory is stored and gathered there, and only window positions are copied.
+Codes are copied to a GPU as stored in the corpus, two bytes each, and converted to int64 there.
 """
 
 from __future__ import annotations
@@ -13,19 +12,20 @@ import math
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heartlm.corpus.watch import WatchedFile
 from heartlm.corpus.windows import Windows, WindowSampler
 from heartlm.distributed.device import on_this_device
 from heartlm.kernels.gather import gather_codes, gather_windows
-from heartlm.training.batches import Batch, BatchPosition, DeviceBatch, HostBatch, MakeBatch
+from heartlm.training.batches import Batch, BatchPosition, HostBatch, MakeBatch
 from heartlm.training.layout import BatchLayout
-from heartlm.training.staging import DeviceCorpus, Pool, Slot
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,49 @@ class _Closed(Exception):  # noqa: N818
     """The feed was closed while it waited for a free slot."""
 
 
+@dataclass
+class Slot:
+    """Reusable host buffers for the tensors that one step sends to the device.
+
+    Attributes:
+        pinned: whether buffers are page-locked, for asynchronous copies to a GPU.
+        kept: buffers by name.
+        sent: event that completes with the last copy.
+    """
+
+    pinned: bool
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    sent: torch.cuda.Event | None = None
+
+    def empty(self, name: str, shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
+        """Return an uninitialised buffer of `shape`, after the last copy from this slot is done."""
+        if self.sent is not None:
+            self.sent.synchronize()
+            self.sent = None
+        if name not in self.kept or self.kept[name].shape != shape:
+            self.kept[name] = torch.empty(shape, dtype=kind, pin_memory=self.pinned)
+        return self.kept[name]
+
+    def hold(self, name: str, array: NDArray[Any]) -> Tensor:
+        """Return `array` as a tensor: a view, or a copy in pinned memory for a GPU."""
+        tensor = torch.from_numpy(array)
+        return self.empty(name, array.shape, tensor.dtype).copy_(tensor) if self.pinned else tensor
+
+    def send(self, tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+        """Copy tensors of this slot to `device`; on a GPU the copies are enqueued on the current stream."""
+        there = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+        if self.pinned:
+            self.sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.sent.record(torch.cuda.current_stream(device))
+        return there
+
+
 @dataclass(frozen=True)
 class _Prepared:
     """One step, prepared on the host."""
 
     step: int
     slot: Slot
-    windows: Windows
     draft: HostBatch
     tensors: dict[str, Tensor]
 
@@ -79,7 +115,6 @@ class Feed:
         device: device of the batches.
         prefetch: steps to prepare in advance in a thread; 0 prepares several together on request. By default 2 for a
             GPU or a corpus larger than memory, else 0: on a CPU a thread competes with the training step.
-        on_device: store the corpus on the device; by default only on a GPU with enough free memory.
 
     Raises:
         HeartlmError: the corpus cannot be read.
@@ -94,18 +129,14 @@ class Feed:
         *,
         device: torch.device | None = None,
         prefetch: int | None = None,
-        on_device: bool | None = None,
     ) -> None:
         self.sampler, self.make_batch, self.steps = sampler, make_batch, steps
         self.layout = layout or BatchLayout(sampler.batch_size)
         self._part = self.layout.first_window, self.layout.num_windows
         self.device = device or torch.device("cpu")
         codes = make_batch.corpus.codes
-        resident = DeviceCorpus.fits(codes, self.device) if on_device is None else on_device
-        self.resident = DeviceCorpus(codes, self.device) if resident else None
         self._shape = self.layout.num_windows, sampler.width, codes.shape[1]
         self._all_valid = torch.ones(self._shape[:2], dtype=torch.bool, device=self.device)
-        self._pool = Pool()
         self._watched = WatchedFile(codes)
         self._announced = sampler.buffer_at(steps.start) - 1
         gpu, from_disk = self.device.type == "cuda", bool(sampler.reads(0, *self._part))
@@ -188,18 +219,11 @@ class Feed:
         """Prepare `step` on the host."""
         windows = self.sampler.windows(step, *self._part)
         draft = self.make_batch.draft(windows, BatchPosition(step, self.layout.first_window, self.layout.batch_size))
-        tensors = {}
-        if draft.hidden is not None:
-            tensors["hidden"] = slot.hold("hidden", draft.hidden)
-        if draft.labels is not None:
-            tensors["labels"] = slot.hold("labels", draft.labels)
-        if self.resident or windows.length.min() < windows.width:
-            tensors["length"] = slot.hold("length", windows.length)
-        if self.resident:
-            tensors["first"] = slot.hold("first", windows.first)
-        else:
-            tensors["codes"] = self._gathered(step, windows, slot)
-        return _Prepared(step, slot, windows, draft, tensors)
+        arrays = {"hidden": draft.hidden, "labels": draft.labels}
+        if windows.length.min() < windows.width:
+            arrays["valid"] = windows.valid
+        tensors = {name: slot.hold(name, array) for name, array in arrays.items() if array is not None}
+        return _Prepared(step, slot, draft, tensors | {"codes": self._gathered(step, windows, slot)})
 
     def _gathered(self, step: int, windows: Windows, slot: Slot) -> Tensor:
         self._watched.check()
@@ -210,26 +234,15 @@ class Feed:
         where = windows.first, windows.length, windows.width
         codes = self.make_batch.corpus.codes
         if not slot.pinned:
-            return torch.from_numpy(gather_codes(codes, *where, self._pool.empty(self._shape)))
+            return torch.from_numpy(gather_codes(codes, *where))
         out = slot.empty("codes", self._shape, torch.uint16)
         gather_windows(codes, *where, out.numpy())
         return out
 
     def _finish(self, prepared: _Prepared) -> StepBatches:
         """Copy a prepared step to the device and build its batches there."""
-        width, draft = prepared.windows.width, prepared.draft
         sent = prepared.slot.send(prepared.tensors, self.device)
-        length = sent.get("length")
-        if self.resident:
-            assert length is not None
-            codes = self.resident.gather(sent["first"], length, width)
-        else:
-            codes = sent["codes"].to(torch.int64)
-        valid = self._all_valid if length is None else torch.arange(width, device=self.device) < length[:, None]
-        spare = (
-            torch.from_numpy(self._pool.empty(self._shape)) if "hidden" in sent and not prepared.slot.pinned else None
-        )
-        parts = DeviceBatch(codes, valid, sent.get("hidden"), sent.get("labels"), spare)
-        batch = self.make_batch.finish(parts, draft)
+        codes, valid = sent["codes"].to(torch.int64), sent.get("valid", self._all_valid)
+        batch = self.make_batch.finish(prepared.draft, codes, valid, sent.get("hidden"), sent.get("labels"))
         micro_batches = batch.micro_batches(self.layout.accumulation)
         return StepBatches(prepared.step, micro_batches, batch.num_counted, batch.num_tokens)

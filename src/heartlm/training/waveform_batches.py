@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
@@ -22,7 +23,7 @@ from heartlm.kernels.draws import draws, uniform
 from heartlm.kernels.gather import gather_windows
 from heartlm.tokenizers.millivolts import dequantize, quantize
 from heartlm.tokenizers.sample import GRID_HZ
-from heartlm.training.batches import IGNORE, Batch, BatchPosition, DeviceBatch, HostBatch, MakeBatch, majority
+from heartlm.training.batches import IGNORE, Batch, BatchPosition, HostBatch, MakeBatch, majority
 from heartlm.training.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, runs_of
 
 Floats = NDArray[np.float32]
@@ -68,12 +69,13 @@ class WaveformBatches(MakeBatch):
             codes = quantize(self._disturbed(mv, labels, _Choices(numbers, 1))).astype(np.int64)[..., None]
         return HostBatch(windows.length, (labels != IGNORE).astype(np.int64), None, labels, codes)
 
-    def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
+    def finish(
+        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
+    ) -> Batch:
         """Use the augmented codes in training, and those of the corpus otherwise."""
-        assert parts.labels is not None
-        codes = parts.codes if draft.codes is None else torch.from_numpy(draft.codes).to(parts.codes.device)
-        counts = parts.labels != IGNORE
-        return Batch(codes, parts.labels, counts, parts.valid, draft.num_valid, draft.num_counting)
+        assert labels is not None
+        codes = codes if draft.codes is None else torch.from_numpy(draft.codes).to(codes.device)
+        return Batch(codes, labels, labels != IGNORE, valid, draft.num_valid, draft.num_counting)
 
     def _mv(self, first: NDArray[np.int64]) -> Floats:
         length = np.full(len(first), WINDOW)
