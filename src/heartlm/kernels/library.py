@@ -33,14 +33,13 @@ class _Array:
     """The type of an argument that is None, an address, or a contiguous array of `kind`, passed as its address."""
 
     def __init__(self, kind: np.dtype[Any]) -> None:
-        self._kinds = (kind, np.dtype(np.bool_)) if kind == np.uint8 else (kind,)
+        self._kind = kind
 
     def from_param(self, array: NDArray[Any] | int | bytes | None) -> Any:
         if not isinstance(array, np.ndarray):
             return ctypes.c_void_p.from_param(array)
-        assert array.dtype in self._kinds and array.flags.c_contiguous, (
-            f"{array.dtype} {array.shape} given to a kernel of {self._kinds[0]}"
-        )
+        fits = array.dtype == self._kind or (array.dtype == np.bool_ and self._kind == np.uint8)
+        assert fits and array.flags.c_contiguous, f"{array.dtype} {array.shape} given to a kernel of {self._kind}"
         if array.flags.writeable and array.size:
             return ctypes.byref(ctypes.c_char.from_buffer(array.data))  # a quarter of the time of the other
         return ctypes.c_void_p(array.ctypes.data)

@@ -71,6 +71,8 @@ class Batch:
 
     def micro_batches(self, num: int) -> list[Batch]:
         """Split this batch into `num` equal parts, in order, as views."""
+        if num == 1:
+            return [self]
         size = len(self.codes) // num
         parts = (slice(begin, begin + size) for begin in range(0, num * size, size))
         return [Batch(*(x[part] for x in vars(self).values())) for part in parts]
