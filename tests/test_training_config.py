@@ -69,14 +69,6 @@ def test_what_may_change_when_a_run_is_resumed_is_a_setting() -> None:
     assert set(LAYOUT) <= {field.name for field in fields(TrainingConfig)}
 
 
-def test_settings_that_mean_nothing_are_named() -> None:
-    assert PretrainConfig().ignored(1) == PretrainConfig(parallel="fsdp").ignored(2) == []
-    assert PretrainConfig(bucket_cap_mb=4.0, parallel="ddp").ignored(2) == []
-    alone = PretrainConfig(bucket_cap_mb=4.0, parallel="fsdp").ignored(1)
-    assert [line.split(":")[0] for line in alone] == ["parallel", "bucket_cap_mb"]
-    assert PretrainConfig(bucket_cap_mb=4.0, parallel="fsdp").ignored(2)[0].startswith("bucket_cap_mb: 4.0 found")
-
-
 def test_a_causal_window_holds_two_tokens() -> None:
     PretrainConfig(window=1).check()
     with pytest.raises(HeartlmError, match=r"^window: 1 found, at least 2"):

@@ -7,7 +7,7 @@ data.json           manifests of the corpora it was trained on
 metrics.jsonl       one line of numbers every few steps
 spans/              timeline of each step, one file per rank, with --spans
 profile/            profile of a few steps, with --profile
-tensorboard/, wandb/  copies of the metrics, with --tensorboard or --wandb
+tensorboard/        copy of the metrics, with --tensorboard
 measured/           durations of the steps on each rank, with --measure
 checkpoints/        state for resuming
 models/best, last   models for inference

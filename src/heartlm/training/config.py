@@ -8,7 +8,7 @@ change results by rounding errors only.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -22,27 +22,6 @@ WAVEFORM_WINDOW, WAVEFORM_BATCH, WAVEFORM_THRESHOLD = 400, 128, 0.3
 
 The threshold is close to the one selected by patient-wise cross-validation (`benchmarks/waveform.py`).
 """
-
-LAYOUT = (
-    "accumulation",
-    "device",
-    "threads",
-    "pin",
-    "parallel",
-    "bucket_cap_mb",
-    "timeout_s",
-    "compile",
-    "activation_checkpointing",
-    "prefetch",
-    "spans",
-    "measure",
-    "tensorboard",
-    "wandb",
-    "profile",
-    "bad_steps",
-    "spike_factor",
-)
-"""Settings that may change when a run is resumed: how it computes, what it reports, and how it handles bad steps."""
 
 
 @dataclass
@@ -87,25 +66,12 @@ class LearningConfig:
 
 
 @dataclass
-class TrainingConfig(LearningConfig):
-    """Settings shared by pretraining and fine-tuning.
+class ComputeConfig:
+    """How a run computes, what it reports, and how it handles bad steps.
 
     Attributes:
-        out: the run folder to write; by default runs/ and a name made from the settings.
-        window: tokens per window.
-        batch_size: windows in the global batch of all ranks; by default about 2048 tokens, more for deeper models.
         accumulation: micro-batches per rank and step, to save memory; the loss is the mean over the whole global
             batch.
-        steps: optimiser steps.
-        learning_rate: peak learning rate; by default 1e-3 at width 128, scaled by the inverse square root of the
-            width.
-        warmup_steps: steps of linear warm-up; by default a tenth of all steps, at most 100.
-        clip: maximum gradient norm.
-        seed: seed of initialisation, data order, masks and dropout.
-        order: order of the windows; random samples positions with replacement, epochs visits adjacent windows once
-            per epoch, blocks does the same and reads a corpus larger than memory block by block.
-        weights: relative frequency of each database in the random order, for example {mitdb: 2, cudb: 1}; by default
-            its number of tokens.
         pin: pin each rank to its own cores when several ranks train on CPUs.
         parallel: how ranks share the work; ddp keeps the whole model on each rank, fsdp keeps a shard; auto is ddp.
         bucket_cap_mb: size of a ddp gradient bucket in MiB.
@@ -117,25 +83,14 @@ class TrainingConfig(LearningConfig):
         bad_steps: action on a step whose loss is not finite or jumps; stop saves the state before the step.
         spike_factor: ratio of the loss or gradient norm to the median of 50 steps above which a step is a jump; 0
             disables the check.
-        log_every: steps between lines of metrics.
-        validate_every: steps between validations.
-        checkpoint_every: steps between checkpoints.
-        keep_checkpoints: number of complete checkpoints to keep.
         spans: write a timeline of every step for Perfetto; on a GPU this synchronizes after each part of a step.
         measure: measure speed: record the duration of every step on every rank, without validation, checkpoints or
             saved models; scaling studies set it.
         tensorboard: also write the metrics as TensorBoard events.
-        wandb: also send the metrics to Weights & Biases; offline keeps them in the run folder for  wandb sync.
         profile: profile a few steps after the warm-up; writes a trace and a table that names the bottleneck.
     """
 
-    window: int = 128
     accumulation: int = 1
-    steps: int = 1000
-    warmup_steps: int | None = None
-    clip: float = 1.0
-    order: Literal["random", "epochs", "blocks"] = "random"
-    weights: dict[str, float] = field(default_factory=dict)
     pin: bool = True
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     bucket_cap_mb: float = 25.0
@@ -144,15 +99,50 @@ class TrainingConfig(LearningConfig):
     prefetch: int | None = None
     bad_steps: Literal["stop", "skip"] = "stop"
     spike_factor: float = 0.0
+    spans: bool = False
+    measure: bool = False
+    tensorboard: bool = False
+    profile: bool = False
+
+
+LAYOUT = ("device", "threads", "timeout_s", *(field.name for field in fields(ComputeConfig)))
+"""Settings that may change when a run is resumed."""
+
+
+@dataclass
+class TrainingConfig(ComputeConfig, LearningConfig):
+    """Settings shared by pretraining and fine-tuning.
+
+    Attributes:
+        out: the run folder to write; by default runs/ and a name made from the settings.
+        window: tokens per window.
+        batch_size: windows in the global batch of all ranks; by default about 2048 tokens, more for deeper models.
+        steps: optimiser steps.
+        learning_rate: peak learning rate; by default 1e-3 at width 128, scaled by the inverse square root of the
+            width.
+        warmup_steps: steps of linear warm-up; by default a tenth of all steps, at most 100.
+        clip: maximum gradient norm.
+        seed: seed of initialisation, data order, masks and dropout.
+        order: order of the windows; random samples positions with replacement, epochs visits adjacent windows once
+            per epoch, blocks does the same and reads a corpus larger than memory block by block.
+        weights: relative frequency of each database in the random order, for example {mitdb: 2, cudb: 1}; by default
+            its number of tokens.
+        log_every: steps between lines of metrics.
+        validate_every: steps between validations.
+        checkpoint_every: steps between checkpoints.
+        keep_checkpoints: number of complete checkpoints to keep.
+    """
+
+    window: int = 128
+    steps: int = 1000
+    warmup_steps: int | None = None
+    clip: float = 1.0
+    order: Literal["random", "epochs", "blocks"] = "random"
+    weights: dict[str, float] = field(default_factory=dict)
     log_every: int = 20
     validate_every: int = 200
     checkpoint_every: int = 200
     keep_checkpoints: int = 2
-    spans: bool = False
-    measure: bool = False
-    tensorboard: bool = False
-    wandb: Literal["none", "online", "offline"] = "none"
-    profile: bool = False
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
@@ -168,15 +158,6 @@ class TrainingConfig(LearningConfig):
         """Raise a HeartlmError unless the global batch splits into micro-batches of `num_ranks` ranks."""
         if self.batch_size is not None:
             BatchLayout(self.batch_size, self.accumulation, Ranks(world_size=num_ranks))
-
-    def ignored(self, num_ranks: int) -> list[str]:
-        """Return one line for each setting that has no effect with `num_ranks` ranks."""
-        lines = []
-        if self.parallel != "auto" and num_ranks == 1:
-            lines.append(f"parallel: {self.parallel} found, ignored: one rank trains alone; use torchrun")
-        if self.bucket_cap_mb != TrainingConfig.bucket_cap_mb and (num_ranks == 1 or self.parallel == "fsdp"):
-            lines.append(f"bucket_cap_mb: {self.bucket_cap_mb} found, ignored: only ddp on several ranks has buckets")
-        return lines
 
     def checked_corpus(self) -> Path:
         """Check every field and return the corpus folder.

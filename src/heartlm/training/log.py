@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from heartlm.distributed.parallel import HostAllReduce
+from heartlm.errors import needs
 from heartlm.instrumentation.energy import energy_counter
 from heartlm.instrumentation.measured import MeasuredSteps
 from heartlm.instrumentation.meters import Meters, peak_memory_bytes
@@ -18,7 +18,6 @@ from heartlm.instrumentation.utilization import flops_per_token, peak_flops
 from heartlm.progress import say
 from heartlm.training.config import PretrainConfig
 from heartlm.training.job import Job
-from heartlm.training.listeners import Listeners
 
 
 class Log:
@@ -35,7 +34,8 @@ class Log:
         self.spans = Spans(job.run.spans(job.ranks.rank), job.ranks.rank) if job.config.spans else None
         self.measured = MeasuredSteps(job.run.measured(job.ranks.rank)) if job.config.measure else None
         self.meters = _meters(job, device, precision, sums, self.spans)
-        self.listeners = Listeners(job.config, job.run, self.say)
+        self._tensorboard = job.config.tensorboard
+        self._board: Any = None
         profiles = job.config.profile and job.ranks.is_first
         self.profiling = Profiling(job.run.profile, self.meters, device, self.say) if profiles else None
         self.tells_forward = self.measured is not None or self.profiling is not None
@@ -49,8 +49,24 @@ class Log:
         if self.job.ranks.is_first:
             self.job.run.add_metrics(line)
             self.say(_story(line, self.job.config.steps, self.meters))
-            with self.meters.paused("listeners") if self.listeners.are_awaited else nullcontext():
-                self.listeners.hear(step, split, numbers)
+            if self._tensorboard:
+                self._write_events(step, split, numbers)
+
+    def _write_events(self, step: int, split: str, numbers: dict[str, float]) -> None:
+        """Write a point of each series, `train/loss` and so on, for TensorBoard; after a failure, write no more."""
+        try:
+            if self._board is None:
+                with self.meters.paused("tensorboard"), needs("tensorboard"):
+                    from torch.utils.tensorboard import SummaryWriter
+
+                    # points from this step on are of a session before this was resumed
+                    self._board = SummaryWriter(str(self.job.run.path / "tensorboard"), purge_step=step)
+            for name, value in numbers.items():
+                self._board.add_scalar(f"{split}/{name}", value, step)
+            self._board.flush()
+        except Exception as error:
+            self._tensorboard = False
+            self.say(f"TensorBoard is dropped, the training continues: {' '.join(str(error).split())}")
 
     def stepped(self) -> None:
         """Advance the profiler between two steps."""
@@ -72,7 +88,6 @@ class Log:
         """Write buffered output and close all files."""
         if self.spans is not None:
             self.spans.flush()
-        self.listeners.close()
         if self.profiling is not None:
             self.profiling.close()
         if self.measured is not None:

@@ -94,8 +94,6 @@ class _Loop:
         self.stop_asked = False
 
     def run(self, resume: bool) -> Progress:
-        for line in self.config.ignored(self.ranks.world_size):
-            self.log.say(line)
         try:
             if resume:
                 self._resume()
