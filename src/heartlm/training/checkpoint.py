@@ -12,7 +12,6 @@ derived from the seed and the step, so no other state is needed.
 
 from __future__ import annotations
 
-import copy
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
 from heartlm.distributed.agreement import RankConsensus
 from heartlm.distributed.device import on_this_device
@@ -92,7 +92,9 @@ class Checkpoints:
         if about == self._newest:
             return
         self._newest = about
-        state = _staged(_state(model, optimizer))
+        state = tree_map(
+            lambda x: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, _state(model, optimizer)
+        )
         self._writer = Thread(target=on_this_device(self._try_to_write), args=(state, about), name="checkpoint")
         self._writer.start()
 
@@ -153,11 +155,11 @@ class Checkpoints:
             return f"{path} is damaged ({_last_line(error)})"
         return None
 
-    def _try_to_write(self, state: dict[str, Any], about: dict[str, Any]) -> None:
-        path = self.folder / f"{_PREFIX}{about['step']:09d}"
+    def _try_to_write(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+        path = self.folder / f"{_PREFIX}{progress['step']:09d}"
         temporary = path.with_name(f".{path.name}")
         try:
-            self._write(temporary, path, state, about)
+            self._write(temporary, path, state, progress)
         except HeartlmError as error:
             self._failure = HeartlmError(str(error).replace(str(temporary), str(path)))
         except OSError as error:
@@ -175,30 +177,27 @@ class Checkpoints:
             (temporary / "state").mkdir(parents=True)
             write_json(temporary / _PROGRESS, progress)
 
+        def hashes() -> dict[str, str]:  # of the files that this rank wrote
+            mine = [*(temporary / "state").glob(f"__{self._ranks.rank}_*")]
+            if self._ranks.rank == 0:
+                mine += [temporary / "state" / INDEX, temporary / _PROGRESS]
+            return {str(file.relative_to(temporary)): sha256_of(file) for file in mine}
+
+        def commit() -> None:
+            write_json(temporary / _FILES, files)
+            fsync_folder(temporary / "state")
+            replace_folder(temporary, path)
+            fsync_folder(self.folder)
+            good = [kept for kept in self.complete() if kept not in self._damaged or kept == path]
+            for old in {*self.complete()} - {*good[-self.keep :]}:
+                old.rename(old.with_name(f".{old.name}"))
+            self._sweep()
+
         self._ranks.first(begin)
         with _plain_errors():
             dcp.save(state, storage_writer=StateWriter(temporary / "state"), **self._ranks.for_torch())
-        files: dict[str, str] = {}
-        for part in self._ranks.all(lambda: self._hashes(temporary)):
-            files |= part
-        self._ranks.first(lambda: self._commit(temporary, path, files))
-
-    def _hashes(self, temporary: Path) -> dict[str, str]:
-        """Return the hash of each file that this rank wrote."""
-        mine = [*(temporary / "state").glob(f"__{self._ranks.rank}_*")]
-        if self._ranks.rank == 0:
-            mine += [temporary / "state" / INDEX, temporary / _PROGRESS]
-        return {str(path.relative_to(temporary)): sha256_of(path) for path in mine}
-
-    def _commit(self, temporary: Path, path: Path, files: dict[str, str]) -> None:
-        write_json(temporary / _FILES, files)
-        fsync_folder(temporary / "state")
-        replace_folder(temporary, path)
-        fsync_folder(self.folder)
-        good = [kept for kept in self.complete() if kept not in self._damaged or kept == path]
-        for old in {*self.complete()} - {*good[-self.keep :]}:
-            old.rename(old.with_name(f".{old.name}"))
-        self._sweep()
+        files = {name: digest for part in self._ranks.all(hashes) for name, digest in part.items()}
+        self._ranks.first(commit)
 
     def _sweep(self) -> None:
         """Remove checkpoints that an interrupted process left partly written or partly removed."""
@@ -207,19 +206,7 @@ class Checkpoints:
 
 
 def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    model_state, optimizer_state = get_state_dict(model, optimizer)
-    return {"model": model_state, "optimizer": optimizer_state}
-
-
-def _staged(value: Any) -> Any:
-    """Return a deep copy of `value` in host memory."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: _staged(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_staged(entry) for entry in value)
-    return copy.deepcopy(value)
+    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
 
 
 def _last_line(error: Exception) -> str:

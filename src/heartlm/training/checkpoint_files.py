@@ -93,26 +93,20 @@ class StatePlanner(DefaultLoadPlanner):
 
 
 def _metadata_of(path: Path) -> Metadata:
-    content, stored = read_json(path), {}
-
-    def note(place: dict[str, Any], index: MetadataIndex) -> None:
-        if not _PART.fullmatch(place["file"]):
-            raise ValueError(f"file: {place['file']!r} found, the name of a part of this folder expected")
-        stored[index] = _StorageInfo(place["file"], int(place["start"]), int(place["length"]))
-
-    entries: dict[str, Any] = {}
+    content, entries, stored = read_json(path), dict[str, Any](), dict[MetadataIndex, _StorageInfo]()
     try:
         for name, entry in content.items():
-            if "chunks" not in entry:
-                entries[name] = BytesStorageMetadata()
-                note(entry, MetadataIndex(name))
-                continue
-            chunks = [
-                ChunkStorageMetadata(torch.Size(each["offsets"]), torch.Size(each["sizes"])) for each in entry["chunks"]
-            ]
-            entries[name] = TensorStorageMetadata(TensorProperties(), torch.Size(entry["size"]), chunks)
-            for each, chunk in zip(entry["chunks"], chunks, strict=True):
-                note(each, MetadataIndex(name, chunk.offsets))
+            if "chunks" in entry:
+                places = [(torch.Size(each["offsets"]), each) for each in entry["chunks"]]
+                chunks = [ChunkStorageMetadata(offsets, torch.Size(each["sizes"])) for offsets, each in places]
+                entries[name] = TensorStorageMetadata(TensorProperties(), torch.Size(entry["size"]), chunks)
+            else:
+                places, entries[name] = [(None, entry)], BytesStorageMetadata()
+            for offsets, place in places:
+                if not _PART.fullmatch(place["file"]):
+                    raise ValueError(f"file: {place['file']!r} found, the name of a part of this folder expected")
+                where = _StorageInfo(place["file"], int(place["start"]), int(place["length"]))
+                stored[MetadataIndex(name, offsets)] = where
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise HeartlmError(f"{path}: not the index of a checkpoint ({error})") from error
     return Metadata(entries, storage_data=stored)
