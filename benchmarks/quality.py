@@ -131,26 +131,11 @@ def measured(data: Path, work: Path, settings: argparse.Namespace) -> dict[str, 
             train = (*train, "--weights", weights, "--seed", seed, "--threads", 1)
             steps.run(f"tuned-{name}-{seed}", tuned / "models/last", *train, "--out", tuned)
             steps.run(f"scratch-{name}-{seed}", scratch / "models/last", *train, "--from-scratch", "--out", scratch)
-            blocks = dict[str, Any]()
-            for method, run, more in ((MODEL, tuned, ()), (RANDOM, scratch, ("--no-baselines",))):
-                scores = run / "scores/fold/scores.json"
-                score = (
-                    "evaluate",
-                    run,
-                    "--on",
-                    corpus,
-                    "--checkpoint",
-                    "last",
-                    "--seed",
-                    seed,
-                    "--name",
-                    "fold",
-                    *more,
-                )
-                steps.run(f"evaluate-{run.name}-{name}-{seed}", scores, *score, "--seed", seed)
-                content = json.loads(scores.read_text())
-                blocks |= {method: content["scores"]} | content["baselines"]
-            for method, block in blocks.items():
+            scores = tuned / "scores/fold/scores.json"
+            score = ("evaluate", tuned, "--on", corpus, "--random-init", scratch, "--checkpoint", "last")
+            steps.run(f"evaluate-{name}-{seed}", scores, *score, "--seed", seed, "--name", "fold")
+            content = json.loads(scores.read_text())
+            for method, block in ({MODEL: content["scores"]} | content["baselines"]).items():
                 add(found.setdefault(method, {}), block)
             if settings.detected:
                 for database in (each for each in databases if not each.name.endswith("-retimed")):

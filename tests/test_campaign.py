@@ -70,13 +70,14 @@ def test_time_may_stand_without_quotes():
 def test_what_reads_the_result_of_another_needs_it():
     campaign = read(
         "experiments:\n"
-        "- {name: score, run: {command: evaluate, run: ./runs/beats/, on: corpora/a}}\n"
+        "- {name: score, run: {command: evaluate, run: runs/beats, on: corpora/a, random_init: ./runs/scratch/}}\n"
+        "- {name: scratch, run: {command: finetune, run: runs/w, corpus: corpora/a, out: runs/scratch}}\n"
         "- {name: beats, run: {command: finetune, run: runs/w, corpus: corpora/a, out: runs/beats}}\n"
         "- {name: w, needs: [corpus], run: {corpus: corpora/all, out: runs/w}}\n"
         "- {name: corpus, run: {command: tokenize, databases: [data/a], out: corpora/a}}\n"
     )
-    assert [each.name for each in campaign.experiments] == ["corpus", "w", "beats", "score"]
-    assert set(campaign["score"].needs) == {"beats", "corpus"}
+    assert [each.name for each in campaign.experiments] == ["corpus", "w", "scratch", "beats", "score"]
+    assert set(campaign["score"].needs) == {"beats", "scratch", "corpus"}
     assert set(campaign["beats"].needs) == {"w", "corpus"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
 from heartlm.ecg.database import open_database
-from heartlm.evaluation.finetuned import load_finetuned
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.finetuned import load_finetuned, load_random_init
 from heartlm.files import read_json, sha256_of, write_json
 from heartlm.report.page import write_report
 from heartlm.tokenizers.rhythm import RhythmTokenizer
@@ -28,6 +30,13 @@ FAST = ("--threads", "1", "--bootstrap", "50")
 @pytest.fixture
 def beats_run(tiny_finetuned: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_finetuned, tmp_path / "beats"))
+
+
+@pytest.fixture(scope="module")
+def scratch_run(tiny_pretrained: Path, tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("scratch") / "run"
+    settings = {"run": tiny_pretrained, "corpus": tiny_corpus, "out": out, "from_scratch": True}
+    return finetune(FinetuneConfig(**settings, window=32, steps=2, threads=1, device="cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +76,17 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_beats_of_a_corpus_are_scored_beside_baselines(
-    beats_run: Path, tiny_corpus: Path, capsys: pytest.CaptureFixture[str]
+    beats_run: Path, scratch_run: Path, tiny_corpus: Path, capsys: pytest.CaptureFixture[str]
 ):
-    assert evaluate(beats_run, tiny_corpus) == 0
+    assert evaluate(beats_run, tiny_corpus, "--random-init", str(scratch_run)) == 0
     folder = beats_run / "scores" / "corpus-test-annotated"
     files = {"predictions.parquet", "scores.json", "strips.json"}
     assert {path.name for path in folder.iterdir()} == files
     scores = scores_of(beats_run, folder.name)
     assert scores["schema"] == 1
     assert (scores["task"], scores["split"], scores["beats"]) == ("beats", "test", "annotated")
-    assert set(scores["baselines"]) == {"majority class", "gradient boosting"}
-    assert scores["notes"] == []
+    assert set(scores["baselines"]) == {"majority class", "gradient boosting", "random initialisation"}
+    assert scores["notes"] == ["random initialisation was trained for 2 steps, the model for 30"]
     block = scores["scores"]
     assert (block["num_beats"], block["num_patients"], block["num_left_out"]) == (721, 5, 0)
     assert [block["per_class"][name]["support"] for name in "NSVF"] == [665, 28, 27, 1]
@@ -207,10 +216,25 @@ def test_patients_trained_on_are_counted_and_some_named(beats_run: Path, tiny_co
     assert tuned.seen_notes(["mitdb/100"]) == []
 
 
+def test_a_rival_of_another_shape_or_corpus_is_refused(tiny_finetuned: Path, scratch_run: Path):
+    tuned = load_finetuned(tiny_finetuned)
+    deeper, regularised = (dataclasses.replace(tuned.info.config, **each) for each in ({"depth": 2}, {"dropout": 0.5}))
+    other_shape = dataclasses.replace(tuned, info=dataclasses.replace(tuned.info, config=deeper))
+    with pytest.raises(HeartlmError, match=r"has depth 1, but .* has 2: compare runs of one"):
+        load_random_init(scratch_run, other_shape, "best", "cpu")
+    other_corpus = dataclasses.replace(tuned, about={**tuned.about, "manifest_hash": "f" * 64})
+    with pytest.raises(HeartlmError, match=r"has manifest_hash .* has f{64}: compare runs of one"):
+        load_random_init(scratch_run, other_corpus, "best", "cpu")
+    other_dropout = dataclasses.replace(tuned, info=dataclasses.replace(tuned.info, config=regularised))
+    assert load_random_init(scratch_run, other_dropout, "best", "cpu").about["from_scratch"]
+
+
 def test_rhythm_windows_are_scored_by_majority(
     rhythm_runs: dict[str, Path], rhythm_corpus: Path, capsys: pytest.CaptureFixture[str]
 ):
     run = rhythm_runs["token"]
+    assert evaluate(run, rhythm_corpus, "--window", "20", "--random-init", str(run)) == 2
+    assert "--from-scratch" in error_of(capsys)
     assert evaluate(run, rhythm_corpus, "--window", "20") == 0
     scores = scores_of(run, "intervals-test-w20")
     assert (scores["positive"], scores["flutter"], scores["window"]) == ("AFIB", "negative", 20)

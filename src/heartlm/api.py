@@ -616,7 +616,7 @@ def _folder_of(corpus: Corpus | AnyPath | None) -> Path | None:
 
 def _config(kind: Callable[..., Result], settings: dict[str, Any]) -> Result:
     """Return `settings` as an instance of the dataclass `kind`; paths may be strings."""
-    names = ("out", "resume", "tokenizer_from")
+    names = ("out", "resume", "random_init", "tokenizer_from")
     paths = {name: Path(settings[name]) for name in names if settings.get(name) is not None}
     try:
         return kind(**settings | paths)

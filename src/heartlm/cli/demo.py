@@ -115,9 +115,10 @@ def steps(options: DemoOptions) -> Iterator[tuple[str, str]]:
         f"finetune {out}/foundation --from-scratch {tuning} --out {out}/scratch",
     )
     last = "--checkpoint last"  # the validation split has too few patients to choose the best checkpoint
-    scoring = f"--on {out}/corpus {last} --name test {threads}"
-    yield "Score it on patients it has never seen", f"evaluate {out}/scratch {scoring} --no-baselines"
-    yield "Score the pretrained model, next to simpler methods", f"evaluate {out}/beats {scoring}"
+    yield (
+        "Score both on patients they have never seen, next to simpler methods",
+        f"evaluate {out}/beats --on {out}/corpus --random-init {out}/scratch {last} --name test {threads}",
+    )
     record = _test_record(options.out / "data")
     yield "Annotate a recording of the test split", f"predict {out}/beats {out}/data/{record} {last} --out {out}"
     yield "Write the report", f"report {out}/beats --out {out}/report.html"

@@ -18,6 +18,7 @@ def run(arguments: Sequence[str]) -> int:
     Examples:
         heartlm evaluate beats --on data/mitdb
         heartlm evaluate runs/beats --on corpora/mitdb
+        heartlm evaluate runs/beats --on corpora/mitdb --random-init runs/scratch
         heartlm evaluate runs/beats --on data/mitdb --beats detected
         heartlm evaluate runs/af --on corpora/mitdb-rhythm --split all --records 201,202,203,210,219,221,222 --window 41
         heartlm evaluate runs/vf --on data/vfdb --split all

@@ -9,7 +9,7 @@ only the corpus is needed. It is fitted on every lead of the training split, lik
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,12 +92,15 @@ class PairedLead:
         return LeadAnswers(self.lead, sample[order], reference[order], predicted[order], of_beats[order])
 
 
-def score_beats_task(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> ScoreSet:
+def score_beats_task(
+    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
+) -> ScoreSet:
     """Score the model and its baselines on the beats of `leads`.
 
     Args:
         leads: leads to score.
         tuned: fine-tuned model.
+        rival: the same model trained from random weights, if available.
         config: evaluation settings.
 
     Raises:
@@ -112,13 +115,15 @@ def score_beats_task(leads: Sequence[ScoredLead], tuned: FineTuned, config: Eval
         beat_class = BEAT_CLASSES.index(max(BEAT_TASK_CLASSES, key=lambda name: counts[name]))
         return [each.answers(np.full(each.lead.tokens.num_tokens, beat_class, np.int8)) for each in paired]
 
-    methods = {
-        "majority class": most_frequent,
-        "gradient boosting": lambda: boosted_answers(paired, tuned, config.seed),
-    }
+    methods: dict[str, Callable[[], list[LeadAnswers]]] = {}
+    if config.baselines:
+        methods["majority class"] = most_frequent
+        methods["gradient boosting"] = lambda: boosted_answers(paired, tuned, config.seed)
+    if rival is not None:
+        methods["random initialisation"] = lambda: model_answers(paired, rival)
     answers = model_answers(paired, tuned)
     strips, notes = example_strips(answers)
-    baselines = attempt(methods if config.baselines else {}, notes)
+    baselines = attempt(methods, notes)
     return ScoreSet(
         about={"beats": config.beats},
         scores=_score(answers, config),

@@ -29,6 +29,7 @@ class EvaluationConfig:
         checkpoint: model to score, the one with the lowest validation loss or the last one.
         window: beats per window of the rhythm task; by default the width that the model was trained on.
         baselines: also score the majority class, gradient boosting and, for rhythm, Zhou 2015.
+        random_init: run of the same task made with --from-scratch, to score as a further baseline.
         name: folder of the results below RUN/scores, or below scores/MODEL for a shipped model; by default derived
             from the settings.
         bootstrap: number of bootstrap resamples of patients for the confidence intervals.
@@ -45,6 +46,7 @@ class EvaluationConfig:
     checkpoint: Literal["best", "last"] = "best"
     window: int | None = None
     baselines: bool = True
+    random_init: Path | None = None
     name: str | None = None
     bootstrap: int = 1000
     seed: int = 0

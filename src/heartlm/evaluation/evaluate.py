@@ -20,7 +20,7 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats_task import score_beats_task
 from heartlm.evaluation.bootstrap import CONFIDENCE
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.finetuned import FineTuned, load_finetuned
+from heartlm.evaluation.finetuned import FineTuned, load_finetuned, load_random_init
 from heartlm.evaluation.results import SCHEMA_VERSION, write_scores
 from heartlm.evaluation.rhythm_task import score_rhythm_task, window_of
 from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
@@ -49,6 +49,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
         torch.set_num_threads(config.threads)
     device, _ = device_and_precision(config.device, "fp32")
     tuned = load_finetuned(config.run, config.checkpoint, device)
+    rival = load_random_init(config.random_init, tuned, config.checkpoint, device) if config.random_init else None
     if tuned.info.task != "rhythm" and config.window is not None:
         units = "single beats" if tuned.info.task == "beats" else "windows of 4 s"
         raise HeartlmError(f"window: {config.window} found, but the task {tuned.info.task} scores {units}")
@@ -60,8 +61,10 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
         hint = "" if config.split == "all" else ": try --split all"
         raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}{hint}")
     score = TASKS[str(tuned.info.task)]
-    score_set = score(scored.leads, tuned, config)
+    score_set = score(scored.leads, tuned, rival, config)
     notes = tuned.seen_notes([lead.patient_id for lead in scored.leads])
+    if rival is not None and (steps := rival.folder.num_steps) != (expected := tuned.folder.num_steps):
+        notes.append(f"random initialisation was trained for {steps} steps, the model for {expected}")
     name = config.name or default_name(config, tuned)
     scores = {
         "schema": SCHEMA_VERSION,
@@ -78,6 +81,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
         "records_damaged": scored.damaged,
         "checkpoint": config.checkpoint,
         "step": tuned.info.step,
+        "random_init": str(config.random_init) if config.random_init else None,
         "num_bootstrap": config.bootstrap,
         "seed": config.seed,
         "confidence": CONFIDENCE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -126,3 +126,28 @@ def load_of_tasks(runs: Mapping[str, Path]) -> list[FineTuned]:
         if model.info.task != task:
             raise HeartlmError(f"{model.folder.path}: task {model.info.task} found, {task} expected")
     return models
+
+
+def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: torch.device | str) -> FineTuned:
+    """Load the run that started from random weights, for comparison with `tuned`.
+
+    Raises:
+        HeartlmError: the run started from pretrained weights, or its task, head, tokenizer, shape or corpus differs.
+    """
+    rival = load_finetuned(path, checkpoint, device)
+    if not rival.about["from_scratch"]:
+        raise HeartlmError(f"random_init: {path} started from pretrained weights: make one with --from-scratch")
+    same = ("task", "classes", "positive", "pooled", "tokenizer_hash")
+    of_rival, of_tuned = (
+        {name: getattr(each.info, name) for name in same}
+        | vars(replace(each.info.config, dropout=0.0))
+        | {"manifest_hash": each.about["manifest_hash"]}
+        for each in (rival, tuned)
+    )
+    for name, found in of_rival.items():
+        if found != of_tuned[name]:
+            raise HeartlmError(
+                f"random_init: {path} has {name} {found}, but {tuned.folder.path} has {of_tuned[name]}: "
+                "compare runs of one task, tokenizer, shape and corpus"
+            )
+    return rival

@@ -55,12 +55,15 @@ def window_of(tuned: FineTuned, config: EvaluationConfig) -> int:
     return width
 
 
-def score_rhythm_task(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> ScoreSet:
+def score_rhythm_task(
+    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
+) -> ScoreSet:
     """Score the model and its baselines on windows of `leads`.
 
     Args:
         leads: leads to score.
         tuned: fine-tuned model.
+        rival: the same model trained from random weights, if available.
         config: evaluation settings.
 
     Raises:
@@ -71,7 +74,7 @@ def score_rhythm_task(leads: Sequence[ScoredLead], tuned: FineTuned, config: Eva
     if (labels < 0).all():
         raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
     own, notes = model_verdicts(windows, tuned), list[str]()
-    baselines = attempt(baseline_methods(windows, tuned, config) if config.baselines else {}, notes)
+    baselines = attempt(baseline_methods(windows, tuned, rival, config), notes)
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
     wanted, flutter = tuned.info.positive
     about = {"beats": config.beats, "window": windows.codes.shape[1], "positive": wanted, "flutter": flutter}
@@ -123,7 +126,7 @@ def model_verdicts(windows: RhythmWindows, tuned: FineTuned) -> Verdicts:
 
 
 def baseline_methods(
-    windows: RhythmWindows, tuned: FineTuned, config: EvaluationConfig
+    windows: RhythmWindows, tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
 ) -> dict[str, Callable[[], Verdicts]]:
     """Return baselines by name, as functions; each raises a HeartlmError if it cannot be computed."""
 
@@ -136,11 +139,15 @@ def baseline_methods(
         fitted = boosting(features_of(training), labels, config.seed)
         return Verdicts(fitted.predict_proba(features_of(windows))[:, 1])
 
-    majority = float(_mostly_positive(tuned))
-    methods = {"majority class": lambda: Verdicts(np.full(len(windows), majority))}
-    if tuned.info.positive[0] == "AFIB":
-        methods["Zhou 2015"] = published_zhou
-    return methods | {"gradient boosting": boosted}
+    methods: dict[str, Callable[[], Verdicts]] = {}
+    if config.baselines:
+        methods["majority class"] = lambda: Verdicts(np.full(len(windows), float(_mostly_positive(tuned))))
+        if tuned.info.positive[0] == "AFIB":
+            methods["Zhou 2015"] = published_zhou
+        methods["gradient boosting"] = boosted
+    if rival is not None:
+        methods["random initialisation"] = lambda: model_verdicts(windows, rival)
+    return methods
 
 
 def _mostly_positive(tuned: FineTuned) -> bool:

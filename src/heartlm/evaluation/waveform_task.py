@@ -104,17 +104,24 @@ def windows_at(codes: NDArray[np.uint16], starts: Labels) -> NDArray[np.uint16]:
     return np.asarray(codes[starts[:, None] + np.arange(WINDOW)])
 
 
-def score_waveform_task(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> ScoreSet:
+def score_waveform_task(
+    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
+) -> ScoreSet:
     """Score the network and its baselines on windows of `leads`.
 
     Args:
         leads: leads to score.
         tuned: fine-tuned network.
+        rival: None; the network has no pretrained form.
         config: evaluation settings.
 
     Raises:
-        HeartlmError: no window has a label.
+        HeartlmError: no window has a label, or a rival is given.
     """
+    if rival is not None:
+        raise HeartlmError(
+            "random_init: a run found, none expected: the task waveform always learns from random weights"
+        )
     windows = WaveformWindows.of(leads)
     labels, threshold = windows.labels, tuned.info.threshold
     if (labels == IGNORE).all():
