@@ -1,11 +1,11 @@
 """Profile of a few steps after the warm-up with the profiler of torch, and a table that names the bottleneck.
 
-    steps: seconds of every part ─┐
-    operators: calls and seconds ─┴─► a summary (profile.json) ─► lines for the terminal
+    steps: seconds of every part ─► profile.json ─► lines for the terminal
+    profiler of torch            ─► operators.txt, trace.json
 
-The run folder contains the results in `profile/`: `profile.json`, and `trace.json` for https://ui.perfetto.dev. Only
-rank 0 is profiled. Starting and writing the profile are excluded from the metrics of the run. The profiled steps are
-slower than others, and are included.
+The run folder contains the results in `profile/`; `trace.json` is for https://ui.perfetto.dev. Only rank 0 is profiled.
+Starting and writing the profile are excluded from the metrics of the run. The profiled steps are slower than others,
+and are included.
 """
 
 from __future__ import annotations
@@ -14,103 +14,49 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity
 
 from heartlm.files import write_json
-from heartlm.instrumentation.meters import Meters
+from heartlm.instrumentation.meters import PARTS, Meters
 
 WAIT_STEPS = 3
 """Steps before profiling, to warm caches and compile."""
 SEEN_STEPS = 5
 
-_BACKWARD = "autograd::engine::evaluate_function"
-_NOT_THE_MODEL = ("Optimizer.", "nccl")
-
-
-PARTS = ("data", "forward", "backward", "communication", "optimizer", "other")
-
 WHAT_HELPS = {
     "data": "steps wait for batches: try --prefetch 2, a faster disk, or --order blocks for a corpus beyond memory",
-    "forward": "the arithmetic of the model: try --compile, more cores or ranks, bf16 on a GPU",
-    "backward": "the arithmetic of the model: try --compile, more cores or ranks, bf16 on a GPU",
+    "forward_backward": "the arithmetic of the model: try --compile, more cores or ranks, bf16 on a GPU; if the trace "
+    "shows gaps on a GPU, a larger --batch-size",
     "communication": "ranks wait for one another: try another --bucket-cap-mb, a larger --batch-size, or fewer ranks",
     "optimizer": "moving the weights: a larger --batch-size moves them less often for each token",
     "other": "what the loop does between the parts: a larger --batch-size does it less often for each token",
 }
-WAITS_FOR_CPU = "the GPU computes {:.0%} of the time and waits for the CPU: try a larger --batch-size or --compile"
-IDLE = 0.5
-"""Fraction of busy time below which a GPU counts as waiting for the CPU."""
 
-NUM_OPERATORS, NUM_SHOWN = 12, 4
+NUM_OPERATORS = 12
 
 
-class Operator(NamedTuple):
-    """One operator of torch.
-
-    Attributes:
-        name: name in torch.
-        calls: number of calls in all profiled steps.
-        seconds: own time on the compute device, without nested operators.
-    """
-
-    name: str
-    calls: int
-    seconds: float
-
-
-def summary(
-    steps: Sequence[Mapping[str, float]],
-    operators: Sequence[Operator],
-    backward_share: float | None = None,
-    device_busy_s: float | None = None,
-) -> dict[str, Any]:
-    """Return means per step, the largest part, and the slowest operators.
+def summary(steps: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return the mean seconds of each part of a step, and the largest part.
 
     Args:
-        steps: seconds of `data`, `forward_backward`, `communication`, `optimizer` and `other` in each step, which add
-            up to the step, and of `forward` if measured.
-        operators: all operators recorded by torch.
-        backward_share: fraction of the backward pass in `forward_backward`, if `forward` was not measured; else None.
-        device_busy_s: busy time of the GPU in s over all steps; None on a CPU.
+        steps: seconds of each of `meters.PARTS` and of `other` in each step, which add up to the step.
     """
-    mean = {name: sum(step.get(name, 0.0) for step in steps) / len(steps) for name in steps[0]}
-    both_s = mean["forward_backward"]
-    forward_s = mean.get("forward", both_s * (1 - (backward_share or 0.0)))
-    parts_s = mean | {"forward": min(forward_s, both_s), "backward": max(0.0, both_s - forward_s)}
-    parts_s = {name: parts_s[name] for name in PARTS}
-    step_s = sum(parts_s.values())
+    parts_s = {name: sum(step[name] for step in steps) / len(steps) for name in (*PARTS, "other")}
     bottleneck = max(parts_s, key=lambda name: parts_s[name])
-    busy = None if device_busy_s is None else min(1.0, device_busy_s / (step_s * len(steps)))
-    longest = sorted(operators, key=lambda operator: -operator.seconds)[:NUM_OPERATORS]
-    return {
-        "num_steps": len(steps),
-        "step_s": step_s,
-        "parts_s": parts_s,
-        "bottleneck": bottleneck,
-        "what_helps": WAITS_FOR_CPU.format(busy) if busy is not None and busy < IDLE else WHAT_HELPS[bottleneck],
-        "device_busy_share": busy,
-        "operators": [
-            {"name": name, "calls_per_step": calls / len(steps), "self_s": seconds / len(steps)}
-            for name, calls, seconds in longest
-        ],
-    }
+    about = {"num_steps": len(steps), "step_s": sum(parts_s.values()), "parts_s": parts_s}
+    return {**about, "bottleneck": bottleneck, "what_helps": WHAT_HELPS[bottleneck]}
 
 
 def table(found: Mapping[str, Any]) -> list[str]:
-    """Return lines for the terminal: the parts of a step, the slowest operators, and the bottleneck."""
-    step_s, operators = found["step_s"], found["operators"][:NUM_SHOWN]
+    """Return lines for the terminal: the parts of a step and the bottleneck."""
+    step_s = found["step_s"]
     lines = [f"profile of {found['num_steps']} steps, {1e3 * step_s:.1f} ms each, the profiler's own cost included"]
     for name, taken_s in found["parts_s"].items():
-        share = taken_s / step_s
-        lines.append(f"  {name:<14} {1e3 * taken_s:8.2f} ms  {100 * share:5.1f} %  {'█' * round(30 * share)}".rstrip())
-    if operators:
-        longest = ", ".join(f"{each['name']} {1e3 * each['self_s']:.3f} ms" for each in operators)
-        lines.append(f"operators that took longest in a step, by themselves: {longest}")
-    lines.append(f"bottleneck: {found['bottleneck']}: {found['what_helps']}")
-    return lines
+        lines.append(f"  {name:<16} {1e3 * taken_s:8.2f} ms  {100 * taken_s / step_s:5.1f} %")
+    return [*lines, f"bottleneck: {found['bottleneck']}: {found['what_helps']}"]
 
 
 class Profiling:
@@ -152,11 +98,10 @@ class Profiling:
             self._told.append(f"profile: the run took {self._num_steps} steps, a look begins after {WAIT_STEPS}")
         for line in self._told:
             self._say(line)
-        self._told = []
 
     def _try(self, act: Callable[[], None]) -> None:
         try:
-            with self._meters.paused("profile"):
+            with self._meters.paused("profile"), _silent():
                 act()
         except Exception as error:  # training continues after any failure of the profiler
             self._is_looking = False
@@ -167,36 +112,26 @@ class Profiling:
         if self._device.type == "cuda":
             self._meters.synchronize = lambda: torch.cuda.synchronize(self._device)
         self._is_looking = True
-        with _silent():
-            self._profiler.start()
+        self._profiler.start()
 
     def _end(self) -> None:
-        """Stop profiling, and write the trace and the table."""
+        """Stop profiling, and write the trace and the tables."""
         if not self._is_looking:
             return
         self._is_looking = False
-        with _silent():
-            self._profiler.stop()
+        self._profiler.stop()
         self._meters.synchronize = self._synchronize
         if not self._steps:
             self._told.append("profile: the run ended before a step was seen")
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._profiler.export_chrome_trace(str(self._folder / "trace.json"))
-        on_gpu = self._device.type == "cuda"
-        averages = [each for each in self._profiler.key_averages() if not each.is_user_annotation]
-        own_us = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-        by_cpu = [each for each in averages if _is_cpu(each)]  # excludes the kernels, which are listed separately
-        operators = [Operator(each.key, each.count, getattr(each, own_us) / 1e6) for each in by_cpu]
-        kernels_us = sum(each.self_device_time_total for each in averages if not _is_cpu(each))
-        found = summary(
-            self._steps,
-            operators,
-            backward_share=_backward_share(self._profiler.events()) if on_gpu else None,
-            device_busy_s=kernels_us / 1e6 if on_gpu else None,
-        )
+        found = summary(self._steps)
+        own_time = "self_device_time_total" if self._device.type == "cuda" else "self_cpu_time_total"
+        operators = self._profiler.key_averages().table(sort_by=own_time, row_limit=NUM_OPERATORS)
         write_json(self._folder / "profile.json", found)
-        self._told += [*table(found), f"{self._folder}: profile.json, and trace.json for https://ui.perfetto.dev"]
+        (self._folder / "operators.txt").write_text(operators, encoding="utf-8")
+        self._profiler.export_chrome_trace(str(self._folder / "trace.json"))
+        files = "profile.json, operators.txt, and trace.json for https://ui.perfetto.dev"
+        self._told += [*table(found), f"{self._folder}: {files}"]
 
 
 @contextmanager
@@ -210,16 +145,3 @@ def _silent() -> Iterator[None]:
         os.dup2(said, 2)
         os.close(said)
         os.close(nowhere)
-
-
-def _is_cpu(event: Any) -> bool:
-    return bool(event.device_type.name == "CPU")
-
-
-def _backward_share(events: Any) -> float | None:
-    """Return the fraction of the kernel time of the model spent in the backward pass; None without kernels."""
-    on_cpu = [each for each in events if _is_cpu(each)]
-    backward_us = sum(each.device_time_total for each in on_cpu if each.name.startswith(_BACKWARD))
-    others_us = sum(each.device_time_total for each in on_cpu if each.name.startswith(_NOT_THE_MODEL))
-    all_us = sum(each.self_device_time_total for each in on_cpu) - others_us
-    return backward_us / all_us if all_us > 0 else None

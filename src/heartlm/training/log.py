@@ -26,7 +26,6 @@ class Log:
     Attributes:
         meters: meters of this rank.
         measured: durations of the steps of this rank, with `measure`; else None.
-        tells_forward: whether the forward pass is timed separately.
     """
 
     def __init__(self, job: Job, device: torch.device, precision: torch.dtype, sums: HostAllReduce) -> None:
@@ -38,8 +37,7 @@ class Log:
         self._board: Any = None
         profiles = job.config.profile and job.ranks.is_first
         self.profiling = Profiling(job.run.profile, self.meters, device, self.say) if profiles else None
-        self.tells_forward = self.measured is not None or self.profiling is not None
-        self.meters.on_step = self._on_step if self.tells_forward else None
+        self.meters.on_step = self._on_step if self.measured or self.profiling else None
 
     def write(self, step: int, split: str, entry: dict[str, float]) -> None:
         """Write `entry` after `step`. Every rank calls this, since energy is summed over ranks."""

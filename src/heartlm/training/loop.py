@@ -85,7 +85,7 @@ class _Loop:
             layout=self.layout,
             exchange=self.exchange,
         )
-        if self.log.tells_forward and device.type == "cpu":
+        if self.log.measured is not None and device.type == "cpu":
             measure_forward(self.learner.alone, self.log.meters)
         self.checkpoints = Checkpoints(job.run.checkpoints, job.config.keep_checkpoints, timeout_s=job.config.timeout_s)
         self.bad_steps = BadSteps(job.config.bad_steps, job.config.spike_factor)
