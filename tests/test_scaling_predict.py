@@ -24,6 +24,7 @@ from heartlm.scaling.hardware import (
     known_hardware,
     link_of,
     load_hardware,
+    network_of,
 )
 from heartlm.scaling.predict import Prediction, Predictor, scaled, validate
 from heartlm.scaling.simulate import RankWork, Surroundings, simulate, typical_s
@@ -256,7 +257,8 @@ def test_validation_puts_measured_beside_predicted():
 def test_every_shipped_fact_has_a_source_and_gives_a_network(name: str):
     hardware = load_hardware(name)
     assert all(fact.source for fact in hardware.facts.values())
-    assert hardware.network.all_reduce_s(1e9, 8, 2) > hardware.network.all_reduce_s(1e9, 4) > 0
+    network, _, _ = network_of(None, None, hardware)
+    assert network.all_reduce_s(1e9, 8, 2) > network.all_reduce_s(1e9, 4) > 0
     assert any("latency within node and between nodes is not published" in note for note in hardware.notes())
 
 

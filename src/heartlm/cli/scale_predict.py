@@ -15,63 +15,48 @@ from heartlm.errors import HeartlmError, require
 from heartlm.files import write_json
 
 if TYPE_CHECKING:
-    from heartlm.scaling.predict import Prediction, Predictor
+    from heartlm.scaling.predict import Predictor
 
 
-@dataclass(frozen=True)
-class NetworkOptions:
-    """Options for the network.
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """Options of `heartlm scale validate`.
 
     Attributes:
+        study: folder of a study with measurements of one rank, and, to validate, of several.
         hardware: a machine by name (meluxina, dgx-h100, dgx-h200) or the JSON file of one, with its known links.
         all_reduce: file of an all-reduce fit within a node; by default, without --hardware, that of the study, which is
             measured on this machine if it is missing.
         all_reduce_between: file of an all-reduce fit between nodes, with one rank per node.
+        out: JSON file for the result; heartlm plan reads predictions.
+        json: print JSON instead of a table.
     """
 
+    study: Path
     hardware: str | None = None
     all_reduce: Path | None = None
     all_reduce_between: Path | None = None
+    out: Path | None = None
+    json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepOptions(NetworkOptions):
+class StepOptions(StudyOptions):
     """Options of `heartlm scale predict`.
 
     Attributes:
-        study: folder of a study with one-rank measurements.
         ranks: total number of processes on all nodes.
         nodes: number of nodes.
         scaling: strong splits the measured batch among ranks, weak gives each rank a batch of the measured size.
         bucket_mb: size in MiB of the gradient buckets.
         tokens: number of tokens of a whole training, to print its duration in hours.
-        out: JSON file for the predictions, which heartlm plan reads.
-        json: print JSON instead of a table.
     """
 
-    study: Path
     ranks: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
     nodes: list[int] = field(default_factory=lambda: [1])
     scaling: Literal["strong", "weak"] = "strong"
     bucket_mb: float = 25.0
     tokens: float | None = None
-    out: Path | None = None
-    json: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValidateOptions(NetworkOptions):
-    """Options of `heartlm scale validate`.
-
-    Attributes:
-        study: folder of a study with cells of one rank and of several.
-        out: JSON file for the comparison.
-        json: print JSON instead of a table.
-    """
-
-    study: Path
-    out: Path | None = None
-    json: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,12 +80,13 @@ def run_predict(arguments: Sequence[str]) -> int:
         heartlm scale predict studies/a100 --ranks '[4, 8]' --nodes '[1, 2]' --hardware meluxina --out predicted.json
     """
     options = parse(StepOptions, arguments, "scale predict", run_predict, positionals=["study"])
+    from heartlm.cli.scale_table import prediction_table
     from heartlm.scaling.predict import scaled
 
     require(options, lambda value: value > 0, "more than 0", "ranks", "nodes", "bucket_mb", "tokens")
     if not (options.ranks and options.nodes):
         raise HeartlmError("ranks, nodes: nothing found, at least one number expected")
-    predictor = _predictor(options, options.study, max(options.ranks) > 1)
+    predictor = _predictor(options, max(options.ranks) > 1)
     cells = [
         [
             scaled(one.largest(options.bucket_mb), ranks, nodes, options.scaling)
@@ -115,7 +101,9 @@ def run_predict(arguments: Sequence[str]) -> int:
     for reason in sorted(left_out):
         print(f"left out: {reason}", file=sys.stderr)
     content = {"predictions": [asdict(each) for kind in kinds for each in kind], "notes": predictor.notes}
-    _show(options, content, _tables(kinds, options.tokens))
+    lines = [line for kind in kinds if kind for line in (*prediction_table(kind, options.tokens), "")]
+    warnings = dict.fromkeys(text for kind in kinds for each in kind for text in each.warnings)
+    _show(options, content, lines + [f"warning: {text}" for text in warnings])
     return 0
 
 
@@ -126,13 +114,13 @@ def run_validate(arguments: Sequence[str]) -> int:
         heartlm scale validate studies/laptop
         heartlm scale validate studies/laptop --json
     """
-    options = parse(ValidateOptions, arguments, "scale validate", run_validate, positionals=["study"])
+    options = parse(StudyOptions, arguments, "scale validate", run_validate, positionals=["study"])
     from heartlm.cli.scale_table import validation_table
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.predict import validate
 
     measurements = load_measurements(options.study)
-    validation = validate(measurements, _predictor(options, options.study, True))
+    validation = validate(measurements, _predictor(options, True))
     summary = {"median_error": validation.median_error, "num_outside": validation.num_outside}
     _show(options, summary | asdict(validation), validation_table(validation))
     return 0
@@ -165,24 +153,24 @@ def run_hardware(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _predictor(options: NetworkOptions, study: Path, with_network: bool) -> Predictor:
+def _predictor(options: StudyOptions, with_network: bool) -> Predictor:
     """Return a predictor; without a given fit and a machine, the study's fit is used, and measured if missing."""
     from heartlm.distributed.allreduce import AllReduceFit, measure_all_reduce
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.hardware import load_hardware, network_of
     from heartlm.scaling.predict import Predictor
 
-    measurements = load_measurements(existing(study, "folder of a study"))
+    measurements = load_measurements(existing(options.study, "folder of a study"))
     hardware = load_hardware(options.hardware) if options.hardware else None
     within = options.all_reduce
     if within is None and hardware is None and with_network:
-        within = study / "all_reduce.json"
+        within = options.study / "all_reduce.json"
         if not within.exists():
             fit = measure_all_reduce()
             fit.save(within)
             print(f"an all-reduce among {fit.world_size} ranks was measured here: {within}", file=sys.stderr)
-    fits = [AllReduceFit.load(path) if path else None for path in (within, options.all_reduce_between)]
-    network, fit_error, most = network_of(*fits, hardware)
+    fits = [None if path is None else AllReduceFit.load(path) for path in (within, options.all_reduce_between)]
+    network, fit_error, most = network_of(fits[0], fits[1], hardware)
     return Predictor(
         measurements,
         network,
@@ -193,15 +181,7 @@ def _predictor(options: NetworkOptions, study: Path, with_network: bool) -> Pred
     )
 
 
-def _show(options: StepOptions | ValidateOptions, content: object, lines: Sequence[str]) -> None:
+def _show(options: StudyOptions, content: object, lines: Sequence[str]) -> None:
     if options.out is not None:
         write_json(options.out, content)
     print(json.dumps(content, indent=2) if options.json else "\n".join(lines))
-
-
-def _tables(kinds: Sequence[Sequence[Prediction]], tokens: float | None) -> list[str]:
-    from heartlm.cli.scale_table import prediction_table
-
-    lines = [line for kind in kinds if kind for line in (*prediction_table(kind, tokens), "")]
-    warnings = [text for kind in kinds for each in kind for text in each.warnings]
-    return lines + [f"warning: {text}" for text in dict.fromkeys(warnings)]

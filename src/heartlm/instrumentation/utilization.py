@@ -6,20 +6,12 @@ masks do not change the count (Chowdhery et al. 2022, PaLM, appendix B).
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from heartlm.files import read_json
 from heartlm.models.config import ModelConfig
 
-_A100 = {"bf16": 312.0, "tf32": 156.0, "fp32": 19.5}
-_H100_SXM = {"bf16": 989.4, "tf32": 494.7, "fp32": 66.9}
-_PEAK_TFLOPS = {
-    "NVIDIA A100-SXM4-40GB": _A100,
-    "NVIDIA A100-SXM4-80GB": _A100,
-    "NVIDIA A100-PCIE-40GB": _A100,
-    "NVIDIA A100 80GB PCIe": _A100,
-    "NVIDIA H100 80GB HBM3": _H100_SXM,
-    "NVIDIA H100 PCIe": {"bf16": 756.0, "tf32": 378.0, "fp32": 51.0},
-    "NVIDIA H200": _H100_SXM,
-    "NVIDIA GH200 480GB": _H100_SXM,
-}
+_PEAKS = Path(__file__).with_name("peak_tflops.json")
 """Dense peaks in 10^12 operations per second, by CUDA device name; half of the peaks with sparsity.
 
 NVIDIA A100 data sheet (nvidia-a100-datasheet-us-nvidia-1758950), H100 Tensor Core GPU Architecture white paper (the
@@ -61,5 +53,5 @@ def peak_flops(device_name: str, precision: str) -> float | None:
         device_name: name from `torch.cuda.get_device_name`.
         precision: bf16, tf32 or fp32.
     """
-    tflops = _PEAK_TFLOPS.get(device_name, {}).get(precision)
+    tflops = read_json(_PEAKS, dict[str, dict[str, float]]).get(device_name, {}).get(precision)
     return None if tflops is None else tflops * 1e12

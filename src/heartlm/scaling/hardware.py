@@ -23,7 +23,7 @@ from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.scaling.cell import Measurement
-from heartlm.typed import typed
+from heartlm.typed import is_number
 
 _KNOWN = Path(__file__).with_name("hardware_known")
 
@@ -100,25 +100,12 @@ def bucket_bytes(gradient_bytes: float, cap_mb: float) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Facts that a file may have. Rates are one-way: of one device within a node, of a whole node between nodes."""
-
-    device: str | None = None
-    devices_per_node: int | None = None
-    nodes: int | None = None
-    cpu_threads_per_node: int | None = None
-    memory_bytes_per_node: int | None = None
-    within_node_bytes_per_s: float | None = None
-    within_node_latency_s: float | None = None
-    between_nodes_bytes_per_s: float | None = None
-    between_nodes_latency_s: float | None = None
-    device_memory_bytes: int | None = None
-    peak_tflops: dict[str, float] | None = None
-
-
-@dataclass(frozen=True)
 class Fact:
-    """One of `Facts` and its source."""
+    """A value of a data sheet and its source. Rates are one-way: of one device within a node, of a whole node between.
+
+    Names that are read: `device`, `devices_per_node`, `device_memory_bytes`, `peak_tflops`, and, with `within_node` or
+    `between_nodes` as the place, `PLACE_bytes_per_s` and `PLACE_latency_s`.
+    """
 
     value: Any
     source: str
@@ -131,7 +118,7 @@ class Hardware:
     Attributes:
         name: name that the user types.
         description: description for people.
-        facts: some of `Facts`.
+        facts: facts by name.
     """
 
     name: str
@@ -142,27 +129,25 @@ class Hardware:
         """Return the value of a fact, or `default` if it is unknown."""
         return self.facts[name].value if name in self.facts else default
 
-    @property
-    def network(self) -> Network:
-        """Return the links of the machine; unknown latencies are taken as 0, see `notes`."""
-        links = list[Link | None]()
-        for where in ("within_node", "between_nodes"):
-            rate, hop_s = self.get(f"{where}_bytes_per_s"), self.get(f"{where}_latency_s", 0.0)
-            links.append(None if rate is None else Link(rate, hop_s))
-        return Network(*links)
+    def link(self, place: str) -> Link | None:
+        """Return the link `within_node` or `between_nodes`; an unknown latency is taken as 0, see `notes`."""
+        rate = self.get(f"{place}_bytes_per_s")
+        return None if rate is None else Link(rate, self.get(f"{place}_latency_s", 0.0))
 
     def notes(self, measurements: Iterable[Measurement] = ()) -> list[str]:
         """Return notes on predictions for it from `measurements`, which may be of another machine."""
-        found = []
-        rates = [name for name in ("within_node", "between_nodes") if f"{name}_bytes_per_s" in self.facts]
-        if unknown := [name.replace("_", " ") for name in rates if f"{name}_latency_s" not in self.facts]:
-            places = " and ".join(unknown)
-            found.append(f"{self.name}: the latency {places} is not published and counts as none; rates are peaks")
+        found, places = list[str](), [place for place in PLACES if f"{place}_bytes_per_s" in self.facts]
+        if unknown := [place.replace("_", " ") for place in places if f"{place}_latency_s" not in self.facts]:
+            where = " and ".join(unknown)
+            found.append(f"{self.name}: the latency {where} is not published and counts as none; rates are peaks")
         device = self.get("device")
         good = [each.environment.get("device", "a machine without a name") for each in measurements if not each.failed]
         if device is not None and (others := sorted({str(other) for other in good} - {device})):
             found.append(f"computing is as fast as measured on {', '.join(others)}, not as on {device}")
         return found
+
+
+PLACES = ("within_node", "between_nodes")
 
 
 def known_hardware() -> list[str]:
@@ -181,10 +166,10 @@ def load_hardware(name: str) -> Hardware:
     if not path.is_file():
         raise HeartlmError(f"--hardware {name}: no such machine; it is one of {', '.join(known)}, or a JSON file")
     hardware = read_json(path, Hardware)
-    facts = typed(Facts, {name: fact.value for name, fact in hardware.facts.items()}, f"{path}: facts")
-    for name, value in vars(facts).items():
-        if isinstance(value, int | float) and (value < 0 or (not value and "_lat" not in name)):
-            raise HeartlmError(f"{path}: {name} is {value}; expected more than 0")
+    for name in ("devices_per_node", *(f"{place}_{what}" for place in PLACES for what in ("bytes_per_s", "latency_s"))):
+        value, least = hardware.get(name), 0 if name.endswith("latency_s") else 1
+        if value is not None and (not is_number(value) or value < least):
+            raise HeartlmError(f"{path}: {name} is {value}; a number of at least {least} expected")
     return hardware
 
 
@@ -201,7 +186,10 @@ def network_of(
     Returns:
         The network, the relative error of the fits, and the largest number of ranks that were measured together.
     """
-    fits = {name: fit for name, fit in {"within": within, "between": between}.items() if fit is not None}
-    network = replace(hardware.network if hardware else Network(), **{name: link_of(fit) for name, fit in fits.items()})
-    error = max((fit.median_error for fit in fits.values()), default=0.0)
-    return network, error, math.prod(fit.world_size for fit in fits.values())
+    links = [
+        link_of(fit) if fit else hardware.link(place) if hardware else None
+        for place, fit in zip(PLACES, (within, between), strict=True)
+    ]
+    fits = [fit for fit in (within, between) if fit]
+    error = max((fit.median_error for fit in fits), default=0.0)
+    return Network(*links), error, math.prod(fit.world_size for fit in fits)
