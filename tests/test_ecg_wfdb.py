@@ -167,7 +167,7 @@ def test_gain_of_zero_is_refused_unless_the_database_is_known_for_it(tmp_path: P
         (" 16 ", " 999 ", "signal format 999"),
         ("r.dat", "r\x00.dat", r"names the file 'r\x00.dat'"),
         ("r.dat 16", "r.dat", "expected: file name, format"),
-        ("200.0(0)/mV", "1e999(0)/mV", "signal 1 is calibrated by '1e999(0)/mV', expected gain(baseline)/unit"),
+        ("200.0(0)/mV", "1e999(0)/mV", "expected a finite gain and baseline"),
         ("r 2 250 1000", "r 2 1e999 1000", "sampling rate is inf, expected"),
     ],
 )

@@ -86,11 +86,7 @@ def _arrays(folder: Path) -> None:
     lines = [f"{place / 250:.3f},{value:.4f},{-value:.4f}" for place, value in enumerate(signal)]
     (folder / "a.csv").write_text("\n".join(["time,I,II", *lines]) + "\n")
     np.save(folder / "b.npy", np.stack([signal, -signal]))
-    np.savez(folder / "c.npz", signal=np.stack([signal, -signal]))
-    np.savez_compressed(folder / "d.npz", signal=np.stack([signal, -signal]))
-    for name in "bcd":
-        sidecar = {"rate_hz": 250, "units": "mV", "lead_names": ["I", "II"]}
-        (folder / f"{name}.json").write_text(json.dumps(sidecar))
+    (folder / "b.json").write_text(json.dumps({"rate_hz": 250, "units": "mV", "lead_names": ["I", "II"]}))
     (folder / "database.json").write_text(json.dumps({"name": "arrays", "patients": {"a": "p1", "b": "p2"}}))
 
 

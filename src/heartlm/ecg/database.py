@@ -26,7 +26,7 @@ from heartlm.ecg.readers.annotation_file import (
     read_annotation_file,
     rhythms_of,
 )
-from heartlm.ecg.readers.discovery import READERS, RecordFiles, find_records, printable
+from heartlm.ecg.readers.discovery import FORMATS, FileFormat, RecordFiles, find_records, printable
 from heartlm.ecg.readers.foreign import HEADER_BYTES, check_rate, is_there, one_line, size_of
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.readers.wfdb import read_wfdb
@@ -231,11 +231,11 @@ def read_recording(path: Path, *, accept_uncalibrated: bool = False) -> Recordin
     Raises:
         HeartlmError: the file is unreadable.
     """
-    wfdb = partial(read_wfdb, accept_uncalibrated=accept_uncalibrated), "a WFDB record", HEADER_BYTES
-    read, what, largest = READERS.get(path.suffix.lower(), wfdb)
-    size_of(path, largest)
-    with one_line(path, what):
-        return read(path)
+    wfdb = FileFormat(partial(read_wfdb, accept_uncalibrated=accept_uncalibrated), "a WFDB record", HEADER_BYTES)
+    form = FORMATS.get(path.suffix.lower(), wfdb)
+    size_of(path, form.largest)
+    with one_line(path, form.what):
+        return form.read(path)
 
 
 def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:

@@ -1,4 +1,4 @@
-"""CSV and NumPy files: samples without a header.
+"""CSV and NumPy files: samples without a header. `array_recording` also makes the recordings of other readers.
 
 Metadata are in a `.json` file of the same name: `rate_hz`, `units` (one for all leads, or a list; `"mV"` by default)
 and, for NumPy, `lead_names`. The first row of a CSV file names the leads. If it has a column `time`, in seconds, the
@@ -14,21 +14,13 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import (
-    check_rate,
-    first_bytes,
-    is_there,
-    to_millivolts,
-    without_infinities,
-)
+from heartlm.ecg.readers.foreign import check_rate, first_bytes, is_there, to_millivolts, without_infinities
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 
 _TIME_COLUMNS = ("time", "time_s")
 _FIRST_LINE_BYTES = 1 << 16
-_ARCHIVED_BYTES = 1 << 30
-"""Maximum size of an array in an archive, which is unpacked as a whole."""
 
 
 class _Settings(TypedDict, total=False):
@@ -72,42 +64,40 @@ def read_csv(path: Path) -> Recording:
     if not leads:
         raise HeartlmError(f"{path}: has no lead column, only {', '.join(names)}")
     signal = np.stack([columns[name] for name in leads])
-    return _recording(path, signal, settings, tuple(name.strip() for name in leads))
+    return _with_sidecar(path, signal, settings, [name.strip() for name in leads])
 
 
 def read_numpy(path: Path) -> Recording:
-    """Read `.npy`, or the array `signal` of `.npz`: `[num_leads, num_samples]` or `[num_samples]`, mapped if possible.
+    """Map a `.npy` file: an array `[num_leads, num_samples]` or `[num_samples]`.
 
     Raises:
         HeartlmError: the array has another shape or type, or the `.json` file is missing.
     """
-    loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not isinstance(loaded, np.ndarray):
-        num_bytes = loaded.zip.getinfo("signal.npy").file_size
-        if num_bytes > _ARCHIVED_BYTES:
-            raise HeartlmError(
-                f"{path}: unpacks to {num_bytes} bytes, at most {_ARCHIVED_BYTES} expected; save the array as .npy"
-            )
-        loaded = loaded["signal"]
-    signal = np.atleast_2d(loaded)
+    signal = np.atleast_2d(np.lib.format.open_memmap(path, "r"))
     if signal.ndim != 2 or signal.dtype.kind not in "iuf" or signal.shape[0] > max(signal.shape[1], 1):
         raise HeartlmError(
             f"{path}: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers [num_leads, num_samples]"
         )
     settings = _settings(path)
     names = settings.get("lead_names") or [f"lead {place}" for place in range(1, len(signal) + 1)]
-    return _recording(path, signal, settings, tuple(names))
+    return _with_sidecar(path, signal, settings, names)
 
 
-def _recording(path: Path, signal: NDArray[Any], settings: _Settings, names: tuple[str, ...]) -> Recording:
+def _with_sidecar(path: Path, signal: NDArray[Any], settings: _Settings, names: Sequence[str]) -> Recording:
     sidecar = path.with_suffix(".json")
-    rate_hz = check_rate(sidecar, settings.get("rate_hz"), "rate_hz")
     units = settings.get("units", "mV")
     units = [units] * len(names) if isinstance(units, str) else units
     if not len(names) == len(units) == len(signal):
         raise HeartlmError(
             f"{sidecar}: {len(names)} lead names and {len(units)} units for the {len(signal)} leads of {path.name}"
         )
+    return array_recording(path, signal, names, units, check_rate(sidecar, settings.get("rate_hz"), "rate_hz"))
+
+
+def array_recording(
+    path: Path, signal: NDArray[Any], names: Sequence[str], units: Sequence[str], rate_hz: float
+) -> Recording:
+    """Return the recording of samples `[num_leads, num_samples]` in `units`; voltages are converted on reading."""
     converted, factors = zip(*map(to_millivolts, units), strict=True)
     scale, faults = np.array(factors), list[str]()
 
@@ -120,7 +110,7 @@ def _recording(path: Path, signal: NDArray[Any], settings: _Settings, names: tup
     return Recording(
         rate_hz=rate_hz,
         num_samples=signal.shape[1],
-        lead_names=names,
+        lead_names=tuple(names),
         units=converted,
         path=path,
         samples=samples,

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from heartlm.ecg.readers.aecg import is_aecg, read_aecg
 from heartlm.ecg.readers.annotation_file import TABLE_SUFFIX, is_beat_table
@@ -19,24 +20,32 @@ from heartlm.ecg.readers.foreign import HEADER_BYTES, LIST_BYTES, TEXT_BYTES, is
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 
-READERS: dict[str, tuple[Callable[[Path], Recording], str, int | None]] = {
-    ".edf": (read_edf, "an EDF file", None),
-    ".xml": (read_aecg, "an HL7 annotated ECG", TEXT_BYTES),
-    ".csv": (read_csv, "a table of numbers", TEXT_BYTES),
-    ".npy": (read_numpy, "a NumPy array of samples", None),
-    ".npz": (read_numpy, "a NumPy array of samples", None),
-}
-"""Reader, description and maximum size in bytes of the formats with one file per record; `.hea` is a WFDB header."""
 
-_IS_RECORDING: dict[str, Callable[[Path], bool]] = {
-    ".xml": is_aecg,
-    ".csv": is_array_recording,
-    ".npy": is_array_recording,
-    ".npz": is_array_recording,
-}
-"""Tests for suffixes that other files of a database also have: they separate recordings from tables of labels."""
+class FileFormat(NamedTuple):
+    """A format with one file per record.
 
-_SIGNAL_SUFFIXES = (".hea", *READERS)
+    Attributes:
+        read: reader of a file.
+        what: description in error messages.
+        largest: maximum size of a file in bytes; None if it is read in slices.
+        is_recording: test for suffixes that other files of a database also have, for example tables of labels.
+    """
+
+    read: Callable[[Path], Recording]
+    what: str
+    largest: int | None = None
+    is_recording: Callable[[Path], bool] = is_there
+
+
+FORMATS = {
+    ".edf": FileFormat(read_edf, "an EDF file"),
+    ".xml": FileFormat(read_aecg, "an HL7 annotated ECG", TEXT_BYTES, is_aecg),
+    ".csv": FileFormat(read_csv, "a table of numbers", TEXT_BYTES, is_array_recording),
+    ".npy": FileFormat(read_numpy, "a NumPy array of samples", None, is_array_recording),
+}
+"""The formats by suffix; `.hea` is a WFDB header."""
+
+_SIGNAL_SUFFIXES = (".hea", *FORMATS)
 STANDALONE_ANNOTATORS = ("atr", "qrsc", "qrs", "ecg")
 
 
@@ -117,16 +126,13 @@ def _lying_there(folder: Path) -> Iterator[RecordFiles]:
     taken = set(headers)
     yield from (RecordFiles(Path(stem), Path(f"{stem}.hea")) for stem in headers if stem not in segments)
     for stem, suffix in paths:
-        if stem in taken or suffix.lower() not in READERS:
+        if stem in taken or suffix.lower() not in FORMATS:
             continue
         path = Path(stem + suffix)
-        if suffix == TABLE_SUFFIX and is_beat_table(path):
+        is_table = suffix == TABLE_SUFFIX and is_beat_table(path)
+        if is_table or FORMATS[suffix.lower()].is_recording(path):
             taken.add(stem)
-            yield RecordFiles(Path(stem), None)
-            continue
-        if _IS_RECORDING.get(suffix.lower(), is_there)(path):
-            taken.add(stem)
-            yield RecordFiles(Path(stem), path)
+            yield RecordFiles(Path(stem), None if is_table else path)
     for stem, suffix in paths:
         if suffix.removeprefix(".") in STANDALONE_ANNOTATORS and stem not in taken:
             taken.add(stem)

@@ -16,14 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import (
-    check_calibration,
-    first_bytes,
-    is_there,
-    one_line,
-    size_of,
-    to_millivolts,
-)
+from heartlm.ecg.readers.foreign import check_calibration, first_bytes, is_there, one_line, size_of, to_millivolts
 from heartlm.ecg.readers.wfdb_header import GROUP, Header, Signal, SignalFile, read_header
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -35,9 +35,12 @@ _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _COUNT = r"\d{1,18}"
 _MOST_SAMPLES_PER_FRAME = 1 << 16
 _OPTIONAL_INTEGER = r"(?:\s+([-+]?\d{1,18})(?!\S))?"
-_SIGNAL = re.compile(rf"(\S+)\s+(\S+)(?:\s+([-+.(/\d]\S*))?{_OPTIONAL_INTEGER * 5}\s*(.*)")
-_LAYOUT = re.compile(rf"(\d+)(?:x({_COUNT}))?(?::({_COUNT}))?(?:\+({_COUNT}))?")
-_CALIBRATION = re.compile(rf"({_NUMBER})?(?:\(({_NUMBER})\))?(?:/(\S+))?")
+_LAYOUT = rf"(\d+)(?:x({_COUNT}))?(?::({_COUNT}))?(?:\+({_COUNT}))?"
+_CALIBRATION = rf"({_NUMBER})?(?:\(({_NUMBER})\))?(?:/(\S+))?(?!\S)"
+# The third field is a calibration if it starts like one; otherwise it begins the description.
+_SIGNAL = re.compile(
+    rf"(\S+)\s+{_LAYOUT}(?:\s+(?=[-+.(/\d]){_CALIBRATION}|(?!\S)(?!\s+[-+.(/\d])){_OPTIONAL_INTEGER * 5}\s*(.*)"
+)
 _RECORD = re.compile(
     rf"\S*?(?:/({_COUNT}))?\s+({_COUNT})(?:\s+({_NUMBER})(?:[/(]\S*)?(?!\S))?(?:\s+({_COUNT})(?!\S).*)?"
 )
@@ -286,44 +289,24 @@ def _parse_signal(line: str) -> Signal:
         ValueError: the line is malformed. The message continues a sentence that starts with the signal's number.
     """
     found = _SIGNAL.fullmatch(line)
-    layout = found and _layout(found[2])
-    if found is None or layout is None:
+    if found is None:
         raise ValueError(f"is {line!r}, expected: file name, format, gain(baseline)/unit, ...")
-    file_name, _, calibration, _, adc_zero, _, checksum, _, name = found.groups()
-    stated = _calibration(calibration or "")
-    if stated is None:
-        raise ValueError(f"is calibrated by {calibration!r}, expected gain(baseline)/unit")
-    fmt, samples_per_frame, skew, byte_offset = layout
-    if samples_per_frame > _MOST_SAMPLES_PER_FRAME:
-        raise ValueError(f"has {samples_per_frame} samples a frame, expected at most {_MOST_SAMPLES_PER_FRAME}")
-    gain, baseline, unit = stated
+    file_name, form, per_frame, skew, offset, gain, baseline, unit, _, adc_zero, _, checksum, _, name = found.groups()
+    adu_per_unit, zero = float(gain or 0), float(baseline or adc_zero or 0)
+    if not (math.isfinite(adu_per_unit) and math.isfinite(zero)):
+        raise ValueError(f"is {line!r}, expected a finite gain and baseline")
+    if int(per_frame or 1) > _MOST_SAMPLES_PER_FRAME:
+        raise ValueError(f"has {per_frame} samples a frame, expected at most {_MOST_SAMPLES_PER_FRAME}")
     return Signal(
         file_name,
-        fmt,
-        samples_per_frame,
-        skew,
-        byte_offset,
-        gain or _DEFAULT_GAIN,
-        float(adc_zero or 0) if baseline is None else baseline,
-        unit,
-        gain != 0,
+        form,
+        int(per_frame or 1) or 1,
+        int(skew or 0),
+        int(offset or 0),
+        adu_per_unit or _DEFAULT_GAIN,
+        zero,
+        unit or "mV",
+        adu_per_unit != 0,
         None if checksum is None else int(checksum) & 0xFFFF,
         name,
     )
-
-
-@lru_cache(maxsize=256)
-def _layout(text: str) -> tuple[str, int, int, int] | None:
-    """Parse format, samples per frame, skew and byte offset."""
-    found = _LAYOUT.fullmatch(text)
-    return None if found is None else (found[1], int(found[2] or 1) or 1, int(found[3] or 0), int(found[4] or 0))
-
-
-@lru_cache(maxsize=1024)
-def _calibration(text: str) -> tuple[float, float | None, str] | None:
-    """Parse gain (0 if not stated), baseline and unit."""
-    found = _CALIBRATION.fullmatch(text)
-    if found is None:
-        return None
-    gain, baseline = float(found[1] or 0), None if found[2] is None else float(found[2])
-    return (gain, baseline, found[3] or "mV") if math.isfinite(gain) and math.isfinite(baseline or 0) else None
