@@ -164,17 +164,17 @@ def test_a_campaign_is_run_by_one_process_at_a_time(tmp_path: Path):
     path = tmp_path / "c.yaml"
     path.write_text("experiments: [{name: a, run: {corpus: c, out: a}}]")
     (tmp_path / "c.campaign").mkdir()
-    with (tmp_path / "c.campaign" / "local-all.lock").open("w") as stream:
+    with (tmp_path / "c.campaign" / "local-a.lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         with pytest.raises(HeartlmError, match="another process runs this campaign already"):
-            LocalRunner(load_campaign(path), 1, [Core(0, 0, 0, (0, 2))], print).run()
+            LocalRunner(load_campaign(path), ["a"], 1, [Core(0, 0, 0, (0, 2))], print).run()
 
 
 def test_more_at_a_time_than_cpus_is_refused(tmp_path: Path):
     path = tmp_path / "c.yaml"
     path.write_text("experiments: [{name: a, run: {corpus: c, out: a}}]")
     with pytest.raises(HeartlmError, match="parallel: 3 found, 1 to 2 expected"):
-        LocalRunner(load_campaign(path), 3, [Core(0, 0, 0, (0, 2))], print).run()
+        LocalRunner(load_campaign(path), ["a"], 3, [Core(0, 0, 0, (0, 2))], print).run()
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from heartlm.cli.main import main
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of
 from heartlm.cluster.campaign.done import progress_of, steps_of, words_to_continue
-from heartlm.cluster.campaign.state import Attempt, ExperimentState, attempts_of, next_attempt, rows_of
-from heartlm.cluster.campaign.table import summary, tables
+from heartlm.cluster.campaign.state import Attempt, attempts_of, next_attempt, rows_of, summary
 from heartlm.cluster.submit import last_line
 from heartlm.errors import HeartlmError
 from heartlm.files import write_json
@@ -174,11 +174,16 @@ def test_notes_that_are_torn_count_as_absent(campaign: Campaign):
     assert again.status is None
 
 
-def test_the_table_shows_every_stage_and_of_many_experiments_those_in_trouble():
-    rows = [ExperimentState(f"e{number}", "pretrain", "done", 1, 5, 5, 61.0) for number in range(60)]
-    rows.append(ExperimentState("sad", "finetune", "failed", 2, note="exit status 1: [Errno 28] disk full"))
-    stages, experiments = tables(rows)
-    assert [row[0] for row in experiments] == ["experiment", "sad"] and "[Errno 28] disk full" in experiments[1][-1]
-    counts = {row[0]: row[1:] for row in stages[1:]}
-    assert counts["pretrain"][0] == "60" and counts["finetune"][5] == "1"
-    assert tables(rows[:3])[1][1][1:4] == ["done", "5 of 5", "00:01:01"]
+def test_the_table_has_a_line_for_each_experiment(
+    campaign: Campaign, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    made(campaign, campaign["first"])
+    attempted(campaign, "second", 1, "[Errno 28] disk full\n")
+    (tmp_path / "chain.yaml").write_text(CHAIN)
+    assert main(["campaign", "status", str(tmp_path / "chain.yaml")]) == 0
+    heading, first, second, third, counts = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["experiment", "state", "step", "time"]
+    assert first.split() == ["first", "done", "10", "of", "10"]
+    assert "exit status 1: [Errno 28] disk full" in second
+    assert third.endswith("needs second, which failed")
+    assert counts == "1 done, 1 failed, 1 not run"

@@ -16,9 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
-from heartlm.cluster.campaign.arrays import arrays_of
 from heartlm.cluster.campaign.campaign import Campaign, campaign_of
-from heartlm.cluster.campaign.slurm import script_of, tasks_text
+from heartlm.cluster.campaign.slurm import jobs_of, script_of
 from heartlm.cluster.image.image import definition
 from heartlm.cluster.jupyter import notebook_script
 from heartlm.cluster.profile import SiteProfile, load_profile, profile_of
@@ -126,7 +125,7 @@ def test_sbatch_reads_each_option_as_one_word(text: str, tmp_path: Path) -> None
         "NodeName=n\nPartitionName=main Nodes=n Default=YES\n"
     )
     profile = profile_of({"account": text, "partition": text, "qos": text}, "x")
-    lines = header(Topology(), profile, name=text, output=Path(text))
+    lines = header(Topology(), profile, name=text, logs=Path(text))
     script = tmp_path / "job.sh"
     script.write_text("\n".join(["#!/bin/bash", *lines, "true", ""]))
     found = []
@@ -139,7 +138,8 @@ def test_sbatch_reads_each_option_as_one_word(text: str, tmp_path: Path) -> None
             if "end of defined options" in line:
                 break
         process.kill()
-    expected = {f"--{option}={text}" for option in ("job-name", "account", "partition", "qos", "output")}
+    expected = {f"--{option}={text}" for option in ("job-name", "account", "partition", "qos")}
+    expected.add(f"--output={Path(text) / f'{text}-%j.out'}")
     assert expected <= set(found)
     assert len(found) == len(lines)
 
@@ -193,7 +193,7 @@ def test_a_file_name_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None
 def test_gpu_option_without_a_place_for_the_number_is_taken_as_it_is() -> None:
     profile = profile_of({"gpu_option": "--gres=gpu:a100:{gpus} --exclusive"}, "x")
     profile.check()
-    assert "#SBATCH --gres=gpu:a100:1 --exclusive" in header(TWO_NODES, profile, name="x", output=Path("x"))
+    assert "#SBATCH --gres=gpu:a100:1 --exclusive" in header(TWO_NODES, profile, name="x", logs=Path("x"))
 
 
 # --- campaigns and images ---------------------------------------------------------------------------------------------
@@ -206,39 +206,30 @@ def campaign(out: str, folder: str = "/w") -> Campaign:
 
 @settings(deadline=None, max_examples=60)
 @given(texts)
-@example("runs/x\t$(touch x)")
+@example("runs/x $(touch x)")
 @example("runs/$(touch x)`touch x`';touch x #")
-def test_a_line_of_a_task_is_read_as_its_words(out: str) -> None:
+def test_the_words_of_an_experiment_are_read_as_they_are(out: str) -> None:
     made = campaign(out)
-    (array,) = arrays_of(made.experiments, load_profile("generic"))
+    (job,) = jobs_of(made.experiments, load_profile("generic"))
     try:
-        text = tasks_text(array, made)
+        lines = script_of(job, made, load_profile("generic")).splitlines()
     except HeartlmError:
         assert has_control(out)
         return
     assert not has_control(out)
-    lines = script_of(array, made, load_profile("generic"), python="python").splitlines()
-    reading = next(line for line in lines if line.startswith("IFS=")).partition("< <(")[0]
-    evaluating = next(line for line in lines if line.startswith("eval "))
-    script = f'{reading} <<<"$1"\n{evaluating}\nprintf "%s\\0" "${{command[@]}}"'
+    start = lines.index("command=(")
+    script = "\n".join([*lines[start : lines.index(")", start) + 1], 'printf "%s\\0" "${command[@]}"'])
     with tempfile.TemporaryDirectory() as here:
-        done = subprocess.run(
-            ["/bin/bash", "-c", script, "x", text.rstrip("\n")],
-            cwd=here,
-            env={},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = subprocess.run(["/bin/bash", "-c", script], cwd=here, env={}, capture_output=True, text=True, check=True)
         assert list(Path(here).iterdir()) == []
     assert f"--out={out}" in done.stdout.split("\0")
 
 
 def test_a_campaign_in_a_folder_with_a_line_end_is_refused() -> None:
     made = campaign("runs/a", folder="/a\ntouch x #")
-    (array,) = arrays_of(made.experiments, load_profile("generic"))
+    (job,) = jobs_of(made.experiments, load_profile("generic"))
     with pytest.raises(HeartlmError, match="no control character expected"):
-        script_of(array, made, load_profile("generic"), python="python")
+        script_of(job, made, load_profile("generic"))
 
 
 def test_an_image_is_not_made_from_a_base_with_a_line_end() -> None:

@@ -53,7 +53,8 @@ LOGS = Path("logs")
 
 
 def profile(name: str) -> SiteProfile:
-    return replace(load_profile(name), account="p200000") if name == "meluxina" else load_profile(name)
+    account = {"account": "p200000"} if name == "meluxina" else {}
+    return replace(load_profile(name), python="python", **account)
 
 
 SCRIPTS = {
@@ -107,7 +108,7 @@ def words_of(run: RunFile, folder: Path, cpus: int = 4) -> list[str]:
     program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
     topology = Topology(1, 0, 1, cpus, 60)
-    script = render(run, topology, load_profile("local"), name="x", logs=LOGS, python=str(program))
+    script = render(run, topology, replace(load_profile("local"), python=str(program)), name="x", logs=LOGS)
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=folder, timeout=60)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -208,7 +209,7 @@ REFUSED: dict[str, tuple[dict[str, object], list[str], str]] = {
     "too few CPUs": ({"threads": 4}, ["--cpus-per-task", "2"], "cpus_per_task: 2 found, at least 4 expected"),
     "no nodes": ({}, ["--nodes", "0"], "nodes: 0 found, at least 1 expected"),
     "nodes here": ({}, ["--local", "--nodes", "2"], "nodes: 2 found, 1 expected: this machine is one node"),
-    "two ways": ({}, ["--local", "--submit"], "dry-run, submit and local are three ways to go"),
+    "two ways": ({}, ["--local", "--submit"], "local: found together with --submit"),
     "nothing to wait for": ({}, ["--wait"], "wait: there is nothing to wait for"),
     "queue nowhere": ({}, ["--profile", "local", "--submit"], "profile local: it has no scheduler"),
     "unknown field": ({"stepz": 3}, [], "stepz"),
@@ -247,9 +248,7 @@ def test_without_slurm_it_says_what_to_do(
     monkeypatch.setenv("PATH", str(tmp_path))
     Path("run.yaml").write_text(yaml.safe_dump(RUN))
     assert main(["launch", "run.yaml", "--submit"]) == 2
-    assert capsys.readouterr().err == (
-        "heartlm launch: sbatch: no such command, so no SLURM here: use --dry-run or --local\n"
-    )
+    assert capsys.readouterr().err == ("heartlm launch: sbatch: no such command, so no SLURM here: use --local\n")
 
 
 BAD_PROFILES = {

@@ -7,6 +7,7 @@ import json
 import math
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from heartlm.cli.main import main
-from heartlm.cluster.watch.frame import clock, frame
-from heartlm.cluster.watch.watch import WatchedRun, sparkline
+from heartlm.cluster.watch import WatchedRun, clock, frame, sparkline
 from heartlm.errors import HeartlmError
 
 
@@ -38,44 +38,38 @@ def told(run: WatchedRun) -> str:
 
 
 def test_a_line_counts_when_it_is_whole(folder: Path):
-    run, metrics = WatchedRun(folder), folder / "metrics.jsonl"
-    run.refresh()
+    metrics = folder / "metrics.jsonl"
+    run = WatchedRun.read(folder)
     assert (run.step, run.train) == (0, [])
     second = line(20)
     metrics.write_text(f"{line(10)}\n{second[:9]}")
-    run.refresh()
-    assert run.step == 10
+    assert WatchedRun.read(folder).step == 10
     with metrics.open("a") as stream:
         stream.write(f"{second[9:]}\n" + line(20, "validation") + "\n")
-    run.refresh()
+    run = WatchedRun.read(folder)
     assert ([entry["step"] for entry in run.train], len(run.validation)) == ([10, 20], 1)
 
 
 def test_what_a_kill_tore_is_passed_over(folder: Path):
     (folder / "metrics.jsonl").write_text(f'{line(10)}\n{{"step": 2\n[]\n{line(30)}\n')
-    run = WatchedRun(folder)
-    run.refresh()
-    assert [entry["step"] for entry in run.train] == [10, 30]
+    assert [entry["step"] for entry in WatchedRun.read(folder).train] == [10, 30]
 
 
 def test_metrics_that_a_resumed_run_cut_are_read_anew(folder: Path):
     from heartlm.runs.run_folder import RunFolder
 
-    run = WatchedRun(folder)
     (folder / "metrics.jsonl").write_text("".join(line(step) + "\n" for step in (10, 20, 30)))
-    run.refresh()
+    assert WatchedRun.read(folder).step == 30
     RunFolder(folder).truncate_metrics(10)
-    run.refresh()
-    assert [entry["step"] for entry in run.train] == [10]
+    assert [entry["step"] for entry in WatchedRun.read(folder).train] == [10]
 
 
 def test_time_left_is_that_of_the_session_that_runs(folder: Path):
-    run = WatchedRun(folder, steps=100)
-    assert math.isnan(run.remaining_s())
-    run.train = [{"step": 10, "step_s": 3.0, "elapsed_s": 30.0}]
-    assert run.remaining_s() == 270.0
-    run.train += [{"step": 20, "elapsed_s": 900.0}, {"step": 30, "elapsed_s": 5.0}, {"step": 40, "elapsed_s": 25.0}]
-    assert run.remaining_s() == 120.0
+    assert math.isnan(WatchedRun(folder, {}, 100, [], []).step_s())
+    train: list[dict[str, Any]] = [{"step": 10, "step_s": 3.0, "elapsed_s": 30.0}]
+    assert WatchedRun(folder, {}, 100, train, []).step_s() == 3.0
+    train += [{"step": 20, "elapsed_s": 5.0}, {"step": 30, "elapsed_s": 25.0}]
+    assert WatchedRun(folder, {}, 100, train, []).step_s() == 2.0
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32)), st.integers(1, 60))
@@ -91,17 +85,14 @@ def test_a_sparkline_goes_from_the_lowest_to_the_highest():
 
 def test_a_frame_of_a_running_run(folder: Path):
     numbers = {"tokens_per_s": 15700.0, "step_median_s": 0.129, "step_p95_s": 0.134, "data_wait_share": 0.25}
-    parts = {"data_s": 1.0, "forward_backward_s": 2.0, "communication_s": 0.0, "optimizer_s": 1.0, "other_s": 0.0}
-    lines = [line(10, elapsed_s=10.0), line(20, elapsed_s=20.0, **numbers, **parts), line(20, "validation")]
+    lines = [line(10, elapsed_s=10.0), line(20, elapsed_s=20.0, **numbers), line(20, "validation")]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    run = WatchedRun(folder)
-    run.refresh()
+    run = WatchedRun.read(folder)
     text = told(run)
     for word in (
         "beats: pretrain",
         "20/100  20%   left 00:01:20",
-        "15.7 k tokens/s   step 129 ms (p95 134 ms)   data wait 25.0 %",
-        "data 25%  forward backward 50%  optimizer 25%",
+        "15.7 k tokens/s   step 129 ms   95 % of steps below 134 ms   data wait 25.0 %",
         "2.0000   best 2.0000 after step 20",
         "running, last line 00:00:0",
     ):
@@ -110,8 +101,7 @@ def test_a_frame_of_a_running_run(folder: Path):
 
 def test_a_run_that_says_nothing_for_long_is_suspected(folder: Path, monkeypatch: pytest.MonkeyPatch):
     (folder / "metrics.jsonl").write_text(line(10, elapsed_s=10.0) + "\n")
-    run = WatchedRun(folder)
-    run.refresh()
+    run = WatchedRun.read(folder)
     assert not run.is_silent()
     monkeypatch.setattr("time.time", lambda: (folder / "metrics.jsonl").stat().st_mtime + 3700)
     assert "nothing new for 01:01:40: did it stop?" in told(run)
@@ -123,14 +113,18 @@ def test_a_finished_run_is_shown_once_and_that_is_all(tiny_pretrained: Path, cap
     assert "3/3" in shown and "finished on" in shown and "validation" in shown
 
 
-def test_it_ends_when_the_run_is_finished(folder: Path, capsys: pytest.CaptureFixture[str]):
+def test_it_ends_when_the_run_is_finished(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("heartlm.cli.watch.REFRESH_S", 0.05)
+
     def finish() -> None:
         (folder / "metrics.jsonl").write_text(line(100) + "\n")
         (folder / "run.json").write_text(json.dumps({"name": "beats", "kind": "pretrain", "finished": "today"}))
 
     timer = threading.Timer(0.3, finish)
     timer.start()
-    assert main(["watch", str(folder), "--every", "0.05"]) == 0
+    assert main(["watch", str(folder)]) == 0
     timer.join()
     assert "100/100  100%" in capsys.readouterr().out
 
@@ -139,7 +133,7 @@ def test_it_ends_when_the_run_is_finished(folder: Path, capsys: pytest.CaptureFi
 def test_settings_that_cannot_be_read_are_named(folder: Path, content: str):
     (folder / "config.yaml").write_text(content)
     with pytest.raises(HeartlmError, match=r"config\.yaml: "):
-        WatchedRun(folder).refresh()
+        WatchedRun.read(folder)
 
 
 def test_what_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -233,7 +233,7 @@ _ALL: Iterable[Subject] = (
         (
             LAUNCH,
             ("campaign", "status", "{folder}/campaign.yaml"),
-            ("campaign", "run", "{folder}/campaign.yaml", "--dry-run"),
+            ("campaign", "run", "{folder}/campaign.yaml"),
             ("plan", "{folder}/plan.yaml"),
         ),
     ),

@@ -33,23 +33,20 @@ class RunOptions(SiteOptions):
     Attributes:
         campaign: the campaign file; see heartlm campaign --help.
         local: run on the cores of this machine.
-        parallel: number of experiments that run at the same time. Locally, each has its own cores and the default is 1.
-            On SLURM, the limit applies to each job array and the default is no limit.
-        profile: site profile for the job arrays: a name or a YAML file.
-        only: comma-separated names of the experiments to start; by default all.
-        submit: submit the job arrays to SLURM.
+        parallel: number of experiments that run here at the same time, each on its own cores.
+        only: comma-separated names of the experiments to run here; by default all.
+        profile: site profile for the jobs: a name or a YAML file; with --submit generic by default.
+        submit: submit a job for each experiment to SLURM.
         wait: wait until none of the submitted jobs is in the queue.
-        dry_run: print the planned actions and the scripts of the job arrays; change nothing.
     """
 
     campaign: Path
     local: bool = False
-    parallel: int | None = None
+    parallel: int = 1
     only: str | None = None
     profile: str | None = None
     submit: bool = False
     wait: bool = False
-    dry_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,48 +70,39 @@ def run(argv: Sequence[str]) -> int:
 
 
 def run_run(argv: Sequence[str]) -> int:
-    """Run the unfinished experiments of a campaign. A failed experiment is retried once; run again to continue.
+    """Run the unfinished experiments of a campaign; without --local and --submit, print what would run.
+
+    A failed experiment is retried once; run again to continue.
 
     Examples:
-        heartlm campaign run widths.yaml --dry-run
+        heartlm campaign run widths.yaml
         heartlm campaign run widths.yaml --local --parallel 4
         heartlm campaign run widths.yaml --profile meluxina --account p200000 --submit
     """
     options = parse(RunOptions, argv, "campaign run", run_run, positionals=["campaign"])
     from heartlm.cluster.campaign.campaign import load_campaign
 
-    _check(options)
-    campaign = load_campaign(existing(options.campaign, "campaign"))
-    names = None if options.only is None else options.only.split(",")
-    only = None if names is None else frozenset(campaign[name.strip()].name for name in names)
-    for experiment in campaign.experiments:
-        if only is None or experiment.name in only:
-            try:
-                config = checked_options(experiment.run)
-                if isinstance(config, TrainingConfig):
-                    config.check_split(experiment.topology.world_size)
-            except HeartlmError as error:
-                raise HeartlmError(f"{experiment.name}: {str(error).partition('  (see ')[0]}") from error
-    if options.profile is not None:
-        return _run_on_slurm(campaign, options, options.profile)
-    return _show_plan(campaign) if options.dry_run else _run_here(campaign, options, only)
-
-
-def _check(options: RunOptions) -> None:
     if options.local and (options.submit or options.profile is not None):
         raise HeartlmError("local: found together with --profile or --submit: a campaign runs here or on SLURM")
-    if options.submit and options.profile is None:
-        raise HeartlmError("submit: found without --profile: name the site, for example --profile generic")
-    if options.profile is not None and not (options.submit or options.dry_run):
-        raise HeartlmError("profile: found without --submit or --dry-run: say whether to submit the job arrays")
-    if not (options.local or options.submit or options.dry_run):
-        raise HeartlmError("neither --local nor --submit found: say where to run, or --dry-run to see what would be")
-    if options.parallel is not None and options.parallel < 1:
-        raise HeartlmError(f"parallel: {options.parallel} found, at least 1 expected")
-    if options.only is not None and not options.local:
-        raise HeartlmError("only: found without --local")
+    if not options.local and (options.only is not None or options.parallel != 1):
+        raise HeartlmError(f"{'parallel' if options.only is None else 'only'}: found without --local")
     if options.wait and not options.submit:
         raise HeartlmError("wait: found without --submit")
+    campaign = load_campaign(existing(options.campaign, "campaign"))
+    names = [each.name for each in campaign.experiments] if options.only is None else options.only.split(",")
+    experiments = [campaign[name.strip()] for name in names]
+    for experiment in experiments:
+        try:
+            config = checked_options(experiment.run)
+            if isinstance(config, TrainingConfig):
+                config.check_split(experiment.topology.world_size)
+        except HeartlmError as error:
+            raise HeartlmError(f"{experiment.name}: {str(error).partition('  (see ')[0]}") from error
+    if options.local:
+        return _run_here(campaign, options.parallel, [each.name for each in experiments])
+    if options.submit or options.profile is not None:
+        return _run_on_slurm(campaign, options)
+    return _show_plan(campaign)
 
 
 def _show_plan(campaign: Campaign) -> int:
@@ -130,49 +118,49 @@ def _show_plan(campaign: Campaign) -> int:
     return 0
 
 
-def _run_here(campaign: Campaign, options: RunOptions, only: frozenset[str] | None) -> int:
+def _run_here(campaign: Campaign, parallel: int, names: Sequence[str]) -> int:
     from heartlm.cluster.campaign.local import CampaignStopped, LocalRunner
 
     try:
-        LocalRunner(campaign, options.parallel or 1, usable_cores(), say, only).run()
+        LocalRunner(campaign, names, parallel, usable_cores(), say).run()
     except CampaignStopped as stopped:
         say(str(stopped))
         return STOPPED_STATUS
-    return _summed_up(campaign, only)
+    return _summed_up(campaign, names)
 
 
-def _summed_up(campaign: Campaign, only: frozenset[str] | None = None) -> int:
-    """Print a summary of all experiments, or of those in `only`; return 0 if all of them are done."""
-    from heartlm.cluster.campaign.state import rows_of
-    from heartlm.cluster.campaign.table import summary
+def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
+    from heartlm.cluster.campaign.slurm import dependency, job_name, pending_jobs, queue_of, script_of, submit_campaign
 
-    rows = [row for row in rows_of(campaign, {}) if only is None or row.name in only]
-    print("\n".join(summary(rows)))
-    return 0 if all(row.state == "done" for row in rows) else 1
-
-
-def _run_on_slurm(campaign: Campaign, options: RunOptions, site: str) -> int:
-    from heartlm.cluster.campaign.slurm import arrays_left, queue_of, script_of, submit_campaign, tasks_text
-
-    profile = load_slurm_profile(site, options, "profile")
-    if options.dry_run:
-        for array in arrays_left(campaign, profile):
-            dependency = array.dependency({name: f"<{name}>" for name, _ in array.waits_for})
-            print(f"### sbatch{f' --dependency={dependency}' if dependency else ''} {array.name}.sh")
-            print(script_of(array, campaign, profile, python=profile.python, at_most=options.parallel))
-            print(f"### {array.name}.tasks\n{tasks_text(array, campaign)}")
+    profile = load_slurm_profile(options.profile or "generic", options, "profile")
+    if not options.submit:
+        numbers = dict[str, str]()
+        for job in pending_jobs(campaign, profile):
+            name = job_name(job, campaign)
+            print(f"### {shlex.join(['sbatch', *dependency(job, numbers), f'{name}.sh'])}")
+            print(script_of(job, campaign, profile))
+            numbers |= {each.name: f"<{name}>" for each in job}
         return 0
-    submit_campaign(campaign, profile, python=profile.python, at_most=options.parallel, say=say)
+    submit_campaign(campaign, profile, say)
     if not options.wait:
         say(f"see how far it is with:  heartlm campaign status {shlex.quote(str(options.campaign))}")
         return 0
     while queue_of(campaign):
         time.sleep(WAIT_S)
-    return _summed_up(campaign)
+    return _summed_up(campaign, [each.name for each in campaign.experiments])
+
+
+def _summed_up(campaign: Campaign, names: Sequence[str]) -> int:
+    """Print a summary of the experiments `names`; return 0 if all of them are done."""
+    from heartlm.cluster.campaign.state import rows_of, summary
+
+    rows = [row for row in rows_of(campaign, {}) if row.name in names]
+    print("\n".join(summary(rows)))
+    return 0 if all(row.state == "done" for row in rows) else 1
 
 
 def run_status(argv: Sequence[str]) -> int:
-    """Show the progress of a campaign: each stage, running experiments, and the last log line of failed ones.
+    """Show the state of each experiment of a campaign, with the last log line of failed ones.
 
     Examples:
         heartlm campaign status widths.yaml
@@ -182,7 +170,8 @@ def run_status(argv: Sequence[str]) -> int:
     options = parse(StatusOptions, argv, "campaign status", run_status, positionals=["campaign"])
     from heartlm.cluster.campaign.campaign import load_campaign
     from heartlm.cluster.campaign.slurm import queue_of
-    from heartlm.cluster.campaign.state import rows_of
+    from heartlm.cluster.campaign.state import rows_of, summary
+    from heartlm.cluster.watch import clock
 
     campaign = load_campaign(existing(options.campaign, "campaign"))
     rows = rows_of(campaign, queue_of(campaign))
@@ -190,10 +179,12 @@ def run_status(argv: Sequence[str]) -> int:
         print(json.dumps([vars(row) for row in rows], indent=2))
         return 0
     from heartlm.cli.score_table import aligned
-    from heartlm.cluster.campaign.table import tables
 
-    for table in tables(rows):
-        print("\n".join(aligned(table, str.ljust)))
+    table = [["experiment", "state", "step", "time", ""]]
+    for row in rows:
+        step = "" if row.steps is None else f"{row.step} of {row.steps}"
+        table.append([row.name, row.state, step, "" if row.seconds is None else clock(row.seconds), row.note])
+    print("\n".join([*aligned(table, str.ljust), summary(rows)[0]]))
     return 0
 
 

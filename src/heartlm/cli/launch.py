@@ -36,8 +36,7 @@ class LaunchOptions(SiteOptions):
         time: time limit, as HH:MM:SS or D-HH:MM:SS.
         name: job name; by default the name of the file.
         logs: folder for the script and the output of the job.
-        dry_run: print the script; this is the default without --submit and --local.
-        submit: write the script to the log folder and submit it.
+        submit: write the script to the log folder and submit it; without --submit and --local it is printed.
         wait: after submitting, wait until the job has ended; the exit status is that of the command.
         local: run on this machine, without SLURM.
         jupyter: start JupyterLab instead of a run, and print how to connect to it.
@@ -54,7 +53,6 @@ class LaunchOptions(SiteOptions):
     time: str = "01:00:00"
     name: str | None = None
     logs: Path = Path("logs")
-    dry_run: bool = False
     submit: bool = False
     wait: bool = False
     local: bool = False
@@ -73,8 +71,8 @@ def run(arguments: Sequence[str]) -> int:
         heartlm launch --jupyter --profile meluxina --account p200000 --time 01:00:00
     """
     options = parse(LaunchOptions, arguments, "launch", run, positionals=["run"])
-    if sum((options.dry_run, options.submit, options.local)) > 1:
-        raise HeartlmError("dry-run, submit and local are three ways to go: give one of them")
+    if options.submit and options.local:
+        raise HeartlmError("local: found together with --submit: a run runs here or on SLURM")
     if options.wait and not options.submit:
         raise HeartlmError("wait: there is nothing to wait for: give it with --submit")
     profile = _profile(options)
@@ -87,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.cluster.script import render
 
     name = options.name or options.run.stem
-    script = render(work, topology, profile, name=name, logs=options.logs, python=profile.python)
+    script = render(work, topology, profile, name=name, logs=options.logs)
     return _go(options, topology, script, name)
 
 
@@ -98,8 +96,7 @@ def _go(options: LaunchOptions, topology: Topology, script: str, name: str) -> i
         return run_here(script)
     if not options.submit:
         print(script, end="")
-        if not options.dry_run:
-            print(f"printed only: --submit queues it, --local runs it here; {options.logs} must exist", file=sys.stderr)
+        print(f"printed only: --submit queues it, --local runs it here; {options.logs} must exist", file=sys.stderr)
         return 0
     from heartlm.cluster.submit import follow, submit
     from heartlm.files import atomic_file
@@ -129,7 +126,7 @@ def _jupyter(options: LaunchOptions, topology: Topology, profile: SiteProfile) -
     if profile.scheduler == "none":
         raise HeartlmError("jupyter: found without SLURM: call jupyter lab on this machine")
     name = options.name or "jupyter"
-    script = notebook_script(topology, profile, name, options.logs, options.port, profile.python)
+    script = notebook_script(topology, profile, name, options.logs, options.port)
     status = _go(options, topology, script, name)
     print(tunnel(options.port, profile), file=sys.stderr)
     return status
@@ -187,10 +184,9 @@ def _work(path: Path, topology: Topology) -> RunFile:
         return work
     if work.out is None:
         work = work.having(out=f"runs/{path.stem}")
-    if work.fields.get("device") in (None, "auto"):
-        work = work.having(device="cuda" if topology.gpus_per_node else "cpu")
+    work = work.with_device(topology.device)
     config: TrainingConfig = checked_options(work)
-    if (config.device == "cuda") != (topology.gpus_per_node > 0):
+    if config.device != topology.device:
         raise HeartlmError(f"device: {config.device} found, but {topology.words} asked for: leave device out")
     threads = (config.threads or 1) * topology.ranks_per_node
     if threads > topology.cpus_per_task:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.options import existing, parse
-from heartlm.errors import HeartlmError
+
+REFRESH_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,10 @@ class WatchOptions:
     Attributes:
         run: run folder.
         once: print one frame and exit.
-        every: interval between frames in seconds.
     """
 
     run: Path
     once: bool = False
-    every: float = 1.0
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -35,24 +34,20 @@ def run(arguments: Sequence[str]) -> int:
         heartlm watch runs/beats --once
     """
     options = parse(WatchOptions, arguments, "watch", run, positionals=["run"])
-    if options.every <= 0:
-        raise HeartlmError(f"every: {options.every:g} found, more than 0 seconds expected")
     existing(options.run, "run folder")
     from rich.console import Console
     from rich.live import Live
 
-    from heartlm.cluster.watch.frame import frame
-    from heartlm.cluster.watch.watch import WatchedRun
+    from heartlm.cluster.watch import WatchedRun, frame
 
-    watched, console = WatchedRun(options.run), Console()
-    watched.refresh()
+    watched, console = WatchedRun.read(options.run), Console()
     if options.once:
         console.print(frame(watched))
         return 0
     # Ctrl-C ends the display; the run continues.
     with suppress(KeyboardInterrupt), Live(frame(watched), console=console, auto_refresh=False) as live:
         while not watched.is_finished:
-            time.sleep(options.every)
-            watched.refresh()
+            time.sleep(REFRESH_S)
+            watched = WatchedRun.read(options.run)
             live.update(frame(watched), refresh=True)
     return 0

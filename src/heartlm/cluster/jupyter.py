@@ -6,19 +6,23 @@ from pathlib import Path
 
 from heartlm.cluster.fragment import fragment
 from heartlm.cluster.profile import SiteProfile
-from heartlm.cluster.script import body, header, text_of
+from heartlm.cluster.script import batch_script
 from heartlm.cluster.topology import Topology
 
 
-def notebook_script(
-    topology: Topology, profile: SiteProfile, name: str, logs: Path, port: int, python: str = "python"
-) -> str:
+def notebook_script(topology: Topology, profile: SiteProfile, name: str, logs: Path, port: int) -> str:
     """Return a script that serves JupyterLab on one node until the time limit; its output has the address and token."""
-    lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash"]
-    lines.append(f"# JupyterLab on {topology.words}, profile {profile.name}.")
-    lines += header(topology, profile, name=name, output=logs / f"{name}-%j.out", stops=False)
-    what = fragment("jupyter", port=port)
-    return text_of([*lines, "", *body(what, topology, profile, python=python, module="jupyterlab", ranks=False)])
+    return batch_script(
+        fragment("jupyter", port=port),
+        topology,
+        profile,
+        title="JupyterLab",
+        name=name,
+        logs=logs,
+        module="jupyterlab",
+        ranks=False,
+        stops=False,
+    )
 
 
 def tunnel(port: int, profile: SiteProfile) -> str:

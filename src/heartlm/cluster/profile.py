@@ -54,6 +54,7 @@ class SiteProfile(SiteOptions):
         header: additional sbatch options.
         modules: modules to load first.
         container: apptainer or none.
+        python: Python interpreter with heartlm; by default that of the container, or the one that submits.
         binds: folders to mount in the container, in addition to the working folder.
         environment: environment variables to set.
         signal_before_s: time in seconds before the time limit at which a run is asked to stop.
@@ -71,15 +72,11 @@ class SiteProfile(SiteOptions):
     header: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     container: Literal["apptainer", "none"] = "none"
+    python: str = sys.executable
     binds: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     signal_before_s: int = 120
     login: str | None = None
-
-    @property
-    def python(self) -> str:
-        """Python interpreter with heartlm: that of the container, or the current one."""
-        return "python" if self.container != "none" else sys.executable
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first invalid or missing field."""
@@ -147,6 +144,8 @@ def profile_of(content: Any, name: str) -> SiteProfile:
     values = {key: value for key, value in typed(dict[str, Any], content, where).items() if value is not None}
     if isinstance(values.get("environment"), dict):  # numbers are converted to text
         values["environment"] = {key: str(value) for key, value in values["environment"].items()}
+    if values.get("container", "none") != "none":
+        values = {"python": "python"} | values
     profile = typed(SiteProfile, {"name": name} | values, where)
     if strange := [key for key in profile.environment if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key)]:
         raise HeartlmError(f"{where}: environment: {strange[0]!r} found, the name of a variable expected")

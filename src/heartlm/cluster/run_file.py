@@ -96,6 +96,11 @@ class RunFile:
         """Return the same run with some fields set."""
         return RunFile(self.command, {**self.fields, **fields})
 
+    def with_device(self, device: str) -> RunFile:
+        """Return the same run; a training that names no device gets this one."""
+        is_open = self.is_training and self.fields.get("device") in (None, "auto")
+        return self.having(device=device) if is_open else self
+
 
 def _option(name: str, value: Any) -> str:
     if isinstance(value, bool):

@@ -1,10 +1,9 @@
 """Batch scripts of runs: resource requests, command, placement, and handling of the exit status.
 
-    header ─► modules ─► command ─► placement ─► srun ─► apptainer ─► torchrun ─► ranks ─► requeue, or the status
+    header ─► modules ─► placement ─► command ─► srun ─► apptainer ─► torchrun ─► ranks ─► requeue, or the status
 
-Each part is a function that returns lines, so that other modules can compose their own scripts: `what` may be the
-run of a file, or a line of a list selected by the array task. Values that depend on the allocation are computed when
-the script runs, because a requeued job may get another number of nodes.
+The bash of each part is a file in `cluster/fragments`. Values that depend on the allocation are computed when the
+script runs, because a requeued job may get another number of nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,13 @@ OTHERS_END_WITHIN_S = 60
 
 
 def render(
-    run: RunFile, topology: Topology, profile: SiteProfile, *, name: str, logs: Path, python: str = "python"
+    run: RunFile,
+    topology: Topology,
+    profile: SiteProfile,
+    *,
+    name: str,
+    logs: Path,
+    before: Sequence[str] = (),
 ) -> str:
     """Return the script of one run.
 
@@ -37,33 +42,71 @@ def render(
         profile: site profile; without a scheduler, the script runs on this machine.
         name: job name.
         logs: folder of the job's output; it must exist when the job starts.
-        python: Python interpreter with heartlm; `python` in a container.
+        before: bash lines that record the attempt and may requeue the job.
     """
-    title = f"# heartlm {run.command} on {topology.words}, profile {profile.name}."
-    lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash", title]
+    return batch_script(
+        [*before, *_command_of(run)],
+        topology,
+        profile,
+        title=f"heartlm {run.command}",
+        name=name,
+        logs=logs,
+        ranks=run.is_training,
+        stops=run.is_training or bool(before),
+    )
+
+
+def batch_script(
+    what: Sequence[str],
+    topology: Topology,
+    profile: SiteProfile,
+    *,
+    title: str,
+    name: str,
+    logs: Path,
+    module: str = "heartlm",
+    ranks: bool = True,
+    stops: bool = True,
+) -> str:
+    """Return the script of a program.
+
+    Args:
+        what: bash lines that set the array `command`, the arguments of the program; they may use `$cpus`.
+        topology: requested resources.
+        profile: site profile; without a scheduler, the script runs on this machine.
+        title: name of the program.
+        name: job name.
+        logs: folder of the job's output.
+        module: Python module of the program.
+        ranks: whether torchrun starts many ranks; otherwise the program is one process.
+        stops: whether the program can be asked to stop; the job is then requeued.
+
+    Raises:
+        HeartlmError: a value has a control character: a line end in a comment or `#SBATCH` line would start a command.
+    """
+    lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash"]
+    lines.append(f"# {title} on {topology.words}, profile {profile.name}.")
     if profile.scheduler == "slurm":
-        lines += header(topology, profile, name=name, output=logs / f"{name}-%j.out", stops=run.is_training)
-    return text_of([*lines, "", *body(what(run), topology, profile, python=python, ranks=run.is_training)])
+        lines += header(topology, profile, name=name, logs=logs, stops=stops)
+    parts = [
+        [*(f"module load {shlex.quote(module)}" for module in profile.modules), "set -euo pipefail"],
+        _where(topology, profile, ranks=ranks),
+        what,
+        [*_launcher(module, topology, profile, ranks=ranks), *_container(topology, profile)],
+        _started(topology, profile, ranks=ranks, stops=stops),
+    ]
+    return "\n".join(map(one_line, [*lines, *(line for part in parts for line in ("", *part))])) + "\n"
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Control characters, Unicode line ends, and surrogates of file names that are not UTF-8."""
 
 
-def text_of(lines: Sequence[str]) -> str:
-    """Join the lines of a script. All script text passes through this function.
-
-    Raises:
-        HeartlmError: a line has a control character, which can only come from a value in it.
-    """
-    return "\n".join(map(one_line, lines)) + "\n"
-
-
 def one_line(text: str) -> str:
     """Return `text` unchanged.
 
     Raises:
-        HeartlmError: it has a control character: a line end in a comment or `#SBATCH` line would start a command.
+        HeartlmError: it has a control character.
     """
     if (found := _CONTROL.search(text)) is not None:
         around = text[max(0, found.start() - 60) : found.start() + 20]
@@ -74,25 +117,8 @@ def one_line(text: str) -> str:
     return text
 
 
-def header(
-    topology: Topology,
-    profile: SiteProfile,
-    *,
-    name: str,
-    output: Path,
-    stops: bool = True,
-    further: Sequence[str] = (),
-) -> list[str]:
-    """Return the `#SBATCH` lines.
-
-    Args:
-        topology: requested resources.
-        profile: site profile.
-        name: job name.
-        output: output file; it may contain SLURM's patterns (%j, %A_%a).
-        stops: whether the job can be asked to stop and be requeued.
-        further: additional options, such as `--array=0-7`.
-    """
+def header(topology: Topology, profile: SiteProfile, *, name: str, logs: Path, stops: bool = True) -> list[str]:
+    """Return the `#SBATCH` lines; arguments as in `batch_script`."""
     options = [_quoted(f"--job-name={name}"), f"--nodes={topology.nodes}", "--ntasks-per-node=1"]
     if topology.gpus_per_node:
         options.append(profile.gpu_option.replace("{gpus}", str(topology.gpus_per_node)))
@@ -100,8 +126,8 @@ def header(
     charged = {key: getattr(profile, key) for key in ("account", "partition", "qos")}
     options += [_quoted(f"--{key}={value}") for key, value in charged.items() if value]
     if stops:
-        options += [f"--signal=B:USR1@{lead_s(topology, profile)}", "--requeue", "--open-mode=append"]
-    options += [_quoted(f"--output={output}"), *profile.header, *further]
+        options += [f"--signal=B:USR1@{_lead_s(topology, profile)}", "--requeue", "--open-mode=append"]
+    options += [_quoted(f"--output={logs / f'{name}-%j.out'}"), *profile.header]
     return [f"#SBATCH {option}" for option in options]
 
 
@@ -112,71 +138,39 @@ def _quoted(option: str) -> str:
     return '"' + re.sub(r"""(["\\])""", r"\\\1", option) + '"'
 
 
-def lead_s(topology: Topology, profile: SiteProfile) -> int:
+def _lead_s(topology: Topology, profile: SiteProfile) -> int:
     """Return how many seconds before the time limit ranks are asked to stop, at most a quarter of the limit."""
     return min(profile.signal_before_s, max(1, topology.time_s // 4))
 
 
-def body(
-    what: Sequence[str],
-    topology: Topology,
-    profile: SiteProfile,
-    *,
-    python: str = "python",
-    module: str = "heartlm",
-    ranks: bool = True,
-) -> list[str]:
-    """Return all lines after the header.
-
-    Args:
-        what: bash lines that set the array `command`, the arguments of the program; they may use `$cpus`.
-        topology: requested resources.
-        profile: site profile; without a scheduler, the lines are for this machine.
-        python: Python interpreter with heartlm.
-        module: Python module of the program.
-        ranks: whether torchrun starts many ranks; otherwise the program is one process.
-    """
-    slurm = profile.scheduler == "slurm"
-    parts = [
-        [*(f"module load {shlex.quote(module)}" for module in profile.modules), "set -euo pipefail"],
-        _where(topology, profile, ranks=ranks),
-        list(what),
-        [*_launcher(python, module, topology, slurm=slurm, ranks=ranks), *_container(topology, profile)],
-        _started(topology, profile, ranks=ranks),
-    ]
-    return [line for part in parts for line in ("", *part)][1:]
+def command_lines(words: Sequence[str]) -> list[str]:
+    """Return bash lines that set `command` to `words`, which are quoted already."""
+    return ["# What to run.", "command=(", *(f"    {word}" for word in words), ")"]
 
 
-# --- what -------------------------------------------------------------------------------------------------------------
-
-
-def what(run: RunFile) -> list[str]:
+def _command_of(run: RunFile) -> list[str]:
     """Return lines that set `command` for one run; a started training is resumed."""
     words = [shlex.quote(word) for word in run.argv()]
     if run.command == "tokenize":
         processes = run.fields.get("processes")
         most = "$cpus" if processes is None else f"$((cpus < {int(processes)} ? cpus : {int(processes)}))"
         words = [word for word in words if not word.startswith("--processes=")] + [f'"--processes={most}"']
-    lines = ["# What to run.", "command=(", *(f"    {word}" for word in words), ")"]
-    if not run.is_training:
-        return lines
-    return [*lines, f"run_folder={shlex.quote(str(run.out))}", *fragment("resume")]
-
-
-# --- where ------------------------------------------------------------------------------------------------------------
+    resume = [f"run_folder={shlex.quote(str(run.out))}", *fragment("resume")] if run.is_training else []
+    return [*command_lines(words), *resume]
 
 
 def _where(topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str]:
-    """Return lines that set `cpus` and, for many ranks, `nodes`, `ranks` and the rendezvous."""
+    """Return lines that set `cpus`, `nodes` and, for many ranks, `ranks` and the rendezvous."""
     exports = [f"export {name}={shlex.quote(value)}" for name, value in profile.environment.items()]
     shares = "export OMP_NUM_THREADS=$((cpus > ranks ? cpus / ranks : 1))"
     if profile.scheduler == "none":
-        where = ["# Where: on this machine.", f"cpus={topology.cpus_per_task}", f"ranks={topology.ranks_per_node}"]
-        return [*where, shares, *exports]
+        return [*fragment("here", cpus=topology.cpus_per_task, ranks=topology.ranks_per_node), shares, *exports]
     if not ranks:
-        return [*fragment("meeting_point", ranks=1)[:2], "export OMP_NUM_THREADS=$cpus", *exports]
+        return [*fragment("nodes"), "export OMP_NUM_THREADS=$cpus", *exports]
+    meet = "elastic_meeting_point" if topology.max_nodes else "meeting_point"
     return [
-        *fragment("elastic_meeting_point" if topology.max_nodes else "meeting_point", ranks=topology.ranks_per_node),
+        *fragment("nodes"),
+        *fragment(meet, ranks=topology.ranks_per_node),
         shares,
         *(["export NCCL_DEBUG=WARN"] if topology.gpus_per_node else []),
         *exports,
@@ -185,28 +179,16 @@ def _where(topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str
     ]
 
 
-# --- how --------------------------------------------------------------------------------------------------------------
-
-
-def _launcher(python: str, module: str, topology: Topology, *, slurm: bool, ranks: bool) -> list[str]:
-    program = f"{shlex.quote(python)} -m"
+def _launcher(module: str, topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str]:
+    python = shlex.quote(profile.python)
     if not ranks:
-        return ["# How.", f"launcher=({program} {module})"]
-    meet = ["--standalone", '"--nproc-per-node=$ranks"']
-    if slurm and topology.max_nodes:
-        nodes = f"--nnodes={topology.nodes}:{topology.max_nodes}"
-        meet = [
-            f'{nodes} "--nproc-per-node=$ranks" --max-restarts={MAX_RESTARTS}',
-            '--rdzv-backend=c10d "--rdzv-endpoint=$rendezvous" "--rdzv-id=$meeting"',
-        ]
-    elif slurm:
-        meet = [
-            '"--nnodes=$nodes" "--nproc-per-node=$ranks"',
-            '--rdzv-backend=c10d "--rdzv-endpoint=$rendezvous"',
-            '"--rdzv-id=$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"',
-        ]
-    lines = ["# How: one torchrun a node starts the ranks there.", "launcher=("]
-    return [*lines, *(f"    {line}" for line in (f"{program} heartlm.cluster.torchrun", *meet, f"-m {module}")), ")"]
+        return ["# How.", f"launcher=({python} -m {module})"]
+    if profile.scheduler == "none":
+        return fragment("torchrun_here", python=python)
+    if not topology.max_nodes:
+        return fragment("torchrun", python=python)
+    nodes = f"{topology.nodes}:{topology.max_nodes}"
+    return fragment("elastic_torchrun", python=python, nodes=nodes, restarts=MAX_RESTARTS)
 
 
 def _container(topology: Topology, profile: SiteProfile) -> list[str]:
@@ -219,18 +201,17 @@ def _container(topology: Topology, profile: SiteProfile) -> list[str]:
     return [*lines, f"    {shlex.quote(profile.image)}", '    "${launcher[@]}"', ")"]
 
 
-def _started(topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str]:
-    run, slurm = '"${launcher[@]}" "${command[@]}"', profile.scheduler == "slurm"
-    if not ranks:
-        return [f'exec srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" {run}' if slurm else f"exec {run}"]
-    lead, lines = lead_s(topology, profile), list[str]()
-    if not slurm:
-        lines += [*fragment("start_here", stopped=STOPPED_STATUS), *fragment("wait")]
+def _started(topology: Topology, profile: SiteProfile, *, ranks: bool, stops: bool) -> list[str]:
+    run, is_here = '"${launcher[@]}" "${command[@]}"', profile.scheduler == "none"
+    if is_here and ranks:
+        lines = [*fragment("start_here", stopped=STOPPED_STATUS), *fragment("wait")]
+    elif is_here or not stops:
+        return [
+            f"exec {run}" if is_here else f'exec srun --nodes="$nodes" --ntasks="$nodes" --cpus-per-task="$cpus" {run}'
+        ]
     else:
-        others_s = OTHERS_END_WITHIN_S
-        lines += fragment("start_on_slurm", lead_s=lead, stopped=STOPPED_STATUS, others_s=others_s)
-        end = fragment("requeue", stopped=STOPPED_STATUS)
-        if topology.max_nodes:
-            end = fragment("elastic_end", stopped=STOPPED_STATUS, requeues=MOST_REQUEUES)
-        lines += [*fragment("wait"), *end]
+        lead, others_s = _lead_s(topology, profile), OTHERS_END_WITHIN_S
+        lines = fragment("start_on_slurm", lead_s=lead, stopped=STOPPED_STATUS, others_s=others_s)
+        end = "elastic_end" if topology.max_nodes else "requeue"
+        lines += [*fragment("wait"), *fragment(end, stopped=STOPPED_STATUS, requeues=MOST_REQUEUES)]
     return [*lines, 'exit "$status"']

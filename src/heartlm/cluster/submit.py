@@ -78,7 +78,7 @@ def call(*words: str) -> str:
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise HeartlmError(f"{words[0]}: no such command, so no SLURM here: use --dry-run or --local") from error
+        raise HeartlmError(f"{words[0]}: no such command, so no SLURM here: use --local") from error
     if done.returncode != 0:
         said = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
         raise HeartlmError(f"{words[0]} refused: {said[-1].removeprefix(f'{words[0]}: error: ')}")

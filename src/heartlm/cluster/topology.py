@@ -46,6 +46,11 @@ class Topology:
         return self.nodes * self.ranks_per_node
 
     @property
+    def device(self) -> str:
+        """Device of the ranks: cuda or cpu."""
+        return "cuda" if self.gpus_per_node else "cpu"
+
+    @property
     def words(self) -> str:
         """Return a description, for example `2 nodes × 4 GPUs`."""
         of_node = counted(self.gpus_per_node, "GPU") if self.gpus_per_node else counted(self.ranks_per_node, "CPU rank")

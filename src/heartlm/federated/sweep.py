@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 
 from heartlm.cluster.profile import SiteProfile, load_slurm_profile
-from heartlm.cluster.script import body, header, text_of
+from heartlm.cluster.script import batch_script, command_lines
 from heartlm.cluster.submit import run_job
 from heartlm.cluster.topology import Topology
 from heartlm.distributed.spawn import last_line
@@ -190,10 +190,14 @@ def job_script(config: Path, world_size: int, logs: Path, sweep: SweepConfig, pr
     per_node = world_size // nodes
     gpus = 0 if sweep.computes_on_cpu() else per_node
     shape = Topology(nodes, gpus, per_node, per_node * sweep.cpus_per_rank, math.ceil(sweep.timeout_s))
-    lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash"]
-    lines += [f"# heartlm federate on {shape.words}, profile {profile.name}."]
-    lines += header(shape, profile, name="federate", output=logs / f"{config.stem}-%j.out", stops=False)
     communicator = "torch" if world_size > 1 else "local"
-    command = f"federate {shlex.quote(str(config.resolve()))} --communicator={communicator}"
-    what = ["# What to run.", f"command=({command})"]
-    return text_of([*lines, "", *body(what, shape, profile, python=profile.python, ranks=world_size > 1)])
+    return batch_script(
+        command_lines(["federate", shlex.quote(str(config.resolve())), f"--communicator={communicator}"]),
+        shape,
+        profile,
+        title="heartlm federate",
+        name=config.stem,
+        logs=logs,
+        ranks=world_size > 1,
+        stops=False,
+    )

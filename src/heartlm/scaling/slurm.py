@@ -53,9 +53,7 @@ class SlurmTrainer:
         per_node = cell.ranks // cell.nodes
         gpus = per_node if self.device == "cuda" else 0
         shape = Topology(cell.nodes, gpus, per_node, per_node * cell.cpus_per_task, math.ceil(self.timeout_s))
-        text = render(
-            RunFile(cell.stage, plain), shape, self.profile, name="study", logs=logs, python=self.profile.python
-        )
+        text = render(RunFile(cell.stage, plain), shape, self.profile, name="study", logs=logs)
         return run_job(logs / "job.sh", text)
 
     def probe(self, cell: StudyCell) -> float | None:

@@ -1,6 +1,6 @@
 #!/bin/bash -l
-# Campaign widths, pretrain: 2 nodes × 4 GPUs each, profile meluxina.
-#SBATCH --job-name=widths-1-pretrain
+# heartlm pretrain on 2 nodes × 4 GPUs, profile meluxina.
+#SBATCH --job-name=widths-pretrain-128
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=4
@@ -11,9 +11,7 @@
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=/project/work/widths.campaign/arrays/1-pretrain-%A_%a.out
-#SBATCH --array=1-3
-#SBATCH --kill-on-invalid-dep=yes
+#SBATCH --output=/project/work/widths.campaign/jobs/widths-pretrain-128-%j.out
 
 module load Apptainer/1.2.4-GCCcore-12.3.0
 set -euo pipefail
@@ -30,19 +28,8 @@ export NCCL_DEBUG=WARN
 export HEARTLM_HOSTS="${hosts[*]}"
 echo "nodes: $nodes, ranks on each: $ranks, they meet at $rendezvous"
 
-# Which experiment: the line of this task.
-tasks=/project/work/widths.campaign/arrays/1-pretrain.tasks
-IFS=$'\t' read -r name needs run_folder words < <(sed -n "${SLURM_ARRAY_TASK_ID}p" "$tasks")
-command=()
-eval "command=($words)"
+name=pretrain-128
 experiments=/project/work/widths.campaign/experiments
-for need in ${needs//:/ }; do
-    if ! grep -qs '"status": 0' "$experiments/$need"/attempt-*.ended; then
-        echo "$name is not run: it needs $need, which is not done"
-        exit 1
-    fi
-done
-
 # Each attempt leaves a log and notes of how it began and ended. After a first failure it queues again.
 attempts=$experiments/$name
 mkdir -p "$attempts"
@@ -53,23 +40,33 @@ done
 attempt=$attempts/attempt-$number
 note() {
     printf '{"at": %d, "host": "%s", "job": "%s", "status": %s}\n' \
-        "$(date +%s)" "$(hostname)" "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" "$2" >"$attempt.part"
+        "$(date +%s)" "$(hostname)" "$SLURM_JOB_ID" "$2" >"$attempt.part"
     mv "$attempt.part" "$attempt.$1"
 }
 note begun null
 status=0
 cancelled=
 trap 'cancelled=yes' TERM
-again=$attempts/again-$SLURM_ARRAY_JOB_ID
+again=$attempts/again-$SLURM_JOB_ID
 trap '
     status=$?
     note ended "$status"
     if ((status != 0 && status != 143)) && [[ -z $cancelled && ! -e $again ]]; then
         touch "$again"
-        scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+        scontrol requeue "$SLURM_JOB_ID"
     fi
 ' EXIT
 exec >"$attempt.log" 2>&1
+
+# What to run.
+command=(
+    pretrain
+    --corpus=corpora/all
+    --window=128
+    --out=runs/w128
+    --device=cuda
+)
+run_folder=runs/w128
 if grep -qs '"finished": null' "$run_folder/run.json"; then
     echo "$run_folder was started and is not finished: it continues"
     command=("${command[0]}" "--resume=$run_folder")
@@ -97,7 +94,7 @@ launcher=(
 step=
 asked=
 cancelled=
-# Asked to stop, 120 s before the time limit, ranks save a checkpoint and end with status 143; then
+# Asked to stop, 120 s before the time limit, a training saves a checkpoint and ends with status 143; then
 # this job queues again and continues where it was. Cancelled, it does not.
 trap 'asked=yes; kill -USR1 "$step" || true' USR1
 trap 'asked=yes cancelled=yes' TERM
@@ -113,6 +110,6 @@ while [[ -n $asked ]]; do # a signal ended the waiting, not the run
     wait "$step" || status=$?
 done
 if ((status == 143)) && [[ -z $cancelled ]]; then
-    scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+    scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

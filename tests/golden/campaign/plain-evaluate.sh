@@ -1,6 +1,6 @@
 #!/bin/bash
-# Campaign widths, evaluate: 1 node × 1 CPU rank each, profile plain.
-#SBATCH --job-name=widths-3-evaluate-2
+# heartlm evaluate on 1 node × 1 CPU rank, profile plain.
+#SBATCH --job-name=widths-evaluate-svdb-256
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=8
@@ -9,23 +9,19 @@
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=/project/work/widths.campaign/arrays/3-evaluate-2-%A_%a.out
-#SBATCH --array=1-2%1
-#SBATCH --kill-on-invalid-dep=yes
+#SBATCH --output=/project/work/widths.campaign/jobs/widths-evaluate-svdb-256-%j.out
 
 set -euo pipefail
 
 # Where: what SLURM gave, which may be another number of nodes after a requeue.
 cpus=$SLURM_CPUS_PER_TASK
+nodes=$SLURM_JOB_NUM_NODES
 export OMP_NUM_THREADS=$cpus
 
-# Which experiment: the line of this task.
-tasks=/project/work/widths.campaign/arrays/3-evaluate-2.tasks
-IFS=$'\t' read -r name needs _ words < <(sed -n "${SLURM_ARRAY_TASK_ID}p" "$tasks")
-command=()
-eval "command=($words)"
+name=evaluate-svdb-256
 experiments=/project/work/widths.campaign/experiments
-for need in ${needs//:/ }; do
+needs=(finetune-svdb-256)
+for need in "${needs[@]}"; do
     if ! grep -qs '"status": 0' "$experiments/$need"/attempt-*.ended; then
         echo "$name is not run: it needs $need, which is not done"
         exit 1
@@ -42,25 +38,54 @@ done
 attempt=$attempts/attempt-$number
 note() {
     printf '{"at": %d, "host": "%s", "job": "%s", "status": %s}\n' \
-        "$(date +%s)" "$(hostname)" "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" "$2" >"$attempt.part"
+        "$(date +%s)" "$(hostname)" "$SLURM_JOB_ID" "$2" >"$attempt.part"
     mv "$attempt.part" "$attempt.$1"
 }
 note begun null
 status=0
 cancelled=
 trap 'cancelled=yes' TERM
-again=$attempts/again-$SLURM_ARRAY_JOB_ID
+again=$attempts/again-$SLURM_JOB_ID
 trap '
     status=$?
     note ended "$status"
     if ((status != 0 && status != 143)) && [[ -z $cancelled && ! -e $again ]]; then
         touch "$again"
-        scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+        scontrol requeue "$SLURM_JOB_ID"
     fi
 ' EXIT
 exec >"$attempt.log" 2>&1
 
+# What to run.
+command=(
+    evaluate
+    runs/svdb-w256
+    --on=corpora/svdb
+    --name=evaluate-svdb-256
+)
+
 # How.
 launcher=(/opt/python -m heartlm)
 
-srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" "${launcher[@]}" "${command[@]}"
+step=
+asked=
+cancelled=
+# Asked to stop, 120 s before the time limit, a training saves a checkpoint and ends with status 143; then
+# this job queues again and continues where it was. Cancelled, it does not.
+trap 'asked=yes; kill -USR1 "$step" || true' USR1
+trap 'asked=yes cancelled=yes' TERM
+srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-per-task="$cpus" --cpu-bind=cores \
+    --kill-on-bad-exit=0 --wait=60 \
+    "${launcher[@]}" "${command[@]}" &
+step=$!
+status=0
+wait "$step" || status=$?
+while [[ -n $asked ]]; do # a signal ended the waiting, not the run
+    asked=
+    status=0
+    wait "$step" || status=$?
+done
+if ((status == 143)) && [[ -z $cancelled ]]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"

@@ -13,9 +13,10 @@
 
 set -euo pipefail
 
-# Where: $1 is the job to help with the nodes of this one; without it, this is the main job.
+# Where: what SLURM gave, which may be another number of nodes after a requeue.
 cpus=$SLURM_CPUS_PER_TASK
 nodes=$SLURM_JOB_NUM_NODES
+# $1 is the job to help with the nodes of this one; without it, this is the main job.
 ranks=4 # on each
 main=${1:-$SLURM_JOB_ID}
 about=$(scontrol --oneliner show job "$main") || about=
@@ -61,7 +62,7 @@ launcher=(
 step=
 asked=
 cancelled=
-# Asked to stop, 120 s before the time limit, ranks save a checkpoint and end with status 143; then
+# Asked to stop, 120 s before the time limit, a training saves a checkpoint and ends with status 143; then
 # this job queues again and continues where it was. Cancelled, it does not.
 trap 'asked=yes; kill -USR1 "$step" || true' USR1
 trap 'asked=yes cancelled=yes' TERM

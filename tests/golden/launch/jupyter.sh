@@ -16,6 +16,7 @@ set -euo pipefail
 
 # Where: what SLURM gave, which may be another number of nodes after a requeue.
 cpus=$SLURM_CPUS_PER_TASK
+nodes=$SLURM_JOB_NUM_NODES
 export OMP_NUM_THREADS=$cpus
 
 # What to run; the token in the address it prints keeps others out.
@@ -41,4 +42,4 @@ launcher=(
     "${launcher[@]}"
 )
 
-exec srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" "${launcher[@]}" "${command[@]}"
+exec srun --nodes="$nodes" --ntasks="$nodes" --cpus-per-task="$cpus" "${launcher[@]}" "${command[@]}"

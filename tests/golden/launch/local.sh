@@ -26,8 +26,7 @@ fi
 # How: one torchrun a node starts the ranks there.
 launcher=(
     python -m heartlm.cluster.torchrun
-    --standalone
-    "--nproc-per-node=$ranks"
+    --standalone "--nproc-per-node=$ranks"
     -m heartlm
 )
 

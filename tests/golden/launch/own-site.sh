@@ -62,7 +62,7 @@ launcher=(
 step=
 asked=
 cancelled=
-# Asked to stop, 300 s before the time limit, ranks save a checkpoint and end with status 143; then
+# Asked to stop, 300 s before the time limit, a training saves a checkpoint and ends with status 143; then
 # this job queues again and continues where it was. Cancelled, it does not.
 trap 'asked=yes; kill -USR1 "$step" || true' USR1
 trap 'asked=yes cancelled=yes' TERM

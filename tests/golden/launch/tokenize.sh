@@ -11,6 +11,7 @@ set -euo pipefail
 
 # Where: what SLURM gave, which may be another number of nodes after a requeue.
 cpus=$SLURM_CPUS_PER_TASK
+nodes=$SLURM_JOB_NUM_NODES
 export OMP_NUM_THREADS=$cpus
 
 # What to run.
@@ -25,4 +26,4 @@ command=(
 # How.
 launcher=(python -m heartlm)
 
-exec srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" "${launcher[@]}" "${command[@]}"
+exec srun --nodes="$nodes" --ntasks="$nodes" --cpus-per-task="$cpus" "${launcher[@]}" "${command[@]}"

@@ -1,1 +1,1 @@
-"""Campaigns: many runs from one file, on this machine or as job arrays."""
+"""Campaigns: many runs from one file, on this machine or on SLURM."""

@@ -1,7 +1,7 @@
 """A campaign: many experiments that depend on each other, described in one YAML file.
 
     CAMPAIGN.yaml ─► experiments (run, needs, topology) ─┬─► local cores, in parallel         campaign.local
-                                                         └─► SLURM job arrays                 campaign.arrays
+                                                         └─► SLURM jobs                       campaign.slurm
                                                                      │
     results and CAMPAIGN.campaign/ (attempts, logs) ─► state of each ┴─► table                campaign.state
 

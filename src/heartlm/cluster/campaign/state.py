@@ -1,8 +1,8 @@
 """State of the experiments of a campaign, read only from files, by any process on any machine with access to them.
 
 CAMPAIGN.campaign/
-    submitted.json                    job arrays of the last submission, and the task of each experiment
-    arrays/NAME.sh, NAME.tasks        scripts, and a command line for each task
+    submitted.json                    job of each experiment of the last submission
+    jobs/NAME.sh, NAME-JOB.out        scripts and output of the jobs
     experiments/NAME/
         attempt-1.begun               start time, host and job (JSON)
         attempt-1.log                 output; locked while processes of a local attempt run
@@ -18,11 +18,12 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, get_args
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment
 from heartlm.cluster.campaign.done import progress_of, steps_of
@@ -30,10 +31,17 @@ from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 
-State = Literal["done", "running", "queued", "interrupted", "waiting", "failed", "not run"]
+State = Literal["done", "running", "queued", "waiting", "interrupted", "failed", "not run"]
 
 STOPPED = (143, -15, 130, -2)
 """Exit statuses of processes stopped by a signal."""
+
+
+class _Note(TypedDict, total=False):
+    at: float
+    host: str
+    job: str | None
+    status: int
 
 
 @dataclass(frozen=True)
@@ -54,32 +62,29 @@ class Attempt:
         return self.folder / f"attempt-{self.number}.log"
 
     @property
-    def start_note(self) -> _Note:
-        """Start note: time and place."""
-        return _read(self.folder / f"attempt-{self.number}.begun")
-
-    @property
     def status(self) -> int | None:
         """Exit status; None if the attempt is running or was killed."""
-        return _read(self.folder / f"attempt-{self.number}.ended").get("status")
+        return self._read("ended").get("status")
 
     @property
     def seconds(self) -> float | None:
         """Duration so far, in seconds."""
-        started, ended = self.start_note.get("at"), _read(self.folder / f"attempt-{self.number}.ended").get("at")
-        if started is None:
-            return None
-        return (time.time() if ended is None else float(ended)) - float(started)
+        started, ended = self._read("begun").get("at"), self._read("ended").get("at")
+        return None if started is None else (ended or time.time()) - started
 
     def begin(self) -> None:
         """Write the start note."""
-        job = os.environ.get("SLURM_JOB_ID")
-        where = {"at": time.time(), "host": socket.gethostname(), "job": job}
-        write_json(self.folder / f"attempt-{self.number}.begun", where)
+        note = {"at": time.time(), "host": socket.gethostname(), "job": os.environ.get("SLURM_JOB_ID")}
+        write_json(self.folder / f"attempt-{self.number}.begun", note)
 
     def end(self, status: int) -> None:
         """Write the end note with the exit status."""
         write_json(self.folder / f"attempt-{self.number}.ended", {"status": status, "at": time.time()})
+
+    def _read(self, what: Literal["begun", "ended"]) -> _Note:
+        with suppress(HeartlmError):
+            return read_json(self.folder / f"attempt-{self.number}.{what}", _Note)
+        return {}
 
     def is_locked(self) -> bool:
         """Return whether a process of a local attempt is running."""
@@ -91,19 +96,6 @@ class Attempt:
         except OSError:
             return False
         return False
-
-
-class _Note(TypedDict, total=False):
-    at: float
-    host: str
-    job: str | None
-    status: int
-
-
-def _read(path: Path) -> _Note:
-    with suppress(HeartlmError):
-        return read_json(path, _Note)
-    return {}
 
 
 def attempts_of(campaign: Campaign, name: str) -> list[Attempt]:
@@ -127,7 +119,6 @@ class ExperimentState:
 
     Attributes:
         name: name of the experiment.
-        stage: stage of the experiment.
         state: current state.
         attempts: number of attempts.
         step: completed optimiser steps of a started training run.
@@ -138,7 +129,6 @@ class ExperimentState:
     """
 
     name: str
-    stage: str
     state: State
     attempts: int = 0
     step: int | None = None
@@ -169,7 +159,6 @@ def rows_of(campaign: Campaign, queue: Mapping[str, str]) -> list[ExperimentStat
         step, steps = steps_of(experiment, campaign.folder) or (None, None)
         rows[experiment.name] = ExperimentState(
             name=experiment.name,
-            stage=experiment.stage,
             state=state,
             attempts=len(had),
             step=step,
@@ -203,3 +192,13 @@ def _state(
 def failure(attempt: Attempt) -> str:
     """Return the exit status and the last log line of a failed attempt."""
     return f"exit status {attempt.status}: {last_line(attempt.log) or 'nothing said'}"
+
+
+def summary(rows: Sequence[ExperimentState]) -> list[str]:
+    """Return the counts per state, each failed experiment with its last log line, and those skipped because of it."""
+    counts = Counter(row.state for row in rows)
+    lines = [", ".join(f"{counts[state]} {state}" for state in get_args(State) if counts[state])]
+    for row in rows:
+        if row.state == "failed":
+            lines.append(f"failed: {row.name}: {row.note}" + (f"  (log: {row.log})" if row.log else ""))
+    return lines + [f"not run: {row.name}: {row.note}" for row in rows if row.state == "not run"]

@@ -15,7 +15,7 @@ note begun null
 status=0
 cancelled=
 trap 'cancelled=yes' TERM
-again=$attempts/again-$SLURM_ARRAY_JOB_ID
+again=$attempts/again-$SLURM_JOB_ID
 trap '
     status=$?
     note ended "$status"
@@ -25,3 +25,4 @@ trap '
     fi
 ' EXIT
 exec >"$attempt.log" 2>&1
+

@@ -1,6 +1,4 @@
-# Where: $1 is the job to help with the nodes of this one; without it, this is the main job.
-cpus=$SLURM_CPUS_PER_TASK
-nodes=$SLURM_JOB_NUM_NODES
+# $1 is the job to help with the nodes of this one; without it, this is the main job.
 ranks=@ranks@ # on each
 main=${1:-$SLURM_JOB_ID}
 about=$(scontrol --oneliner show job "$main") || about=

@@ -1,6 +1,3 @@
-# Where: what SLURM gave, which may be another number of nodes after a requeue.
-cpus=$SLURM_CPUS_PER_TASK
-nodes=$SLURM_JOB_NUM_NODES
 ranks=@ranks@ # on each
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 address=$(scontrol --oneliner show node "${hosts[0]}" | grep -o 'NodeAddr=[^ ]*')

@@ -1,7 +1,7 @@
 step=
 asked=
 cancelled=
-# Asked to stop, @lead_s@ s before the time limit, ranks save a checkpoint and end with status @stopped@; then
+# Asked to stop, @lead_s@ s before the time limit, a training saves a checkpoint and ends with status @stopped@; then
 # this job queues again and continues where it was. Cancelled, it does not.
 trap 'asked=yes; kill -USR1 "$step" || true' USR1
 trap 'asked=yes cancelled=yes' TERM

@@ -1,4 +1,4 @@
-"""Campaigns as job arrays: who waits for whom, scripts that shells read and people know, and a real SLURM."""
+"""Campaigns on SLURM: who waits for whom, scripts that shells read and people know, and a real SLURM."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
-from heartlm.cluster.campaign.arrays import TaskArray, arrays_of, places_on_node
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of, in_order
-from heartlm.cluster.campaign.slurm import script_of, tasks_text
+from heartlm.cluster.campaign.slurm import Job, dependency, jobs_of, places_on_node, script_of
 from heartlm.cluster.profile import load_profile, profile_of
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology
 from tests.slurm import Cluster, slurm  # noqa: F401
 
-PLAIN = profile_of({"partition": "main"}, "plain")
+MELUXINA = load_profile("meluxina")
+PLAIN = profile_of({"partition": "main", "python": "/opt/python"}, "plain")
 SHARING = profile_of({"whole_nodes": True, "gpus_per_node": 2, "gpu_option": "--comment=gpus-{gpus}"}, "sharing")
 
 GOLDEN = Path(__file__).parent / "golden" / "campaign"
@@ -54,43 +54,46 @@ def grid() -> Campaign:
     return campaign_of(yaml.safe_load(GRID), default_name="x", folder=Path("/project/work"))
 
 
-def test_arrays_wait_task_for_task_where_they_can_and_else_for_the_very_tasks():
-    arrays = {array.name: array for array in arrays_of(grid().experiments, PLAIN)}
-    jobs = {name: str(10 + number) for number, name in enumerate(arrays)}
-    assert [(name, array.numbers, array.dependency(jobs)) for name, array in arrays.items()] == [
-        ("1-pretrain", "1-3", None),
-        ("2-finetune", "1-2", "afterok:10_1"),
-        ("2-finetune-2", "1-2", "afterok:10_2"),
-        ("2-finetune-3", "1-2", "afterok:10_3"),
-        ("3-evaluate", "1-2", "aftercorr:11"),
-        ("3-evaluate-2", "1-2", "aftercorr:12"),
-        ("3-evaluate-3", "1-2", "aftercorr:13"),
-        ("4-annotate", "1-2", "aftercorr:14:11"),
-        ("4-annotate-2", "1-2", "aftercorr:15:12"),
-        ("4-annotate-3", "1-2", "aftercorr:16:13"),
-    ]
+def names_of(job: Job) -> list[str]:
+    return [each.name for each in job]
+
+
+def waits_of(jobs: list[Job]) -> dict[str, list[str]]:
+    """The options of sbatch of each job, by the name of its first experiment; jobs are numbered from 10."""
+    numbers, found = dict[str, str](), dict[str, list[str]]()
+    for number, job in enumerate(jobs, start=10):
+        found[job[0].name] = dependency(job, numbers)
+        numbers |= dict.fromkeys(names_of(job), str(number))
+    return found
+
+
+def test_a_job_waits_for_the_jobs_of_its_needs():
+    jobs = jobs_of(grid().experiments, PLAIN)
+    assert [len(job) for job in jobs] == [1] * (3 + 6 + 6 + 6)
+    waits = waits_of(jobs)
+    order = list(waits)
+    assert waits["pretrain-256"] == []
+    number = {name: 10 + place for place, name in enumerate(order)}
+    for name, on in (
+        ("finetune-svdb-256", ["pretrain-256"]),
+        ("evaluate-svdb-256", ["finetune-svdb-256"]),
+        ("annotate-svdb-256", ["finetune-svdb-256", "evaluate-svdb-256"]),
+    ):
+        option, kill = waits[name]
+        assert kill == "--kill-on-invalid-dep=yes"
+        assert set(option.removeprefix("--dependency=").split(",")) == {f"afterok:{number[each]}" for each in on}
 
 
 def test_what_is_done_is_not_waited_for():
     experiments = [each for each in grid().experiments if each.name not in ("pretrain-128", "finetune-svdb-128")]
-    arrays = {array.name: array for array in arrays_of(experiments, PLAIN)}
-    first = next(array for array in arrays.values() if "finetune-mitdb-128" in named(array))
-    assert first.kind is None and named(first) == {"finetune-mitdb-128"}
-    free = next(array for array in arrays.values() if "evaluate-svdb-128" in named(array))
-    assert free.kind is None and free.needs[1] == ()
-
-
-def named(array: TaskArray) -> set[str]:
-    return {each.name for each in array.experiments}
-
-
-def test_numbers_are_written_as_slurm_does():
-    tasks = dict.fromkeys((1, 2, 3, 7, 9, 10), grid().experiments[:1])
-    assert TaskArray("a", tasks).numbers == "1-3,7,9-10"
+    waits = waits_of(jobs_of(experiments, PLAIN))
+    assert waits["finetune-mitdb-128"] == waits["evaluate-svdb-128"] == []
+    (job,) = [job for job in jobs_of(experiments, PLAIN) if job[0].name == "evaluate-svdb-128"]
+    assert job[0].needs == ()
 
 
 @given(st.data())
-def test_every_task_waits_for_all_that_it_needs_and_is_run_once(data: st.DataObject):
+def test_every_job_waits_for_all_that_it_needs_and_is_run_once(data: st.DataObject):
     names = [f"e{number}" for number in range(data.draw(st.integers(1, 10)))]
     experiments = in_order(
         [
@@ -105,43 +108,33 @@ def test_every_task_waits_for_all_that_it_needs_and_is_run_once(data: st.DataObj
         ]
     )
     left = [each for each in experiments if data.draw(st.booleans())]
+    pending = {each.name for each in left}
     profile = data.draw(st.sampled_from([PLAIN, SHARING]))
-    arrays = arrays_of(left, profile)
-    place = {
-        each.name: (array.name, number) for array in arrays for number in array.tasks for each in array.tasks[number]
-    }
-    assert len(place) == sum(len(array.experiments) for array in arrays) == len(left)
-    seen: set[str] = set()
-    for array in arrays:
-        assert len({(each.topology, each.stage) for each in array.experiments}) == 1
-        for number, task in array.tasks.items():
-            assert 1 <= len(task) <= array.places == places_on_node(array.topology, profile)
-            left_to_do = {need for each in task for need in each.needs if need in place}
-            assert set(array.needs[number]) == left_to_do
-            needed = {place[need] for need in left_to_do}
-            assert all(name in seen for name, _ in needed)
-            if array.kind == "aftercorr":
-                assert {name for name, _ in array.waits_for} == {name for name, _ in needed}
-                assert all(other == number for _, other in needed)
-            elif array.kind == "afterany":
-                assert set(array.waits_for) >= needed
-            else:
-                assert set(array.waits_for) == needed
-        seen.add(array.name)
+    jobs = jobs_of(left, profile)
+    assert sorted(name for job in jobs for name in names_of(job)) == sorted(pending)
+    numbers, sizes = dict[str, str](), dict[str, int]()
+    needs = {each.name: set(each.needs) & pending for each in left}
+    for number, job in enumerate(jobs):
+        assert len({each.topology for each in job}) == 1
+        assert 1 <= len(job) <= places_on_node(job[0].topology, profile)
+        expected = {numbers[need] for name in names_of(job) for need in needs[name]}  # all have been submitted
+        options = dependency(job, numbers)
+        waits = options[0].removeprefix("--dependency=").split(",") if options else []
+        assert {wait.partition(":")[2] for wait in waits} == expected
+        for kind, _, other in (wait.partition(":") for wait in waits):
+            assert kind == ("afterok" if len(job) == sizes[other] == 1 else "afterany")
+        numbers |= dict.fromkeys(names_of(job), str(number))
+        sizes[str(number)] = len(job)
 
 
 def test_what_wants_a_part_of_a_node_shares_it_where_nodes_are_given_whole():
-    arrays = {array.name: array for array in arrays_of(grid().experiments, load_profile("meluxina"))}
-    finetune = arrays["2-finetune"]
-    assert [name for name, array in arrays.items() if array.places > 1] == ["2-finetune"]
-    assert finetune.places == 4
-    assert [len(task) for task in finetune.tasks.values()] == [4, 2]
-    assert finetune.kind == "afterany"
-    line = tasks_text(finetune, replace(grid(), path=Path("/project/work/widths.yaml"))).splitlines()[1]
-    assert line == (
-        "finetune-svdb-256,finetune-svdb-512\tcampaign run /project/work/widths.yaml --local --parallel=4 "
-        "--only=finetune-svdb-256,finetune-svdb-512"
-    )
+    jobs = jobs_of(grid().experiments, MELUXINA)
+    shared = [job for job in jobs if len(job) > 1]
+    assert [(job[0].stage, len(job)) for job in shared] == [("finetune", 4), ("finetune", 2)]
+    assert waits_of(jobs)[shared[0][0].name][0] == "--dependency=afterany:10,afterany:11,afterany:12"
+    script = script_of(shared[1], replace(grid(), path=Path("/project/work/widths.yaml")), MELUXINA)
+    assert '    "--only=finetune-svdb-256,finetune-svdb-512"\n' in script
+    assert "    --parallel=4\n" in script and "#SBATCH --gpus-per-node=4\n" in script
 
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
@@ -150,22 +143,18 @@ def test_what_wants_a_part_of_a_node_shares_it_where_nodes_are_given_whole():
 def rendered() -> dict[str, str]:
     """What a campaign gives, by the name of the golden file."""
     campaign = replace(grid(), path=Path("/project/work/widths.yaml"))
-    by_name = {array.name: array for array in arrays_of(campaign.experiments, PLAIN)}
-    meluxina = load_profile("meluxina")
-    shared = next(array for array in arrays_of(campaign.experiments, meluxina) if array.places > 1)
+    alone = {job[0].name: job for job in jobs_of(campaign.experiments, PLAIN)}
+    shared = next(job for job in jobs_of(campaign.experiments, MELUXINA) if len(job) > 1)
     return {
-        "meluxina-finetune.sh": script_of(shared, campaign, meluxina, python="python"),
-        "finetune.tasks": tasks_text(shared, campaign),
-        "meluxina-pretrain.sh": script_of(by_name["1-pretrain"], campaign, meluxina, python="python"),
-        "pretrain.tasks": tasks_text(by_name["1-pretrain"], campaign),
-        "plain-evaluate.sh": script_of(by_name["3-evaluate-2"], campaign, PLAIN, python="/opt/python", at_most=1),
-        "evaluate.tasks": tasks_text(by_name["3-evaluate-2"], campaign),
+        "shared-finetune.sh": script_of(shared, campaign, MELUXINA),
+        "meluxina-pretrain.sh": script_of(alone["pretrain-128"], campaign, MELUXINA),
+        "plain-evaluate.sh": script_of(alone["evaluate-svdb-256"], campaign, PLAIN),
     }
 
 
 @pytest.mark.parametrize("name", sorted(rendered()))
 def test_scripts_are_the_golden_ones(name: str):
-    """`python -m tests.test_campaign_arrays` writes them again, after a look at what changed."""
+    """`python -m tests.test_campaign_slurm` writes them again, after a look at what changed."""
     assert rendered()[name] == (GOLDEN / name).read_text(encoding="utf-8")
 
 
@@ -180,25 +169,11 @@ def test_shells_read_the_scripts(name: str, tmp_path: Path):
     assert checked.returncode == 0, checked.stdout
 
 
-def test_names_with_spaces_and_quotes_survive_the_file_of_tasks():
-    fields = {"corpus": "my corpora/it's", "weights": {"a b": 2, "c": 1}, "out": "runs/a"}
-    experiment = Experiment("a", "p", RunFile("pretrain", fields), Topology())
-    (line,) = tasks_text(TaskArray("1-p", {1: (experiment,)}), grid()).splitlines()
-    words = line.split("\t")[3]
-    done = subprocess.run(
-        ["bash", "-c", 'command=(); eval "command=($1)"; printf "%s\\n" "${command[@]}"', "-", words],
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.splitlines() == [*RunFile("pretrain", fields).argv(), "--device=cpu"]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--profile", "local", "--dry-run"], "profile: local found, a profile of a site with SLURM"),
-        (["--profile", "meluxina", "--dry-run"], "account: nothing found"),
-        (["--profile", "generic"], "profile: found without --submit or --dry-run"),
+        (["--profile", "local"], "profile: local found, a profile of a site with SLURM"),
+        (["--profile", "meluxina"], "account: nothing found"),
         (["--profile", "nowhere", "--submit"], "profile: 'nowhere' found"),
     ],
 )
@@ -265,10 +240,7 @@ def test_a_campaign_on_two_nodes(
     assert lines[0] == "5 done, 1 failed, 1 not run", said
     assert lines[1].startswith("failed: broken: exit status 2: heartlm pretrain: nowhere: no manifest.json")
     assert lines[2] == "not run: after: needs broken, which failed"
-    assert [line.partition(": ")[2] for line in said.err.splitlines()[:2]] == [
-        "1-pretrain, 3 experiments of 1 node × 1 CPU rank",
-        "2-finetune, 3 experiments of 1 node × 1 CPU rank",
-    ]
+    assert said.err.splitlines()[0].partition(": ")[2] == "pretrain-1 on 1 node × 1 CPU rank"
 
     assert main(["campaign", "status", str(path), "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
@@ -306,7 +278,7 @@ def test_experiments_that_share_a_node(
     assert main(["campaign", "run", str(path), "--profile", str(profile), "--submit", "--wait"]) == 1
     said = capsys.readouterr()
     assert said.out.splitlines()[0] == "2 done, 1 failed, 1 not run", said
-    assert "1-pretrain, 3 experiments in 2 tasks of 1 node × 1 GPU" in said.err
+    assert "p1, p2 on 1 node × 1 GPU" in said.err
     assert main(["campaign", "status", str(path), "--json"]) == 0
     attempts = {row["name"]: row["attempts"] for row in json.loads(capsys.readouterr().out)}
     assert attempts == {"p1": 1, "p2": 1, "broken": 2, "after": 0}, slurm.logs()

@@ -1,6 +1,6 @@
 #!/bin/bash -l
-# Campaign widths, finetune: 1 node × 1 GPU each, profile meluxina. 4 share a node.
-#SBATCH --job-name=widths-2-finetune
+# Campaign widths, 4 experiments on 1 node × 4 GPUs, profile meluxina.
+#SBATCH --job-name=widths-finetune-mitdb-128@4
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=4
@@ -11,22 +11,25 @@
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=/project/work/widths.campaign/arrays/2-finetune-%A_%a.out
-#SBATCH --array=1-2
-#SBATCH --kill-on-invalid-dep=yes
+#SBATCH --output=/project/work/widths.campaign/jobs/widths-finetune-mitdb-128@4-%j.out
 
 module load Apptainer/1.2.4-GCCcore-12.3.0
 set -euo pipefail
 
 # Where: what SLURM gave, which may be another number of nodes after a requeue.
 cpus=$SLURM_CPUS_PER_TASK
+nodes=$SLURM_JOB_NUM_NODES
 export OMP_NUM_THREADS=$cpus
 
-# Which experiment: the line of this task.
-tasks=/project/work/widths.campaign/arrays/2-finetune.tasks
-IFS=$'\t' read -r _ words < <(sed -n "${SLURM_ARRAY_TASK_ID}p" "$tasks")
-command=()
-eval "command=($words)"
+# What to run.
+command=(
+    campaign
+    run
+    /project/work/widths.yaml
+    --local
+    --parallel=4
+    "--only=finetune-mitdb-128,finetune-mitdb-256,finetune-mitdb-512,finetune-svdb-128"
+)
 
 # How.
 launcher=(python -m heartlm)
@@ -44,11 +47,13 @@ launcher=(
 step=
 asked=
 cancelled=
-# Asked to stop, 120 s before the time limit, runs save checkpoints; then this task
-# queues again and they continue. What failed was tried again and is noted: what needs it finds out.
+# Asked to stop, 120 s before the time limit, a training saves a checkpoint and ends with status 143; then
+# this job queues again and continues where it was. Cancelled, it does not.
 trap 'asked=yes; kill -USR1 "$step" || true' USR1
 trap 'asked=yes cancelled=yes' TERM
-srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" "${launcher[@]}" "${command[@]}" &
+srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-per-task="$cpus" --cpu-bind=cores \
+    --kill-on-bad-exit=0 --wait=60 \
+    "${launcher[@]}" "${command[@]}" &
 step=$!
 status=0
 wait "$step" || status=$?
@@ -58,6 +63,6 @@ while [[ -n $asked ]]; do # a signal ended the waiting, not the run
     wait "$step" || status=$?
 done
 if ((status == 143)) && [[ -z $cancelled ]]; then
-    scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+    scontrol requeue "$SLURM_JOB_ID"
 fi
-exit "$((status == 1 ? 0 : status))"
+exit "$status"

@@ -1,0 +1,3 @@
+# Where: on this machine.
+cpus=@cpus@
+ranks=@ranks@

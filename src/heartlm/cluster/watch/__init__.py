@@ -1,1 +1,0 @@
-"""Display of runs while they train."""
