@@ -51,8 +51,8 @@ from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.scored import lead_of_row
 from heartlm.files import atomic_file
 from heartlm.models.heart import HeartModel
+from heartlm.report.charts import Series, line_chart
 from heartlm.report.figures import save_drawings
-from heartlm.report.line_chart import Series, line_chart
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.training.batches import beat_labels
 from heartlm.training.config import FinetuneConfig

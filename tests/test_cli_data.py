@@ -25,7 +25,7 @@ from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.ecg.verify import Finding
 from heartlm.errors import HeartlmError
-from heartlm.report.svg import Markup
+from heartlm.report.render import Markup
 from tests.conftest import shared_data
 
 

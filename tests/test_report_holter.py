@@ -95,7 +95,6 @@ def test_findings_stand_in_order_of_danger_and_each_kind_has_its_strips(simulate
     assert [row["kind"] for row in shown["findings"]] == list(KINDS)
     assert [section["kind"] for section in shown["strips"]] == list(KINDS)
     assert {section["kind"]: len(section["figures"]) for section in shown["strips"]}["AF"] == 2
-    assert shown["absent"] == []
 
 
 def test_strips_are_read_as_slices_within_the_recording(simulated: Findings):
@@ -139,7 +138,7 @@ def test_variability_of_known_intervals(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "neurokit2", None)
     without = variability(found)
     assert without.items() <= values.items() | {("num_spectra", 0)} and "lf_ms2" not in without
-    assert "heartlm[analyze]" in context(found)["hrv"]["note"]
+    assert "heartlm[analyze]" in words_of(holter_page(found))
     in_fibrillation = replace(found, events=(Event("AF", 0, 1_700_000, 0.9, 2000, 70.0),))
     assert variability(in_fibrillation) == {}
 
@@ -151,10 +150,11 @@ def test_a_short_recording_is_drawn_whole(num_leads: int):
     recording = recording_of(np.resize(signal, (num_leads, 10 * RATE_HZ)), names, [])
     sample = annotations.sample[annotations.sample < 10 * RATE_HZ]
     found = replace(nothing_found(recording), sample=sample, symbol=np.full(len(sample), "N"))
-    shown = context(replace(found, probability=np.ones(len(sample), np.float32)))
+    found = replace(found, probability=np.ones(len(sample), np.float32))
+    shown = context(found)
     assert [row["drawing"].count('class="lead-name"') for row in shown["whole"]] == [num_leads]
-    assert not shown["strips"] and not shown["hours"] and not shown["hrv"]["rows"]
-    assert "200 or more are needed" in shown["hrv"]["why"]
+    assert not shown["strips"] and not shown["hours"] and not shown["hrv"]
+    assert "Not computed: 200 or more intervals" in words_of(holter_page(found))
 
 
 def test_hostile_names_are_escaped(simulated: Findings):

@@ -13,7 +13,7 @@ import pytest
 
 from heartlm.errors import HeartlmError
 from heartlm.files import write_json
-from heartlm.report.line_chart import spread
+from heartlm.report.charts import spread
 from heartlm.report.scaling_page import write_scaling_report
 from heartlm.scaling.cell import Measurement, StudyCell
 from tests.browser import open_page

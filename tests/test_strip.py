@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.report.figures import save_strip
-from heartlm.report.strip import Beats, Rhythm, Strip
-from heartlm.report.svg_strip import sheet
+from heartlm.report.strip import Beat, Strip, sheet
 
 RATE_HZ = 250.0
 
@@ -31,8 +30,8 @@ def strip(duration_s: float = 10.0, start_s: float = 60.0) -> Strip:
         rate_hz=RATE_HZ,
         lead_names=["MLII", "V1"],
         start_s=start_s,
-        beats=Beats.of_classes(start_s + np.array(times_s), ["N", "V", None]),
-        rhythms=[Rhythm(0.0, start_s + 2.3, "N"), Rhythm(start_s + 2.3, start_s + 900.0, "VT")],
+        beats=[Beat.of_class(start_s + time_s, name) for time_s, name in zip(times_s, ["N", "V", None], strict=True)],
+        rhythms=[(0.0, start_s + 2.3, "N"), (start_s + 2.3, start_s + 900.0, "VT")],
     )
 
 

@@ -45,7 +45,7 @@ def run(argv: Sequence[str]) -> int:
     from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
     from heartlm.ecg.locate import locate
     from heartlm.report.figures import save_strip
-    from heartlm.report.strip import Beats, Rhythm, Strip
+    from heartlm.report.strip import Beat, Strip
 
     database, record_id = locate(options.record)
     recording = database.recording(record_id)
@@ -68,13 +68,14 @@ def run(argv: Sequence[str]) -> int:
         recording.refuse_if_damaged()
     recording.warn_if_damaged()
     first, last = round(start_s * rate_hz), round(stop_s * rate_hz)
-    beats, rhythms = None, list[Rhythm]()
+    beats, rhythms = None, list[tuple[float, float, str]]()
     if annotations is not None:
         shown = (annotations.sample >= first) & (annotations.sample < last)
         classes = annotations.beat_classes()[shown]
         names = [None if index == UNLABELLED else BEAT_CLASSES[index] for index in classes]
-        beats = Beats.of_classes(annotations.sample[shown] / rate_hz, names)
-        rhythms = [Rhythm(span.start / rate_hz, span.stop / rate_hz, span.name) for span in annotations.rhythms]
+        times_s = (annotations.sample[shown] / rate_hz).tolist()
+        beats = [Beat.of_class(time_s, name) for time_s, name in zip(times_s, names, strict=True)]
+        rhythms = [(span.start / rate_hz, span.stop / rate_hz, span.name) for span in annotations.rhythms]
     signal_mv, lead_names = recording.signal(first, last, leads), [recording.lead_names[lead] for lead in leads]
     strip = Strip(signal_mv, rate_hz, lead_names, first / rate_hz, beats, rhythms)
     out = options.out or Path(f"{Path(record_id).name}-{start_s:g}-{stop_s:g}.svg")

@@ -154,9 +154,9 @@ def _run(words: list[str]) -> int:
 
 def key_scores(run: Path) -> Iterator[str]:
     """Yield the main scores of the report, one line each, with the best other method."""
-    from heartlm.report.story import score_cards
+    from heartlm.report import scores
     from heartlm.runs.run_folder import RunFolder
 
     for score_set in RunFolder(run).score_sets:
-        for card in score_cards(score_set):
-            yield f"{card.label:<10} {card.value:>6}  {card.score.interval:<16} {card.note}".rstrip()
+        for name, score, note in scores.key_scores(score_set.scores):
+            yield f"{name:<10} {score.text:>6}  {score.interval:<16} {note}".rstrip()

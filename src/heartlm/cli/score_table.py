@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from heartlm.report.numbers import Score, decimal, plural
-from heartlm.report.scores import MEASURES, MODEL, method_scores
-from heartlm.report.story import table_rows
+from heartlm.report.scores import MEASURES, MODEL, method_scores, table_rows
 
 Scores = Mapping[str, Any]
 
@@ -55,7 +54,7 @@ def _found(scores: Scores) -> str:
 def _beat_rows(scores: Scores) -> list[list[str]]:
     methods = method_scores(scores)
     rows = [["class", "beats", "Se", "+P", "F1", *(f"F1, {name}" for name in methods if name != MODEL)]]
-    for row in table_rows(scores, methods):
+    for row in table_rows(scores):
         f1, se, ppv, _ = (_with_interval(each) if each else "" for each in row["own"])
         rows.append([row["name"], row["support"], se, ppv, f1, *(each.text for each in row["others"])])
     return rows

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json
+from heartlm.report.charts import Series, line_chart
 from heartlm.report.figures import save_drawings
-from heartlm.report.line_chart import Series, line_chart
 from heartlm.report.numbers import percent, significant
-from heartlm.report.page import render
+from heartlm.report.render import render
 from heartlm.scaling.equations import Interval, geometric_interval
 
 Lines = list[dict[str, str]]
@@ -138,7 +138,7 @@ def write_sweep_report(folder: Path) -> list[Path]:
         "rows": rows,
         "skipped": read_json(skipped, list[tuple[str, str]]) if skipped.exists() else [],
     }
-    text = render("federated.html", shown)
+    text = render("federated.html", **shown)
     with atomic_file(page) as stream:
         stream.write(text)
     return [page, *(save_drawings([("", chart)], folder / f"{name}.svg") for name, chart in charts.items())]

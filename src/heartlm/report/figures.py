@@ -8,10 +8,8 @@ from pathlib import Path
 
 from heartlm.errors import HeartlmError, needs
 from heartlm.files import atomic_file
-from heartlm.report.page import render
-from heartlm.report.strip import Strip
-from heartlm.report.svg import Markup, rectangle, tag, text
-from heartlm.report.svg_strip import MM, sheets
+from heartlm.report.render import Markup, render
+from heartlm.report.strip import MM, Strip, sheet
 
 MARGIN, CAPTION = 20.0, 26.0
 """Margin around a drawing and space above it for its caption, in drawing units of a quarter of a millimetre."""
@@ -28,30 +26,19 @@ def save_drawings(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
     """
     if path.suffix.lower() not in (".svg", ".png"):
         raise HeartlmError(f"{path}: a picture's name must end in .svg or .png")
-    style = render("drawing.css", {})
+    style = render("drawing.css")
     # few programs except browsers support CSS variables
     values = dict(re.findall(r"--([\w-]+): ([^;]+);", style))
-    style = re.sub(r"var\(--([\w-]+)\)", lambda name: values[name[1]], style)
-    parts, width, top = list[Markup](), 0.0, MARGIN
+    style = Markup(re.sub(r"var\(--([\w-]+)\)", lambda name: values[name[1]], style))
+    placed, width, top = list[tuple[str, float, Markup]](), 0.0, MARGIN
     for caption, drawn in drawings:
-        if caption:
-            parts.append(text(MARGIN, top + CAPTION / 2, caption, class_="figure-title"))
-            top += CAPTION
+        top += CAPTION if caption else 0
         across, down = map(float, re.findall(r'viewBox="0 0 (\S+) (\S+)"', drawn)[0])
-        placed = f'<svg x="{MARGIN:g}" y="{top:g}" width="{across:g}" height="{down:g}"'
-        parts.append(Markup(drawn.replace("<svg", placed, 1)))
+        place = f'<svg x="{MARGIN:g}" y="{top:g}" width="{across:g}" height="{down:g}"'
+        placed.append((caption, top - CAPTION / 2, Markup(drawn.replace("<svg", place, 1))))
         width, top = max(width, across + 2 * MARGIN), top + down + MARGIN
-    whole = tag(
-        "svg",
-        Markup(f"<style>{style}</style>"),
-        rectangle(0.0, 0.0, width, top, fill="white"),
-        *parts,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {width:g} {top:g}",
-        width=f"{width / MM:g}mm",
-        height=f"{top / MM:g}mm",
-    )
-    content = f"{whole}\n".encode()
+    whole = render("picture.svg", style=style, placed=placed, width=width, height=top, mm=MM, margin=MARGIN)
+    content = whole.encode()
     if path.suffix.lower() == ".png":
         with needs("report", "resvg_py"):
             import resvg_py
@@ -62,11 +49,13 @@ def save_drawings(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
 
 
 def save_strip(strip: Strip, title: str, path: Path) -> Path:
-    """Write a strip to scale, in rows of ten seconds, as an SVG file; return the path.
+    """Write a strip to scale, in rows of ten seconds, as an SVG or PNG file; return the path.
 
     Raises:
         HeartlmError: the strip is empty, or `save_drawings` does not accept `path`.
     """
     if not strip.signal_mv.size:
         raise HeartlmError("there is no signal to draw: the strip has no leads or no samples")
-    return save_drawings([(title if not row else "", drawn) for row, drawn in enumerate(sheets(strip, title))], path)
+    return save_drawings(
+        [("" if number else title, sheet(row, title)) for number, row in enumerate(strip.rows())], path
+    )

@@ -73,17 +73,6 @@ def percent(value: Any, places: int = 1) -> str:
     return f"{100 * float(value):.{places}f}\u202f%" if is_number(value) else MISSING
 
 
-def short(value: Any) -> str:
-    """Format a large number briefly: 1.24 million, 83 thousand."""
-    if not is_number(value):
-        return MISSING
-    for size, name in ((1e9, "billion"), (1e6, "million"), (1e4, "thousand")):
-        if abs(value) >= size:
-            divided = value / (1e3 if name == "thousand" else size)
-            return f"{divided:.3g} {name}"
-    return count(value)
-
-
 def duration(seconds: Any) -> str:
     """Format a duration with its two leading units: `1 h 12 min`, `3 min 20 s`, `4.2 s`."""
     if not is_number(seconds) or seconds < 0:

@@ -1,41 +1,40 @@
-"""Page of a run: read the folder, compute the template's values, and write one self-contained HTML file.
+"""Page of a run: read the folder, arrange the values of the template, and write one self-contained HTML file.
 
-Jinja escapes the template's text; drawings are inserted as SVG. The page contains its style and script and makes no
-network requests.
+The page contains its style and script and makes no network requests.
 """
 
 from __future__ import annotations
 
-import functools
-import json
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from heartlm.ecg.beats import BEAT_CLASSES
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file
-from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
-from heartlm.report.numbers import Score, clock, count, decimal, duration, percent, rates
+from heartlm.report.charts import Series, line_chart
+from heartlm.report.numbers import Score, count, decimal, percent
+from heartlm.report.render import render
 from heartlm.report.scores import (
     BY_WINDOW,
-    MODEL,
     block_of,
     confusion_rows,
+    key_scores,
     method_scores,
-    missing_baselines,
     patient_rows,
     score_rows,
+    table_rows,
 )
-from heartlm.report.strip import Beats, Strip
-from heartlm.runs.run_folder import RunFolder, WrittenScores
+from heartlm.report.strip import Beat, Strip, sheet
+from heartlm.runs.run_folder import RunFolder
 from heartlm.typed import is_number
 
 REPORT_NAME = "report.html"
-WRITTEN = (clock, count, decimal, duration, percent, rates)
-"""Number formats that templates use as filters."""
+SPLITS = ("train", "validation", "test", "excluded")
 
 
 def write_report(run: Path, out: Path | None = None) -> Path:
@@ -48,7 +47,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
     out = Path(out) if out else Path(run) / REPORT_NAME
     folder = RunFolder(run)
     try:
-        page = render("page.html", context(folder))
+        page = render("page.html", **context(folder))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # the results have dozens of shapes, and only the page reads them
         raise HeartlmError(f"{run}: a result file holds something else than expected ({error!r})") from error
@@ -57,142 +56,148 @@ def write_report(run: Path, out: Path | None = None) -> Path:
     return out
 
 
-def render(template: str, shown: Mapping[str, Any]) -> str:
-    """Render a template of this package with the values `shown`; return the HTML.
-
-    Raises:
-        HeartlmError: Jinja is not installed.
-    """
-    return str(_environment().get_template(template).render(**shown))
-
-
-@functools.cache  # a folder of recordings renders one template a thousand times
-def _environment() -> Any:
-    with needs("report"):
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    environment = Environment(
-        loader=PackageLoader("heartlm.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {each.__name__: each for each in WRITTEN}
-    return environment
-
-
 def context(folder: RunFolder) -> dict[str, Any]:
-    """Return all values of the template, arranged and formatted."""
-    strip = next((strip for each in folder.score_sets for strip in each.strips), None)
-    newest = folder.score_sets[0] if folder.score_sets else None
+    """Return all values of the template."""
+    run, corpora = folder.run_json, corpora_of(folder)
+    manifests = [corpus.get("manifest") or {} for corpus in folder.corpora]
+    commands = [corpus["manifest"].get("command") for corpus in corpora]
+    commands += [each.run_json.get("command") for each in folder.lineage()]
+    commands += [each.scores.get("command") for each in reversed(folder.score_sets)]
+    score_sets = [_score_set(each.scores) | {"strips": list(map(strip_of, each.strips))} for each in folder.score_sets]
     return {
-        "kind": str(folder.run_json.get("kind") or "pretrain"),
-        "date": str(folder.run_json.get("finished") or folder.run_json.get("created") or "")[:10],
         "path": str(folder.path),
-        "name": str(folder.run_json.get("name") or folder.path.name),
-        "title": story.title(folder),
-        "lead": list(story.sentences(folder)),
-        "banner": strip and svg_strip.banner(strip.get("signal_mv") or [], strip.get("rate_hz") or 0),
-        "cards": story.score_cards(newest) if newest else [],
-        "next_step": story.next_step(folder),
-        "corpora": data_tables.corpora_of(folder),
-        "splits": data_tables.SPLITS,
+        "name": str(run.get("name") or folder.path.name),
+        "run": run,
+        "lineage": [(each.run_json, database_names(each)) for each in folder.lineage()],
+        "has_parent": folder.parent is not None,
+        "elapsed_s": max(folder.curve("train", "elapsed_s")[1], default=None),
+        "num_torn_lines": folder.num_torn_lines,
+        "cards": key_scores(folder.score_sets[0].scores) if folder.score_sets else [],
+        "corpora": corpora,
+        "splits": SPLITS,
         "beat_classes": BEAT_CLASSES,
-        "tokenizer": data_tables.tokenizer_of(folder),
-        "facts": training_charts.training_facts(folder),
-        "figures": training_charts.training_figures(folder),
-        "score_sets": [_score_set(each) for each in folder.score_sets],
-        "environment": [(key, plain(value)) for key, value in folder.environment.items()],
-        "commands": commands(folder),
+        "tokenizer": (tokenizer := next((each["tokenizer"] for each in manifests if each.get("tokenizer")), None)),
+        "facets": facet_rows(folder, (tokenizer or {}).get("facets") or []),
+        "figures": training_figures(folder),
+        "score_sets": score_sets,
+        "environment": folder.environment,
+        "commands": list(dict.fromkeys([str(line) for line in commands if line] + [f"heartlm report {folder.path}"])),
         "config": folder.config_file.read_text(errors="replace") if folder.config_file.is_file() else "",
-        "manifest_hash": folder.run_json.get("manifest_hash"),
     }
 
 
-def commands(folder: RunFolder) -> list[str]:
-    """Return the commands that lead from recordings to this page, each once, in order."""
-    lines = [corpus["manifest"].get("command") for corpus in data_tables.corpora_of(folder)]
-    lines += [run.run_json.get("command") for run in folder.lineage()]
-    lines += [each.scores.get("command") for each in reversed(folder.score_sets)]
-    return list(dict.fromkeys([str(line) for line in lines if line] + [f"heartlm report {folder.path}"]))
+def database_names(folder: RunFolder) -> str:
+    """Return the names of the databases on which a run was trained."""
+    manifests = [corpus.get("manifest") or {} for corpus in folder.corpora]
+    names = [str(each.get("name")) for manifest in manifests for each in manifest.get("databases") or []]
+    return ", ".join(dict.fromkeys(names)) or "a corpus that data.json does not describe"
 
 
-def _score_set(score_set: WrittenScores) -> dict[str, Any]:
-    scores = score_set.scores
-    block, methods, is_beats = block_of(scores), method_scores(scores), scores.get("task") not in BY_WINDOW
+def corpora_of(folder: RunFolder) -> list[dict[str, Any]]:
+    """Describe each corpus of the run and its parents once, identified by path and tokenizer."""
+    described: dict[tuple[str, str], dict[str, Any]] = {}
+    for run in folder.lineage():
+        for corpus in run.corpora:
+            manifest = corpus.get("manifest") or {}
+            path, databases = str(corpus.get("path", "")), manifest.get("databases") or []
+            counts = {key: _by_split(databases, key) for key in ("beats_per_class", "rhythms")}
+            entry = {"path": path, "used_by": [], "manifest": manifest, "databases": databases, **counts}
+            entry = described.setdefault((path, str((manifest.get("tokenizer") or {}).get("hash"))), entry)
+            entry["used_by"].append("pretraining" if run.run_json.get("kind") == "pretrain" else "fine-tuning")
+    return list(described.values())
+
+
+def _by_split(databases: Sequence[Mapping[str, Any]], key: str) -> dict[str, Counter[str]]:
+    """Count labels over databases, for each non-empty split."""
+    found = {split: Counter[str]() for split in SPLITS}
+    for database in databases:
+        for split, counts in (database.get("splits") or {}).items():
+            known = {name: number for name, number in (counts.get(key) or {}).items() if number}
+            found.setdefault(split, Counter()).update(known)
+    return {split: counts for split, counts in found.items() if counts}
+
+
+def facet_rows(folder: RunFolder, facets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row per facet: its last validation loss in pretraining and `ln(size)`, the loss of a uniform guess.
+
+    `gain` is the fraction of that loss that the model has removed, 0 to 1, or None without a loss.
+    """
+    pretraining = next((run for run in folder.lineage() if run.run_json.get("kind") == "pretrain"), folder)
+    rows = []
+    for facet in facets:
+        losses, guess = pretraining.curve("validation", f"loss/{facet['name']}")[1], math.log(facet["size"])
+        loss = losses[-1] if losses else None
+        gain = min(max(1 - loss / guess, 0.0), 1.0) if loss is not None and guess else None
+        rows.append({**facet, "loss": loss, "guess": guess, "gain": gain})
+    return rows
+
+
+def training_figures(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return loss and F1 with captions for the run and its parents, the oldest first; empty charts are omitted."""
+    figures = []
+    for run in folder.lineage():
+        kind = "Pretraining" if run.run_json.get("kind") == "pretrain" else "Fine-tuning"
+        steps, losses = run.curve("validation", "loss")
+        caption = "Grey is the loss of the training batches."
+        if losses:
+            lowest = losses.index(min(losses))
+            caption = (
+                f"Lowest on the validation patients: {decimal(losses[lowest], 3)} at step {count(steps[lowest])}. "
+                "Blue rising while grey falls would mean that the model memorises its patients."
+            )
+        series = [Series("training", *run.curve("train", "loss"), "grey-3")]
+        series.append(Series("validation", steps, losses, "accent", dots=True))
+        figures.append((f"{kind}: loss", caption, line_chart(series, title="loss, nats per token")))
+        macro = run.curve("validation", "macro_f1")
+        caption = (
+            f"Highest macro F1: {decimal(max(macro[1], default=None), 3)}, which is no score of the test split. "
+            "A class that stays at the bottom was not learnt; one that jumps about has few beats."
+        )
+        curves = {name: run.curve("validation", f"f1_{name}") for name in BEAT_CLASSES}
+        series = [Series(name, *curve, f"class-{name}", dots=True) for name, curve in curves.items()]
+        chart = line_chart([*series, Series("macro", *macro, "accent")], title="F1", from_zero=True)
+        figures.append((f"{kind}: F1 on the validation patients", caption, chart))
+    return [{"title": title, "caption": caption, "drawing": drawing} for title, caption, drawing in figures if drawing]
+
+
+def _score_set(scores: Mapping[str, Any]) -> dict[str, Any]:
+    block, methods = block_of(scores), list(method_scores(scores))
+    is_beats = scores.get("task") not in BY_WINDOW
     return {
-        "name": score_set.name,
+        "scores": scores,
+        "block": block,
         "is_beats": is_beats,
-        "on": story.corpus_name(scores),
-        "split": scores.get("split") or "–",
-        "beats": scores.get("beats"),
-        "num_left_out": count(block.get("num_left_out")) if block.get("num_left_out") else None,
-        "window": f"{count(scores.get('window'))} {'s' if scores.get('task') == 'waveform' else 'beats'}",
-        "labels": scores.get("labels"),
-        "positive": scores.get("positive") or "–",
-        "others": [name for name in methods if name != MODEL],
-        "missing": missing_baselines(scores),
-        "rows": story.table_rows(scores, methods) if is_beats else [],
-        "measures": [
-            (name, [row.get(method, Score()) for method in methods]) for name, row in score_rows(scores).items()
-        ],
-        "forest": score_charts.forest_chart(score_rows(scores), label="scores with 95 % intervals"),
+        "on": str(scores.get("on") or "a corpus").rstrip("/").rsplit("/", 1)[-1],
+        "methods": methods,
+        "missing": [name for name, found in (scores.get("baselines") or {}).items() if not found],
+        "table": table_rows(scores) if is_beats else [],
+        "rows": score_rows(scores),
         "confusion": confusion_rows(block),
         "patients": patient_rows(block),
-        "durations": _flat(scores.get("durations")),
-        "strips": [strip_of(each) for each in score_set.strips],
+        "durations": [(key, Score.of(each)) for key, each in (scores.get("durations") or {}).items()],
     }
 
 
 def strip_of(strip: Mapping[str, Any]) -> dict[str, Any]:
     """Return the drawing and texts of a section of one lead, with the reference and the prediction of each beat."""
-    beats = [beat for beat in strip.get("beats") or [] if is_number(beat.get("time_s"))]
-    names = [[str(beat.get(key) or "") for beat in beats] for key in ("reference", "predicted")]
-    # class Q is not scored, so its beats never count as wrong
-    wrong = [bool(name and answer) and name not in (answer, "Q") for name, answer in zip(*names, strict=True)]
-    signal_mv, rate_hz = np.array([strip.get("signal_mv") or []], np.float64), strip.get("rate_hz") or 0
-    start_s = float(strip.get("start_s") or 0)
-    hovers = [
-        f"{decimal(beat['time_s'], 2)} s: reference {name or 'unlabelled'}"
-        + (f", the model says {answer} ({percent(beat.get('probability'))})" if answer else "")
-        for beat, name, answer in zip(beats, *names, strict=True)
-    ]
-    times_s = start_s + np.array([beat["time_s"] for beat in beats])
-    drawn = Beats(times_s, names[0], wrong, hovers=hovers, answers=names[1])
-    label = f"ECG strip with {len(beats)} beats"
+    start_s, rate_hz = float(strip.get("start_s") or 0), strip.get("rate_hz") or 0
+    signal_mv, beats = np.array([strip.get("signal_mv") or []], np.float64), list[Beat]()
+    for beat in strip.get("beats") or []:
+        if is_number(beat.get("time_s")):
+            name, answer = (str(beat.get(key) or "") for key in ("reference", "predicted"))
+            # class Q is not scored, so its beats never count as wrong
+            is_wrong = bool(name and answer) and name not in (answer, "Q")
+            hover = f"{decimal(beat['time_s'])} s: reference {name or 'unlabelled'}"
+            hover += f", the model says {answer} ({percent(beat.get('probability'))})" if answer else ""
+            beats.append(Beat(start_s + beat["time_s"], name, is_wrong, hover=hover, answer=answer))
+    num_wrong, lead = sum(beat.banded for beat in beats), str(strip.get("lead") or "")
+    drawing = None
+    if rate_hz > 0 and np.isfinite(signal_mv).any():
+        drawing = sheet(Strip(signal_mv, rate_hz, [lead], start_s, beats), f"ECG strip with {len(beats)} beats")
     return {
         "title": strip.get("title") or f"record {strip.get('record', '–')}",
-        "place": _place(strip),
-        "verdict": f"{sum(wrong)} of {len(beats)} beats wrong" if any(wrong) else f"all {len(beats)} beats right",
-        "is_wrong": any(wrong),
-        "drawing": svg_strip.sheet(Strip(signal_mv, rate_hz, [str(strip.get("lead") or "")], start_s, drawn), label)
-        if rate_hz > 0 and np.isfinite(signal_mv).any()
-        else None,
+        "place": ", ".join(each for each in (f"record {strip['record']}" if strip.get("record") else "", lead) if each),
+        "num_wrong": num_wrong,
+        "num_beats": len(beats),
+        "drawing": drawing,
     }
-
-
-def _place(strip: Mapping[str, Any]) -> str:
-    parts = [f"record {strip['record']}" if strip.get("record") else "", str(strip.get("lead") or "")]
-    if is_number(strip.get("start_s")):
-        minutes, seconds = divmod(float(strip["start_s"]), 60)
-        parts.append(f"from {minutes:.0f}:{seconds:04.1f}")
-    return ", ".join(part for part in parts if part)
-
-
-def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Flatten nested mappings of scores into pairs of name and value."""
-    if isinstance(value, Mapping) and "value" in value:
-        score = Score.of(value)
-        return [(prefix, f"{score.text} ({score.interval})" if score.interval else score.text)]
-    if isinstance(value, Mapping):
-        return [pair for key, part in value.items() for pair in _flat(part, f"{prefix} {key}".strip())]
-    if value is None and not prefix:
-        return []
-    return [(prefix, decimal(value, 3) if isinstance(value, float) or value is None else plain(value))]
-
-
-def plain(value: Any) -> str:
-    """Format a value of a JSON file."""
-    if value is None:
-        return "–"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from heartlm.report.line_chart import Series, line_chart
+from heartlm.report.charts import Series, line_chart
 from heartlm.report.numbers import plural
-from heartlm.report.svg import Markup
+from heartlm.report.render import Markup
 from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.equations import Interval, efficiency
 from heartlm.scaling.reference_marks import EFFICIENCY, SPEEDUP

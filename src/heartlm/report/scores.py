@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heartlm.report.numbers import Score
+from heartlm.report.numbers import Score, count
+from heartlm.typed import is_number
 
 MODEL = "this model"
 
@@ -29,21 +30,19 @@ def block_of(scores: Mapping[str, Any]) -> Block:
 
 def method_scores(scores: Mapping[str, Any]) -> dict[str, Block]:
     """Return the blocks by method, the model first; baselines that were not computed are omitted."""
-    baselines = scores.get("baselines")
-    blocks = baselines if isinstance(baselines, Mapping) else {}
+    blocks = scores.get("baselines") or {}
     return {MODEL: block_of(scores)} | {name: block for name, block in blocks.items() if isinstance(block, Mapping)}
-
-
-def missing_baselines(scores: Mapping[str, Any]) -> list[str]:
-    """Return the names of baselines that are listed without scores."""
-    baselines = scores.get("baselines")
-    return [str(name) for name, block in baselines.items() if not block] if isinstance(baselines, Mapping) else []
 
 
 def class_score(block: Block, name: str, measure: str) -> Score:
     """Return one measure, such as `"f1"`, of one class."""
-    of_class = (block.get("per_class") or {}).get(name)
-    return Score.of(of_class.get(measure)) if isinstance(of_class, Mapping) else Score()
+    return Score.of(((block.get("per_class") or {}).get(name) or {}).get(measure))
+
+
+def support(block: Block, name: str) -> float:
+    """Return the number of beats of a class."""
+    number = ((block.get("per_class") or {}).get(name) or {}).get("support")
+    return float(number) if is_number(number) else 0.0
 
 
 def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, Score]]:
@@ -60,6 +59,34 @@ def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, Score]]:
     return rows
 
 
+def key_scores(scores: Mapping[str, Any]) -> list[tuple[str, Score, str]]:
+    """Return the scores at the head of the page: name, score, and the best baseline with its score."""
+    block, rows, cards = block_of(scores), score_rows(scores), list[tuple[str, Score, str]]()
+    names = ["macro F1", *(f"{name} F1" for name in "VSF" if support(block, name) > 0)]
+    for name in ("F1", "Se", "Sp", "+P", "AUROC") if scores.get("task") in BY_WINDOW else names:
+        own, *others = (rows.get(name) or {MODEL: Score()}).items()
+        known = [(score.value, f"{method} {score.text}") for method, score in others if score.value is not None]
+        cards.append((name, own[1], max(known, default=(0.0, ""))[1]))
+    return cards
+
+
+def table_rows(scores: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return one row per class for the table of beat scores: beats, F1, Se, +P, Sp, and the F1 of the other methods."""
+    own, *others = method_scores(scores).values()
+    rows = [
+        {
+            "name": name,
+            "support": count(support(own, name)),
+            "own": [class_score(own, name, measure) for measure in ("f1", "se", "ppv", "sp")],
+            "others": [class_score(each, name, "f1") for each in others],
+        }
+        for name in own.get("classes") or []
+    ]
+    macro = [Score.of(each.get("macro_f1")) for each in (own, *others)]
+    total = {"name": "macro", "support": count(own.get("num_beats"))}
+    return [*rows, {**total, "own": [macro[0], None, None, None], "others": macro[1:]}]
+
+
 def confusion_rows(block: Block) -> list[tuple[str, int, list[tuple[str, int, float]]]]:
     """Return one row per reference class: its name, its beats, and name, beats and row fraction of each prediction.
 
@@ -71,9 +98,8 @@ def confusion_rows(block: Block) -> list[tuple[str, int, list[tuple[str, int, fl
         return []
     rows = []
     for name, row in zip(labels, matrix, strict=True):
-        total = sum(row)
-        cells = [(answer, number, number / max(total, 1)) for answer, number in zip(labels, row, strict=True)]
-        rows.append((name, total, cells))
+        cells = [(answer, number, number / max(sum(row), 1)) for answer, number in zip(labels, row, strict=True)]
+        rows.append((name, sum(row), cells))
     return rows
 
 
@@ -84,7 +110,7 @@ def patient_rows(block: Block) -> list[tuple[str, int, list[float | None]]]:
     for patient in block.get("per_patient") or []:
         matrix, f1 = patient.get("confusion") or [], patient.get("f1") or {}
         wrong = sum(number for i, row in enumerate(matrix) for j, number in enumerate(row) if i != j)
-        support = dict(zip(labels, map(sum, matrix), strict=False))
+        beats = dict(zip(labels, map(sum, matrix), strict=False))
         name = str(patient.get("patient", "")).rpartition("/")[2]  # most patients have the same database
-        rows.append((name, wrong, [f1.get(label) if support.get(label) else None for label in labels]))
+        rows.append((name, wrong, [f1.get(label) if beats.get(label) else None for label in labels]))
     return sorted(rows, key=lambda row: row[1], reverse=True)

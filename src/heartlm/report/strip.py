@@ -1,66 +1,72 @@
-"""Content of an ECG strip, and the position of each lead on the paper; `svg_strip` draws it."""
+"""ECG strips as SVG: 25 mm/s and 10 mm/mV on millimetre paper, beat labels above, predictions below.
+
+Where prediction and reference differ, the beat is in a band and the prediction in a box, so that errors are visible
+without colour.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-ROW_S = 10.0
-"""Row length in seconds; longer strips are split into rows."""
+from heartlm.report.numbers import clock
+from heartlm.report.render import Markup, path_of, render
+
+MM = 4.0
+"""Drawing units per millimetre of paper."""
+
+SECOND, MILLIVOLT = 25 * MM, 10 * MM
+ROW_S, LONGEST_S = 10.0, 3600.0
+"""Row length in seconds, and maximum length of a strip: every grid square is drawn, so a wrong rate would produce a
+huge drawing."""
 
 LEAD_IN_S = 0.4
 """Length in seconds of the paper before the signal, for the calibration pulse."""
 
-PULSE_S, PULSE_MV = (0.08, 0.12, 0.12, 0.32, 0.32, 0.36), (0.0, 0.0, 1.0, 1.0, 0.0, 0.0)
-"""Corners of the calibration pulse of 1 mV, in seconds from the edge of the paper."""
+LANE = 22.0
+"""Height of each lane below the paper: for the time and for a model's predictions."""
+
+BEAT_LANE, RHYTHM_ROW = 30.0, 16.0
+"""Heights above the paper: of the beats with their notes, and of each row of rhythms."""
+
+MOST_POINTS_HZ = 260.0
+"""Leads with a higher sampling rate are thinned; at 250 Hz, points are 0.1 mm apart."""
 
 _SQUARE_MV = 0.5  # a bold square, 5 mm high
 _LABEL_ROOM_MV = 0.45
-_LANE_ABOVE_MV = (1.3, 5.0)  # minimum and maximum height of the paper above a lead's median
-_LANE_BELOW_MV = (0.5, 3.5)
+_ABOVE_MV, _BELOW_MV = (1.3, 5.0), (0.5, 3.5)
+"""Minimum and maximum height of the paper above and below a lead's median."""
 
 
 @dataclass(frozen=True)
-class Beats:
-    """Marked heartbeats; each field has one entry per beat.
+class Beat:
+    """Marked heartbeat.
 
     Attributes:
-        time_s: times on the strip's time axis in seconds, float64 `[num_beats]`.
-        labels: texts above the beats.
+        time_s: time on the strip's time axis in seconds.
+        label: text above the beat.
         banded: whether a band through all leads marks the beat.
-        notes: small texts below the labels; by default none.
-        hovers: hover texts of beats on a page; by default none.
-        answers: predictions of a model, written below the paper; banded beats are then wrong predictions.
+        note: small text below the label.
+        hover: hover text on a page.
+        answer: prediction of a model, written below the paper; a banded beat is then a wrong prediction.
     """
 
-    time_s: NDArray[np.float64]
-    labels: Sequence[str]
-    banded: Sequence[bool]
-    notes: Sequence[str] = ()
-    hovers: Sequence[str] = ()
-    answers: Sequence[str] = ()
+    time_s: float
+    label: str
+    banded: bool
+    note: str = ""
+    hover: str = ""
+    answer: str | None = None
 
     @classmethod
-    def of_classes(cls, time_s: NDArray[np.float64], names: Sequence[str | None]) -> Beats:
-        """Label beats by AAMI class, None for unlabelled; bands mark all labelled beats except N."""
-        return cls(
-            time_s,
-            labels=[name or "•" for name in names],
-            banded=[name not in (None, "N") for name in names],
-        )
-
-
-@dataclass(frozen=True)
-class Rhythm:
-    """Name of a rhythm and its interval on the strip's time axis."""
-
-    start_s: float
-    stop_s: float
-    name: str
+    def of_class(cls, time_s: float, name: str | None, note: str = "", hover: str = "") -> Beat:
+        """Label a beat by AAMI class, None if unlabelled; a band marks all labelled beats except N."""
+        return cls(time_s, name or "•", name not in (None, "N"), note, hover)
 
 
 @dataclass(frozen=True)
@@ -72,65 +78,124 @@ class Strip:
         rate_hz: sampling rate in Hz.
         lead_names: names of the leads.
         start_s: time of the first sample in seconds.
-        beats: marked heartbeats; beats outside of the strip are ignored.
-        rhythms: named intervals; they may extend beyond the strip.
+        beats: marked heartbeats, None without annotations; beats outside of the strip are ignored.
+        rhythms: named intervals (start, stop, name) in seconds; they may extend beyond the strip.
     """
 
     signal_mv: NDArray[np.floating]
     rate_hz: float
     lead_names: Sequence[str]
     start_s: float = 0.0
-    beats: Beats | None = None
-    rhythms: Sequence[Rhythm] = ()
+    beats: Sequence[Beat] | None = None
+    rhythms: Sequence[tuple[float, float, str]] = ()
 
     @property
     def duration_s(self) -> float:
         """Duration of the signal in seconds."""
         return float(self.signal_mv.shape[1] / self.rate_hz)
 
-    @property
-    def stop_s(self) -> float:
-        """Time of the end of the signal in seconds."""
-        return self.start_s + self.duration_s
-
-    def rows(self, row_s: float = ROW_S) -> list[Strip]:
-        """Split into strips of at most `row_s` seconds."""
-        step = round(row_s * self.rate_hz)
+    def rows(self) -> list[Strip]:
+        """Split into strips of at most `ROW_S` seconds."""
+        step = round(ROW_S * self.rate_hz)
         return [
             replace(self, signal_mv=self.signal_mv[:, at : at + step], start_s=self.start_s + at / self.rate_hz)
             for at in range(0, self.signal_mv.shape[1], step)
         ]
 
 
-@dataclass(frozen=True)
-class Lane:
-    """A lead and its position on the paper, in millivolts on axes whose bold grid lines are multiples of 0.5.
+def sheet(strip: Strip, label: str) -> Markup:
+    """Draw all leads of a strip on one sheet of paper, with its beats and rhythms; `label` is its description.
+
+    Raises:
+        ValueError: the strip is longer than `LONGEST_S`.
+    """
+    if strip.duration_s > LONGEST_S:
+        raise ValueError(f"a strip of {strip.duration_s:g} s")
+    start_s, stop_s, beats = strip.start_s, strip.start_s + strip.duration_s, strip.beats or ()
+    rhythms = _rhythm_rows(strip.rhythms, start_s, stop_s)
+    top = RHYTHM_ROW * len(rhythms) + (6 if strip.beats is None else BEAT_LANE)
+    width, leads = _x(strip.duration_s), _leads(strip, top)
+    bottom = leads[-1]["bottom"]
+    seconds = range(math.ceil(start_s - 1e-9), math.floor(stop_s + 1e-9) + 1)
+    answered = any(beat.answer is not None for beat in beats)
+    below = bottom + LANE * answered
+    return render(
+        "strip.svg",
+        label=label,
+        width=width,
+        height=below + LANE,
+        mm=MM,
+        top=top,
+        bottom=bottom,
+        below=below,
+        squares=[(f"square-{mm}mm", _squares(mm * MM, width, top, bottom)) for mm in (1, 5)],
+        leads=leads,
+        rhythms=[(RHYTHM_ROW * (row + 1) - 3, *span) for row, spans in enumerate(rhythms) for span in spans],
+        beats=[(_x(beat.time_s - start_s), beat) for beat in beats if start_s <= beat.time_s < stop_s],
+        seconds=[(_x(second - start_s), clock(second)) for second in seconds],
+    )
+
+
+def _x(time_s: Any) -> Any:
+    """Return the x position of a time since the strip's start, or of an array of times."""
+    return (time_s + LEAD_IN_S) * SECOND
+
+
+def _squares(step: float, width: float, top: float, bottom: float) -> str:
+    columns = (f"M{x:g} {top:g}V{bottom:g}" for x in np.arange(0, width + 0.1, step))
+    across = (f"M0 {y:g}H{width:g}" for y in np.arange(top, bottom + 0.1, step))
+    return "".join((*columns, *across))
+
+
+def _leads(strip: Strip, top: float) -> list[dict[str, Any]]:
+    """Stack the leads from top to bottom: position of the median and of the lower border, and paths of the trace.
 
     The trace is shifted so that its median is at `zero`, as a recorder centres its pen on the lane.
     """
-
-    name: str
-    trace: NDArray[np.floating]
-    zero: float
-    bottom: float
-
-
-def _squares(height_mv: float, limits: tuple[float, float]) -> float:
-    """Round a height up to whole bold squares, within limits."""
-    return math.ceil(min(max(height_mv, limits[0]), limits[1]) / _SQUARE_MV) * _SQUARE_MV
-
-
-def lanes(strip: Strip) -> list[Lane]:
-    """Stack the leads from top to bottom; the upper border of the first is at 0 mV."""
-    stacked: list[Lane] = []
-    top = 0.0
-    for index, (name, signal) in enumerate(zip(strip.lead_names, strip.signal_mv, strict=True)):
+    leads, ceiling = list[dict[str, Any]](), top
+    for name, signal in zip(strip.lead_names, strip.signal_mv, strict=True):
         finite = signal[np.isfinite(signal)]
-        trace = signal - np.median(finite) if len(finite) else signal
-        highest, lowest = (np.nanmax(trace), np.nanmin(trace)) if len(finite) else (0.0, 0.0)
-        room = _LABEL_ROOM_MV if index == 0 and strip.beats is not None else 0.1
-        zero = top - _squares(float(highest) + room, _LANE_ABOVE_MV)
-        bottom = zero - _squares(0.1 - float(lowest), _LANE_BELOW_MV)
-        stacked.append(Lane(name, trace, zero, bottom))
-        top = bottom
-    return stacked
+        median = np.median(finite) if len(finite) else 0.0
+        highest, lowest = (finite.max() - median, finite.min() - median) if len(finite) else (0.0, 0.0)
+        room = _LABEL_ROOM_MV if not leads and strip.beats is not None else 0.1
+        zero = ceiling + _paper(float(highest) + room, _ABOVE_MV)
+        bottom = zero + _paper(0.1 - float(lowest), _BELOW_MV)
+        trace, rate_hz = _thinned(np.asarray(signal - median, np.float64), strip.rate_hz)
+        heights = np.clip(zero - trace * MILLIVOLT, ceiling, bottom)
+        known = np.flatnonzero(np.isfinite(trace))
+        runs = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)
+        traces = [path_of(_x(run / rate_hz), heights[run]) for run in runs if len(run)]
+        leads.append({"name": name, "zero": zero, "bottom": bottom, "traces": traces})
+        ceiling = bottom
+    return leads
+
+
+def _paper(height_mv: float, limits: tuple[float, float]) -> float:
+    """Return the height of the paper for a height in mV: whole bold squares, within limits."""
+    return math.ceil(min(max(height_mv, limits[0]), limits[1]) / _SQUARE_MV) * _SQUARE_MV * MILLIVOLT
+
+
+def _thinned(trace: NDArray[np.float64], rate_hz: float) -> tuple[NDArray[np.float64], float]:
+    """Keep the sample furthest from the lead's median in each group, so that no peak is lost."""
+    step = math.ceil(rate_hz / MOST_POINTS_HZ)
+    if step == 1:
+        return trace, rate_hz
+    pieces = np.pad(trace, (0, -len(trace) % step), constant_values=np.nan).reshape(-1, step)
+    furthest = np.nan_to_num(np.abs(pieces), nan=-1.0).argmax(axis=1)
+    return pieces[np.arange(len(pieces)), furthest], rate_hz / step
+
+
+def _rhythm_rows(
+    rhythms: Iterable[tuple[float, float, str]], start_s: float, stop_s: float
+) -> list[list[tuple[float, float, str]]]:
+    """Return the rhythms as x intervals, in as few rows as possible without overlap of rhythms or their names."""
+    rows: list[list[tuple[float, float, str]]] = []
+    for begin_s, end_s, name in rhythms:
+        left, right = _x(max(begin_s, start_s) - start_s), _x(min(end_s, stop_s) - start_s)
+        if left < right:
+            free = [row for row in rows if max(row[-1][1], row[-1][0] + 8 * len(row[-1][2])) + 3 <= left]
+            if free:
+                free[0].append((left, right, name))
+            else:
+                rows.append([(left, right, name)])
+    return rows

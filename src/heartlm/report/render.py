@@ -1,0 +1,68 @@
+"""Rendering of the templates of this package: HTML pages and SVG drawings.
+
+Jinja escapes the values of a template; drawings, which are markup already, are inserted as they are. Drawings have no
+colours, only class names: the style sheet of the page sets the colours for light mode, dark mode and print.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.errors import needs
+from heartlm.report.numbers import MISSING, clock, count, decimal, duration, percent, rates, significant
+
+Floats = NDArray[np.floating]
+
+
+class Markup(str):
+    """Text that is already markup; templates insert it unescaped."""
+
+    def __html__(self) -> str:
+        return self
+
+
+def plain(value: Any) -> str:
+    """Format a value of a JSON file."""
+    if value is None:
+        return MISSING
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def render(template: str, **shown: Any) -> Markup:
+    """Render a template of this package with the values `shown`.
+
+    Raises:
+        HeartlmError: Jinja is not installed.
+    """
+    return Markup(_environment().get_template(template).render(shown))
+
+
+@functools.cache  # a folder of recordings renders one template a thousand times
+def _environment() -> Any:
+    with needs("report"):
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    environment = Environment(
+        loader=PackageLoader("heartlm.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = (clock, count, decimal, duration, percent, plain, rates, significant)
+    environment.filters |= {each.__name__: each for each in filters}
+    return environment
+
+
+def path_of(xs: Sequence[float] | Floats, ys: Sequence[float] | Floats) -> str:
+    """Return the `d` attribute of a path through `[num_points]` points, in short relative steps that do not drift."""
+    places = np.rint(np.array([xs, ys], np.float64).T * 10).astype(np.int64)
+    steps = np.diff(places, axis=0).ravel().tolist()
+    written = {step: f"{step / 10:g}" for step in set(steps)}  # a trace has thousands of steps of a few lengths
+    start = f"M{places[0, 0] / 10:g} {places[0, 1] / 10:g}"
+    return f"{start}l{' '.join(map(written.__getitem__, steps))}" if steps else start
