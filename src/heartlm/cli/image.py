@@ -1,8 +1,7 @@
-"""`heartlm image`: build and test the Apptainer image for clusters."""
+"""`heartlm image`: build the Apptainer image for clusters."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,19 +28,6 @@ class BuildOptions:
     definition: bool = False
 
 
-@dataclass(frozen=True)
-class TestOptions:
-    """Options of `heartlm image test`.
-
-    Attributes:
-        source: source tree of heartlm; by default the one from which this heartlm was installed.
-        environment: virtual environment to create and keep; by default a temporary one.
-    """
-
-    source: Path | None = None
-    environment: Path | None = None
-
-
 def run(argv: Sequence[str]) -> int:
     """Run one subcommand of `heartlm image` and return the exit status."""
     return run_subcommand("image", SUBCOMMANDS, argv)
@@ -66,27 +52,6 @@ def run_build(argv: Sequence[str]) -> int:
     return 0
 
 
-def run_test(argv: Sequence[str]) -> int:
-    """Install the contents of the image in a clean virtual environment and test that a training runs.
-
-    Examples:
-        heartlm image test
-        heartlm image test --environment /var/tmp/environment
-    """
-    options = parse(TestOptions, argv, "image test", run_test)
-    from heartlm.cluster.image.image import checkout, test_in_environment
-
-    source = checkout(options.source)
-    if options.environment is not None:
-        test_in_environment(source, options.environment)
-    else:
-        with tempfile.TemporaryDirectory(prefix="heartlm-environment-") as folder:
-            test_in_environment(source, Path(folder) / "python")
-    print("the image's steps work here")
-    return 0
-
-
 SUBCOMMANDS = {
     "build": ("heartlm.cli.image:run_build", "build it with Apptainer, or print its definition"),
-    "test": ("heartlm.cli.image:run_test", "try its steps without Apptainer"),
 }

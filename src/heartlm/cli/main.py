@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("heartlm.cli.report", "write one self-contained HTML page about a run"),
     "trace": ("heartlm.cli.trace", "show where the time of each training step went"),
     "campaign": ("heartlm.cli.campaign", "run many dependent experiments, on SLURM or on this machine"),
-    "image": ("heartlm.cli.image", "build the Apptainer image that clusters run, or try its steps without"),
+    "image": ("heartlm.cli.image", "build the Apptainer image that clusters run"),
     "doctor": ("heartlm.cli.doctor", "report what this machine can do and which settings to change first"),
     "scale": ("heartlm.cli.scale", "how training time changes with ranks and nodes: measure, report, predict"),
     "plan": ("heartlm.cli.plan", "share GPUs among the experiments of a campaign"),

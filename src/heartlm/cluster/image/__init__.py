@@ -3,5 +3,4 @@
 post.sh (installation)     ┐
 check.sh (tests)           ┼─► heartlm.def ─► apptainer build ─► heartlm.sif
 constraints.txt (pins)     ┘
-      └─► the same scripts in a clean virtual environment or a chroot: `heartlm image test`
 """

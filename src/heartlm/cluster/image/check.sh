@@ -1,4 +1,4 @@
-# What has to work in the image: `apptainer build` runs it when all is there, and so does `heartlm image test`.
+# What has to work in the image: `apptainer build` runs it when all is there.
 #
 # HEARTLM_PREFIX       the virtual environment that post.sh made
 set -euo pipefail

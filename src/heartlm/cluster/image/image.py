@@ -1,4 +1,4 @@
-"""The image definition, its build with Apptainer, and a test of its steps without Apptainer."""
+"""The image definition, and its build with Apptainer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -96,7 +94,7 @@ def build(checkout: Path, out: Path, base: str = BASE) -> None:
     if program is None:
         raise HeartlmError(
             "apptainer: no such command: install it, or load its module, or build on another machine (one with root or "
-            "user namespaces) and copy the image; --definition prints what to build, heartlm image test does without"
+            "user namespaces) and copy the image; --definition prints what to build"
         )
     out = out.resolve()
     with tempfile.TemporaryDirectory(prefix="heartlm-image-") as name:
@@ -104,36 +102,7 @@ def build(checkout: Path, out: Path, base: str = BASE) -> None:
         copy_source(checkout, folder / "source")
         recipe = folder / "heartlm.def"
         recipe.write_text(definition(folder / "source", pinned_torch(checkout), base), encoding="utf-8")
-        _run([program, "build", "--force", str(out), str(recipe)], {}, "apptainer build")
-
-
-def test_in_environment(checkout: Path, folder: Path) -> None:
-    """Run the installation and the checks of the image in a new virtual environment in `folder`.
-
-    Raises:
-        HeartlmError: `folder` exists, or a step failed; its output has the reason.
-    """
-    if folder.exists():
-        raise HeartlmError(f"{folder} exists: give a folder that does not, for a clean environment")
-    with tempfile.TemporaryDirectory(prefix="heartlm-image-") as name:
-        source = Path(name) / "source"
-        copy_source(checkout, source)
-        variables = {
-            "HEARTLM_PREFIX": str(folder.resolve()),
-            "HEARTLM_SOURCE": str(source),
-            "HEARTLM_PYTHON": sys.executable,
-        }
-        for step in ("post.sh", "check.sh"):
-            _run(["bash", "-c", script(step)], variables, step)
-
-
-def _run(words: Sequence[str], variables: Mapping[str, str], what: str) -> None:
-    """Run a program; its output goes to the output of this process.
-
-    Raises:
-        HeartlmError: the program failed.
-    """
-    settled = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(words, env=settled | dict(variables), check=False)
+        settled = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        done = subprocess.run([program, "build", "--force", str(out), str(recipe)], env=settled, check=False)
     if done.returncode != 0:
-        raise HeartlmError(f"{what}: ended with status {done.returncode}; what it said stands above")
+        raise HeartlmError(f"apptainer build: ended with status {done.returncode}; what it said stands above")

@@ -1,4 +1,4 @@
-# What makes the image what it is, and what `heartlm image test` does in a clean virtual environment: the same file.
+# What makes the image what it is; it works in a clean virtual environment, too.
 #
 # HEARTLM_PREFIX       the virtual environment to make; nothing is there yet
 # HEARTLM_SOURCE       a checkout of heartlm, or what of it an installation needs
