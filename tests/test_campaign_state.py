@@ -151,7 +151,7 @@ def test_how_a_run_was_computed_does_not_matter(campaign: Campaign):
     ("command", "is_ours"),
     [
         ("heartlm evaluate runs/second --on=c --name=third --device=cpu", True),
-        ("heartlm evaluate --name=third --on=c runs/second --threads=4", True),
+        ("heartlm evaluate runs/second --on=c --name=third --threads=4", True),
         ("heartlm evaluate runs/second --on=c --name=third --split=all", False),
         ("heartlm evaluate runs/other --on=c --name=third", False),
         ("", False),

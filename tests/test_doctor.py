@@ -102,39 +102,29 @@ def test_this_machine_is_read(tmp_path: Path):
     assert 0 < facts["memory_available_bytes"] <= facts["memory_bytes"]
 
 
-class NvmlOfTwo:
-    """What NVML answers on a machine of two GPUs, the first divided; there is no GPU to ask where tests run."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        answers = {
-            "nvmlInit": lambda: None,
-            "nvmlDeviceGetCount": lambda: 2,
-            "nvmlDeviceGetHandleByIndex": lambda index: index,
-            "nvmlSystemGetCudaDriverVersion": lambda: 12040,
-            "nvmlSystemGetDriverVersion": lambda: "550.1",
-            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=40 << 30, used=1 << 30),
-            "nvmlDeviceGetName": lambda handle: f"GPU {handle}",
-            "nvmlDeviceGetMigMode": lambda handle: (1, 1) if handle == 0 else self._refuse(),
-            "nvmlDeviceGetMaxMigDeviceCount": lambda handle: 7,
-            "nvmlDeviceGetMigDeviceHandleByIndex": lambda handle, place: "1g.5gb" if place < 2 else self._refuse(),
-        }
-        return answers.get(name, lambda *_: self._refuse())
-
-    def _refuse(self) -> Any:
-        raise self.NVMLError("Not Supported")
+NVML_OF_TWO = SimpleNamespace(
+    NVMLError=RuntimeError,
+    nvmlInit=lambda: None,
+    nvmlDeviceGetCount=lambda: 2,
+    nvmlDeviceGetHandleByIndex=lambda index: index,
+    nvmlSystemGetCudaDriverVersion=lambda: 12040,
+    nvmlSystemGetDriverVersion=lambda: "550.1",
+    nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=40 << 30, used=1 << 30),
+    nvmlDeviceGetName=lambda handle: f"A100 {handle}",
+)
+"""What NVML answers on a machine of two GPUs; there is no GPU to ask where tests run."""
 
 
 def test_gpus_are_described_by_what_nvml_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "pynvml", NvmlOfTwo())
+    monkeypatch.setitem(sys.modules, "pynvml", NVML_OF_TWO)
     section = devices.check_devices(Context(tmp_path))
-    divided, whole = section.facts["gpus"]
-    assert divided["mig_instances"] == ["GPU 1g.5gb"] * 2
-    assert (whole["mig_instances"], whole["memory_bytes"], whole["num_processes"]) == (None, 40 << 30, 0)
+    assert [gpu["memory_bytes"] for gpu in section.facts["gpus"]] == [40 << 30] * 2
     assert section.facts["driver_cuda"] == [12, 4]
-    assert "divided (MIG): GPU 1g.5gb, GPU 1g.5gb" in section.lines[1]
+    assert section.lines == [
+        "driver 550.1 (CUDA 12.4)",
+        "GPU 0: A100 0, 1.0 GiB of 40.0 GiB in use",
+        "GPU 1: A100 1, 1.0 GiB of 40.0 GiB in use",
+    ]
 
 
 @pytest.mark.parametrize(

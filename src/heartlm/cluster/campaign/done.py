@@ -7,7 +7,6 @@ exist, a corpus if its manifest exists. A result with other settings never count
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -87,16 +86,13 @@ def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:
 def _check_command(experiment: Experiment, folder: Path, note: Path) -> None:
     """Raise a HeartlmError unless the result was made by the command of `experiment`; compute options may differ."""
     made_by, ours = str(read_json(note, dict[str, Any]).get("command") or ""), ["heartlm", *experiment.run.argv()]
-    try:
-        is_same = _what(shlex.split(made_by)) == _what(ours)
-    except ValueError:  # an unclosed quote
-        is_same = False
-    if not is_same:
+    if _what(made_by) != _what(shlex.join(ours)):
         raise HeartlmError(
             f"{experiment.name}: {note.parent} was made by  {made_by or 'an unknown command'}  and not by  "
             f"{shlex.join(ours)}: remove it, or give the experiment another name"
         )
 
 
-def _what(words: Sequence[str]) -> set[str]:
-    return {word for word in words if not word.startswith(_HOW)}
+def _what(command: str) -> list[str]:
+    """Return the words of a command without compute options; other quoting or order is another command."""
+    return [word for word in command.split() if not word.startswith(_HOW)]

@@ -118,35 +118,12 @@ def check_devices(context: Context) -> Section:
         lines = ["no NVIDIA GPU, or no bindings of NVML (pip install 'heartlm[energy]'): training uses the CPUs"]
         return Section(lines, {"gpus": []})
 
-    def asked(question: Any, *arguments: Any) -> Any:
-        """Return the answer, or None if this GPU does not support the query."""
-        try:
-            return question(*arguments)
-        except driver.NVMLError:
-            return None
-
-    gpus, version = list[dict[str, Any]](), driver.nvmlSystemGetCudaDriverVersion()
+    version = driver.nvmlSystemGetCudaDriverVersion()
     cuda = [version // 1000, version % 1000 // 10]
-    lines = [f"driver {driver.nvmlSystemGetDriverVersion()} (CUDA {cuda[0]}.{cuda[1]})"]
+    lines, gpus = [f"driver {driver.nvmlSystemGetDriverVersion()} (CUDA {cuda[0]}.{cuda[1]})"], list[dict[str, Any]]()
     for index in range(driver.nvmlDeviceGetCount()):
         handle = driver.nvmlDeviceGetHandleByIndex(index)
-        used, slices = driver.nvmlDeviceGetMemoryInfo(handle), None
-        mode = asked(driver.nvmlDeviceGetMigMode, handle)
-        if mode is not None and mode[0] == 1:
-            places = range(asked(driver.nvmlDeviceGetMaxMigDeviceCount, handle) or 0)
-            found = [asked(driver.nvmlDeviceGetMigDeviceHandleByIndex, handle, place) for place in places]
-            slices = [driver.nvmlDeviceGetName(instance) for instance in found if instance is not None]
-        gpu = {
-            "name": driver.nvmlDeviceGetName(handle),
-            "memory_bytes": int(used.total),
-            "memory_used_bytes": int(used.used),
-            "num_processes": len(asked(driver.nvmlDeviceGetComputeRunningProcesses, handle) or []),
-            "mig_instances": slices,
-        }
-        line = f"GPU {index}: {gpu['name']}, {size_in_words(used.used)} of {size_in_words(used.total)} in use by "
-        line += f"{gpu['num_processes']} process(es)"
-        if slices is not None:
-            line += f", divided (MIG): {', '.join(slices) or 'no instance made yet, so nothing can use this GPU'}"
-        lines.append(line)
-        gpus.append(gpu)
+        name, used = driver.nvmlDeviceGetName(handle), driver.nvmlDeviceGetMemoryInfo(handle)
+        gpus.append({"name": name, "memory_bytes": int(used.total), "memory_used_bytes": int(used.used)})
+        lines.append(f"GPU {index}: {name}, {size_in_words(used.used)} of {size_in_words(used.total)} in use")
     return Section(lines, {"gpus": gpus, "driver_cuda": cuda})
