@@ -348,7 +348,7 @@ def main() -> None:
     settings.work.mkdir(parents=True, exist_ok=True)
     all_cases = cases(settings.noise, settings.test)
     print(len(all_cases), "cases", flush=True)
-    seconds = given(LiveModels.load(), all_cases, settings.work)
+    seconds = given(LiveModels(), all_cases, settings.work)
     tables = []
     for num_leads in (1, 2):
         kinds_called = {case.name: called(case, seconds[case.name], num_leads) for case in all_cases}

@@ -113,7 +113,7 @@ def met(
 
 
 def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
-    models = LiveModels.load()
+    models = LiveModels()
     sets = [
         ("cudb (chosen by)", open_database(DATA / "cudb"), None),
         ("mitdb DS1 (chosen by)", open_database(DATA / "mitdb"), list(splits.DS1)),
@@ -240,7 +240,7 @@ def watch(core: int, number: int, seconds: int, ready: Barrier, results: Queue[t
     torch.set_num_threads(1)
     tune_garbage_collector()
     made = beds(min(number, MOST_BEDS), min(seconds, MADE_S))
-    monitor = Monitor(Ward(LiveModels.load()), log=lambda _: None)
+    monitor = Monitor(Ward(LiveModels()), log=lambda _: None)
     begins = [place * min(BEGIN_S, seconds) // number for place in range(number)]
     ready.wait()
     before, begin, delays = resource.getrusage(resource.RUSAGE_SELF), time.monotonic(), list[float]()
@@ -339,7 +339,7 @@ def study_load(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
 
 def study_links(number: int) -> list[Table]:
     """Mutations of a link: lethal alarms that the clean stream does not have."""
-    models, faults = LiveModels.load(), Counter[str]()
+    models, faults = LiveModels(), Counter[str]()
     database = open_database(DATA / "mitdb")
     clean = dict[str, set[str]]()
     table = Table("Seeded faults of a link, 40 s of a recording of DS1 each", ("what", "number"))
@@ -419,7 +419,7 @@ def mutated(name: str, signal: np.ndarray, rate_hz: float, choose: random.Random
 
 def study_kept() -> list[Table]:
     """How many beats the causal model has to keep, and what 8-bit matrices cost, on recordings it was trained on."""
-    models, sizes = LiveModels.load(), dict[str, int]()
+    models, sizes = LiveModels(), dict[str, int]()
     leads = [("mitdb", record_id) for record_id in splits.DS1[::2]]
     leads += [("svdb", record_id) for record_id in open_database(DATA / "svdb").record_ids[::4]]
     counts = dict[str, Counter[str]]()

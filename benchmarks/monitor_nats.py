@@ -209,7 +209,7 @@ def compared(
     """Alarms that one unbroken monitor raises, too, and others; delays of all, and of those that a kill concerns."""
     beds = frames(num_beds := min(num_streams, NUM_BEDS))
     expected = list[dict[str, Any]]()
-    monitor = Monitor(Ward(LiveModels.load()), log=lambda _: None)
+    monitor = Monitor(Ward(LiveModels()), log=lambda _: None)
     monitor.listeners.append(expected.append)
     for _ in range(len(sent)):
         for place, message in enumerate(next(beds)):

@@ -16,7 +16,7 @@ from heartlm.monitor.models import KEPT_BEATS, LiveModels
 @pytest.fixture(scope="module")
 def models() -> LiveModels:
     torch.set_num_threads(1)
-    return LiveModels.load()
+    return LiveModels()
 
 
 def _session(tmp_path: Path, *options: str) -> Any:

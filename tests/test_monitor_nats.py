@@ -83,7 +83,7 @@ def models() -> LiveModels:
     import torch
 
     torch.set_num_threads(1)
-    return LiveModels.load()
+    return LiveModels()
 
 
 @pytest.fixture(scope="module")

@@ -397,7 +397,7 @@ def find_alarms(
 def _live_models(beats: Path, af: Path, waveform: Path) -> LiveModels:
     from heartlm.monitor.models import LiveModels
 
-    return LiveModels.load(beats, af, waveform)
+    return LiveModels(beats, af, waveform)
 
 
 @_quiet

@@ -6,10 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
+Show = Callable[[int, str], object]
+"""Is called with the number of items done and the text to show."""
 
 LOG_EVERY_S = 30.0
 
@@ -52,83 +53,58 @@ def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
-class Measure(Generic[Item]):
-    """Measure of the work of each item, and the unit of the rate.
+def track(
+    items: Iterable[Item],
+    total: int,
+    what: str,
+    amount: Callable[[Item], float] | None = None,
+    unit: str = "",
+    done: int = 0,
+) -> Iterator[Item]:
+    """Yield items and show the progress on standard error: how many are done, the rate and the time left.
 
-    Attributes:
-        total: total work, in any unit.
-        share: function that returns the work of an item, in the unit of `total`.
-        amount: function that returns the amount of an item for the rate, in `unit`; called once per item.
+    Args:
+        items: items of the work.
+        total: number of items, with those done before.
+        what: name of the work.
+        amount: amount of an item for the rate, in `unit`; without it no rate is shown.
         unit: unit of the rate, for example `"M samples"`.
-        done: work done before the start, not counted in the rate.
+        done: number of items done before, which do not count in the rate.
     """
-
-    total: float
-    share: Callable[[Item], float]
-    amount: Callable[[Item], float]
-    unit: str
-    done: float = 0.0
-
-
-class Meter(Generic[Item]):
-    """Meter of the completed fraction, the rate and the remaining time, measured with `clock`."""
-
-    def __init__(self, total: int, measure: Measure[Item] | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.measure, self.clock = measure, clock
-        self.num_items, self.num_all = 0, total
-        self.done = self.before = measure.done if measure else 0.0
-        self.total = measure.total if measure else float(total)
-        self.amount = 0.0
-        self.started = clock()
-
-    def count(self, item: Item) -> None:
-        """Count `item` as done."""
-        self.num_items += 1
-        self.done += self.measure.share(item) if self.measure else 1.0
-        self.amount += self.measure.amount(item) if self.measure else 1.0
-
-    def state(self) -> str:
-        """Return the completed part, the rate if there is a measure, and the seconds left at the rate so far."""
-        passed_s = self.clock() - self.started
-        left_s = passed_s / max(self.done - self.before, 1e-9) * max(self.total - self.done, 0.0)
-        if self.measure is None:
-            return f"{self.num_items} of {self.num_all}, {left_s:.0f} s left"
-        rate = f"{self.amount / max(passed_s, 1e-9):,.1f} {self.measure.unit}/s"
-        return f"{100 * self.done / max(self.total, 1e-9):.0f} %, {rate}, {left_s:.0f} s left"
-
-
-def track(items: Iterable[Item], total: int, what: str, measure: Measure[Item] | None = None) -> Iterator[Item]:
-    """Yield `items` and show the progress out of `total` on standard error; `what` names the work.
-
-    With a `measure`, items are weighted by their share of the work, and the rate is shown.
-    """
-    meter = Meter(total, measure)
-    if _is_shown:
-        yield from (_bar if sys.stderr.isatty() else _lines)(items, meter, what)
-    else:
+    if not _is_shown:
         yield from items
+        return
+    begin_s, num_done, sum_of_amounts = time.monotonic(), done, 0.0
+    with (_bar if sys.stderr.isatty() else _log)(what, total, done) as show:
+        for item in items:
+            yield item
+            num_done += 1
+            sum_of_amounts += amount(item) if amount else 0.0
+            passed_s = time.monotonic() - begin_s
+            rate = f"{sum_of_amounts / max(passed_s, 1e-9):,.1f} {unit}/s, " if amount else ""
+            left_s = passed_s / (num_done - done) * max(total - num_done, 0)
+            show(num_done, f"{num_done} of {total}, {rate}{left_s:.0f} s left")
 
 
-def _bar(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Item]:
+@contextmanager
+def _bar(what: str, total: int, done: int) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=meter.total, state="")
-        progress.update(task, completed=meter.done)
-        for item in items:
-            yield item
-            meter.count(item)
-            progress.update(task, completed=meter.done, state=meter.state())
+        task = progress.add_task(what, total=total, completed=done, state="")
+        yield lambda num_done, state: progress.update(task, completed=num_done, state=state)
 
 
-def _lines(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Item]:
-    said = meter.started
-    for item in items:
-        yield item
-        meter.count(item)
-        if meter.clock() - said > LOG_EVERY_S:
-            say(f"{what}: {meter.state()}")
-            said = meter.clock()
+@contextmanager
+def _log(what: str, total: int, done: int) -> Iterator[Show]:
+    said_s = time.monotonic()
+
+    def show(num_done: int, state: str) -> None:
+        nonlocal said_s
+        if time.monotonic() - said_s > LOG_EVERY_S:
+            say(f"{what}: {state}")
+            said_s = time.monotonic()
+
+    yield show

@@ -125,8 +125,8 @@ def prepare(subjects: Sequence[Subject], seeds: Path) -> None:
         _, raw = os.waitpid(child, 0)
         if raw != 0:
             raise SystemExit(f"the valid files of {subject.name} could not be written")
-    for module, _ in COMMANDS.values():  # imported once here, not once a case
-        importlib.import_module(module)
+    for name in COMMANDS:  # imported once here, not once a case
+        importlib.import_module(f"heartlm.cli.{name}")
 
 
 def run_campaign(arguments: Sequence[str] | None = None) -> int:

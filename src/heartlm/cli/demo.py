@@ -142,11 +142,9 @@ def _test_record(folder: Path) -> str:
 
 def _run(words: list[str]) -> int:
     """Run a command as if typed in a shell; its run folder records `sys.argv`."""
-    from heartlm.cli.main import COMMANDS
-
     before, sys.argv = sys.argv, ["heartlm", *words]
     try:
-        status: int = importlib.import_module(COMMANDS[words[0]][0]).run(words[1:])
+        status: int = importlib.import_module(f"heartlm.cli.{words[0]}").run(words[1:])
         return status
     finally:
         sys.argv = before

@@ -21,33 +21,31 @@ from heartlm.errors import HeartlmError, needs
 from heartlm.parent import end_with_parent
 from heartlm.progress import show_progress
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "analyze": (
-        "heartlm.cli.analyze",
-        "find beats, rhythms and events in recordings, and draw a page; no training needed",
-    ),
-    "data": ("heartlm.cli.data", "list, simulate, download, verify and draw ECG databases"),
-    "tokenize": ("heartlm.cli.tokenize", "turn recordings into a corpus of tokens"),
-    "pretrain": ("heartlm.cli.pretrain", "train a foundation model on a corpus"),
-    "finetune": ("heartlm.cli.finetune", "add a head to a pretrained model and train it on labelled tokens"),
-    "evaluate": ("heartlm.cli.evaluate", "score a fine-tuned model with baselines and confidence intervals"),
-    "monitor": ("heartlm.cli.monitor", "watch live streams: alarms within seconds, on a page, by MQTT and webhooks"),
-    "export": ("heartlm.cli.export", "export a live-stream model as an ONNX or ExecuTorch file"),
-    "embed": ("heartlm.cli.embed", "write a model's hidden states as vectors of beats or windows"),
-    "predict": ("heartlm.cli.predict", "annotate one recording"),
-    "compare": ("heartlm.cli.compare", "compare two annotation files beat by beat and episode by episode"),
-    "report": ("heartlm.cli.report", "write one self-contained HTML page about a run"),
-    "trace": ("heartlm.cli.trace", "show where the time of each training step went"),
-    "campaign": ("heartlm.cli.campaign", "run many dependent experiments, on SLURM or on this machine"),
-    "image": ("heartlm.cli.image", "build the Apptainer image that clusters run"),
-    "doctor": ("heartlm.cli.doctor", "report what this machine can do and which settings to change first"),
-    "scale": ("heartlm.cli.scale", "how training time changes with ranks and nodes: measure, report, predict"),
-    "plan": ("heartlm.cli.plan", "share GPUs among the experiments of a campaign"),
-    "watch": ("heartlm.cli.watch", "show the progress of a run in the terminal"),
-    "federate": ("heartlm.cli.federate", "train across clients that keep their recordings"),
-    "launch": ("heartlm.cli.launch", "run a command on a cluster, without writing a script"),
-    "demo": ("heartlm.cli.demo", "run the whole pipeline on a simulated database, in a few minutes"),
+COMMANDS: dict[str, str] = {
+    "analyze": "find beats, rhythms and events in recordings, and draw a page; no training needed",
+    "data": "list, simulate, download, verify and draw ECG databases",
+    "tokenize": "turn recordings into a corpus of tokens",
+    "pretrain": "train a foundation model on a corpus",
+    "finetune": "add a head to a pretrained model and train it on labelled tokens",
+    "evaluate": "score a fine-tuned model with baselines and confidence intervals",
+    "monitor": "watch live streams: alarms within seconds, on a page, by MQTT and webhooks",
+    "export": "export a live-stream model as an ONNX or ExecuTorch file",
+    "embed": "write a model's hidden states as vectors of beats or windows",
+    "predict": "annotate one recording",
+    "compare": "compare two annotation files beat by beat and episode by episode",
+    "report": "write one self-contained HTML page about a run",
+    "trace": "show where the time of each training step went",
+    "campaign": "run many dependent experiments, on SLURM or on this machine",
+    "image": "build the Apptainer image that clusters run",
+    "doctor": "report what this machine can do and which settings to change first",
+    "scale": "how training time changes with ranks and nodes: measure, report, predict",
+    "plan": "share GPUs among the experiments of a campaign",
+    "watch": "show the progress of a run in the terminal",
+    "federate": "train across clients that keep their recordings",
+    "launch": "run a command on a cluster, without writing a script",
+    "demo": "run the whole pipeline on a simulated database, in a few minutes",
 }
+"""What each command does, by name; its module in `heartlm.cli` has the same name."""
 
 
 def usage() -> str:
@@ -58,7 +56,7 @@ def usage() -> str:
         "",
         "usage: heartlm COMMAND [options]        heartlm COMMAND --help  explains one command, with examples",
         "",
-        *(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()),
+        *(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()),
         "",
         "Start with:  heartlm demo",
         "Research software, not a medical device.",
@@ -101,7 +99,7 @@ def _run(argv: list[str]) -> int:
         print(f"heartlm: no command {argv[0]!r}; it is one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     with show_progress(), needs("train", "torch"):
-        status: int = importlib.import_module(COMMANDS[argv[0]][0]).run(argv[1:])
+        status: int = importlib.import_module(f"heartlm.cli.{argv[0]}").run(argv[1:])
     return status
 
 

@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     tune_garbage_collector()
     common, of_patients = read_rules(options.rules)
-    models = LiveModels.load(options.beats, options.af, options.waveform)
+    models = LiveModels(options.beats, options.af, options.waveform)
     with contextlib.ExitStack() as stack:
         if options.out is not None:
             in_use = f"out: {options.out}: another monitor writes there: choose another --out"

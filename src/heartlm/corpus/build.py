@@ -27,7 +27,7 @@ from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Damaged
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, publish_folder, recover_folder
-from heartlm.progress import Measure, say, track
+from heartlm.progress import say, track
 from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
 
 WORTH_KEEPING_S = 10.0
@@ -87,10 +87,11 @@ def build_corpus(
             numbers,
             processes or len(os.sched_getaffinity(0)),
         )
-        # parts count equally; the rate counts samples of encoded leads
-        rate = Measure[Part](len(plan), lambda _: 1.0, lambda part: part.num_samples / 1e6, "M samples", numbers.start)
+        parts = track(
+            encoded, len(plan), "tokenize", lambda part: part.num_samples / 1e6, "M samples", journal.num_parts
+        )
         with closing(encoded):
-            for part in track(encoded, len(plan), "tokenize", rate):
+            for part in parts:
                 journal.add(part)
         if not any(row["num_tokens"] for entry in journal.entries() for row in entry["rows"]):
             reasons = commonest(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])

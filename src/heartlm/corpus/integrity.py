@@ -12,9 +12,8 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.rhythms import RHYTHMS
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
-from heartlm.progress import Measure, track
+from heartlm.progress import track
 
 TOKENS_AT_ONCE = 1 << 20
 SHOWN_FROM_BYTES = 1 << 30
@@ -60,14 +59,11 @@ def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str]
                 "labels.bin": [(-1, len(BEAT_CLASSES) - 1), (-1, len(RHYTHMS) - 1)],
                 "sample.bin": [(0, np.iinfo(np.int64).max)],
             }
-            read: Iterator[int] = chain.from_iterable(
-                _checked(folder / name, checksum, limits.get(name, [])) for name, checksum in checksums.items()
-            )
+            names: Iterable[str] = checksums
             if num_bytes >= SHOWN_FROM_BYTES:
-                amount = Measure[int](num_bytes, float, lambda chunk: chunk / 1e6, "MB")
-                read = track(read, 0, f"check {folder.name}, once on this machine", amount)
-            for _ in read:
-                pass
+                names = track(names, len(checksums), f"check the files of {folder.name}, once on this machine")
+            for name in names:
+                _check(folder / name, checksums[name], limits.get(name, []))
             if time.time() > max(each.st_ctime for each in stats.values()) + SETTLED_S:
                 with suppress(HeartlmError):  # disk full: the next process checks again
                     write_json(note, state)
@@ -75,8 +71,8 @@ def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str]
         raise HeartlmError(f"{error.filename or folder} cannot be read ({error.strerror}): tokenize again") from error
 
 
-def _checked(path: Path, checksum: str, limits: list[tuple[int, int]]) -> Iterator[int]:
-    """Read a file in pieces and yield the length of each.
+def _check(path: Path, checksum: str, limits: list[tuple[int, int]]) -> None:
+    """Check the content of a file.
 
     Args:
         path: the file to check.
@@ -95,7 +91,6 @@ def _checked(path: Path, checksum: str, limits: list[tuple[int, int]]) -> Iterat
             for number, (column, (low, high)) in enumerate(zip(columns, limits, strict=False)):
                 if not wrong and (column.max() > high or (kind.kind == "i" and column.min() < low)):
                     wrong = f"{column.min()} to {column.max()} found in column {number}, {low} to {high} expected"
-            yield len(chunk)
     if digest.hexdigest() != checksum:
         raise HeartlmError(
             f"{path}: SHA-256 {digest.hexdigest()[:12]} found, {checksum[:12]} expected by manifest.json: the file was "

@@ -26,7 +26,7 @@ from heartlm.ecg import catalogue
 from heartlm.ecg.readers.foreign import stays_inside
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, sha256_of
-from heartlm.progress import Measure, track
+from heartlm.progress import track
 
 PHYSIONET_FILES_URL = "https://physionet.org/files/"
 CHECKSUMS = "SHA256SUMS.txt"
@@ -168,10 +168,11 @@ def _fetch_all(site: str, folder: Path, checksums: dict[str, str], workers: int)
             for file, digest in checksums.items()
         }
         try:
-            megabytes = Measure[Future[_Fetched]](
-                len(running), lambda _: 1.0, lambda future: (future.result().num_bytes or 0) / 1e6, "MB"
-            )
-            for future in track(as_completed(running), len(running), "download", megabytes):
+
+            def megabytes(future: Future[_Fetched]) -> float:
+                return (future.result().num_bytes or 0) / 1e6
+
+            for future in track(as_completed(running), len(running), "download", megabytes, "MB"):
                 outcomes[running[future]] = future.result()
         except BaseException:
             stop.set()

@@ -76,7 +76,7 @@ def window_entropy(rr_s: Floats) -> Floats:
     row_of_key, share = keys >> WORD_LENGTH * _SYMBOL_BITS, counts / num_words
     num_different = np.bincount(row_of_key, minlength=num_windows)
     information = np.bincount(row_of_key, -share * np.log2(share), num_windows)
-    return num_different * information / (num_words * math.log2(num_words))
+    return np.asarray(num_different * information / (num_words * math.log2(num_words)))
 
 
 def entropy(rr_s: Floats, window: int = WINDOW) -> Floats:

@@ -8,7 +8,6 @@ size, padded with zeros, because its matrix products may round differently for a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.finetuned import FineTuned, load_of_tasks
+from heartlm.evaluation.finetuned import load_of_tasks
 from heartlm.kernels.live import BeatsKernel, WindowsKernel
 from heartlm.models.fused import rotate, swiglu
 from heartlm.models.heart import HeartModel
@@ -152,63 +151,43 @@ def windows_kernel(network: WaveformNetwork, variant: str | None = None) -> Wind
     )
 
 
-@dataclass(frozen=True)
 class LiveModels:
     """The models of beats, AF and waveform for live streams.
 
-    Attributes:
-        beats: causal model of beats.
+    Args:
+        beats: causal model of beats, as the name of a shipped model or a run folder.
         af: model of atrial fibrillation.
         waveform: model of the task waveform.
+
+    Attributes:
         trunk: `beats` for one beat of each stream at a time.
         beat_tokenizer: tokenizer of `beats`.
         rhythm_tokenizer: tokenizer of `af`.
         beats_kernel: `trunk` in C.
         windows_kernel: `waveform` in C.
         live_tokenizer: `beat_tokenizer` for one beat of each stream at a time.
+
+    Raises:
+        HeartlmError: a model cannot be read, has another task, or needs later beats.
     """
 
-    beats: FineTuned
-    af: FineTuned
-    waveform: FineTuned
-    trunk: LiveTrunk
-    beat_tokenizer: BeatTokenizer
-    rhythm_tokenizer: RhythmTokenizer
-    beats_kernel: BeatsKernel
-    windows_kernel: WindowsKernel
-    live_tokenizer: LiveTokenizer
-
-    @classmethod
-    def load(
-        cls, beats: Path = Path("beats-causal"), af: Path = Path("af"), waveform: Path = Path("waveform")
-    ) -> LiveModels:
-        """Load three models, each given by the name of a shipped model or by a run folder.
-
-        Raises:
-            HeartlmError: a model cannot be read, has another task, or needs later beats.
-        """
-        beats_run, af_run, waveform_run = load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform})
-        tokenizer, rhythm_tokenizer = beats_run.tokenizer(), af_run.tokenizer()
-        if not isinstance(tokenizer, BeatTokenizer) or not tokenizer.causal or not beats_run.info.config.causal:
+    def __init__(
+        self, beats: Path = Path("beats-causal"), af: Path = Path("af"), waveform: Path = Path("waveform")
+    ) -> None:
+        self.beats, self.af, self.waveform = load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform})
+        tokenizer, rhythm_tokenizer = self.beats.tokenizer(), self.af.tokenizer()
+        if not isinstance(tokenizer, BeatTokenizer) or not tokenizer.causal or not self.beats.info.config.causal:
             raise HeartlmError(
-                f"{beats_run.folder.path}: the model needs later beats, which a live stream does not have: "
+                f"{self.beats.folder.path}: the model needs later beats, which a live stream does not have: "
                 "train a causal model"
             )
         if not isinstance(rhythm_tokenizer, RhythmTokenizer) or rhythm_tokenizer.waveforms:
-            raise HeartlmError(f"{af_run.folder.path}: rhythm tokens without waveforms expected")
-        trunk, network = LiveTrunk(beats_run.model).eval(), waveform_run.model
+            raise HeartlmError(f"{self.af.folder.path}: rhythm tokens without waveforms expected")
+        network = self.waveform.model
         assert isinstance(network, WaveformNetwork), "the network of the task waveform"
-        return cls(
-            beats_run,
-            af_run,
-            waveform_run,
-            trunk,
-            tokenizer,
-            rhythm_tokenizer,
-            trunk.kernel(),
-            windows_kernel(network),
-            LiveTokenizer(tokenizer),
-        )
+        self.beat_tokenizer, self.rhythm_tokenizer = tokenizer, rhythm_tokenizer
+        self.trunk, self.live_tokenizer = LiveTrunk(self.beats.model).eval(), LiveTokenizer(tokenizer)
+        self.beats_kernel, self.windows_kernel = self.trunk.kernel(), windows_kernel(network)
 
     def judge_beats(self, codes: Codes, positions: NDArray[np.int64], caches: NDArray[np.int64]) -> Floats:
         """Return the class probabilities of one beat of each stream.
