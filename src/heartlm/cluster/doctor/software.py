@@ -71,7 +71,7 @@ def check_kernels(context: Context) -> Section:
 
 
 def check_allocation(context: Context) -> Section:
-    """Report which variables of SLURM and torchrun are set."""
+    """Report the allocation of SLURM."""
     return allocation(os.environ, int(context.fact("processors", "usable_cores", 1)))
 
 
@@ -79,17 +79,14 @@ def allocation(environment: Mapping[str, str], usable_cores: int) -> Section:
     """Report the variables in `environment` and the number of usable cores of this process."""
     told = ("SLURM_JOB_", "SLURM_CPUS_", "SLURM_GPUS_", "SLURM_NTASKS", "SLURM_MEM_", "SLURM_PROCID")  # excludes tokens
     slurm = {name: environment[name] for name in sorted(environment) if name.startswith(told)}
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    ranks = {name: environment[name] for name in names if name in environment}
-    facts: dict[str, Any] = {"slurm": slurm, "ranks": ranks}
-    lines = [", ".join(f"{name}={value}" for name, value in ranks.items())] if ranks else []
+    facts: dict[str, Any] = {"slurm": slurm}
     if "SLURM_JOB_ID" not in slurm:
-        return Section([*lines, "not in a SLURM allocation"], facts)
+        return Section(["not in a SLURM allocation"], facts)
     given, per_task = slurm.get("SLURM_CPUS_ON_NODE", ""), slurm.get("SLURM_CPUS_PER_TASK")
-    lines.append(
+    lines = [
         f"SLURM job {slurm['SLURM_JOB_ID']} on {slurm.get('SLURM_JOB_NODELIST', 'this node')}: "
         f"{given or '?'} CPUs here, {per_task or 'no given number'} for each task"
-    )
+    ]
     if not given.isdigit() or per_task is not None or int(given) <= usable_cores:
         return Section(lines, facts)
     lines.append(f"a task runs on {usable_cores} core(s), the job has {given} on this node")

@@ -81,9 +81,6 @@ def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]
         command = f"torchrun --standalone --nproc-per-node {ranks} -m heartlm pretrain …"
         what = f"train with {ranks} ranks, each on {where} of its own"
         yield Trial(what, command, "cores", num_ranks=ranks)
-        if num_gpus and not context.quick:
-            words = ("--bucket-cap-mb", "auto")
-            yield Trial(f"{what}, and buckets as is fastest", f"{command} {' '.join(words)}", "cores", words, ranks)
     if context.quick:
         return
     if not num_gpus:
