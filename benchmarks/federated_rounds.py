@@ -45,7 +45,7 @@ from heartlm.federated.partition import partition
 from heartlm.federated.strategy import OuterSGD
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyPatients
-from heartlm.training.full_speed import at_full_speed
+from heartlm.training.learner import at_full_speed
 
 COLUMNS = (
     "model",

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.federated.strategy import OuterSGD
 from heartlm.models.tiny_ecg import TinyECG
-from heartlm.training.schedule import learning_rate
+from heartlm.training.learner import learning_rate
 from tests.federated import SIZES, STUDY, beats, final_vector, learning_of, mpiexec, rounds_of, write_final_vector
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from heartlm.training.bad_steps import MAX_SKIPPED_IN_A_ROW, BadSteps, Verdict
+from heartlm.training.bad_steps import MAX_SKIPPED_IN_A_ROW, BadSteps
 
-TAKE = Verdict("take")
+TAKE = ("take", "")
 
 
 def after_good_steps(policy: str = "skip", spike_factor: float = 4.0, window: int = 5) -> BadSteps:
@@ -26,9 +26,9 @@ def after_good_steps(policy: str = "skip", spike_factor: float = 4.0, window: in
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_what_is_not_finite_is_bad_from_the_first_step(policy: str, loss: float) -> None:
     norm = math.nan if loss == 2.0 else 1.0
-    verdict = BadSteps(policy).judge(1, loss, norm)
-    assert verdict.action == policy
-    assert verdict.reason == f"step 1: loss {loss:g}, gradient norm {norm:g}: not finite"
+    action, reason = BadSteps(policy).judge(1, loss, norm)
+    assert action == policy
+    assert reason == f"step 1: loss {loss:g}, gradient norm {norm:g}: not finite"
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def test_what_is_not_finite_is_bad_from_the_first_step(policy: str, loss: float)
     ],
 )
 def test_a_spike_is_bad(loss: float, norm: float, found: str) -> None:
-    verdict = after_good_steps().judge(6, loss, norm)
-    assert verdict.action == "skip"
-    assert verdict.reason.endswith(found)
-    assert "\n" not in verdict.reason
+    action, reason = after_good_steps().judge(6, loss, norm)
+    assert action == "skip"
+    assert reason.endswith(found)
+    assert "\n" not in reason
 
 
 def test_nothing_is_a_spike_below_the_factor_or_before_the_window_is_full_or_unasked() -> None:
@@ -56,19 +56,19 @@ def test_nothing_is_a_spike_below_the_factor_or_before_the_window_is_full_or_una
 def test_bad_steps_do_not_move_the_median() -> None:
     bad_steps = after_good_steps()
     for step in range(6, 6 + MAX_SKIPPED_IN_A_ROW):
-        assert bad_steps.judge(step, 9.0, 1.0).action == "skip"
+        assert bad_steps.judge(step, 9.0, 1.0)[0] == "skip"
 
 
 def test_too_many_skipped_in_a_row_stop_the_run_and_a_good_one_between_does_not() -> None:
     bad_steps = after_good_steps()
-    actions = [bad_steps.judge(step, math.nan, 1.0).action for step in range(MAX_SKIPPED_IN_A_ROW)]
+    actions = [bad_steps.judge(step, math.nan, 1.0)[0] for step in range(MAX_SKIPPED_IN_A_ROW)]
     assert actions == ["skip"] * MAX_SKIPPED_IN_A_ROW
     assert bad_steps.judge(50, 2.0, 1.0) == TAKE
-    actions = [bad_steps.judge(step, math.nan, 1.0).action for step in range(MAX_SKIPPED_IN_A_ROW)]
+    actions = [bad_steps.judge(step, math.nan, 1.0)[0] for step in range(MAX_SKIPPED_IN_A_ROW)]
     assert actions == ["skip"] * MAX_SKIPPED_IN_A_ROW
     last = bad_steps.judge(99, math.nan, 1.0)
-    assert last.action == "stop"
-    assert last.reason.endswith(f"not finite; {MAX_SKIPPED_IN_A_ROW} steps before it were skipped")
+    assert last[0] == "stop"
+    assert last[1].endswith(f"not finite; {MAX_SKIPPED_IN_A_ROW} steps before it were skipped")
 
 
 @given(
@@ -94,7 +94,7 @@ def test_the_median_is_of_the_good_steps_of_the_window(losses: list[float]) -> N
     bad_steps, good = BadSteps("skip", 3.0, 4), list[float]()
     for step, loss in enumerate(losses):
         is_spike = len(good) >= 4 and loss > 3.0 * statistics.median(good[-4:])
-        action = bad_steps.judge(step, loss, 1.0).action
+        action = bad_steps.judge(step, loss, 1.0)[0]
         if action == "stop":
             return
         assert action == ("skip" if is_spike else "take")

@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as dcp
 from torch.optim import AdamW
 
 from heartlm.errors import HeartlmError
-from heartlm.training.checkpoint import Checkpoints, Progress
+from heartlm.training.checkpoint import Checkpoints
 from tests.checkpointed import progress, restored_step, save, trained
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.synthetic_corpus import small_model
@@ -52,22 +52,6 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
     assert restored_step(tmp_path) == 3
     (tmp_path / "step-000000003" / "files.json").unlink()
     assert restored_step(tmp_path) == 2
-
-
-def test_the_same_state_is_not_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writes, write = [], dcp.save
-    monkeypatch.setattr(dcp, "save", lambda *args, **how: (writes.append(1), write(*args, **how)))
-    checkpoints = Checkpoints(tmp_path)
-    for best_loss in (None, None, 0.5):
-        checkpoints.save(*trained(2), Progress(2, best_loss))
-    checkpoints.wait()
-    assert len(writes) == 2
-    restored = trained(1)
-    found = checkpoints.restore(*restored)
-    assert found.best_loss == 0.5
-    checkpoints.save(*restored, found)
-    checkpoints.wait()
-    assert len(writes) == 2
 
 
 def test_what_a_kill_left_behind_is_not_a_checkpoint(tmp_path: Path) -> None:

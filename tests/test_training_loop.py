@@ -23,9 +23,9 @@ from heartlm.training.batches import Batch, CausalBatches, LabelBatches, MakeBat
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import TrainingConfig
 from heartlm.training.job import Job
+from heartlm.training.learner import learning_rate
 from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss, LabelLoss, class_weights
-from heartlm.training.schedule import learning_rate
 from tests.synthetic_corpus import SIZES, every_window, job, small_model, synthetic_corpus
 
 MASK = np.array(SIZES)

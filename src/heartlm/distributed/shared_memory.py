@@ -62,7 +62,7 @@ class SharedSum:
     """
 
     def __init__(self, file: Path, rank: int, num_ranks: int, timeout_s: float, slot_bytes: int = SLOT_BYTES) -> None:
-        self._kernel = kernel("shared_sum", by_address=True)
+        self._kernel: Callable[..., int] = kernel("shared_sum", by_address=True)
         self.rank, self.num_ranks, self.timeout_s, self._slot_bytes = rank, num_ranks, timeout_s, slot_bytes
         num_bytes = num_ranks * CACHE_LINE_BYTES + 2 * num_ranks * slot_bytes
         self._file = file.open("r+b", buffering=0)

@@ -27,7 +27,7 @@ from heartlm.federated.privacy import secret_generator
 from heartlm.federated.secure_sum import MaskingClient
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyPatients
-from heartlm.training.full_speed import at_full_speed
+from heartlm.training.learner import at_full_speed
 from heartlm.typed import typed
 
 app = ClientApp()

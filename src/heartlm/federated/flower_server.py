@@ -39,7 +39,7 @@ from heartlm.federated.secure_sum import RoundAbandoned
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.files import write_json
-from heartlm.training.full_speed import at_full_speed
+from heartlm.training.learner import at_full_speed
 from heartlm.typed import typed
 
 app = ServerApp()

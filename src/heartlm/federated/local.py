@@ -14,7 +14,7 @@ from heartlm.federated.language import CorpusPatients, LanguageLearning
 from heartlm.federated.partition import Member
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyLearning, TinyPatients
-from heartlm.training.schedule import learning_rate
+from heartlm.training.learner import learning_rate
 
 Learning = TinyLearning | LanguageLearning
 """A model, its optimiser and the samples of the clients of a rank."""

@@ -33,10 +33,6 @@ def flops_per_token(config: ModelConfig, window: int, num_classes: int = 0, head
         head_share: fraction of tokens to which the facet heads are applied: 1 for the causal objective, the fraction
             of hidden tokens for the masked one, 0 in fine-tuning.
     """
-    if config.network == "waveform":
-        from heartlm.models.waveform import flops_per_window
-
-        return 3 * flops_per_window(config, window, num_classes) / window
     assert config.width and config.feed_forward, "resolve the config first"
     to_attention = 3 * config.width**2
     after_attention = config.width * (config.width + 3 * config.feed_forward)

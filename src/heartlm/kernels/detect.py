@@ -91,13 +91,13 @@ class DetectorPlan(ctypes.Structure):
         """Samples from a beat's mark to the decision, at most; search-back and warm-up left out."""
         ahead = self.window if self.looks_ahead else 0
         filters = max(self.even_taps, self.odd_taps) + self.smooth_taps
-        return (ahead + self.refractory + filters + self.reach + 2) * self.factor
+        return int((ahead + self.refractory + filters + self.reach + 2) * self.factor)
 
     @property
     def longest_delay(self) -> int:
         """The same of any beat."""
         search = int(self.search_gap * self.rr_high) + 1
-        return self.delay + max(search, self.warm_up) * self.factor
+        return self.delay + int(max(search, self.warm_up) * self.factor)
 
 
 @dataclass(frozen=True)

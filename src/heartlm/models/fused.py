@@ -49,7 +49,7 @@ def attention(qkv: Tensor, angles: Tensor, causal: bool, key: Tensor | None = No
         share: dropout probability of the attention probabilities.
     """
     if attends(qkv, qkv.shape[-1]):
-        y: Tensor = _Attention.apply(qkv, angles, causal, key, share)  # type: ignore[no-untyped-call]
+        y: Tensor = _Attention.apply(qkv, None, None, angles, causal, key, share)  # type: ignore[no-untyped-call]
         return y
     assert key is None, "the kernel alone drops probabilities"
     return F.scaled_dot_product_attention(*rotated(qkv, angles), is_causal=causal).transpose(1, 2)
@@ -65,7 +65,7 @@ def attention_of(query: Tensor, wanted: Tensor, kv: Tensor, angles: Tensor, caus
         angles: see `attention`.
         causal: see `attention`.
     """
-    y: Tensor = _AttentionOf.apply(query, wanted, kv, angles, causal)  # type: ignore[no-untyped-call]
+    y: Tensor = _Attention.apply(query, kv, wanted, angles, causal, None, 0.0)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -139,68 +139,64 @@ class _SwiGLU(torch.autograd.Function):
 
 
 class _Attention(torch.autograd.Function):
+    """Attention of all tokens of `query`, which is qkv `[B, T, 3, H, W]`; or of tokens `wanted`, with `kv` apart."""
+
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, angles: Tensor, causal: bool, key: Tensor | None, share: float) -> Tensor:
-        qkv, angles = qkv.contiguous(), angles.contiguous()
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        kv: Tensor | None,
+        wanted: Tensor | None,
+        angles: Tensor,
+        causal: bool,
+        key: Tensor | None,
+        share: float,
+    ) -> Tensor:
+        query, angles = query.contiguous(), angles.contiguous()
         key = None if key is None else key.contiguous()
-        batch, tokens, _, heads, width = qkv.shape
-        out, lse = qkv.new_empty(batch, tokens, heads, width), qkv.new_empty(heads, batch * tokens)
-        given = _given(qkv[:, :, 0], qkv[:, :, 1:], None, None, angles, causal, key, share)
+        first = place = None
+        if kv is not None and wanted is not None:
+            kv = kv.contiguous()
+            batch, tokens = kv.shape[:2]
+            first = torch.searchsorted(wanted, torch.arange(0, (batch + 1) * tokens, tokens))
+            place = wanted % tokens
+        given = _given(query, kv, first, place, angles, causal, key, share)
+        out = query.new_empty(given[0].shape)
+        lse = query.new_empty(given[0].shape[-2], given[0].shape[:-2].numel())
         _call("attention_forward", *given, out, lse)
-        ctx.save_for_backward(qkv, angles, out, lse, key)
+        ctx.save_for_backward(query, kv, first, place, angles, out, lse, key)
         ctx.causal, ctx.share = causal, share
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None, None]:
-        qkv, angles, out, lse, key = ctx.saved_tensors
-        dqkv, dy = torch.empty_like(qkv), dy.contiguous()
-        given = _given(qkv[:, :, 0], qkv[:, :, 1:], None, None, angles, ctx.causal, key, ctx.share)
-        _call("attention_backward", *given, out, lse, dy, *dqkv.unbind(2))
-        return dqkv, None, None, None, None
-
-
-class _AttentionOf(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, wanted: Tensor, kv: Tensor, angles: Tensor, causal: bool) -> Tensor:
-        query, kv, angles = query.contiguous(), kv.contiguous(), angles.contiguous()
-        batch, tokens, _, heads, _ = kv.shape
-        first = torch.searchsorted(wanted, torch.arange(0, (batch + 1) * tokens, tokens))
-        place = wanted % tokens
-        out, lse = torch.empty_like(query), query.new_empty(heads, len(query))
-        _call("attention_forward", *_given(query, kv, first, place, angles, causal), out, lse)
-        ctx.save_for_backward(query, kv, first, place, angles, out, lse)
-        ctx.causal = causal
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, Tensor, None, None]:
-        query, kv, first, place, angles, out, lse = ctx.saved_tensors
-        dquery, dkv = torch.empty_like(query), torch.empty_like(kv)
-        given = _given(query, kv, first, place, angles, ctx.causal)
-        _call("attention_backward", *given, out, lse, dy.contiguous(), dquery, *dkv.unbind(2))
-        return dquery, None, dkv, None, None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        query, kv, first, place, angles, out, lse, key = ctx.saved_tensors
+        dquery, dkv = torch.empty_like(query), None if kv is None else torch.empty_like(kv)
+        gradients = dquery.unbind(2) if dkv is None else (dquery, *dkv.unbind(2))
+        given = _given(query, kv, first, place, angles, ctx.causal, key, ctx.share)
+        _call("attention_backward", *given, out, lse, dy.contiguous(), *gradients)
+        return dquery, dkv, None, None, None, None, None
 
 
 def _given(
     query: Tensor,
-    kv: Tensor,
+    kv: Tensor | None,
     first: Tensor | None,
     place: Tensor | None,
     angles: Tensor,
     causal: bool,
-    key: Tensor | None = None,
-    share: float = 0.0,
+    key: Tensor | None,
+    share: float,
 ) -> tuple[Any, ...]:
     """Return the input arguments of the attention kernels; the last is scratch memory."""
+    if kv is None:
+        query, kv = query[:, :, 0], query[:, :, 1:]
     assert query.dtype == kv.dtype == angles.dtype == torch.float32, "the kernels read float32"
     batch, tokens, _, heads, width = kv.shape
     keys, values = kv.unbind(2)
-    size = kernel("attention_scratch")
     threads = torch.get_num_threads()
-    scratch = kv.new_empty(threads * size(tokens, width))
+    scratch = kv.new_empty(threads * kernel("attention_scratch")(tokens, width))
     places = query, query.stride(-3), keys, values, kv.stride(1), angles[0], angles[1], first, place
     sizes = query.shape[:-2].numel(), batch, tokens, heads, width
     return *places, *sizes, causal, key, share, threads, scratch

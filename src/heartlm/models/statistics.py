@@ -8,41 +8,15 @@ Shapes: B windows, T intervals per window.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-SCALES: dict[str, tuple[float, float]] = {
-    "log_mean": (-0.3, 0.3),
-    "log_length": (4.2, 1.1),
-    "log_cv": (-2.1, 1.0),
-    "log_rmssd": (-1.7, 1.3),
-    "log_mad": (-3.4, 1.4),
-    "log_cv_filtered": (-2.5, 1.0),
-    "log_rmssd_filtered": (-2.6, 1.2),
-    "log_mad_filtered": (-3.8, 1.1),
-    "log_cv_median": (-2.6, 1.0),
-    "log_rmssd_median": (-2.9, 1.3),
-    "log_mad_median": (-4.6, 1.5),
-    "entropy": (0.35, 0.4),
-    "entropy_filtered": (0.25, 0.35),
-    "entropy_median": (0.2, 0.3),
-    "cosen": (-1.6, 0.9),
-    "steps_above_50_ms": (0.4, 0.35),
-    "turns": (0.55, 0.15),
-    "correlation_1": (0.1, 0.4),
-    "correlation_2": (0.15, 0.35),
-    "correlation_3": (0.15, 0.35),
-    "log_cv_pairs": (-2.4, 1.1),
-    "log_cv_triples": (-2.6, 1.1),
-    "low": (0.8, 0.15),
-    "high": (1.25, 0.25),
-    "usual": (0.55, 0.3),
-    "dispersion": (0.45, 0.35),
-    "bigeminy": (-10.3, 2.4),
-    "early_then_late": (0.12, 0.1),
-    "late_then_early": (0.12, 0.1),
-}
+from heartlm.files import read_json
+
+SCALES = read_json(Path(__file__).with_suffix(".json"), dict[str, tuple[float, float]])
 """Names of the measures, with the centre and spread that scale them: about the median and spread over windows of 16 to
 512 beats of afdb, ltafdb, nsrdb and VitalDB. `filtered`: after the ectopic filter; `median`: after a running median of
 three. Sums of two and three intervals are constant in bigeminy and trigeminy."""

@@ -4,7 +4,7 @@
                           ├─► spectrum to 25 Hz ─► convolutions ───────────────────────────────────────────────┼─► head
                           └─► RMS and crest in mV (asystole is a voltage) ──────────────────────────────────────┘
 
-It is small enough for a server that classifies each second of thousands of streams: see `flops_per_window`. A window
+It is small enough for a server that classifies each second of thousands of streams. A window
 ends at the present, so the network is causal. Batch normalisation gives better scores than normalisation per window or
 none (LOG.md). It needs whole batches in training, so one process trains this network.
 """
@@ -104,18 +104,3 @@ def channels_of(config: ModelConfig) -> tuple[int, ...]:
     """Return the number of channels of each convolution."""
     assert config.width, "resolve the config first"
     return tuple(8 * max(1, round(config.width * share / 8)) for share in (1 / 3, 1 / 2, 2 / 3, 1))
-
-
-def flops_per_window(config: ModelConfig, window: int, num_classes: int) -> int:
-    """Return the floating-point operations of one window: two per multiply-add, and the FFT.
-
-    Normalisation, which can be folded into the convolutions, and activations (about 10,000 operations) are not counted.
-    """
-    channels, length, products = (2, *channels_of(config)), window, 0
-    for inner, outer, kernel, stride in zip(channels[:-1], channels[1:], KERNELS, STRIDES, strict=True):
-        length = -(-length // stride)
-        products += length * inner * outer * kernel
-    products += SPECTRUM_CHANNELS * (NUM_BANDS // 2 * SPECTRUM_KERNELS[0])
-    products += SPECTRUM_CHANNELS**2 * (NUM_BANDS // 4 * SPECTRUM_KERNELS[1])
-    products += NUM_HIDDEN * (SPECTRUM_CHANNELS * NUM_BANDS // 4 + 2 * channels[-1] + NUM_HIDDEN + 2 + num_classes)
-    return 2 * products + round(2.5 * window * (window - 1).bit_length())

@@ -14,17 +14,8 @@ from typing import Any, Literal
 MAX_SKIPPED_IN_A_ROW = 10
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The decision on a step.
-
-    Attributes:
-        action: take the optimiser step, skip it, or save the state and stop.
-        reason: description of the problem in one line; empty if the step is taken.
-    """
-
-    action: Literal["take", "skip", "stop"]
-    reason: str = ""
+Action = Literal["take", "skip", "stop"]
+"""Take the optimiser step, skip it, or save the state and stop."""
 
 
 @dataclass
@@ -40,40 +31,41 @@ class BadSteps:
     policy: Literal["stop", "skip"] = "stop"
     spike_factor: float = 0.0
     window: int = 50
-    _losses: list[float] = field(default_factory=list)
-    _norms: list[float] = field(default_factory=list)
-    _skipped: int = 0
+    _state: dict[str, Any] = field(default_factory=dict)
 
-    def judge(self, step: int, loss: float, grad_norm: float) -> Verdict:
-        """Return the verdict on `step`, counted from 1, from its loss and its gradient norm before clipping."""
-        found = self._wrong(loss, grad_norm)
+    def __post_init__(self) -> None:
+        self.load({})
+
+    def judge(self, step: int, loss: float, grad_norm: float) -> tuple[Action, str]:
+        """Judge `step`, counted from 1, by its loss and its gradient norm before clipping.
+
+        Returns:
+            What to do, and the problem in one line; empty if the step is taken.
+        """
+        state, found = self._state, self._wrong(loss, grad_norm)
         if found is None:
-            self._skipped = 0
-            self._losses = [*self._losses, loss][-self.window :]
-            self._norms = [*self._norms, grad_norm][-self.window :]
-            return Verdict("take")
-        self._skipped += 1
+            losses, norms = [*state["losses"], loss], [*state["norms"], grad_norm]
+            self.load({"losses": losses[-self.window :], "norms": norms[-self.window :]})
+            return "take", ""
+        state["skipped_in_a_row"] += 1
         reason = f"step {step}: loss {loss:.6g}, gradient norm {grad_norm:.6g}: {found}"
-        if self.policy == "stop":
-            return Verdict("stop", reason)
-        if self._skipped > MAX_SKIPPED_IN_A_ROW:
-            return Verdict("stop", f"{reason}; {MAX_SKIPPED_IN_A_ROW} steps before it were skipped")
-        return Verdict("skip", reason)
+        if self.policy == "skip" and state["skipped_in_a_row"] > MAX_SKIPPED_IN_A_ROW:
+            return "stop", f"{reason}; {MAX_SKIPPED_IN_A_ROW} steps before it were skipped"
+        return self.policy, reason
 
     def state(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint, as `Progress.bad_steps`."""
-        return {"losses": self._losses, "norms": self._norms, "skipped_in_a_row": self._skipped}
+        return dict(self._state)
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore `state`, as returned by `BadSteps.state`; an empty one resets."""
-        self._losses, self._norms = state.get("losses", []), state.get("norms", [])
-        self._skipped = state.get("skipped_in_a_row", 0)
+        self._state = {"losses": [], "norms": [], "skipped_in_a_row": 0, **state}
 
     def _wrong(self, loss: float, grad_norm: float) -> str | None:
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             return "not finite"
-        if self.spike_factor and len(self._losses) >= self.window:
-            for name, value, values in (("loss", loss, self._losses), ("gradient norm", grad_norm, self._norms)):
-                if value > self.spike_factor * (usual := statistics.median(values)) > 0:
+        if self.spike_factor and len(self._state["losses"]) >= self.window:
+            for name, value, key in (("loss", loss, "losses"), ("gradient norm", grad_norm, "norms")):
+                if value > self.spike_factor * (usual := statistics.median(self._state[key])) > 0:
                     return f"the {name} is {value / usual:.3g} times the median {usual:.6g} of {self.window} steps"
         return None

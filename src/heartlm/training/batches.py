@@ -67,7 +67,8 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
-        return Batch(*(x.to(device) if isinstance(x, Tensor) else x for x in vars(self).values()))
+        codes, target, counts, valid = (x.to(device) for x in (self.codes, self.target, self.counts, self.valid))
+        return Batch(codes, target, counts, valid, self.num_valid, self.num_counting)
 
     def micro_batches(self, num: int) -> list[Batch]:
         """Split this batch into `num` equal parts, in order, as views."""

@@ -72,7 +72,6 @@ class Checkpoints:
         self._writer: Thread | None = None
         self._failure: Exception | None = None
         self._damaged: list[Path] = []
-        self._newest: dict[str, Any] | None = None
         warnings.filterwarnings("ignore", "torch.distributed is disabled", module="torch.distributed.checkpoint")
 
     def complete(self) -> list[Path]:
@@ -82,20 +81,16 @@ class Checkpoints:
     def save(self, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
         """Stage the state and write it in the background, after waiting for the previous checkpoint.
 
-        Does nothing if the progress has not changed since the previous checkpoint.
-
         Raises:
             HeartlmError: the previous checkpoint could not be written.
         """
         self.wait()
-        about = asdict(progress)
-        if about == self._newest:
-            return
-        self._newest = about
         state = tree_map(
             lambda x: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, _state(model, optimizer)
         )
-        self._writer = Thread(target=on_this_device(self._try_to_write), args=(state, about), name="checkpoint")
+        self._writer = Thread(
+            target=on_this_device(self._try_to_write), args=(state, asdict(progress)), name="checkpoint"
+        )
         self._writer.start()
 
     def wait(self) -> None:
@@ -108,7 +103,7 @@ class Checkpoints:
             self._writer.join()
             self._writer = None
         if self._failure is not None:
-            failure, self._failure, self._newest = self._failure, None, None
+            failure, self._failure = self._failure, None
             raise failure
 
     def restore(self, model: nn.Module, optimizer: Optimizer) -> Progress:
@@ -141,7 +136,6 @@ class Checkpoints:
                 f"{path} does not fit this run ({_last_line(error)}); resume it with the settings it was started with"
             ) from error
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        self._newest = asdict(progress)
         return progress
 
     def _damage(self, path: Path) -> str | None:

@@ -93,12 +93,16 @@ class StatePlanner(DefaultLoadPlanner):
 
 
 def _metadata_of(path: Path) -> Metadata:
+    places: list[tuple[torch.Size | None, dict[str, Any]]]
     content, entries, stored = read_json(path), dict[str, Any](), dict[MetadataIndex, _StorageInfo]()
     try:
         for name, entry in content.items():
             if "chunks" in entry:
                 places = [(torch.Size(each["offsets"]), each) for each in entry["chunks"]]
-                chunks = [ChunkStorageMetadata(offsets, torch.Size(each["sizes"])) for offsets, each in places]
+                chunks = [
+                    ChunkStorageMetadata(torch.Size(each["offsets"]), torch.Size(each["sizes"]))
+                    for each in entry["chunks"]
+                ]
                 entries[name] = TensorStorageMetadata(TensorProperties(), torch.Size(entry["size"]), chunks)
             else:
                 places, entries[name] = [(None, entry)], BytesStorageMetadata()

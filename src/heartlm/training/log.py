@@ -109,7 +109,9 @@ def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAl
         uuid = str(torch.cuda.get_device_properties(device).uuid)
     share = (1.0 if config.objective == "causal" else config.mask_share) if isinstance(config, PretrainConfig) else 0.0
     return Meters(
-        flops_per_token=flops_per_token(job.model.config, config.window, job.model.num_classes, share),
+        flops_per_token=None
+        if job.model.config.network == "waveform"
+        else flops_per_token(job.model.config, config.window, job.model.num_classes, share),
         peak_flops=None if peak is None else peak * job.ranks.world_size,
         energy_j=energy_counter(uuid, job.ranks.local_rank),
         sum_over_ranks=lambda value: sums(value)[0],

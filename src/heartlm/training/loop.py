@@ -28,11 +28,9 @@ from heartlm.models.store import save_tensors, whole_tensors
 from heartlm.training.bad_steps import BadSteps
 from heartlm.training.checkpoint import Checkpoints, Progress
 from heartlm.training.feed import Feed, StepBatches
-from heartlm.training.full_speed import at_full_speed
 from heartlm.training.job import Job
-from heartlm.training.learner import Learner
+from heartlm.training.learner import Learner, at_full_speed, learning_rate
 from heartlm.training.log import Log
-from heartlm.training.schedule import learning_rate
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
@@ -184,16 +182,14 @@ class _Loop:
 
     def _judged(self, loss: float, norm: float) -> bool:
         """Return whether the optimiser takes the step; save the state before a step that stops the run."""
-        verdict = self.bad_steps.judge(self.progress.step + 1, loss, norm)
-        if verdict.action == "stop":
+        action, reason = self.bad_steps.judge(self.progress.step + 1, loss, norm)
+        if action == "stop":
             self._checkpoint()
             self.checkpoints.wait()
-            raise HeartlmError(
-                f"{verdict.reason}; the checkpoints before it are good; start again with a lower learning_rate"
-            )
-        if verdict.action == "skip":
-            self.log.say(f"{verdict.reason}: skipped")
-        return verdict.action == "take"
+            raise HeartlmError(f"{reason}; the checkpoints before it are good; start again with a lower learning_rate")
+        if action == "skip":
+            self.log.say(f"{reason}: skipped")
+        return action == "take"
 
     # --- between steps ------------------------------------------------------------------------------------------------
 
