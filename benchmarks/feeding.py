@@ -111,9 +111,9 @@ def cold(folder: Path, num_tokens: int) -> Table:
             while file.read(8 << 20):
                 pass
 
-    def feed(order: str, steps: int) -> None:
+    def feed(steps: int) -> None:
         corpus = made_up(path, num_tokens, 1)
-        drawn = order_of(corpus, 512, BATCH_TOKENS // 512, order)
+        drawn = order_of(corpus, 512, BATCH_TOKENS // 512)
         with Feed(drawn, CausalBatches(corpus), range(steps), prefetch=2) as batches:
             for _ in batches:
                 pass
@@ -121,8 +121,7 @@ def cold(folder: Path, num_tokens: int) -> Table:
     whole = num_tokens // BATCH_TOKENS
     ways: dict[str, tuple[Callable[[], None], int]] = {
         "the file read from its beginning to its end": (plain, whole),
-        "order blocks, one epoch": (lambda: feed("blocks", whole), whole),
-        "order random, a sixteenth of an epoch": (lambda: feed("random", whole // 16), whole // 16),
+        "order random, a sixteenth of an epoch": (lambda: feed(whole // 16), whole // 16),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
     read: dict[str, list[int]] = {name: [] for name in ways}

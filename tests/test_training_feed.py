@@ -76,7 +76,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 @given(
     kind=st.sampled_from(sorted(MAKERS)),
-    order=st.sampled_from(["random", "epochs", "blocks"]),
+    order=st.sampled_from(["random", "epochs"]),
     before=st.tuples(st.integers(1, 4), st.integers(1, 3)),
     after=st.tuples(st.integers(1, 4), st.integers(1, 3)),
     resumed_at=st.integers(0, 4),
@@ -235,11 +235,9 @@ def test_a_corpus_gone_before_the_first_step_is_an_error(tmp_path: Path) -> None
         feed_of(corpus, 0)
 
 
-def test_blocks_are_fed_from_disk_with_a_thread_of_their_own(tmp_path: Path) -> None:
+def test_an_epoch_is_fed_from_disk(tmp_path: Path) -> None:
     corpus = on_disk(tmp_path)
-    feed = feed_of(corpus, None, "blocks")
-    assert feed.prefetch == 2 and feed_of(corpus, None).prefetch == 0
-    seen = np.concatenate([fed.micro_batches[0].codes.numpy() for fed in steps_of(feed)])
+    seen = np.concatenate([fed.micro_batches[0].codes.numpy() for fed in steps_of(feed_of(corpus, None, "epochs"))])
     num_windows = 4000 // 16
     epoch = {window.tobytes() for window in seen[:num_windows]}
     tokens = np.array(corpus.codes).reshape(num_windows, 16, 2)[:, :-1]

@@ -1,4 +1,4 @@
-"""Epochs and blocks: every window once in an epoch, whoever asks, and reads that stay together on disk."""
+"""Epochs: every window once in an epoch, whoever asks."""
 
 from __future__ import annotations
 
@@ -10,39 +10,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from heartlm.corpus.order import BUFFER_BLOCKS, GROUP_BLOCKS, EpochOrder
-from heartlm.corpus.windows import BLOCK_BYTES, EpochSampler, WindowSampler, sampler
+from heartlm.corpus.windows import EpochSampler, WindowSampler, sampler
 from heartlm.errors import HeartlmError
 from tests.test_windows import table
 
 pure = settings(derandomize=True, deadline=None)
-orders = st.builds(
-    EpochOrder,
-    num_windows=st.integers(1, 700),
-    batch_size=st.integers(1, 60),
-    seed=st.integers(0, 2**31 - 1),
-    block=st.integers(1, 40),
-)
 
 
-def first_epochs(order: EpochOrder, num_epochs: int) -> NDArray[np.int64]:
-    """Window numbers of the first epochs, `[num_epochs, N]`, from the batches of their steps."""
-    num_places = num_epochs * order.num_windows
-    steps = range(-(-num_places // order.batch_size))
-    numbers = np.concatenate([order.numbers(step, 0, order.batch_size) for step in steps])
-    return numbers[:num_places].reshape(num_epochs, order.num_windows)
+def first_epochs(drawn: WindowSampler, num_epochs: int) -> NDArray[np.int64]:
+    """First tokens of the windows of the first epochs, `[num_epochs, N]`, from the batches of their steps."""
+    assert isinstance(drawn, EpochSampler)
+    num_places = num_epochs * drawn.num_windows
+    first = np.concatenate([drawn.windows(step).first for step in range(-(-num_places // drawn.batch_size))])
+    return first[:num_places].reshape(num_epochs, drawn.num_windows)
 
 
 @pure
-@given(order=orders)
-def test_every_epoch_has_every_window_once(order: EpochOrder) -> None:
-    for numbers in first_epochs(order, 3):
-        assert np.array_equal(np.sort(numbers), np.arange(order.num_windows))
+@given(num_windows=st.integers(1, 700), batch_size=st.integers(1, 60), seed=st.integers(0, 2**31 - 1))
+def test_every_epoch_has_every_window_once(num_windows: int, batch_size: int, seed: int) -> None:
+    for first in first_epochs(sampler_of([num_windows], "epochs", 1, batch_size, seed), 3):
+        assert np.array_equal(np.sort(first), np.arange(num_windows))
 
 
 @pure
 @given(
-    order=st.sampled_from(["random", "epochs", "blocks"]),
+    order=st.sampled_from(["random", "epochs"]),
     num_tokens=st.lists(st.integers(1, 90), min_size=1, max_size=9),
     seed=st.integers(0, 1000),
     data=st.data(),
@@ -81,15 +73,14 @@ def sampler_of(num_tokens: list[int], order: str, width: int, batch_size: int, s
     num_tokens=st.lists(st.integers(0, 90), min_size=1, max_size=9).filter(any),
     width=st.integers(1, 30),
     batch_size=st.integers(1, 20),
-    block=st.one_of(st.none(), st.integers(1, 5)),
 )
 def test_an_epoch_has_every_token_once_and_no_window_crosses_a_recording(
-    num_tokens: list[int], width: int, batch_size: int, block: int | None
+    num_tokens: list[int], width: int, batch_size: int
 ) -> None:
     records = table(num_tokens)
     rows = records.select("train")
-    drawn = EpochSampler(records.first_token[rows], records.num_tokens[rows], width, batch_size, 3, block)
-    num_windows = drawn.order.num_windows
+    drawn = EpochSampler(records.first_token[rows], records.num_tokens[rows], width, batch_size, 3)
+    num_windows = drawn.num_windows
     seen = [drawn.windows(step) for step in range(-(-num_windows // batch_size))]
     index = np.concatenate([windows.index for windows in seen])[:num_windows]
     valid = np.concatenate([windows.valid for windows in seen])[:num_windows]
@@ -98,60 +89,13 @@ def test_an_epoch_has_every_token_once_and_no_window_crosses_a_recording(
     assert (row == row[:, :1]).all()
 
 
-@pure
-@given(order=orders, data=st.data())
-def test_what_a_part_of_the_batch_reads_is_announced(order: EpochOrder, data: st.DataObject) -> None:
-    first = data.draw(st.integers(0, order.batch_size - 1))
-    num = data.draw(st.integers(1, order.batch_size - first))
-    steps = range(-(-2 * order.num_windows // order.batch_size))
-    last = order.buffer_at(steps.stop)
-    announced = [{number for part in order.reads(buffer, first, num) for number in part} for buffer in range(last + 1)]
-    for step in steps:
-        at = order.buffer_at(step)
-        soon = set().union(*announced[at : order.buffer_at(step + 1) + 1])
-        assert set(order.numbers(step, first, num).tolist()) <= soon
-
-
-def test_ranks_read_a_corpus_once_between_them() -> None:
-    block, num_ranks = 10, 8
-    order = EpochOrder(BUFFER_BLOCKS * block * 3, 64, 0, block)
-    size = order.batch_size // num_ranks
-    for buffer in range(3):
-        reads = [
-            [number for part in order.reads(buffer, rank * size, size) for number in part] for rank in range(num_ranks)
-        ]
-        assert sorted(number for part in reads for number in part) == sorted(set().union(*reads))
-        assert {len(part) for part in reads} == {order.buffer // num_ranks}
-
-
-def test_blocks_are_read_whole_and_one_after_the_other() -> None:
-    order = EpochOrder(4000, 16, 1, 10)
-    assert all(len(part) == 10 for part in order.reads(0, 0, 16)[:-1])
-    numbers = first_epochs(order, 1)[0]
-    touched = [len(np.unique(numbers[at : at + order.buffer] // 10)) for at in range(0, 4000, order.buffer)]
-    assert max(touched) <= 2 * BUFFER_BLOCKS, "a buffer touches its blocks, each cut once at most by the rotation"
-    assert len(np.unique(numbers[:16] // 10)) > GROUP_BLOCKS, "a batch is from many groups"
-
-
-@pytest.mark.parametrize("block", [10, 5000])
-def test_epochs_are_shuffled_and_differ(block: int) -> None:
-    one, two = first_epochs(EpochOrder(5000, 50, 7, block), 2)
-    other = first_epochs(EpochOrder(5000, 50, 8, block), 1)[0]
+def test_epochs_are_shuffled_and_differ() -> None:
+    one, two = first_epochs(sampler_of([5000], "epochs", 1, 50, 7), 2)
+    other = first_epochs(sampler_of([5000], "epochs", 1, 50, 8), 1)[0]
     assert not np.array_equal(one, two) and not np.array_equal(one, other)
     correlation = np.corrcoef([np.arange(5000), one, two, other])
-    assert np.abs(correlation - np.eye(4)).max() < (0.2 if block == 10 else 0.06)
+    assert np.abs(correlation - np.eye(4)).max() < 0.06
     assert (np.diff(one) == 1).mean() < 0.02
-
-
-def test_the_block_follows_from_its_bytes() -> None:
-    tokens = 4 * BLOCK_BYTES
-    drawn = sampler_of([tokens], "blocks", 512, 8, 0, token_bytes=20)
-    assert isinstance(drawn, EpochSampler) and drawn.order.block == BLOCK_BYTES // (512 * 20)
-    parts = drawn.reads(0, 0, 8)
-    assert max(part.stop - part.start for part in parts) * 20 <= BLOCK_BYTES
-    assert sum(part.stop - part.start for part in parts) == drawn.order.buffer * 512
-    whole = sampler_of([tokens], "epochs", 512, 8, 0)
-    assert whole.reads(0, 0, 8) == []
 
 
 def test_databases_are_not_mixed_by_weight_in_epochs() -> None:

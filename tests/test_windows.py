@@ -75,7 +75,7 @@ def test_no_window_leaves_its_recording(num_tokens: list[int], width: int, step:
 
 @pure
 @given(
-    order=st.sampled_from(["random", "epochs", "blocks"]),
+    order=st.sampled_from(["random", "epochs"]),
     num_ranks=st.integers(1, 8),
     per_rank=st.integers(1, 12),
     step=st.integers(0, 1000),

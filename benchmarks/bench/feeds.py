@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,9 +54,8 @@ def into_memory(corpus: Corpus) -> Corpus:
 
 def order_of(corpus: Corpus, width: int, batch_size: int, order: str = "random") -> WindowSampler:
     """The order in which training draws from the corpus."""
-    rows, token_bytes = corpus.records.select("train"), 2 * corpus.codes.shape[1]
-    how: dict[str, Any] = {"batch_size": batch_size, "seed": 0, "order": order, "token_bytes": token_bytes}
-    return sampler(corpus.records, rows, width=width, **how)
+    rows = corpus.records.select("train")
+    return sampler(corpus.records, rows, width=width, batch_size=batch_size, seed=0, order=order)
 
 
 def gathered(corpus: Corpus, width: int, batch_size: int) -> Batches:

@@ -29,8 +29,7 @@ class WatchedFile:
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.path = array.filename if isinstance(array, np.memmap) else None
-        self.token_bytes = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-        self.num_bytes = len(array) * self.token_bytes
+        self.num_bytes = array.nbytes
         self.deleted = False
         self._file: int | None = None
         if self.path is not None:
@@ -65,12 +64,6 @@ class WatchedFile:
                 f"heartlm: {self.path} was deleted; this run continues with the file it holds open, but cannot be "
                 "resumed without it"
             )
-
-    def read_ahead(self, tokens: slice) -> None:
-        """Ask the operating system to read `tokens` into memory at once; return without waiting."""
-        if self._file is not None:
-            begin, end = tokens.start * self.token_bytes, tokens.stop * self.token_bytes
-            os.posix_fadvise(self._file, begin, end - begin, os.POSIX_FADV_WILLNEED)
 
     def _lost(self, found: str | None) -> HeartlmError:
         return HeartlmError(

@@ -21,13 +21,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.order import EpochOrder
 from heartlm.corpus.schema import RecordTable
 from heartlm.errors import HeartlmError
-from heartlm.kernels.draws import Rows, Stream, draw_windows
+from heartlm.kernels.draws import Rows, Stream, draw_windows, draws
+from heartlm.kernels.permute import mix, permute
 
-BLOCK_BYTES = 8 << 20
-"""Size in bytes of a block in the order `blocks`: large enough for any disk to read at its full rate."""
+ORDER_STREAM = 4
+"""Stream of random numbers of the order of epochs; other streams are those of masks, hidden codes and dropout."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,6 @@ class WindowSampler(ABC):
     def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first token and the number of valid tokens of each window."""
 
-    def buffer_at(self, step: int) -> int:
-        """Return the number of the buffer in which `step` starts; see `reads`."""
-        return 0
-
-    def reads(self, buffer: int, first_window: int, num_windows: int) -> list[slice]:
-        """Return the tokens that a part of every global batch reads from `buffer`; empty if read-ahead is useless."""
-        return []
-
 
 @dataclass(frozen=True)
 class RandomSampler(WindowSampler):
@@ -124,42 +116,41 @@ class RandomSampler(WindowSampler):
 class EpochSampler(WindowSampler):
     """Divide every row into consecutive windows, the last one shorter, and return each window once per epoch.
 
-    Attributes:
-        block: number of windows in a block, which is read from disk at once; None shuffles all windows together.
-    """
+    The order is a pure function of the seed and the epoch, without stored state. A step may span two epochs: no window
+    is omitted or repeated.
 
-    block: int | None = None
+        place in the epoch ─► columns ─► permuted ─► rotated ─► window number, row by row
+    """
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
         """Cumulative number of windows up to and including each row, `[R]`."""
         return np.cumsum(-(-self.num_tokens // self.width))
 
-    @cached_property
-    def order(self) -> EpochOrder:
-        """Order of the windows, which are numbered row by row."""
-        num_windows = int(self._ends[-1])
-        return EpochOrder(num_windows, self.batch_size, self.seed, min(self.block or num_windows, num_windows))
+    @property
+    def num_windows(self) -> int:
+        """Number of windows in an epoch."""
+        return int(self._ends[-1])
 
     def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return self._placed(self.order.numbers(step, first_window, num_windows))
-
-    def _placed(self, number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        number = self._numbers(step, first_window, num_windows)
         row = np.searchsorted(self._ends, number, side="right")
         start = (number - np.where(row > 0, self._ends[row - 1], 0)) * self.width
         return self.first[row] + start, np.minimum(self.num_tokens[row] - start, self.width)
 
-    def buffer_at(self, step: int) -> int:
-        """Return the number of the buffer in which `step` starts; see `reads`."""
-        return self.order.buffer_at(step)
-
-    def reads(self, buffer: int, first_window: int, num_windows: int) -> list[slice]:
-        """Return the tokens that a part of every global batch reads from `buffer`: one slice per block, across rows."""
-        if self.block is None:
-            return []
-        parts = self.order.reads(buffer, first_window, num_windows)
-        first, length = self._placed(np.array([(part[0], part[-1]) for part in parts]))
-        return [slice(int(begin), int(stop)) for begin, stop in zip(first[:, 0], (first + length)[:, 1], strict=True)]
+    def _numbers(self, step: int, first_window: int, num_windows: int) -> NDArray[np.int64]:
+        first = step * self.batch_size + first_window
+        epoch, place = np.divmod(np.arange(first, first + num_windows), self.num_windows)
+        row, column = np.divmod(place, self.batch_size)
+        # places are laid out column by column; the first `longer` columns have one more place
+        height, longer = divmod(self.num_windows, self.batch_size)
+        place = column * height + np.minimum(column, longer) + row
+        for each in np.unique(epoch):
+            inside = epoch == each
+            rotation, _, key = draws(Stream(self.seed, int(each), ORDER_STREAM), 0, 3)
+            shuffled = permute(place[inside], self.num_windows, mix(np.array([key])))
+            place[inside] = (shuffled + int(rotation) % self.num_windows) % self.num_windows
+        return place
 
 
 def sampler(
@@ -171,7 +162,6 @@ def sampler(
     seed: int,
     weights: Mapping[str, float] | None = None,
     order: str = "random",
-    token_bytes: int = 2,
 ) -> WindowSampler:
     """Return a sampler over `rows`.
 
@@ -197,7 +187,7 @@ def sampler(
         return RandomSampler(*parts, _probability(records, rows, weights or {}))
     if weights:
         raise HeartlmError(f"weights: {dict(weights)} found, none expected with order {order!r}: use order 'random'")
-    return EpochSampler(*parts, max(1, BLOCK_BYTES // (width * token_bytes)) if order == "blocks" else None)
+    return EpochSampler(*parts)
 
 
 def _probability(records: RecordTable, rows: NDArray[np.int64], weights: Mapping[str, float]) -> NDArray[np.float64]:

@@ -27,7 +27,7 @@ WAIT_STEPS = 3
 SEEN_STEPS = 5
 
 WHAT_HELPS = {
-    "data": "steps wait for batches: try --prefetch 2, a faster disk, or --order blocks for a corpus beyond memory",
+    "data": "steps wait for batches: try --prefetch 2, or a faster disk for a corpus beyond memory",
     "forward_backward": "the arithmetic of the model: try --compile, more cores or ranks, bf16 on a GPU; if the trace "
     "shows gaps on a GPU, a larger --batch-size",
     "communication": "ranks wait for one another: try another --bucket-cap-mb, a larger --batch-size, or fewer ranks",

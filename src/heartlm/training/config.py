@@ -124,7 +124,7 @@ class TrainingConfig(ComputeConfig, LearningConfig):
         clip: maximum gradient norm.
         seed: seed of initialisation, data order, masks and dropout.
         order: order of the windows; random samples positions with replacement, epochs visits adjacent windows once
-            per epoch, blocks does the same and reads a corpus larger than memory block by block.
+            per epoch.
         weights: relative frequency of each database in the random order, for example {mitdb: 2, cudb: 1}; by default
             its number of tokens.
         log_every: steps between lines of metrics.
@@ -137,7 +137,7 @@ class TrainingConfig(ComputeConfig, LearningConfig):
     steps: int = 1000
     warmup_steps: int | None = None
     clip: float = 1.0
-    order: Literal["random", "epochs", "blocks"] = "random"
+    order: Literal["random", "epochs"] = "random"
     weights: dict[str, float] = field(default_factory=dict)
     log_every: int = 20
     validate_every: int = 200

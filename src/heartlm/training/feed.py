@@ -114,7 +114,7 @@ class Feed:
         layout: part of this rank in every global batch; by default all of it.
         device: device of the batches.
         prefetch: steps to prepare in advance in a thread; 0 prepares several together on request. By default 2 for a
-            GPU or a corpus larger than memory, else 0: on a CPU a thread competes with the training step.
+            GPU, else 0: on a CPU a thread competes with the training step.
 
     Raises:
         HeartlmError: the corpus cannot be read.
@@ -138,9 +138,8 @@ class Feed:
         self._shape = self.layout.num_windows, sampler.width, codes.shape[1]
         self._all_valid = torch.ones(self._shape[:2], dtype=torch.bool, device=self.device)
         self._watched = WatchedFile(codes)
-        self._announced = sampler.buffer_at(steps.start) - 1
-        gpu, from_disk = self.device.type == "cuda", bool(sampler.reads(0, *self._part))
-        self.prefetch = (2 if gpu or from_disk else 0) if prefetch is None else prefetch
+        gpu = self.device.type == "cuda"
+        self.prefetch = (2 if gpu else 0) if prefetch is None else prefetch
         self._free: queue.Queue[Slot | None] = queue.Queue()
         self._ready: queue.Queue[_Prepared | BaseException] = queue.Queue()
         for _ in range(max(1, self.prefetch)):
@@ -223,14 +222,10 @@ class Feed:
         if windows.length.min() < windows.width:
             arrays["valid"] = windows.valid
         tensors = {name: slot.hold(name, array) for name, array in arrays.items() if array is not None}
-        return _Prepared(step, slot, draft, tensors | {"codes": self._gathered(step, windows, slot)})
+        return _Prepared(step, slot, draft, tensors | {"codes": self._gathered(windows, slot)})
 
-    def _gathered(self, step: int, windows: Windows, slot: Slot) -> Tensor:
+    def _gathered(self, windows: Windows, slot: Slot) -> Tensor:
         self._watched.check()
-        while self._announced <= self.sampler.buffer_at(step):
-            self._announced += 1
-            for tokens in self.sampler.reads(self._announced, *self._part):
-                self._watched.read_ahead(tokens)
         where = windows.first, windows.length, windows.width
         codes = self.make_batch.corpus.codes
         if not slot.pinned:

@@ -148,7 +148,6 @@ def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingCo
         seed=config.seed,
         weights=config.weights,
         order=config.order,
-        token_bytes=corpus.codes.itemsize * corpus.codes.shape[1],
     )
 
 
