@@ -39,7 +39,7 @@ from heartlm.distributed.mpi import MPICommunicator
 from heartlm.federated.aggregate import Aggregator, PendingMean, WeightedUpdate
 from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.language import CorpusPatients
-from heartlm.federated.local import LocalClient
+from heartlm.federated.local import LocalClients
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
 from heartlm.federated.strategy import OuterSGD
@@ -76,15 +76,22 @@ class Rank:
         rank = communicator.rank
         learning = patients.learning(members, [rank], 0, 1)
         self.samples = sum(member.num_samples for member in members)
-        self.client = LocalClient(rank, members[rank], learning, study, {})
+        self.number, self.weight = rank, members[rank].num_samples / self.samples
+        self.clients = LocalClients(study, members, learning, {rank: {}})
         self.flat, self.strategy, self.meter = learning.flat, OuterSGD(), CommunicationMeter()
         self.vector = self.flat.on_host()
-        self.mean = Aggregator(study, communicator, len(self.flat), len(members), self.meter)
+        self.mean, self.late_mean = (
+            Aggregator(replace(study, staleness=staleness), communicator, len(self.flat), len(members), self.meter)
+            for staleness in (0, 1)
+        )
         self.round_index = 0
 
     def steps(self) -> Update:
         self.round_index += 1
-        return self.client.train(self.vector, ClientTask(self.round_index, self.study.local_steps))
+        task = ClientTask(self.round_index, self.study.local_steps)
+        update = self.clients.train(self.vector, {self.number: task})[self.number]
+        assert not isinstance(update, str)
+        return update
 
     def clock(self, barrier: bool) -> float:
         if barrier:
@@ -106,26 +113,26 @@ class Rank:
     def exact(self, barrier: bool) -> float:
         update = self.steps()
         begin_s = self.clock(barrier)
-        self._move(self._start(update, at_once=True))
+        self._move(self._start(update, self.mean))
         return time.perf_counter() - begin_s
 
     def exact_late(self, barrier: bool) -> float:
         update = self.steps()
         begin_s = self.clock(barrier)
-        pending = self._start(update, at_once=False)
+        pending = self._start(update, self.late_mean)
         handed_over_s = time.perf_counter() - begin_s
         self.steps()
         begin_s = time.perf_counter()
         self._move(pending)
         return handed_over_s + time.perf_counter() - begin_s
 
-    def _start(self, update: Update, at_once: bool) -> PendingMean:
+    def _start(self, update: Update, mean: Aggregator) -> PendingMean:
         delta = self.flat.vector.detach().cpu().double().sub_(self.vector)  # once more, as a client does it
-        weight, update = self.client.member.num_samples / self.samples, replace(update, delta=delta)
-        return self.mean.start(0, [WeightedUpdate(self.client.number, weight, update)], self.samples, at_once)
+        weighted = WeightedUpdate(self.number, self.weight, replace(update, delta=delta))
+        return mean.start(0, [weighted], self.samples)
 
     def _move(self, pending: PendingMean) -> None:
-        mean = pending.wait().delta
+        mean = pending.wait()
         assert mean is not None
         self.flat.load(self.strategy.step(self.vector, mean))
 

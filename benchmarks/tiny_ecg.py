@@ -75,7 +75,7 @@ def scores_of(model: nn.Module, beats: BeatSet) -> dict[str, Any]:
     with torch.inference_mode():
         parts = [model(x).argmax(dim=1) for x in torch.from_numpy(beats.waveform).split(4096)]
     found = torch.cat(parts).numpy().astype(np.int8)
-    return score_beats(beats.label, found, np.array(beats.patients)[beats.record], resampling=Resampling(1))
+    return score_beats(beats.label, found, beats.patient, resampling=Resampling(1))
 
 
 def run(seed: int, train: BeatSet, num_epochs: int) -> dict[str, Training]:

@@ -20,13 +20,13 @@ from heartlm.errors import HeartlmError
 from heartlm.federated import sweep
 from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.federate import strategy_of
-from heartlm.federated.local import LocalClient
+from heartlm.federated.local import LocalClients
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.rounds import Rounds, Server
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.federated.tiny import NUM_CLASSES, TinyLearning
-from heartlm.federated.waveforms import BeatSet
+from heartlm.federated.tiny import TinyLearning
+from heartlm.federated.waveforms import NUM_CLASSES, BeatSet
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def beats(seed: int, num: int, name: str = "patient") -> BeatSet:
     label = generator.integers(0, NUM_CLASSES, num)
     bump = np.exp(-((np.linspace(-1, 1, 37) / (0.1 + 0.1 * label[:, None])) ** 2))
     waveform = (bump + 0.1 * generator.standard_normal((num, 37))).astype(np.float32)[:, None]
-    return BeatSet(waveform, label.astype(np.int8), np.zeros(num, np.int32), (f"db/{name}",), (name,))
+    return BeatSet(waveform, label.astype(np.int8), np.full(num, name))
 
 
 def members(sizes: tuple[int, ...] = SIZES) -> list[Member]:
@@ -67,7 +67,7 @@ def rounds_of(
     communicator = communicator or Communicator()
     mine = range(communicator.rank, len(sizes), communicator.size)
     learning = learning_of(study, mine, sizes, communicator.rank)
-    clients = {number: LocalClient(number, members(sizes)[number], learning, study, {}) for number in mine}
+    clients = LocalClients(study, members(sizes), learning, {number: {} for number in mine})
     meter = CommunicationMeter()
     mean = Aggregator(study, communicator, len(learning.flat), len(sizes), meter)
     server = Server(learning.flat.on_host(), strategy_of(study))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,11 @@ import torch
 
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
-from heartlm.federated.client import ClientTask, sample_clients
+from heartlm.federated.client import Clients, ClientTask, Update, sample_clients
 from heartlm.federated.federate import federate
-from heartlm.federated.local import LocalClient
 from heartlm.federated.rounds import Rounds
 from heartlm.federated.study_file import FederatedConfig, load_study
-from tests.federated import SIZES, STUDY, final_vector, learning_of, members, mpiexec, rounds_of
+from tests.federated import SIZES, STUDY, final_vector, members, mpiexec, rounds_of
 
 
 def lines_of(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -41,22 +41,10 @@ def test_tasks_follow_from_seed_and_round():
     assert any(task.dies_after is not None for task in every)
 
 
-def test_late_clients_give_part_of_their_steps_or_nothing():
-    slow = replace(STUDY, stragglers=1.0)
-    partial = sample_clients(slow, members(), 0)
-    dropped = sample_clients(replace(slow, late="drop"), members(), 0)
-    assert all(0 < task.num_steps < STUDY.local_steps for task in partial.values())
-    assert all(task.num_steps == 0 for task in dropped.values())
-    begin = rounds_of(STUDY).server.vector
-    assert torch.equal(final_vector(stragglers=1.0, late="drop"), begin)
-    assert not torch.equal(final_vector(stragglers=1.0), begin)
-
-
-def test_a_deadline_ends_local_steps():
-    learning = learning_of(STUDY, range(1))
-    client = LocalClient(0, members()[0], learning, STUDY, {})
-    update = client.train(learning.flat.on_host(), ClientTask(0, 50, deadline_s=0.0))
-    assert update.num_steps <= 1
+def test_slow_clients_give_part_of_their_steps():
+    tasks = sample_clients(replace(STUDY, stragglers=1.0), members(), 0)
+    assert all(0 < task.num_steps < STUDY.local_steps for task in tasks.values())
+    assert not torch.equal(final_vector(stragglers=1.0), final_vector())
 
 
 def test_seeds_decide_and_repeat():
@@ -68,31 +56,35 @@ def test_seeds_decide_and_repeat():
 
 
 class Dying:
-    """A client that dies in one round, after its local steps and before it gives anything."""
+    """Clients of which some die in one round, after their local steps and before they give anything."""
 
-    def __init__(self, inner: LocalClient, dies_in: int) -> None:
-        self.inner, self.dies_in = inner, dies_in
-        self.kept = inner.kept
-        self.taken = list[int]()
+    def __init__(self, inner: Clients, dying: set[int], dies_in: int) -> None:
+        self.inner, self.kept, self.dying, self.dies_in = inner, inner.kept, dying, dies_in
+        self.taken = list[tuple[int, int]]()
 
-    def train(self, vector: torch.Tensor, task: ClientTask) -> Any:
-        if task.round_index == self.dies_in:
-            self.inner.train(vector, replace(task, dies_after=task.num_steps - 1))
-        self.taken.append(task.round_index)
-        return self.inner.train(vector, task)
+    def train(self, vector: torch.Tensor, tasks: Mapping[int, ClientTask]) -> Mapping[int, Update | str]:
+        tasks = {
+            number: replace(task, dies_after=task.num_steps - 1)
+            if task.round_index == self.dies_in and number in self.dying
+            else task
+            for number, task in tasks.items()
+        }
+        found = self.inner.train(vector, tasks)
+        self.taken += [(tasks[n].round_index, n) for n, update in found.items() if isinstance(update, Update)]
+        return found
 
 
 def test_a_client_that_dies_loses_its_round_and_nothing_else():
     rounds = rounds_of(STUDY)
-    dying = Dying(rounds.clients[1], dies_in=1)  # type: ignore[arg-type]
-    rounds.clients = {**rounds.clients, 1: dying}
+    dying = Dying(rounds.clients, {1}, dies_in=1)
+    rounds.clients = dying
     moments, vectors = list[dict[str, torch.Tensor]](), list[torch.Tensor]()
     for index in range(STUDY.rounds):
-        before = {key: value.clone() for key, value in dying.kept.items()}
+        before = {key: value.clone() for key, value in dying.kept[1].items()}
         rounds._round(index, last=False, saves=False)
         vectors.append(rounds.server.vector)
         moments.append(before)
-    assert dying.taken == [0, 2, 3]
+    assert [index for index, number in dying.taken if number == 1] == [0, 2, 3]
     assert moments[1].keys() == moments[2].keys()
     assert all(torch.equal(moments[1][key], moments[2][key]) for key in moments[1])
     assert not all(torch.equal(moments[2][key], moments[3][key]) for key in moments[2])
@@ -103,7 +95,7 @@ def test_a_client_that_dies_loses_its_round_and_nothing_else():
     whole._round(0, last=False, saves=False)
     assert torch.equal(whole.server.vector, vectors[0])
     asked = sample_clients(STUDY, members(), 1)
-    updates = {number: whole.clients[number].train(vectors[0], asked[number]) for number in (0, 2, 3)}
+    updates = whole.clients.train(vectors[0], {number: asked[number] for number in (0, 2, 3)})
     samples = sum(SIZES[number] for number in updates)
     mean = sum(update.delta * (SIZES[number] / samples) for number, update in updates.items())
     torch.testing.assert_close(vectors[1].double(), vectors[0].double() + mean, rtol=1e-6, atol=1e-9)
@@ -112,7 +104,7 @@ def test_a_client_that_dies_loses_its_round_and_nothing_else():
 def test_a_round_in_which_all_die_changes_nothing():
     rounds = rounds_of(STUDY)
     begin = rounds.server.vector.clone()
-    rounds.clients = {number: Dying(client, 0) for number, client in rounds.clients.items()}  # type: ignore[arg-type]
+    rounds.clients = Dying(rounds.clients, set(range(len(SIZES))), dies_in=0)
     rounds._round(0, last=False, saves=False)
     assert torch.equal(rounds.server.vector, begin)
 
@@ -211,7 +203,7 @@ WRONG = {
     "runds: 3": "runds",
     "model: pretrain": "corpus: nothing found",
     "{model: pretrain, databases: [d], corpus: c}": "databases",
-    "overlap: 3": "3",
+    "keep_optimizer: 3": "3",
     "- a": "fields with their values",
 }
 

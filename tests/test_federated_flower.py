@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def studies(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same study with both engines: three clients on two nodes, clients that die, moments, memories, int8."""
+    """The same study with both engines: three clients on two nodes, clients that die, moments, int8."""
     folder = tmp_path_factory.mktemp("flower")
     study = typed(
         FederatedConfig,
@@ -50,7 +50,7 @@ def studies(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> di
             "local_steps": 3,
             "batch_size": 16,
             "failures": 0.3,
-            "compression": "int8",
+            "compression": "int8-by-chance",
             "timeout_s": 300,
             "seed": 2,
         },
@@ -92,23 +92,18 @@ class Nodes:
 
     def __init__(self, num_nodes: int, silent: tuple[str, int] | None = None) -> None:
         self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in range(100, 100 + num_nodes)}
-        self.silent, self.replies = silent, list[Message]()
+        self.silent = silent
 
     def get_node_ids(self) -> list[int]:
         return list(self.contexts)
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        names = []
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        replies = []
         for number, sent in enumerate(messages):
-            names.append(f"{sent.metadata.group_id}-{number}")
-            sent.metadata.__dict__["_message_id"] = names[-1]
+            sent.metadata.__dict__["_message_id"] = f"{sent.metadata.group_id}-{number}"
             if (sent.metadata.message_type, sent.metadata.dst_node_id) != self.silent:
-                self.replies.append(client_app(sent, self.contexts[sent.metadata.dst_node_id]))
-        return names
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        found, self.replies = self.replies, []
-        return found
+                replies.append(client_app(sent, self.contexts[sent.metadata.dst_node_id]))
+        return replies
 
 
 @pytest.fixture

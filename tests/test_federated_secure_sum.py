@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import Aggregator, WeightedUpdate
+from heartlm.federated.aggregate import Aggregator, WeightedUpdate, numbers_of
 from heartlm.federated.client import Update
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.secure_sum import MaskingClient, RoundAbandoned, unmasked_sum
@@ -80,39 +80,14 @@ def test_a_client_notices_that_its_key_was_exchanged():
         a.masked(np.arange(5), {"a": b.public_key, "b": b.public_key}, b"")
 
 
-def shares(num_clients: int, size: int) -> list[WeightedUpdate]:
-    generator = torch.Generator().manual_seed(7)
-    samples = [100 + 37 * client for client in range(num_clients)]
-    return [
-        WeightedUpdate(
-            client,
-            samples[client] / sum(samples),
-            Update(torch.randn(size, generator=generator, dtype=torch.float64) * 1e-2, samples[client], 5, 0.5, 0.1),
-        )
-        for client in range(num_clients)
+def test_masked_updates_are_the_weighted_sum():
+    generator, samples = torch.Generator().manual_seed(7), [100, 137, 174]
+    deltas = [torch.randn(1000, generator=generator, dtype=torch.float64) * 1e-2 for _ in samples]
+    updates = [
+        WeightedUpdate(client, num / sum(samples), Update(delta, num, 5, 0.5, 0.1))
+        for client, (num, delta) in enumerate(zip(samples, deltas, strict=True))
     ]
-
-
-def mean_by(secure_sum: bool, size: int) -> Aggregator:
-    study = FederatedConfig(secure_sum=secure_sum, bucket_mib=0.001)
-    return Aggregator(study, Communicator(), size, 5, CommunicationMeter())
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-def test_the_mean_of_masked_updates_is_the_exact_mean(at_once: bool):
-    given_shares = shares(num_clients=5, size=1000)
-    asked = sum(share.update.num_samples for share in given_shares)
-    exact, hidden = mean_by(False, 1000), mean_by(True, 1000)
-    for took_part in (given_shares, given_shares[1:4]):  # all, and some that died while they trained
-        one, other = (each.start(0, took_part, asked, at_once).wait() for each in (exact, hidden))
-        assert one.num_samples == other.num_samples
-        assert one.delta is not None
-        assert other.delta is not None
-        assert torch.equal(one.delta.double(), other.delta.double())
-
-
-def test_a_client_that_is_left_alone_sends_nothing(capsys: pytest.CaptureFixture[str]):
-    hidden = mean_by(True, 10)
-    assert hidden.start(3, shares(1, 10), 100).wait().delta is None
-    assert "one client is left" in capsys.readouterr().err
-    assert hidden.start(4, [], 100).wait().delta is None
+    numbers = {str(each.client): numbers_of(each) for each in updates}
+    total = unmasked_sum(masked(numbers), numbers)
+    mean = Aggregator(FederatedConfig(), Communicator(), 1000, 3, CommunicationMeter()).start(0, updates, sum(samples))
+    np.testing.assert_array_equal(total, mean.totals.numpy())

@@ -1,4 +1,4 @@
-"""A sweep: every cell once, a tidy table, figures; what was not run is said."""
+"""A sweep: every cell once, a tidy table; what failed is said."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -14,8 +13,7 @@ from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.federated.sweep import mpiexec, run_sweep
 from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
-from heartlm.files import read_json
-from heartlm.report.federated import exposed_ms, groups_of, local_ms, read_table, share, throughput
+from heartlm.report.federated import sweep_table
 
 pytestmark = pytest.mark.slow
 
@@ -78,26 +76,19 @@ def test_the_table_has_the_columns_of_the_study_and_a_line_for_every_rank_and_ro
 
 def test_a_second_call_runs_nothing(swept: Path, tiny_database: Path):
     before = {path: path.stat().st_mtime_ns for path in swept.glob("studies/*/metrics.jsonl")}
-    outcome = run_sweep(sweep_of(tiny_database, swept))
-    assert (outcome.num_run, outcome.num_before) == (0, 2)
+    said = list[str]()
+    rows, failed = run_sweep(sweep_of(tiny_database, swept), said.append)
+    assert len(rows) == len(table(swept))
+    assert (said, failed) == ([], {})
     assert before == {path: path.stat().st_mtime_ns for path in swept.glob("studies/*/metrics.jsonl")}
 
 
-def test_amp_on_a_cpu_is_marked_not_run(swept: Path):
-    skipped = read_json(swept / "skipped.json")
-    assert [name.partition("-")[0] for name, _ in skipped] == ["G1", "G1"]
-    assert all("bf16 gains nothing on a CPU" in reason for _, reason in skipped)
-    assert "bf16 gains nothing on a CPU" in (swept / "report.html").read_text()
-
-
-def test_figures_are_drawn_and_the_page_asks_nothing_of_any_network(swept: Path):
-    for name in ("throughput", "local", "communication", "communication-share"):
-        curves = [each for each in ElementTree.parse(swept / f"{name}.svg").iter() if "curve" in each.get("class", "")]
-        assert len(curves) == len(groups_of(read_table(swept / "table.csv")))
-    page = (swept / "report.html").read_text()
-    assert page.count("<svg") == 4
-    assert "https://" not in page
-    assert 'src="' not in page
+def test_the_command_prints_a_row_for_each_number_of_ranks(swept: Path, capsys: pytest.CaptureFixture[str]):
+    settings = str(swept.parent / "sweep.yaml")
+    assert main(["federate", "sweep", settings, "--out", str(swept)]) == 0
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert "samples/s" in heading
+    assert [row.split()[:5] for row in rows] == [["G0,", "16", "×", "3", ranks] for ranks in "12"]
 
 
 def test_a_sweep_with_other_settings_wants_another_folder(swept: Path, tiny_database: Path):
@@ -108,33 +99,31 @@ def test_a_sweep_with_other_settings_wants_another_folder(swept: Path, tiny_data
 def test_a_study_that_fails_is_told_of_and_the_others_go_on(tmp_path: Path):
     sweep = sweep_of(tmp_path / "nowhere", tmp_path / "sweep", world_sizes=[1])
     said = list[str]()
-    outcome = run_sweep(sweep, said.append)
-    assert outcome.num_run == 0
-    assert [name for name, _ in outcome.failed] == ["G0-ranks-1-batch-16-steps-3-0"]
-    assert "nowhere" in outcome.failed[0][1]
+    rows, failed = run_sweep(sweep, said.append)
+    assert rows == []
+    assert list(failed) == ["G0-ranks-1-batch-16-steps-3-0"]
+    assert "nowhere" in failed["G0-ranks-1-batch-16-steps-3-0"]
     assert "FAILED" in said[0]
 
 
 def test_the_grid_has_every_cell_once_and_repeats_last():
-    sweep = SweepConfig(world_sizes=[1, 2], batch_sizes=[64, 128], local_steps=[5], repeats=3)
-    cells = list(cells_of(sweep))
+    sweep = SweepConfig(configs=["G0", "G1"], world_sizes=[1, 2], batch_sizes=[64, 128], local_steps=[5], repeats=3)
+    cells = cells_of(sweep)
     assert len(set(cells)) == len(cells) == 2 * 2 * 2 * 3
     assert [cell.repeat for cell in cells] == sorted(cell.repeat for cell in cells)
     assert len({cell.name for cell in cells}) == len(cells)
 
 
-def test_amp_is_bf16_and_not_run_on_a_cpu():
-    sweep = SweepConfig(study={"databases": ["x"], "device": "cpu"})
-    assert sweep.computes_on_cpu()
-    assert not replace(sweep, study={"databases": ["x"], "device": "cuda"}).computes_on_cpu()
-    assert SweepCell("G1", 1, 64, 5, 0).study(sweep, Path("y")).precision == "bf16"
+def test_amp_is_bf16():
+    sweep = SweepConfig(study={"databases": ["x"]})
+    assert SweepCell(0, "G1", 64, 5, 1).study(sweep, Path("y")).precision == "bf16"
 
 
 def test_a_rank_has_its_own_clients():
     sweep = SweepConfig(study={"databases": ["x"], "partition": "patient"}, clients_per_rank=2)
-    study = SweepCell("G0", 4, 64, 5, 0).study(sweep, Path("y"))
+    study = SweepCell(0, "G0", 64, 5, 4).study(sweep, Path("y"))
     assert (study.partition, study.clients) == ("iid", 8)
-    assert SweepCell("G0", 4, 64, 5, 0).study(replace(sweep, clients_per_rank=0), Path("y")).partition == "patient"
+    assert SweepCell(0, "G0", 64, 5, 4).study(replace(sweep, clients_per_rank=0), Path("y")).partition == "patient"
 
 
 @pytest.mark.parametrize(
@@ -161,12 +150,9 @@ def line(ranks: int, rank: int, round_idx: int, repeat: int, local: float, comm:
     return {"config": "G0", "batch_size": "8", "local_steps": "5", **dict(zip(names, map(str, values), strict=True))}
 
 
-def test_figures_leave_the_first_round_out_and_add_up_ranks():
+def test_the_table_leaves_the_first_round_out_and_adds_up_ranks():
     lines = [line(2, rank, 0, 0, 999.0, 999.0, 1.0) for rank in (0, 1)]
     lines += [line(2, rank, idx, 0, 30.0, 10.0, 100.0 + rank) for rank in (0, 1) for idx in (1, 2)]
-    (group,) = groups_of(lines)
-    assert group.name == "G0, 8 × 5"
-    assert group.over(throughput)[2].value == pytest.approx(201.0)
-    assert group.over(local_ms)[2].value == pytest.approx(30.0)
-    assert group.over(exposed_ms)[2].value == pytest.approx(10.0)
-    assert group.over(share)[2].value == pytest.approx(25.0)
+    (heading, row) = sweep_table(lines)
+    assert len(heading) == len(row)
+    assert row == ["G0, 8 × 5", "2", "1", "201", "30.0", "10.0", "25.0"]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +45,7 @@ def sent_bytes(folder: Path) -> int:
     return sum(line["bytes"] for line in lines if line["kind"] == "round")
 
 
-def test_a_study_of_masked_sums_ends_with_the_same_model_to_the_last_bit(tiny_database: Path, tmp_path: Path):
-    pytest.importorskip("cryptography")
-    plain = federate(study_of(tiny_database, tmp_path / "plain", failures=0.2)).folder
-    masked = federate(study_of(tiny_database, tmp_path / "masked", failures=0.2, secure_sum=True)).folder
-    assert model(plain) == model(masked)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"compression": "int8-by-chance"}, {"compression": "top-k"}, {"secure_sum": True}]
-)
+@pytest.mark.parametrize("settings", [{"compression": "int8-by-chance"}])
 def test_ranks_of_mpiexec_end_with_the_model_of_one_process(
     tiny_database: Path, tmp_path: Path, settings: dict[str, Any]
 ):
@@ -75,32 +63,12 @@ def test_ranks_of_mpiexec_end_with_the_model_of_one_process(
 
 def test_compression_sends_less_and_says_how_much(tiny_database: Path, tmp_path: Path):
     """One client a rank: exact sums merge the clients of a rank before they are sent, compressed ones cannot."""
-    settings = {"partition": "central", "rounds": 2}
+    settings = {"clients": 1, "rounds": 2}
     sent = {
         name: sent_bytes(federate(study_of(tiny_database, tmp_path / name, compression=name, **settings)).folder)
-        for name in ("none", "bf16", "int8", "top-k")
+        for name in ("none", "bf16", "int8-by-chance")
     }
-    assert sent["none"] > sent["bf16"] > sent["int8"] > sent["top-k"] > 0
-
-
-def test_a_compressed_study_goes_on_where_it_stopped(tiny_database: Path, tmp_path: Path):
-    """What clients owe is saved: killed after two rounds of four, the study ends with the model of one that was not."""
-    settings = {"compression": "top-k", "top_k": 0.05}
-    whole = federate(study_of(tiny_database, tmp_path / "whole", **settings)).folder
-    study = study_of(tiny_database, tmp_path / "cut", **settings)
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study.to_yaml()))
-    stopping = (
-        "import sys, os, heartlm.federated.federate as f\n"
-        "from heartlm.federated.study_file import load_study\n"
-        "save = f._save\n"
-        "def saved(*a): save(*a); os._exit(9)\n"
-        "f._save = saved\n"
-        "f.federate(load_study(sys.argv[1]))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", stopping, str(tmp_path / "study.yaml")], timeout=120)
-    assert done.returncode == 9
-    federate(replace(study, out=None, resume=tmp_path / "cut"))
-    assert model(whole) == model(tmp_path / "cut")
+    assert sent["none"] > sent["bf16"] > sent["int8-by-chance"] > 0
 
 
 def test_a_private_study_states_what_it_promises(
@@ -134,8 +102,11 @@ def test_noise_does_not_follow_from_the_seed(tiny_database: Path, tmp_path: Path
         ({"clip_norm": 1.0}, "noise_multiplier: nothing found"),
         ({"clip_norm": 1.0, "noise_multiplier": 0.0, "privacy_delta": 0.01}, "noise_multiplier: 0.0 found"),
         ({"clip_norm": 1.0, "noise_multiplier": 1.0, "privacy_delta": 0.5}, "privacy_delta: 0.5 found"),
-        ({"secure_sum": True, "compression": "int8"}, "secure_sum: true found with compression int8"),
-        ({"compression": "top-k", "top_k": 0.0}, "top_k: 0.0 found"),
+        (
+            {"secure_sum": True, "engine": "flower", "compression": "bf16"},
+            "secure_sum: true found with compression bf16",
+        ),
+        ({"secure_sum": True}, "secure_sum: True found, nothing expected by engine ranks"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tiny_database: Path, tmp_path: Path, changed: dict[str, Any], words: str):

@@ -20,20 +20,14 @@ def run(arguments: Sequence[str]) -> int:
         heartlm federate sweep SWEEP.yaml --slurm meluxina.yaml --nodes 2 --out sweeps/meluxina
     """
     sweep = parse(SweepConfig, arguments, "federate sweep", run, config_file=True)
-    sweep.check()
 
+    from heartlm.cli.score_table import aligned
     from heartlm.federated.sweep import run_sweep
+    from heartlm.report.federated import sweep_table
 
-    outcome = run_sweep(sweep)
-    summary = [f"{outcome.num_run} studies run", f"{outcome.num_before} were there already"]
-    summary += [f"{len(outcome.skipped)} not run: {outcome.skipped[0][1]}"] if outcome.skipped else []
-    summary += [f"{len(outcome.failed)} FAILED"] if outcome.failed else []
-    print(f"{sweep.folder()}: {', '.join(summary)}")
-    for name, reason in outcome.failed:
+    rows, failed = run_sweep(sweep)
+    for line in aligned(sweep_table(rows)) if rows else []:
+        print(line)
+    for name, reason in failed.items():
         print(f"failed: {name}: {reason}", file=sys.stderr)
-    if outcome.num_run + outcome.num_before:
-        from heartlm.report.federated import write_sweep_report
-
-        for path in write_sweep_report(sweep.folder()):
-            print(f"wrote {path}")
-    return 1 if outcome.failed else 0
+    return 1 if failed else 0

@@ -1,20 +1,20 @@
 """The weighted mean of client updates: from the updates of each rank to the same mean on all ranks.
 
-    updates of this rank ─► (clip, noise) ─┬─► × weight ─► fixed point (─► masks) ─► all-reduce by buckets ─┬─► mean
-                                           └─► compressed messages ─► gathered by all ranks ─► added up ────┘
+    updates of this rank ─► (clip, noise) ─┬─► × weight ─► fixed point ─► all-reduce ─────────────────────┬─► mean
+                                           └─► compressed messages ─► gathered by all ranks ─► added up ──┘
 
-Integers are added, so the mean does not depend on the number of ranks or on which rank has which client. Each bucket
-is in transit while the next one is prepared. Compressed updates cannot be added in transit, so every rank gathers the
-messages of all clients, and waits for them; a server, as Flower has one, receives each message once. Noise comes before
-masks and compression, so neither costs privacy. Keys of masks are agreed after training: a client that died is in no
-mask.
+Integers are added, so the mean does not depend on the number of ranks or on which rank has which client. Compressed
+updates cannot be added in transit, so every rank gathers the messages of all clients, and waits for them; a server, as
+Flower has one, receives each message once. Noise comes before masks and compression, so neither costs privacy.
 """
 
 from __future__ import annotations
 
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +23,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heartlm.distributed.communicator import Communicator, Pending
+from heartlm.errors import HeartlmError
 from heartlm.federated.client import Update, sample_clients
-from heartlm.federated.compression import REMEMBERS, Vector, decode, encode
+from heartlm.federated.compression import decode, encode
 from heartlm.federated.fixed_point import FixedPoint, FixedPointSum, to_fixed_point
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
-from heartlm.federated.privacy import Ledger, clip_and_noise, privacy_of, secret_generator
-from heartlm.federated.secure_sum import MaskingClient
+from heartlm.federated.privacy import clip_and_noise, guarantee, privacy_of, secret_generator
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.files import write_json
-
-LEAST_CLIENTS = 2
-"""A masked sum of fewer clients would show an update, so nothing is sent, and the global weights stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -53,59 +50,38 @@ class WeightedUpdate:
 
 
 @dataclass(frozen=True)
-class Mean:
-    """The result of a round.
+class PendingMean:
+    """The mean of a round, whose sums may be in transit.
 
     Attributes:
-        delta: weighted mean of the deltas of clients that took part, `[P]`; None if none did. The next round may
-            overwrite it.
-        num_samples: of clients that took part.
-    """
-
-    delta: FixedPoint | None
-    num_samples: int
-
-    def wait(self) -> Mean:
-        """Return the mean."""
-        return self
-
-
-def mean_of(totals: Tensor, asked_samples: int) -> Mean:
-    """The mean from the sums over clients of weighted deltas, and of samples as the last number; int64 `[P + 1]`."""
-    num_samples = int(totals[-1])
-    return Mean(FixedPoint(totals[:-1], asked_samples / num_samples) if num_samples else None, num_samples)
-
-
-@dataclass(frozen=True)
-class PendingReduce:
-    """A mean whose sums are in transit.
-
-    Attributes:
-        pending: sums that have to arrive.
+        totals: sums over clients of weighted deltas, and of samples as the last number; int64 `[P + 1]`.
+        asked_samples: of all clients sampled in the round, to which the weights relate.
         meter: notes what this rank waits for.
-        totals: that `pending` are parts of; int64 `[P + 1]`, as `mean_of` takes them.
-        asked_samples: of all clients sampled in the round.
+        pending: the sum that has to arrive; None if it has.
     """
 
-    pending: Sequence[Pending]
-    meter: CommunicationMeter
     totals: Tensor
     asked_samples: int
+    meter: CommunicationMeter
+    pending: Pending | None = None
+    sent_s: float = field(default_factory=time.perf_counter)
 
-    def wait(self) -> Mean:
-        """Wait for the sums and return the mean."""
-        with self.meter:
-            for each in self.pending:
-                each.wait()
-            self.meter.landed(max(each.there_s for each in self.pending))
-            return mean_of(self.totals, self.asked_samples)
+    def wait(self) -> FixedPoint | None:
+        """Return the weighted mean of the deltas of clients that took part, `[P]`; None if none did.
 
-
-PendingMean = Mean | PendingReduce
+        The next round overwrites it.
+        """
+        if self.pending is not None:
+            begin_s = time.perf_counter()
+            with self.meter:
+                self.pending.wait()
+            self.meter.hidden_s += max(0.0, min(self.pending.there_s, begin_s) - self.sent_s)
+        num_samples = int(self.totals[-1])
+        return FixedPoint(self.totals[:-1], self.asked_samples / num_samples) if num_samples else None
 
 
 class Aggregator:
-    """Makes the mean of each round, as the study's `compression`, `secure_sum` and privacy settings say.
+    """Makes the mean of each round, as the study's `compression` and privacy settings say.
 
     Args:
         study: settings.
@@ -119,7 +95,7 @@ class Aggregator:
         HeartlmError: the privacy that the study asks for is impossible with this number of clients.
 
     Attributes:
-        ledger: how often each client took part; None without differential privacy.
+        rounds_of: number of rounds that each client took part in, with differential privacy.
     """
 
     def __init__(
@@ -133,104 +109,52 @@ class Aggregator:
     ) -> None:
         self._study, self._communicator, self._meter, self._noise = study, communicator, meter, noise()
         self._sum = FixedPointSum(num_parameters + 1)  # the last number: samples of clients that took part
-        self._owed = dict[int, Vector]()  # what messages of each client have left out
-        privacy = privacy_of(study)
-        self.ledger = None if privacy is None else Ledger(privacy, num_clients)
+        self._privacy, self.rounds_of = privacy_of(study), Counter[int]()
+        if self._privacy is not None and not 0 < self._privacy.delta < 1 / num_clients:
+            raise HeartlmError(
+                f"privacy_delta: {self._privacy.delta:g} found, less than 1 over {num_clients} clients expected: a "
+                "promise that may fail for one of them is none"
+            )
 
-    def start(
-        self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int, at_once: bool = False
-    ) -> PendingMean:
+    def start(self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int) -> PendingMean:
         """Send the updates of this rank's clients; all ranks call it alike.
 
         Args:
             round_index: from 0.
             updates: of this rank, by client; may be empty.
             asked_samples: of all clients sampled in the round, to which the weights relate.
-            at_once: whether nothing is computed meanwhile, so that the sum may be waited for here.
         """
-        if self.ledger is not None:
+        study, totals, pending = self._study, self._sum.whole, None
+        if self._privacy is not None:
             here = [each.client for each in updates]
             clients = [client for rank in self._communicator.gather_objects(here) for client in rank]
-            self.ledger.rounds_of.update(clients)
+            self.rounds_of.update(clients)
             asked_samples = len(clients)
-            updates = [with_privacy(each, self._study, len(clients), self._noise) for each in updates]
+            updates = [with_privacy(each, study, len(clients), self._noise) for each in updates]
         with self._meter:
-            if self._study.compression != "none":
-                return self._gathered(round_index, updates, asked_samples)
-            if self._study.secure_sum:
-                if not self._fill_masked(round_index, updates):
-                    return Mean(None, 0)
-                parts = None
+            if study.compression != "none":
+                sent = [
+                    (compressed(each, study, round_index), each.weight, each.update.num_samples) for each in updates
+                ]
+                self._meter.num_bytes += sum(len(message) for message, *_ in sent)
+                arrived = [each for rank in self._communicator.gather_objects(sent) for each in rank]
+                size = len(totals) - 1
+                self._sum.fill([(decode(study.compression, message, size), weight) for message, weight, _ in arrived])
+                totals[-1] = sum(num_samples for *_, num_samples in arrived)
+                return PendingMean(totals, asked_samples, self._meter)
+            self._sum.fill([(each.update.delta, each.weight) for each in updates])
+            totals[-1] = sum(each.update.num_samples for each in updates)
+            self._meter.num_bytes += totals.nbytes
+            if study.staleness:
+                pending = self._communicator.start_sum(totals)
             else:
-                parts = [(each.update.delta, each.weight) for each in updates]
-                self._sum.whole[-1] = sum(each.update.num_samples for each in updates)
-            totals, pending = self._sum.whole, list[Pending]()
-            num_parameters = len(totals) - 1
-            if at_once:
-                if parts is not None:
-                    self._sum.fill(0, num_parameters, parts)
                 self._communicator.sum(totals)
-                self._meter.sent(totals.nbytes, arrived=True)
-                return mean_of(totals, asked_samples)
-            size = max(1, round(self._study.bucket_mib * 2**20) // totals.element_size())
-            for begin in range(0, len(totals), size):
-                bucket = totals[begin : begin + size]
-                if parts is not None:
-                    self._sum.fill(begin, min(begin + size, num_parameters), parts)
-                pending.append(self._communicator.start_sum(bucket))
-                self._meter.sent(bucket.nbytes)
-        return PendingReduce(pending, self._meter, totals, asked_samples)
-
-    def _fill_masked(self, round_index: int, updates: Sequence[WeightedUpdate]) -> bool:
-        """Agree on keys and fill the sums with masked numbers; False if too few clients are left to hide one."""
-        clients = {each.client: MaskingClient(str(each.client)) for each in updates}
-        own_keys = {client.name: client.public_key for client in clients.values()}
-        keys = {name: key for each in self._communicator.gather_objects(own_keys) for name, key in each.items()}
-        self._meter.sent(sum(map(len, own_keys.values())))
-        if len(keys) < LEAST_CLIENTS:
-            if clients:
-                print(f"round {round_index + 1}: one client is left, its update is not sent", file=sys.stderr)
-            return False
-        self._sum.whole.zero_()
-        for each in updates:
-            masked = clients[each.client].masked(numbers_of(each), keys, mask_context(self._study, round_index))
-            self._sum.whole += torch.from_numpy(masked)
-        return True
-
-    def _gathered(self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int) -> Mean:
-        """Compress the updates of this rank, send them to every rank, and add up what all sent."""
-        sent = [
-            (
-                compressed(each.update.delta, self._study, each.client, round_index, self._owed),
-                each.weight,
-                each.update.num_samples,
-            )
-            for each in updates
-        ]
-        self._meter.sent(sum(len(message) for message, *_ in sent), arrived=True)
-        arrived = [each for rank in self._communicator.gather_objects(sent) for each in rank]
-        totals = self._sum.whole
-        parts = [(decompressed(message), weight) for message, weight, _ in arrived]
-        self._sum.fill(0, len(totals) - 1, parts)
-        totals[-1] = sum(num_samples for *_, num_samples in arrived)
-        return mean_of(totals, asked_samples)
-
-    def residual_state(self, client: int) -> dict[str, Tensor]:
-        """Return the error-feedback residual of `client`, float32 `[P]`; empty if there is none."""
-        return {"owed": torch.from_numpy(self._owed[client])} if client in self._owed else {}
-
-    def restore_residual(self, client: int, kept: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Restore the result of `residual_state` from `kept`, and return the remaining state of the client."""
-        own = dict(kept)
-        if (owed := own.pop("owed", None)) is not None:
-            self._owed[client] = owed.numpy()
-        return own
+        return PendingMean(totals, asked_samples, self._meter, pending)
 
     def replay_accounting(self, members: Sequence[Member], num_rounds: int) -> None:
         """Count the rounds before a study was resumed: all sampled clients are taken to have taken part."""
-        if self.ledger is not None:
-            for round_index in range(num_rounds):
-                self.ledger.rounds_of.update(sample_clients(self._study, members, round_index).keys())
+        for round_index in range(num_rounds):
+            self.rounds_of.update(sample_clients(self._study, members, round_index).keys())
 
     def write_privacy(self, folder: Path) -> None:
         """Write `privacy.json` into the folder of a study and print its sentence; nothing without privacy.
@@ -238,8 +162,8 @@ class Aggregator:
         Raises:
             HeartlmError: Opacus is not installed, or the file cannot be written.
         """
-        if self.ledger is not None and self.ledger.rounds_of:
-            found = asdict(self.ledger.privacy) | self.ledger.statement()
+        if self._privacy is not None and self.rounds_of:
+            found = asdict(self._privacy) | guarantee(self._privacy, max(self.rounds_of.values()))
             write_json(folder / "privacy.json", found)
             print(
                 f"privacy: each client, with all its patients: epsilon {found['epsilon']:.2f} at delta "
@@ -275,17 +199,6 @@ def mask_context(study: FederatedConfig, round_index: int) -> bytes:
     return f"seed {study.seed} round {round_index}".encode()
 
 
-def compressed(delta: Tensor, study: FederatedConfig, client: int, round_index: int, owed: dict[int, Vector]) -> bytes:
-    """The message of a client: its delta, float64 `[P]`, and what its earlier messages left out, kept in `owed`."""
-    vector = delta.numpy().astype(np.float32)
-    if client in owed:
-        vector += owed[client]
-    message = encode(study.compression, vector, top_k=study.top_k, seed=(study.seed, client, round_index))
-    if study.compression in REMEMBERS:
-        owed[client] = vector - decode(message)
-    return message
-
-
-def decompressed(message: bytes) -> Tensor:
-    """Return the delta in a message, float64 `[P]`."""
-    return torch.from_numpy(decode(message)).double()
+def compressed(weighted: WeightedUpdate, study: FederatedConfig, round_index: int) -> bytes:
+    """Return the message of a client in a round."""
+    return encode(study.compression, weighted.update.delta, (study.seed, weighted.client, round_index))

@@ -5,7 +5,7 @@ global vector ─► client: local steps on its own patients ─► Update (how 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +28,7 @@ class Update:
         delta: local minus global weights, float64 `[P]` in host memory. In double precision, the global weights plus
             the delta of a single client equal the weights of that client to the last bit.
         num_samples: number of training samples (beats, or tokens of a corpus), the weight in the mean.
-        num_steps: number of local steps taken; fewer than in the task if a deadline came first.
+        num_steps: number of local steps taken.
         loss: mean loss over these steps.
         seconds: duration in s.
     """
@@ -40,39 +40,39 @@ class Update:
     seconds: float
 
 
-class ClientLost(Exception):  # noqa: N818
-    """A client failed during a round; the round ends without it, and it may take part in the next."""
-
-
 @dataclass(frozen=True)
 class ClientTask:
     """The task of a client in a round.
 
     Attributes:
         round_index: number of the round, from 0.
-        num_steps: maximum number of local steps.
-        deadline_s: seconds after which no further step starts; None for no deadline.
+        num_steps: number of local steps.
         dies_after: number of local steps before a simulated failure; None for no failure.
     """
 
     round_index: int
     num_steps: int
-    deadline_s: float | None = None
     dies_after: int | None = None
 
 
-class Client(Protocol):
-    """A client that trains on its own patients."""
+class Clients(Protocol):
+    """Clients that train on their own patients, here or on the nodes of a federation.
 
-    @property
-    def kept(self) -> dict[str, Tensor]:
-        """State kept between rounds (the optimiser moments), in host memory; modified in place."""
+    Attributes:
+        kept: by client, its optimiser state between rounds, in host memory; empty for clients on nodes.
+    """
 
-    def train(self, global_vector: Tensor, task: ClientTask) -> Update:
+    kept: dict[int, dict[str, Tensor]]
+
+    def train(self, global_vector: Tensor, tasks: Mapping[int, ClientTask]) -> Mapping[int, Update | str]:
         """Take local steps from `global_vector`, float32 `[P]` in main memory, which stays as it is.
 
-        Raises:
-            ClientLost: the client failed; its state is as before the round.
+        Args:
+            global_vector: weights to start from.
+            tasks: tasks of the clients of a round; those of other ranks' clients are ignored.
+
+        Returns:
+            By client, its update, or the reason why it failed; its state is then as before the round.
         """
 
 
@@ -95,8 +95,7 @@ def sample_clients(study: FederatedConfig, members: Sequence[Member], round_inde
     for client in asked:
         steps = study.local_steps
         if slow[client] < study.stragglers:
-            steps = int(how_slow[client] * study.local_steps)
-            steps = 0 if study.late == "drop" else max(1, steps)
-        dies = int(how_soon[client] * max(1, steps)) if lost[client] < study.failures else None
-        result[client] = ClientTask(round_index, steps, study.deadline_s, dies)
+            steps = max(1, int(how_slow[client] * steps))
+        dies = int(how_soon[client] * steps) if lost[client] < study.failures else None
+        result[client] = ClientTask(round_index, steps, dies)
     return result

@@ -16,8 +16,7 @@ from heartlm.distributed.parallel import is_peer_failure, reason_of
 from heartlm.distributed.ranks import ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.client import Client
-from heartlm.federated.local import Learning, LocalClient, patients_of
+from heartlm.federated.local import Learning, LocalClients, patients_of
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
 from heartlm.federated.rounds import Line, Rounds, Server
@@ -101,7 +100,7 @@ def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicato
     mine = range(rank, len(members), size)
     learning = patients.learning(members, mine, rank, size)
     server = Server(learning.flat.on_host(), strategy_of(study))
-    clients: dict[int, Client] = {number: LocalClient(number, members[number], learning, study, {}) for number in mine}
+    clients = LocalClients(study, members, learning, {number: {} for number in mine})
     meter = CommunicationMeter()
     aggregator = Aggregator(study, communicator, len(learning.flat), len(members), meter)
     if study.resume is None and rank == 0:
@@ -109,8 +108,7 @@ def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicato
     if study.resume is not None and (first := folder.last_round()):
         folder.load_server(server, first)
         aggregator.replay_accounting(members, first)
-        for number, client in clients.items():
-            client.kept.update(aggregator.restore_residual(number, folder.load_client(first, number)))
+        clients.kept = {number: folder.load_client(first, number) for number in mine}
     scoring = partial(evaluate, learning, communicator)
     return Rounds(study, members, clients, server, aggregator, meter, scoring, rank), learning
 
@@ -133,8 +131,8 @@ def run_rounds(rounds: Rounds, learning: Learning, folder: StudyFolder, communic
 def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> None:
     """Save the state of the study; every rank writes the state of its own clients."""
     server = rounds.server
-    for number, client in rounds.clients.items():
-        folder.save_client(server.round_index, number, client.kept | rounds.aggregator.residual_state(number))
+    for number, kept in rounds.clients.kept.items():
+        folder.save_client(server.round_index, number, kept)
     lines = [line for part in communicator.gather_objects(rounds.lines) for line in part]
     rounds.lines.clear()
     if communicator.rank == 0:

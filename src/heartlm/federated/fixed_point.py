@@ -62,31 +62,26 @@ class FixedPointSum:
         self._array, self._address = self.whole.numpy(), self.whole.data_ptr()
         self._add = kernel("add_in_fixed_point", by_address=True)
 
-    def fill(self, begin: int, end: int, parts: Sequence[tuple[Tensor, float]]) -> None:
-        """Replace the sums from `begin` to `end`.
+    def fill(self, parts: Sequence[tuple[Tensor, float]]) -> None:
+        """Replace the sums, of which those behind the numbers of the parts stay as they are; without parts all are 0.
 
         Args:
-            begin: of the sums to replace.
-            end: behind the last of them.
-            parts: what to add up: float64, contiguous, of which `[begin:end]` is taken, and what to multiply it by.
+            parts: what to add up: float64, contiguous, as long as one another, and what to multiply it by.
 
         Raises:
             HeartlmError: a number is not finite or too large: training has diverged.
         """
         if not parts:
-            self._array[begin:end] = 0
-        more = False
-        for numbers, factor in parts:
-            assert numbers.dtype is torch.float64 and numbers.is_contiguous() and numbers.numel() >= end
-            first, scale = 8 * begin, (factor * _UNIT, LARGEST * _UNIT)
-            num_bad = self._add(numbers.data_ptr() + first, end - begin, *scale, more, self._address + first)
-            if num_bad:
-                largest = max(abs(float(bound)) for bound in torch.aminmax(numbers[begin:end] * factor))
+            self.whole.zero_()
+        for place, (numbers, factor) in enumerate(parts):
+            assert numbers.dtype is torch.float64 and numbers.is_contiguous() and numbers.numel() <= self.whole.numel()
+            scale = factor * _UNIT, LARGEST * _UNIT
+            if self._add(numbers.data_ptr(), numbers.numel(), *scale, place > 0, self.whole.data_ptr()):
+                largest = max(abs(float(bound)) for bound in torch.aminmax(numbers * factor))
                 raise HeartlmError(
                     f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
                     "lower learning_rate or server_learning_rate"
                 )
-            more = True
 
 
 def to_fixed_point(numbers: Tensor) -> Tensor:
@@ -96,5 +91,5 @@ def to_fixed_point(numbers: Tensor) -> Tensor:
         HeartlmError: a number is not finite or too large: training has diverged.
     """
     total = FixedPointSum(len(numbers))
-    total.fill(0, len(numbers), [(numbers.contiguous(), 1.0)])
+    total.fill([(numbers.contiguous(), 1.0)])
     return total.whole

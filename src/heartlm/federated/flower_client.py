@@ -1,7 +1,7 @@
 """A node of a Flower federation: it has patients, hosts the clients that are made of them, and sends updates only.
 
 `flower-supernode` starts this app in a process of its own for every message, so what clients keep between rounds (the
-moments of their optimisers, what compression still owes) is in the node's context, which never leaves the node. Which
+moments of their optimisers) is in the node's context, which never leaves the node. Which
 recordings are the node's own is said where it is started, with  --node-config 'databases="/data/mitdb"' (several are
 separated by colons), or  corpus="/data/corpus" ; nodes without it look where the study says.
 """
@@ -12,16 +12,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from heartlm.federated.aggregate import WeightedUpdate, compressed, mask_context, numbers_of, with_privacy
-from heartlm.federated.client import ClientLost, ClientTask, Update
-from heartlm.federated.flower_messages import Told, keep_in, kept_in, message, read
-from heartlm.federated.local import LocalClient, patients_of
+from heartlm.federated.client import ClientTask, Update
+from heartlm.federated.flower_messages import Told, message, read
+from heartlm.federated.local import LocalClients, patients_of
 from heartlm.federated.partition import Member
 from heartlm.federated.privacy import secret_generator
 from heartlm.federated.secure_sum import MaskingClient
@@ -39,8 +38,7 @@ def who(asked: Message, context: Context) -> Message:
     """Send the patients of this node."""
     told, _ = read(asked.content)
     patients = patients_of(_study(told, context)).patients()
-    every = [{**vars(patient), "class_counts": patient.class_counts.tolist()} for patient in patients]
-    return Message(message({"patients": every}), reply_to=asked)
+    return Message(message({"patients": [vars(patient) for patient in patients]}), reply_to=asked)
 
 
 @app.train()
@@ -53,26 +51,26 @@ def train(asked: Message, context: Context) -> Message:
     torch.set_num_threads(study.threads)
     patients = patients_of(study)
     if isinstance(patients, TinyPatients):  # its beats weigh as they do in all nodes together; the server scores
-        patients.class_counts, patients.test = np.array(told["class_counts"]), []
-    learning = patients.learning(members, list(tasks), 0, 1)
+        patients.class_counts, patients.of_split["test"] = told["class_counts"], []
+    kept = {number: _kept_in(context, f"client-{number}") for number in tasks}
+    clients = LocalClients(study, members, patients.learning(members, list(tasks), 0, 1), kept)
     answers, deltas = dict[str, Told](), dict[str, Tensor]()
-    for number, task in tasks.items():
-        client = LocalClient(number, members[number], learning, study, kept_in(context, f"client-{number}"))
-        try:
-            update = client.train(vectors["global"], task)
-        except ClientLost as error:
-            answers[str(number)] = {"lost": str(error)}
+    for number, update in clients.train(vectors["global"], tasks).items():
+        if isinstance(update, str):
+            answers[str(number)] = {"lost": update}
             continue
-        keep_in(context, f"client-{number}", client.kept)
+        _keep_in(context, f"client-{number}", clients.kept[number])
         answers[str(number)] = {name: value for name, value in vars(update).items() if name != "delta"}
         if study.secure_sum:
             # The delta and a new private key stay on the node until all public keys are known.
             masking = MaskingClient(str(number))
-            key = torch.from_numpy(np.frombuffer(masking.private_bytes(), np.uint8).copy())
-            keep_in(context, f"masks-{number}", {"delta": update.delta, "key": key})
+            _keep_in(context, f"masks-{number}", {"delta": update.delta, "key": _tensor(masking.private_bytes())})
             answers[str(number)] |= {"public_key": masking.public_key.hex()}
+        elif study.compression == "none":
+            deltas[str(number)] = update.delta
         else:
-            deltas[str(number)] = _sent(update.delta, study, number, task.round_index, context)
+            round_index = tasks[number].round_index
+            deltas[str(number)] = _tensor(compressed(WeightedUpdate(number, 1.0, update), study, round_index))
     return Message(message({"updates": answers}, deltas), reply_to=asked)
 
 
@@ -82,36 +80,34 @@ def mask(asked: Message, context: Context) -> Message:
     told, _ = read(asked.content)
     study, noise = _study(told, context), secret_generator()
     keys = {name: bytes.fromhex(key) for name, key in told["public_keys"].items()}
-    total: Tensor | None = None
+    total = torch.tensor(0)
     for name, weight in told["weights"].items():
-        kept = kept_in(context, f"masks-{name}")
+        kept = _kept_in(context, f"masks-{name}")
         del context.state[f"masks-{name}"]
         update = Update(kept["delta"], told["num_samples"][name], 0, 0.0, 0.0)
         weighted = with_privacy(WeightedUpdate(int(name), weight, update), study, len(keys), noise)
         masking = MaskingClient(name, kept["key"].numpy().tobytes())
-        masked = torch.from_numpy(masking.masked(numbers_of(weighted), keys, mask_context(study, told["round"])))
-        total = masked if total is None else total + masked
-    assert total is not None, "nodes are asked for clients of theirs"
+        masked = masking.masked(numbers_of(weighted), keys, mask_context(study, told["round"]))
+        total = total + torch.from_numpy(masked)
     return Message(message({}, {"masked": total}), reply_to=asked)
 
 
-def _sent(delta: Tensor, study: FederatedConfig, number: int, round_index: int, context: Context) -> Tensor:
-    """A delta as it leaves the node: float64 `[P]`, or the bytes of a compressed message."""
-    if study.compression == "none":
-        return delta
-    kept = kept_in(context, f"owed-{number}")
-    owed = {number: kept["owed"].numpy()} if kept else {}
-    message_bytes = compressed(delta, study, number, round_index, owed)
-    if number in owed:
-        keep_in(context, f"owed-{number}", {"owed": torch.from_numpy(owed[number])})
-    return torch.from_numpy(np.frombuffer(message_bytes, np.uint8).copy())
+def _kept_in(context: Context, name: str) -> dict[str, Tensor]:
+    """What is kept on this node between messages under that name; it never leaves the node."""
+    return context.state.array_records[name].to_torch_state_dict() if name in context.state else {}
 
 
-def _study(told: Mapping[str, object], context: Context) -> FederatedConfig:
+def _keep_in(context: Context, name: str, kept: Mapping[str, Tensor]) -> None:
+    context.state[name] = ArrayRecord(torch_state_dict=dict(kept))
+
+
+def _tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _study(told: Told, context: Context) -> FederatedConfig:
     """The study that the server speaks of, on the recordings of this node."""
-    settings = told["study"]
-    assert isinstance(settings, dict)
-    study = typed(FederatedConfig, settings)
+    study = typed(FederatedConfig, told["study"])
     databases, corpus = (context.node_config.get(name) for name in ("databases", "corpus"))
     if databases is not None:
         study = replace(study, databases=str(databases).split(":"))

@@ -1,18 +1,15 @@
-"""The clients of a study behind a Flower grid: all nodes are asked at once, and each client looks like a local one.
+"""The clients of a study on the nodes behind a Flower grid.
 
-    Rounds ─ train(client 0) ─► fleet ─ tasks of the whole round ─► nodes, side by side
-           ─ train(client 1) ─► (is there already)
+    Rounds ─ train(tasks of a round) ─► fleet ─► nodes, side by side ─► updates
 
-`Rounds` asks client after client; the first question of a round goes out to all nodes that host a client of the round,
-and the answers to the others are there by then. A node that does not answer in time has lost its clients of the round.
+A node that does not answer in time has lost its clients of the round.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -21,12 +18,13 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import decompressed
-from heartlm.federated.client import ClientLost, ClientTask, Update, sample_clients
+from heartlm.federated.client import ClientTask, Update
+from heartlm.federated.compression import decode
 from heartlm.federated.flower_messages import Told, message, read
 from heartlm.federated.partition import Member, PatientCounts, partition
 from heartlm.federated.secure_sum import unmasked_sum
 from heartlm.federated.study_file import FederatedConfig
+from heartlm.typed import typed
 
 POLL_S = 0.2
 
@@ -43,9 +41,9 @@ class Fleet:
         HeartlmError: fewer nodes came, one did not answer, or a client's patients are spread over nodes.
 
     Attributes:
-        patients: of all nodes, by name.
         members: the clients of the study.
         home: node of each client, by its number.
+        kept: nothing: what clients keep never leaves their node.
     """
 
     def __init__(self, grid: Grid, study: FederatedConfig, num_nodes: int) -> None:
@@ -56,59 +54,37 @@ class Fleet:
             if time.monotonic() > give_up_s:
                 raise HeartlmError(f"{len(nodes)} nodes came within {study.timeout_s:g} s, {num_nodes} expected")
             time.sleep(POLL_S)
-        answers = self._asked("query", {node: message({"study": self._settings}) for node in nodes}, group="who")
+        answers = self._ask("query", {node: message({"study": self._settings}) for node in nodes}, group="who")
         silent = [node for node in nodes if node not in answers]
         if silent:
             raise HeartlmError(f"node {silent[0]}: no answer to who its patients are; see the log of its SuperNode")
-        patients = dict[int, dict[str, PatientCounts]]()
-        for node, (told, _) in answers.items():
-            counted = [{**each, "class_counts": np.array(each["class_counts"], np.int64)} for each in told["patients"]]
-            patients[node] = {each["name"]: PatientCounts(**each) for each in counted}
-        every = {name: patient for node in nodes for name, patient in patients[node].items()}
-        self.patients: list[PatientCounts] = [every[name] for name in sorted(every)]
-        self.members = partition(self.patients, study)
-        self.home = homes(self.members, [set(patients[node]) for node in nodes], nodes)
-        self._round_index, self._answers = -1, dict[int, Update | str]()
-        self._public_keys = dict[int, str]()
+        patients = {node: typed(list[PatientCounts], told["patients"]) for node, (told, _) in answers.items()}
+        every = {patient.name: patient for node in nodes for patient in patients[node]}
+        self._class_counts = np.sum([patient.class_counts for patient in every.values()], axis=0).tolist()
+        self.members = partition(list(every.values()), study)
+        self.home = homes(self.members, [{each.name for each in patients[node]} for node in nodes], nodes)
+        self.kept, self._public_keys = dict[int, dict[str, Tensor]](), dict[int, str]()
 
-    def clients(self) -> dict[int, RemoteClient]:
-        """Every client, by number."""
-        return {number: RemoteClient(self, number) for number in range(len(self.members))}
-
-    def answer(self, number: int, global_vector: Tensor, task: ClientTask) -> Update:
-        """Return the update of client `number` in the round of its task.
-
-        Raises:
-            ClientLost: the client failed, or its node did not respond.
-        """
-        if task.round_index != self._round_index:
-            self._public_keys.clear()
-            self._answers = self._train(global_vector, sample_clients(self._study, self.members, task.round_index))
-            self._round_index = task.round_index
-        answer = self._answers.get(number, "its node did not answer")
-        if isinstance(answer, str):
-            raise ClientLost(answer)
-        return answer
-
-    def _train(self, global_vector: Tensor, asked: Mapping[int, ClientTask]) -> dict[int, Update | str]:
-        counts = np.sum([patient.class_counts for patient in self.patients], axis=0).tolist()
+    def train(self, global_vector: Tensor, tasks: Mapping[int, ClientTask]) -> dict[int, Update | str]:
+        """Train clients on their nodes; see `Clients`."""
         contents, members = dict[int, RecordDict](), [vars(member) for member in self.members]
-        for node in sorted({self.home[number] for number in asked}):
-            tasks = {str(number): vars(task) for number, task in asked.items() if self.home[number] == node}
-            told = {"study": self._settings, "class_counts": counts, "members": members, "tasks": tasks}
+        for node in sorted({self.home[number] for number in tasks}):
+            mine = {str(number): vars(task) for number, task in tasks.items() if self.home[number] == node}
+            told = {"study": self._settings, "class_counts": self._class_counts, "members": members, "tasks": mine}
             contents[node] = message(told, {"global": global_vector})
-        round_index = next(iter(asked.values())).round_index
-        found = dict[int, Update | str]()
-        for told, deltas in self._asked("train", contents, group=str(round_index)).values():
+        round_index = next(iter(tasks.values())).round_index
+        found: dict[int, Update | str] = dict.fromkeys(tasks, "its node did not answer")
+        self._public_keys.clear()
+        for told, deltas in self._ask("train", contents, group=str(round_index)).values():
             for number, answer in told["updates"].items():
-                if "public_key" in answer:
-                    self._public_keys[int(number)] = answer.pop("public_key")
                 if "lost" in answer:
                     found[int(number)] = answer["lost"]
                     continue
                 delta = deltas.get(number, torch.zeros(0, dtype=torch.float64))  # masked ones stay on their nodes
-                if self._study.compression != "none":
-                    delta = decompressed(delta.numpy().tobytes())
+                if self._study.secure_sum:
+                    self._public_keys[int(number)] = answer.pop("public_key")
+                elif self._study.compression != "none":
+                    delta = decode(self._study.compression, delta.numpy().tobytes(), len(global_vector))
                 found[int(number)] = Update(**answer, delta=delta)
         return found
 
@@ -129,55 +105,26 @@ class Fleet:
             samples = {number: self.members[int(number)].num_samples for number in mine}
             told = {"round": round_index, "public_keys": keys, "weights": mine, "num_samples": samples}
             contents[node] = message({"study": self._settings, **told})
-        answers = self._asked("train.mask", contents, group=f"{round_index}-mask")
+        answers = self._ask("train.mask", contents, group=f"{round_index}-mask")
         sent = {str(node): vectors["masked"].numpy() for node, (_, vectors) in answers.items()}
         return torch.from_numpy(unmasked_sum(sent, [str(node) for node in contents]))
 
-    def _asked(
+    def _ask(
         self, kind: str, contents: Mapping[int, RecordDict], group: str
     ) -> dict[int, tuple[Told, dict[str, Tensor]]]:
         """Ask nodes side by side; the answers of those that gave one in time."""
         sent = [Message(content, node, kind, group_id=group) for node, content in contents.items()]
-        waiting = set(self._grid.push_messages(sent))
-        give_up_s = time.monotonic() + self._study.timeout_s
         found = dict[int, tuple[Told, dict[str, Tensor]]]()
-        while waiting and time.monotonic() < give_up_s:
-            for reply in self._grid.pull_messages(waiting):
-                waiting.discard(reply.metadata.reply_to_message_id)
-                node = reply.metadata.src_node_id
-                if reply.has_error():
-                    print(f"node {node}: {reply.error.reason}", file=sys.stderr)
-                else:
-                    found[node] = read(reply.content)
-            if waiting:
-                time.sleep(POLL_S)
+        for reply in self._grid.send_and_receive(sent, timeout=self._study.timeout_s):
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                print(f"node {node}: {reply.error.reason}", file=sys.stderr)
+            else:
+                found[node] = read(reply.content)
         return found
 
 
-@dataclass(frozen=True)
-class RemoteClient:
-    """A client on some node.
-
-    Attributes:
-        fleet: all clients.
-        number: of this one in the study.
-        kept: nothing: what it keeps never leaves its node.
-    """
-
-    fleet: Fleet
-    number: int
-    kept: dict[str, Tensor] = field(default_factory=dict)
-
-    def train(self, global_vector: Tensor, task: ClientTask) -> Update:
-        """Train the client on its node.
-
-        Raises:
-            ClientLost: the client failed, or its node did not respond.
-        """
-        return self.fleet.answer(self.number, global_vector, task)
-
-
-def homes(members: Sequence[Member], patients: Sequence[Iterable[str]], nodes: Sequence[int]) -> dict[int, int]:
+def homes(members: Sequence[Member], patients: Sequence[set[str]], nodes: Sequence[int]) -> dict[int, int]:
     """The node of each client: one that has all its patients; those that several could host are dealt out.
 
     Args:
@@ -189,9 +136,8 @@ def homes(members: Sequence[Member], patients: Sequence[Iterable[str]], nodes: S
         HeartlmError: a client has patients of several nodes, which would have to move recordings.
     """
     found = dict[int, int]()
-    there = [set(names) for names in patients]
     for number, member in enumerate(members):
-        able = [node for node, names in zip(nodes, there, strict=True) if names.issuperset(member.patients)]
+        able = [node for node, names in zip(nodes, patients, strict=True) if names.issuperset(member.patients)]
         if not able:
             raise HeartlmError(
                 f"partition: client {member.name} has patients of several nodes, and recordings stay where they are; "

@@ -12,8 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
@@ -23,8 +22,8 @@ Told = dict[str, Any]
 
 def message(told: Mapping[str, Any], vectors: Mapping[str, Tensor] | None = None) -> RecordDict:
     """The content of a message."""
-    arrays = {name: Array(vector.numpy()) for name, vector in (vectors or {}).items()}
-    return RecordDict({"told": ConfigRecord({"json": json.dumps(told)}), "vectors": ArrayRecord(arrays)})
+    arrays = ArrayRecord(torch_state_dict=dict(vectors or {}))
+    return RecordDict({"told": ConfigRecord({"json": json.dumps(told)}), "vectors": arrays})
 
 
 def read(content: RecordDict) -> tuple[Told, dict[str, Tensor]]:
@@ -35,22 +34,6 @@ def read(content: RecordDict) -> tuple[Told, dict[str, Tensor]]:
     """
     try:
         told = json.loads(str(content.config_records["told"]["json"]))
-        arrays = content.array_records["vectors"]
+        return told, content.array_records["vectors"].to_torch_state_dict()
     except (KeyError, ValueError) as error:
         raise HeartlmError(f"a message of another version of heartlm found ({error!r}): use one version") from error
-    return told, vectors_of(arrays)
-
-
-def vectors_of(record: ArrayRecord) -> dict[str, Tensor]:
-    """The vectors in a record, copied."""
-    return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
-
-
-def kept_in(context: Context, name: str) -> dict[str, Tensor]:
-    """What is kept on a node between messages under that name; it never leaves the node."""
-    return vectors_of(context.state.array_records[name]) if name in context.state.array_records else {}
-
-
-def keep_in(context: Context, name: str, kept: Mapping[str, Tensor]) -> None:
-    """Keep vectors on a node until the next message."""
-    context.state[name] = ArrayRecord({key: Array(value.numpy()) for key, value in kept.items()})

@@ -29,7 +29,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import LEAST_CLIENTS, Aggregator, Mean, WeightedUpdate, mean_of
+from heartlm.federated.aggregate import Aggregator, PendingMean, WeightedUpdate
 from heartlm.federated.federate import evaluate, run_rounds, strategy_of
 from heartlm.federated.flower_fleet import Fleet
 from heartlm.federated.local import patients_of
@@ -72,17 +72,19 @@ def run_study(study: FederatedConfig, fleet: Fleet) -> None:
     patients = patients_of(study)
     folder.start_study(study, {"clients": [vars(member) for member in fleet.members], "left_out": patients.left_out})
     learning = patients.learning(fleet.members, [], 0, 1)
-    server = Server(learning.flat.on_host(), strategy_of(study))
-    # Nodes compress and mask: the rest of privacy, and plain sums, are left to the server.
-    num_parameters, uncompressed = len(learning.flat), replace(study, compression="none")
-    aggregator = (
-        RemoteMaskedMean(fleet, study, num_parameters, meter)
-        if study.secure_sum
-        else Aggregator(uncompressed, communicator, num_parameters, len(fleet.members), meter)
-    )
+    server, num_parameters = Server(learning.flat.on_host(), strategy_of(study)), len(learning.flat)
+    if study.secure_sum:
+        aggregator: Aggregator = RemoteMaskedMean(fleet, study, num_parameters, meter)
+    else:  # nodes compress, and the fleet reads what they send
+        uncompressed = replace(study, compression="none")
+        aggregator = Aggregator(uncompressed, communicator, num_parameters, len(fleet.members), meter)
     scoring = partial(evaluate, learning, communicator)
-    rounds = Rounds(study, fleet.members, fleet.clients(), server, aggregator, meter, scoring)
+    rounds = Rounds(study, fleet.members, fleet, server, aggregator, meter, scoring)
     run_rounds(rounds, learning, folder, communicator)
+
+
+LEAST_CLIENTS = 2
+"""A masked sum of fewer clients would show an update, so nothing is sent, and the global weights stay as they are."""
 
 
 class RemoteMaskedMean(Aggregator):
@@ -99,19 +101,19 @@ class RemoteMaskedMean(Aggregator):
         super().__init__(study, Communicator(), num_parameters, len(fleet.members), meter)
         self._fleet = fleet
 
-    def start(
-        self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int, at_once: bool = False
-    ) -> Mean:
+    def start(self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int) -> PendingMean:
         """Let nodes mask and add up the updates that they keep."""
+        self._sum.whole.zero_()
+        if self._privacy is not None:
+            asked_samples = len(updates)
         if len(updates) < LEAST_CLIENTS:
             print(f"round {round_index + 1}: {len(updates)} clients are left, nothing is sent", file=sys.stderr)
-            return Mean(None, 0)
-        if self.ledger is not None:
-            self.ledger.rounds_of.update(each.client for each in updates)
-            asked_samples = len(updates)
+            return PendingMean(self._sum.whole, asked_samples, self._meter)
+        if self._privacy is not None:
+            self.rounds_of.update(each.client for each in updates)
         try:
             totals = self._fleet.masked_sum(round_index, {each.client: each.weight for each in updates})
         except RoundAbandoned as error:
             print(f"round {round_index + 1}: {error}", file=sys.stderr)
-            return Mean(None, 0)
-        return mean_of(totals, asked_samples)
+            totals = self._sum.whole
+        return PendingMean(totals, asked_samples, self._meter)

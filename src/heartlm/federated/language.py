@@ -23,17 +23,14 @@ from heartlm.distributed.communicator import local_rank
 from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.wrapping import gradient_norm
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
-from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.partition import Member, PatientCounts
-from heartlm.federated.scores import Scores, summary
+from heartlm.federated.scores import Scores, beat_scores
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.kernels.draws import Stream, draws
 from heartlm.models.store import save_model
 from heartlm.training.batches import (
-    BEAT_TASK_CLASSES,
     MakeBatch,
     beat_labels,
 )
@@ -101,6 +98,7 @@ class CorpusPatients:
 
     Attributes:
         left_out: rows that are not used, one line each.
+        scored_split: whose tokens are scored: test patients, or validation patients where a pretraining has some.
     """
 
     def __init__(self, study: FederatedConfig) -> None:
@@ -110,45 +108,27 @@ class CorpusPatients:
             self.task = finetuning(self.config, self.corpus, validates=False)
         else:
             self.task = pretraining(self.config, self.corpus)
-        kinds = {"validation", "test"} if study.model == "pretrain" else {"validation"}
-        records, unused = self.corpus.records, kinds - {self.scored_split}
-        self.left_out = [
-            f"{row.database}/{row.record_id}: {row.split}" for row in records.rows if row.split in {*unused, "excluded"}
-        ]
-
-    @property
-    def scored_split(self) -> str:
-        """Whose tokens are scored: test patients, or validation patients where a pretraining has some."""
-        has_validation = len(self.corpus.records.select("validation")) > 0
-        return "validation" if self.study.model == "pretrain" and has_validation else "test"
+        records, pretrains = self.corpus.records, study.model == "pretrain"
+        validates = pretrains and len(records.select("validation")) > 0
+        self.scored_split = "validation" if validates else "test"
+        unused = {"excluded", "validation", *(["test"] if pretrains else [])} - {self.scored_split}
+        self.left_out = [f"{row.database}/{row.record_id}: {row.split}" for row in records.rows if row.split in unused]
 
     def patients(self) -> list[PatientCounts]:
         """Return the training patients, by name."""
         records, of = self.corpus.records, dict[str, list[int]]()
         for row in self.task.rows.tolist():
             of.setdefault(str(records.patient_id[row]), []).append(row)
-        classes = beat_labels(self.corpus.beat_class)
         return [
-            PatientCounts(
-                name,
-                str(records.database[rows[0]]),
-                int(records.num_tokens[rows].sum()),
-                sum((_counts(classes[self.corpus.tokens_of(row)]) for row in rows), _counts(classes[:0])),
-            )
+            PatientCounts(name, str(records.database[rows[0]]), int(records.num_tokens[rows].sum()))
             for name, rows in sorted(of.items())
         ]
 
-    def rows_of(self, member: Member) -> NDArray[np.int64]:
-        """Return the training rows of a client."""
-        return self.task.rows[np.isin(self.corpus.records.patient_id[self.task.rows], member.patients)]
-
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> LanguageLearning:
         """What the clients `mine` of this rank learn from, and part `part` of `of` of what is scored."""
-        return LanguageLearning(self, {client: self.rows_of(members[client]) for client in mine}, part, of)
-
-
-def _counts(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.bincount(labels[labels >= 0], minlength=len(BEAT_TASK_CLASSES))
+        patient, rows = self.corpus.records.patient_id[self.task.rows], self.task.rows
+        of_client = {client: rows[np.isin(patient, members[client].patients)] for client in mine}
+        return LanguageLearning(self, of_client, part, of)
 
 
 class LanguageLearning:
@@ -201,42 +181,39 @@ class LanguageLearning:
         self._learner.step(rate, float(gradient_norm(gradients)))
 
     def evaluate(self) -> Any:
-        """Sums of losses over this rank's rows, or the classes of their beats, found and annotated."""
+        """Sums of counted tokens and losses over this rank's rows, or the classes of their beats, as in `tiny`."""
         self.flat.module.eval()
         return self._classes() if self._labels_beats else self._losses()
 
-    def _losses(self) -> dict[str, float]:
-        totals = {"counted": 0.0, "loss": 0.0}
+    def _losses(self) -> tuple[float, float]:
+        counted, loss = 0.0, 0.0
         windows = validation_windows(self._corpus, self._rows, self._patients.config.window)
         make_batch = self._task.make_batch(self._patients.config.seed)
         size = self._patients.study.batch_size
         for begin in range(0, 0 if windows is None else len(windows), size):
             assert isinstance(windows, Windows)
             batch = make_batch(windows[begin : begin + size], None, begin, len(windows))
-            totals["counted"] += batch.num_counted
-            totals["loss"] += self._learner.evaluate(batch)["loss"]
-        return totals
+            counted += batch.num_counted
+            loss += self._learner.evaluate(batch)["loss"]
+        return counted, loss
 
-    def _classes(self) -> list[tuple[str, str, NDArray[np.int8], NDArray[np.int8]]]:
-        found = []
+    def _classes(self) -> tuple[NDArray[np.int8], NDArray[np.int8], NDArray[np.str_]]:
+        found, annotated, patients = [np.zeros(0, np.int8)], [np.zeros(0, np.int8)], [np.zeros(0, np.str_)]
         for row in self._rows.tolist():
-            place, record = self._corpus.tokens_of(row), self._corpus.records.rows[row]
+            place = self._corpus.tokens_of(row)
             codes, labels = self._corpus.codes[place], beat_labels(self._corpus.beat_class[place]).astype(np.int8)
             answer = token_probabilities(self._task.model, codes, self._patients.config.window).argmax(axis=1)
-            name = f"{record.database}/{record.record_id}"
-            found.append((name, record.patient_id, answer[labels >= 0].astype(np.int8), labels[labels >= 0]))
-        return found
+            found.append(answer[labels >= 0].astype(np.int8))
+            annotated.append(labels[labels >= 0])
+            patients.append(np.full(len(annotated[-1]), self._corpus.records.patient_id[row]))
+        return np.concatenate(found), np.concatenate(annotated), np.concatenate(patients)
 
     def scores(self, parts: list[Any], final: bool) -> Scores:
         """The mean loss, or beat scores, over the parts of all ranks."""
-        if not self._labels_beats:
-            return {"loss": sum(part["loss"] for part in parts) / max(1.0, sum(part["counted"] for part in parts))}
-        every = sorted((each for part in parts for each in part), key=lambda each: each[0])
-        patient = np.repeat([patient for _, patient, *_ in every], [len(labels) for *_, labels in every])
-        found, annotated = (np.concatenate([each[place] for each in every]) for place in (2, 3))
-        resampling = Resampling(1000 if final else 1)
-        scores = score_beats(annotated, found, patient, classes=SCORED_CLASSES, resampling=resampling)
-        return scores if final else summary(scores)
+        if self._labels_beats:
+            return beat_scores(parts, final)
+        counted, loss = (sum(column) for column in zip(*parts, strict=True))
+        return {"loss": loss / max(1.0, counted)}
 
     def save(self, folder: Path) -> None:
         """Write the model as `heartlm pretrain` and `finetune` do."""

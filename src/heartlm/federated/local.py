@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from heartlm.federated.client import ClientLost, ClientTask, Update
+from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.language import CorpusPatients, LanguageLearning
 from heartlm.federated.partition import Member
 from heartlm.federated.study_file import FederatedConfig
@@ -29,42 +29,40 @@ def patients_of(study: FederatedConfig) -> TinyPatients | CorpusPatients:
     return TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
 
 
-@dataclass(frozen=True)
-class LocalClient:
-    """A client that trains in this process.
+class LocalClients:
+    """Clients that train in this process.
 
-    Attributes:
-        number: number of the client in the study.
-        member: name, patients and samples of the client.
-        learning: model and optimiser shared by the clients of this rank.
+    Args:
         study: settings.
-        kept: optimiser state between rounds.
+        members: all clients of the study.
+        learning: model and optimiser shared by the clients of this rank.
+        kept: optimiser state between rounds of each client of this rank, by its number; modified in place.
     """
 
-    number: int
-    member: Member
-    learning: Learning
-    study: FederatedConfig
-    kept: dict[str, Tensor]
+    def __init__(
+        self,
+        study: FederatedConfig,
+        members: Sequence[Member],
+        learning: Learning,
+        kept: dict[int, dict[str, Tensor]],
+    ) -> None:
+        self._study, self._members, self._learning, self.kept = study, members, learning, kept
 
-    def train(self, global_vector: Tensor, task: ClientTask) -> Update:
-        """Take local steps from `global_vector`.
+    def train(self, global_vector: Tensor, tasks: Mapping[int, ClientTask]) -> dict[int, Update | str]:
+        """Train one after the other the clients of this rank that have a task; see `Clients`."""
+        return {n: self._train(n, global_vector, task) for n, task in tasks.items() if n in self.kept}
 
-        Raises:
-            ClientLost: the task simulates a failure.
-        """
-        begin_s, study, learning = time.perf_counter(), self.study, self.learning
+    def _train(self, number: int, global_vector: Tensor, task: ClientTask) -> Update | str:
+        begin_s, study, learning = time.perf_counter(), self._study, self._learning
         learning.flat.load(global_vector)
-        restore(learning.optimizer, self.kept if study.keep_optimizer else {})
+        restore(learning.optimizer, self.kept[number] if study.keep_optimizer else {})
         anchors = learning.flat.views(learning.flat.vector.clone()) if study.strategy == "fedprox" else []
         losses = list[Tensor]()
         for step in range(task.num_steps):
             if task.dies_after == step:
-                raise ClientLost(f"died before local step {step + 1}")
-            if task.deadline_s is not None and time.perf_counter() - begin_s > task.deadline_s:
-                break
+                return f"died before local step {step + 1}"
             study_step = task.round_index * study.local_steps + step
-            losses.append(learning.gradients(self.number, study_step))
+            losses.append(learning.gradients(number, study_step))
             # FedProx adds the gradient of half of `proximal` times the squared distance from the global weights.
             for parameter, anchor in zip(learning.flat.parameters if anchors else [], anchors, strict=True):
                 assert parameter.grad is not None
@@ -78,11 +76,10 @@ class LocalClient:
             )
             learning.step(rate)
         delta = learning.flat.vector.detach().cpu().double().sub_(global_vector)
-        loss = float(torch.stack(losses).mean()) if losses else float("nan")
         if study.keep_optimizer:
-            self.kept.clear()
-            self.kept.update(remembered(learning.optimizer))
-        return Update(delta, self.member.num_samples, len(losses), loss, time.perf_counter() - begin_s)
+            self.kept[number] = remembered(learning.optimizer)
+        loss, num_samples = float(torch.stack(losses).mean()), self._members[number].num_samples
+        return Update(delta, num_samples, len(losses), loss, time.perf_counter() - begin_s)
 
 
 def remembered(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

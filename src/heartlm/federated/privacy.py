@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -101,36 +100,21 @@ def epsilon_of(noise_multiplier: float, num_rounds: int, delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-class Ledger:
-    """Which client took part how often; what that amounts to.
+def guarantee(privacy: Privacy, num_rounds: int) -> dict[str, float]:
+    """Return what is promised to the clients that took part in most rounds.
 
     Clients of a study are chosen by its seed, which is no secret, so nothing is gained by chance: a client pays in full
-    for each round it takes part in, and nothing for the others. Those asked most often decide.
+    for each round it takes part in, and nothing for the others.
 
     Args:
         privacy: what is promised in a round.
-        num_clients: of the study.
+        num_rounds: most rounds of one client, at least one.
+
+    Returns:
+        `epsilon` of these clients after their `num_rounds`, and `epsilon_per_round` of one alone.
 
     Raises:
-        HeartlmError: the promise may fail for one of the clients.
+        HeartlmError: Opacus is not installed.
     """
-
-    def __init__(self, privacy: Privacy, num_clients: int) -> None:
-        if not 0 < privacy.delta < 1 / num_clients:
-            raise HeartlmError(
-                f"privacy_delta: {privacy.delta:g} found, less than 1 over {num_clients} clients expected: a promise "
-                "that may fail for one of them is none"
-            )
-        self.privacy = privacy
-        self.rounds_of: Counter[int] = Counter()
-
-    def statement(self) -> dict[str, float]:
-        """What is promised so far, at least one round: `epsilon` of the clients asked most often, after their
-        `num_rounds`, and `epsilon_per_round` of one alone.
-
-        Raises:
-            HeartlmError: Opacus is not installed.
-        """
-        most, multiplier, delta = max(self.rounds_of.values()), self.privacy.noise_multiplier, self.privacy.delta
-        of_all, of_one = (epsilon_of(multiplier, number, delta) for number in (most, 1))
-        return {"epsilon": of_all, "epsilon_per_round": of_one, "num_rounds": most}
+    of_all, of_one = (epsilon_of(privacy.noise_multiplier, number, privacy.delta) for number in (num_rounds, 1))
+    return {"epsilon": of_all, "epsilon_per_round": of_one, "num_rounds": num_rounds}

@@ -5,8 +5,7 @@
 
 With staleness 1 the mean of round t is on its way while clients take the local steps of round t + 1, and moves the
 global weights after them: clients of round t start from weights that know of rounds up to t − 2. With staleness 0 it is
-waited for before round t + 1 begins; what can be computed meanwhile is the evaluation of the weights that the round
-started from. Either way `overlap` says only whether something is computed meanwhile, never what comes out.
+waited for before round t + 1 begins.
 
 A client that dies is left out of the mean of its round, whose weights are then shares of those that are left; nothing
 it keeps has changed. If all die, the global weights stay. What a rank has no clients for, it adds nothing to.
@@ -21,8 +20,9 @@ from typing import Any
 
 from torch import Tensor
 
-from heartlm.federated.aggregate import Aggregator, Mean, PendingMean, WeightedUpdate
-from heartlm.federated.client import Client, ClientLost, ClientTask, sample_clients
+from heartlm.federated.aggregate import Aggregator, PendingMean, WeightedUpdate
+from heartlm.federated.client import Clients, ClientTask, sample_clients
+from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.strategy import Strategy
@@ -40,13 +40,13 @@ class Server:
         vector: global weights, float32 `[P]` in host memory.
         strategy: server optimiser with its state.
         round_index: number of the next round.
-        late: with staleness 1, the mean of the previous round, not yet applied to the weights; else None.
+        late: with staleness 1, in a saved state, the mean of the previous round, not yet applied to the weights.
     """
 
     vector: Tensor
     strategy: Strategy
     round_index: int = 0
-    late: Mean | None = None
+    late: FixedPoint | None = None
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Rounds:
     Attributes:
         study: settings.
         members: all clients of the study.
-        clients: clients of this rank, by number.
+        clients: clients of this rank.
         server: state of the server.
         aggregator: aggregator of updates over ranks.
         meter: meter of communication.
@@ -67,7 +67,7 @@ class Rounds:
 
     study: FederatedConfig
     members: Sequence[Member]
-    clients: Mapping[int, Client]
+    clients: Clients
     server: Server
     aggregator: Aggregator
     meter: CommunicationMeter
@@ -75,12 +75,9 @@ class Rounds:
     rank: int = 0
     lines: list[Line] = field(default_factory=list)
     _pending: PendingMean | None = None
-    _to_evaluate: tuple[int, Tensor] | None = None
-    _evaluation_s: float = 0.0
 
     def run(self, save: Callable[[], None]) -> None:
         """Run the remaining rounds; call `save` every `save_every` rounds, when nothing is pending."""
-        self._pending = self.server.late
         for round_index in range(self.server.round_index, self.study.rounds):
             last = round_index + 1 == self.study.rounds
             saves = last or (round_index + 1) % self.study.save_every == 0
@@ -93,21 +90,20 @@ class Rounds:
         asked = sample_clients(study, self.members, round_index)
         asked_samples = sum(self.members[number].num_samples for number in asked)
         updates, num_lost = self._train(asked, asked_samples)
-        compute_s = time.perf_counter() - begin_s - self.meter.inside_s()
-        self._finish()  # with staleness 1, the mean of the round before
-        meanwhile = study.staleness or (study.overlap and self._to_evaluate is not None)
-        self._pending = self.aggregator.start(round_index, updates, asked_samples, at_once=not meanwhile)
-        if study.overlap:
-            self._evaluate_pending()
+        compute_s, evaluation_s = time.perf_counter() - begin_s, 0.0
+        self._apply()  # with staleness 1, the mean of the round before
+        self._pending = self.aggregator.start(round_index, updates, asked_samples)
         if last or not study.staleness:
-            self._finish()
-        elif saves or not study.overlap:
-            self._pending = server.late = self._pending.wait()
+            self._apply()
+        elif saves:
+            server.late, self._pending = self._pending.wait(), None
         server.round_index = round_index + 1
         if last or (study.evaluate_every and (round_index + 1) % study.evaluate_every == 0):
-            self._to_evaluate = round_index, server.vector
-            if saves or not study.overlap:
-                self._evaluate_pending()
+            evaluation_begin_s = time.perf_counter()
+            scores = self.evaluate(server.vector)
+            evaluation_s = time.perf_counter() - evaluation_begin_s
+            if self.rank == 0:
+                self.lines.append({"kind": "evaluation", "round": round_index, **scores})
         cost, round_s = self.meter.take(), time.perf_counter() - begin_s
         # Where the time of this rank went: compute, evaluation, exposed and other add up to the round.
         self.lines.append(
@@ -119,51 +115,31 @@ class Rounds:
                 "num_lost": num_lost,
                 "round_s": round_s,
                 "compute_s": compute_s,
-                "evaluation_s": self._evaluation_s,
-                "other_s": round_s - compute_s - self._evaluation_s - cost["exposed_s"],
+                "evaluation_s": evaluation_s,
+                "other_s": round_s - compute_s - evaluation_s - cost["exposed_s"],
                 **cost,
             }
         )
-        self._evaluation_s = 0.0
 
     def _train(self, asked: Mapping[int, ClientTask], asked_samples: int) -> tuple[list[WeightedUpdate], int]:
         """Train the clients of this rank; return their updates and the number of failed clients."""
         updates, num_lost = list[WeightedUpdate](), 0
-        for number, task in asked.items():
-            client = self.clients.get(number)
-            if client is None:
-                continue
-            line = {"kind": "client", "round": task.round_index, "client": self.members[number].name, "rank": self.rank}
-            try:
-                update = client.train(self.server.vector, task)
-            except ClientLost as error:
+        for number, update in self.clients.train(self.server.vector, asked).items():
+            task, member = asked[number], self.members[number]
+            line = {"kind": "client", "round": task.round_index, "client": member.name, "rank": self.rank}
+            if isinstance(update, str):
                 num_lost += 1
-                self.lines.append({**line, "lost": str(error)})
-                continue
-            line |= {"num_samples": update.num_samples, "num_steps": update.num_steps}
-            line |= {"loss": update.loss if update.num_steps else None, "train_s": update.seconds}
+                line |= {"lost": update}
+            else:
+                updates.append(WeightedUpdate(number, member.num_samples / asked_samples, update))
+                line |= {"num_samples": update.num_samples, "num_steps": update.num_steps}
+                line |= {"loss": update.loss, "train_s": update.seconds}
             self.lines.append(line)
-            if update.num_steps:
-                weight = self.members[number].num_samples / asked_samples
-                updates.append(WeightedUpdate(number, weight, update))
         return updates, num_lost
 
-    def _finish(self) -> None:
-        """Wait for the pending mean, if any, and apply it to the global weights."""
-        if self._pending is None:
-            return
-        delta = self._pending.wait().delta
+    def _apply(self) -> None:
+        """Wait for the mean of the last round, if it was not applied, and move the global weights by it."""
+        delta = self.server.late if self._pending is None else self._pending.wait()
         self._pending = self.server.late = None
         if delta is not None:
             self.server.vector = self.server.strategy.step(self.server.vector, delta)
-
-    def _evaluate_pending(self) -> None:
-        """Score the weights pending evaluation, if any."""
-        if self._to_evaluate is None:
-            return
-        (round_index, vector), self._to_evaluate = self._to_evaluate, None
-        begin_s, calls_s = time.perf_counter(), self.meter.inside_s()
-        scores = self.evaluate(vector)
-        self._evaluation_s += time.perf_counter() - begin_s - (self.meter.inside_s() - calls_s)
-        if self.rank == 0:
-            self.lines.append({"kind": "evaluation", "round": round_index, **scores})

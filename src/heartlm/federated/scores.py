@@ -1,12 +1,29 @@
-"""Scores of a model in a line of metrics."""
+"""Scores of a model, in a file and in a line of metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from heartlm.evaluation.beats import score_beats
+from heartlm.evaluation.bootstrap import Resampling
+
 Scores = dict[str, Any]
-"""A loss, or the result of `BeatScores.to_json`."""
+"""A loss, or the result of `score_beats`."""
+
+
+def beat_scores(parts: list[Any], final: bool) -> Scores:
+    """Return the scores of classes found and annotated, and of their patients, over the parts of all ranks.
+
+    Args:
+        parts: of each rank, classes found and annotated, int8 `[num_beats]`, and the patient of each beat.
+        final: whether to add confidence intervals; otherwise only numbers for a line of metrics are returned.
+    """
+    found, annotated, patient = (np.concatenate(column) for column in zip(*parts, strict=True))
+    scores = score_beats(annotated, found, patient, resampling=Resampling(1000 if final else 1))
+    return scores if final else summary(scores)
 
 
 def summary(scores: Mapping[str, Any]) -> Scores:

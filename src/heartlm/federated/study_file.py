@@ -16,7 +16,7 @@ SERVER_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "diloco": 0.7}
 """Default server learning rates; 1 for other strategies."""
 
 
-LAYOUT = ("overlap", "communicator", "bucket_mib", "device", "threads", "timeout_s")
+LAYOUT = ("communicator", "device", "threads", "timeout_s")
 """Settings that may change when a study is resumed, because they do not change what it computes."""
 
 
@@ -32,10 +32,8 @@ class FederatedConfig(LearningConfig):
         foundation: run folder of a pretrained model, for finetune.
         training: further settings of heartlm pretrain or finetune, for example {window: 128, depth: 4}.
         partition: assignment of patients to clients; patient makes one client per patient, iid assigns patients at
-            random, label_skew by their beat classes, database makes one client per database, central makes a single
-            client. A patient is never on two clients.
-        clients: number of clients, for iid and label_skew.
-        alpha: concentration of the Dirichlet distribution of label_skew; smaller values give more different clients.
+            random, database makes one client per database. A patient is never on two clients.
+        clients: number of clients, for iid.
         strategy: server strategy; fedavg applies the weighted mean, fedprox adds a proximal term to the client loss,
             fedadam and fedyogi use adaptive rates, diloco uses Nesterov momentum.
         server_learning_rate: server learning rate; by default 1 for fedavg and fedprox, 0.01 for fedadam and fedyogi,
@@ -57,20 +55,13 @@ class FederatedConfig(LearningConfig):
         class_balance: balance of the classes in the loss; 0 weights every labelled beat equally, 1 every class
             equally, 0.5 lies between.
         participation: fraction of clients sampled per round, at least one client.
-        stragglers: fraction of sampled clients per round that miss the deadline after a random number of their steps.
-        late: treatment of a client that misses the deadline; partial uses its completed steps, drop discards its
-            update.
-        deadline_s: time limit in seconds for the local steps of a client; unlike stragglers, not reproducible.
+        stragglers: fraction of sampled clients per round that take only a random number of their steps.
         failures: fraction of sampled clients that fail during a round.
-        staleness: delay of updates in rounds, 0 or 1; with 1, communication may take as long as a round.
-        overlap: overlap communication with computation (the next local steps with staleness 1, else the evaluation);
-            does not change results.
+        staleness: delay of updates in rounds, 0 or 1; with 1, they are summed while clients take the local steps of
+            the next round.
         communicator: communication backend of the ranks; auto is mpi under mpiexec, torch under torchrun, else local.
-        bucket_mib: size of a communication bucket in MiB.
-        compression: compression of updates; int8 and top-k use error feedback, int8-by-chance uses unbiased random
-            rounding.
-        top_k: fraction of the values that top-k sends.
-        secure_sum: sum updates under masks that cancel, so that no single update is revealed.
+        compression: compression of updates; bf16 rounds to the nearest, int8-by-chance rounds at random, without bias.
+        secure_sum: sum updates under masks that cancel, so that the server of engine flower sees no single update.
         clip_norm: maximum L2 norm of an update; together with noise_multiplier and privacy_delta it enables
             differential privacy of clients, with equal weights.
         noise_multiplier: standard deviation of the noise in the sum of a round, divided by clip_norm.
@@ -89,9 +80,8 @@ class FederatedConfig(LearningConfig):
     databases: list[str] = field(default_factory=list)
     foundation: Path | None = None
     training: dict[str, Any] = field(default_factory=dict)
-    partition: Literal["patient", "iid", "label_skew", "database", "central"] = "patient"
+    partition: Literal["patient", "iid", "database"] = "patient"
     clients: int = 8
-    alpha: float = 0.5
     strategy: Literal["fedavg", "fedprox", "fedadam", "fedyogi", "diloco"] = "fedavg"
     server_learning_rate: float | None = None
     server_momentum: float | None = None
@@ -109,15 +99,10 @@ class FederatedConfig(LearningConfig):
     class_balance: float = 0.5
     participation: float = 1.0
     stragglers: float = 0.0
-    late: Literal["partial", "drop"] = "partial"
-    deadline_s: float | None = None
     failures: float = 0.0
     staleness: int = 0
-    overlap: bool = True
     communicator: Literal["auto", "local", "torch", "mpi"] = "auto"
-    bucket_mib: float = 4.0
-    compression: Literal["none", "bf16", "int8", "int8-by-chance", "top-k"] = "none"
-    top_k: float = 0.01
+    compression: Literal["none", "bf16", "int8-by-chance"] = "none"
     secure_sum: bool = False
     clip_norm: float | None = None
     noise_multiplier: float | None = None
@@ -133,12 +118,12 @@ class FederatedConfig(LearningConfig):
         """Raise a HeartlmError that names the first field with an impossible value."""
         super().check()
         require(self, lambda value: value >= 1, "at least 1", "clients", "rounds", "local_steps", "save_every", "nodes")
-        positive = ("alpha", "server_learning_rate", "tau", "deadline_s", "bucket_mib", "clip_norm", "noise_multiplier")
+        positive = ("server_learning_rate", "tau", "clip_norm", "noise_multiplier")
         require(self, lambda value: 0 < value < math.inf, "more than 0", *positive)
         require(self, lambda value: 0 <= value < math.inf, "at least 0", "proximal", "evaluate_every")
         require(self, lambda value: 0 <= value < 1, "0 to below 1", "server_momentum", "momentum", "beta2", "failures")
         require(self, lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "stragglers")
-        require(self, lambda value: 0 < value <= 1, "more than 0, at most 1", "participation", "top_k")
+        require(self, lambda value: 0 < value <= 1, "more than 0, at most 1", "participation")
         require(self, lambda value: value in (0, 1), "0 or 1", "staleness")
         tiny = self.model == "tiny_ecg"
         if tiny and not self.databases:
@@ -155,6 +140,7 @@ class FederatedConfig(LearningConfig):
             "databases": by_model if not tiny else None,
             "resume": by_engine if self.engine == "flower" else None,
             "superlink": by_engine if self.engine != "flower" else None,
+            "secure_sum": by_engine if self.engine != "flower" else None,
         }
         for name, by_what in useless.items():
             if by_what and getattr(self, name):

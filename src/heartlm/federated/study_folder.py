@@ -5,30 +5,27 @@ config.yaml      resolved settings
 environment.json machine, versions, git revision
 clients.json     clients, and excluded recordings
 metrics.jsonl    a line for each round of a rank, each client of a round, each evaluation
-state/round-N/   what the study resumes from: server.safetensors, and a file for each client that keeps something
+state/round-N/   what the study resumes from: server.pt, and a file for each client that keeps something
 models/last/     the final model
 scores.json      its scores on the test patients
 privacy.json     privacy guarantee of the clients, with differential privacy
 
-Every client's state is written by the rank it is on. A state is complete once its server.safetensors is there, which
-the first rank writes last and renames into place.
+Every client's state is written by the rank it is on. A state is complete once its server.pt is there, which the first
+rank writes last and renames into place. Tensors are read with `weights_only`.
 """
 
 from __future__ import annotations
 
-import re
+import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import Mean
 from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.rounds import Server
 from heartlm.federated.study_file import FederatedConfig, load_study
@@ -82,53 +79,42 @@ class StudyFolder(ResultFolder):
     def save_client(self, round_index: int, number: int, kept: dict[str, Tensor]) -> None:
         """Write what a client keeps before round `round_index`; nothing where it keeps nothing."""
         if kept:
-            _save(self.state(round_index) / f"client-{number}.safetensors", kept)
+            _save(self.state(round_index) / f"client-{number}.pt", kept)
 
     def save_server(self, server: Server) -> None:
         """Write what the server keeps, which makes the state complete; earlier ones are removed."""
-        tensors = {
-            "vector": server.vector,
-            **{f"strategy.{key}": value for key, value in server.strategy.kept.items()},
-        }
-        if server.late is not None:
-            tensors["late.num_samples"] = torch.tensor(server.late.num_samples)
-            if server.late.delta is not None:
-                factor = torch.tensor(server.late.delta.factor, dtype=torch.float64)
-                tensors |= {"late.whole": server.late.delta.whole, "late.factor": factor}
-        _save(self.state(server.round_index) / "server.safetensors", tensors)
+        late = None if server.late is None else (server.late.whole, server.late.factor)
+        state = {"vector": server.vector, "strategy": server.strategy.kept, "late": late}
+        _save(self.state(server.round_index) / "server.pt", state)
         for folder in self.state(0).parent.glob("round-*"):
             if folder != self.state(server.round_index):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def last_round(self) -> int:
         """The round before which the newest complete state was saved; 0 where there is none."""
-        found = [path.parent.name for path in self.state(0).parent.glob("round-*/server.safetensors")]
-        return max((int(name[6:]) for name in found if re.fullmatch(r"round-\d+", name)), default=0)
+        found = self.state(0).parent.glob("round-*/server.pt")
+        return max((int(path.parent.name.removeprefix("round-")) for path in found), default=0)
 
     def load_server(self, server: Server, round_index: int) -> None:
         """Restore `server` to its state before round `round_index`."""
-        tensors = _load(self.state(round_index) / "server.safetensors")
-        server.vector, server.round_index = tensors["vector"], round_index
-        server.strategy.kept = {key[9:]: value for key, value in tensors.items() if key.startswith("strategy.")}
-        if "late.num_samples" in tensors:
-            whole = tensors.get("late.whole")
-            delta = None if whole is None else FixedPoint(whole, float(tensors["late.factor"]))
-            server.late = Mean(delta, int(tensors["late.num_samples"]))
+        state = _load(self.state(round_index) / "server.pt")
+        server.vector, server.strategy.kept, server.round_index = state["vector"], state["strategy"], round_index
+        server.late = None if state["late"] is None else FixedPoint(*state["late"])
 
     def load_client(self, round_index: int, number: int) -> dict[str, Tensor]:
         """Return the state of a client before round `round_index`."""
-        path = self.state(round_index) / f"client-{number}.safetensors"
+        path = self.state(round_index) / f"client-{number}.pt"
         return _load(path) if path.exists() else {}
 
 
-def _save(path: Path, tensors: dict[str, Tensor]) -> None:
+def _save(path: Path, state: dict[str, Any]) -> None:
     with atomic_file(path, "wb") as stream:
-        stream.write(save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+        torch.save(state, stream)
 
 
-def _load(path: Path) -> dict[str, Tensor]:
+def _load(path: Path) -> dict[str, Any]:
     try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except (OSError, SafetensorError) as error:
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
         raise HeartlmError(f"{path} cannot be read ({error}): remove its folder, and resume again") from error
-    return tensors
+    return state

@@ -2,7 +2,6 @@
 
 sweep.json         settings that decide the numbers
 table.csv          a line for every rank and round
-skipped.json       cells that were not run, with the reason
 studies/CELL/      the folder of each study
 logs/CELL.yaml     its settings, and what it printed
 
@@ -21,7 +20,6 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,25 +43,11 @@ DECIDES = ("study", "clients_per_rank", "rounds", "slurm", "nodes", "cpus_per_ra
 """Settings that must not change during a sweep, so that results are comparable."""
 
 
-@dataclass
-class SweepOutcome:
-    """Result of a call of `run_sweep`.
-
-    Attributes:
-        num_run: number of studies that this call finished.
-        num_before: number of studies finished before.
-        failed: cells that failed, with the reason.
-        skipped: cells that cannot run here, with the reason.
-    """
-
-    num_run: int = 0
-    num_before: int = 0
-    failed: list[tuple[str, str]] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-
-
-def run_sweep(sweep: SweepConfig, say: Callable[[str], object] | None = None) -> SweepOutcome:
+def run_sweep(sweep: SweepConfig, say: Callable[[str], object] | None = None) -> tuple[list[Row], dict[str, str]]:
     """Run every unfinished study of a sweep, and write the table.
+
+    Returns:
+        The rows of the table, and why studies failed, by their names.
 
     Raises:
         HeartlmError: a setting is invalid, or the folder contains another sweep.
@@ -71,17 +55,12 @@ def run_sweep(sweep: SweepConfig, say: Callable[[str], object] | None = None) ->
     sweep.check()
     launch = partial(run_as_job, profile=load_slurm_profile(sweep.slurm)) if sweep.slurm else run_here
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
-    folder, outcome, rows, cells = sweep.folder(), SweepOutcome(), list[Row](), list(cells_of(sweep))
+    folder, failed, rows, cells = sweep.folder(), dict[str, str](), list[Row](), cells_of(sweep)
     about = {name: getattr(sweep, name) for name in DECIDES}
     write_json(folder / "sweep.json", started_with(folder / "sweep.json", about))
     for number, cell in enumerate(cells):
-        if cell.config == "G1" and sweep.computes_on_cpu():
-            outcome.skipped.append((cell.name, "not run: bf16 gains nothing on a CPU"))
-            continue
         study, head = folder / "studies" / cell.name, f"{number + 1}/{len(cells)}  {cell.name}"
-        if ResultFolder(study).is_finished:
-            outcome.num_before += 1
-        else:
+        if not ResultFolder(study).is_finished:
             shutil.rmtree(study, ignore_errors=True)
             config = folder / "logs" / f"{cell.name}.yaml"
             with atomic_file(config) as stream:
@@ -90,15 +69,13 @@ def run_sweep(sweep: SweepConfig, say: Callable[[str], object] | None = None) ->
             if reason is None and not ResultFolder(study).is_finished:
                 reason = "ended with status 0, but wrote no scores"
             if reason is not None:
-                outcome.failed.append((cell.name, reason))
+                failed[cell.name] = reason
                 say(f"{head}  FAILED: {reason}")
                 continue
-            outcome.num_run += 1
             say(head)
         rows += rows_of(cell, study)
         write_csv(rows, folder / "table.csv")
-    write_json(folder / "skipped.json", [*outcome.skipped, *outcome.failed])
-    return outcome
+    return rows, failed
 
 
 def rows_of(cell: SweepCell, folder: Path) -> list[Row]:
@@ -188,7 +165,7 @@ def job_script(config: Path, world_size: int, logs: Path, sweep: SweepConfig, pr
     """The batch script of a study; its ranks are on `sweep.nodes` nodes, or on one if they do not divide among them."""
     nodes = sweep.nodes if world_size % sweep.nodes == 0 else 1
     per_node = world_size // nodes
-    gpus = 0 if sweep.computes_on_cpu() else per_node
+    gpus = per_node if sweep.base().device == "cuda" else 0
     shape = Topology(nodes, gpus, per_node, per_node * sweep.cpus_per_rank, math.ceil(sweep.timeout_s))
     communicator = "torch" if world_size > 1 else "local"
     return batch_script(

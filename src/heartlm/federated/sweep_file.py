@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +22,7 @@ class SweepConfig:
     Attributes:
         out: the folder of the sweep; an interrupted sweep is continued.
         study: settings shared by all studies, the fields of heartlm federate, for example {databases: [data/mitdb]}.
-        configs: precisions; G0 is fp32, G1 is bf16 (AMP), which is skipped on CPUs.
+        configs: precisions; G0 is fp32, G1 is bf16 (AMP), for GPUs.
         world_sizes: numbers of ranks.
         batch_sizes: samples per local step.
         local_steps: local steps per client and round.
@@ -39,7 +37,7 @@ class SweepConfig:
 
     out: Path | None = None
     study: dict[str, Any] = field(default_factory=dict)
-    configs: list[Literal["G0", "G1"]] = field(default_factory=lambda: ["G0", "G1"])
+    configs: list[Literal["G0", "G1"]] = field(default_factory=lambda: ["G0"])
     world_sizes: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
     batch_sizes: list[int] = field(default_factory=lambda: [256])
     local_steps: list[int] = field(default_factory=lambda: [50])
@@ -84,31 +82,24 @@ class SweepConfig:
         assert self.out is not None, "it was checked"
         return self.out
 
-    def computes_on_cpu(self) -> bool:
-        """Return whether the studies compute on CPUs; checks for NVIDIA device files, to avoid importing torch."""
-        device = self.base().device
-        if device != "auto" or importlib.util.find_spec("torch") is None:
-            return device != "cuda"
-        return not any(Path("/dev").glob("nvidia[0-9]*"))
-
 
 @dataclass(frozen=True)
 class SweepCell:
     """One short study.
 
     Attributes:
+        repeat: number of the repeat, from 0.
         config: G0 or G1.
-        world_size: number of ranks.
         batch_size: samples per local step.
         local_steps: local steps per client and round.
-        repeat: number of the repeat, from 0.
+        world_size: number of ranks.
     """
 
+    repeat: int
     config: str
-    world_size: int
     batch_size: int
     local_steps: int
-    repeat: int
+    world_size: int
 
     @property
     def name(self) -> str:
@@ -123,17 +114,13 @@ class SweepCell:
             batch_size=self.batch_size,
             local_steps=self.local_steps,
             precision="fp32" if self.config == "G0" else "bf16",
-            communicator="auto",
         )
         if sweep.clients_per_rank:
             study = replace(study, partition="iid", clients=self.world_size * sweep.clients_per_rank)
         return study
 
 
-def cells_of(sweep: SweepConfig) -> Iterator[SweepCell]:
+def cells_of(sweep: SweepConfig) -> list[SweepCell]:
     """All cells, repeats outermost, so that slow changes of the machine affect all cells alike."""
-    grid = itertools.product(
-        range(sweep.repeats), sweep.configs, sweep.batch_sizes, sweep.local_steps, sweep.world_sizes
-    )
-    for repeat, config, batch_size, local_steps, world_size in grid:
-        yield SweepCell(config, world_size, batch_size, local_steps, repeat)
+    grid = range(sweep.repeats), sweep.configs, sweep.batch_sizes, sweep.local_steps, sweep.world_sizes
+    return [SweepCell(*each) for each in itertools.product(*grid)]

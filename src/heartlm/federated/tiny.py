@@ -16,21 +16,18 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.distributed.communicator import local_rank
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
-from heartlm.evaluation.bootstrap import Resampling
+from heartlm.evaluation.beats import SCORED_CLASSES
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.partition import Member, PatientCounts
-from heartlm.federated.scores import Scores, summary
+from heartlm.federated.scores import Scores, beat_scores
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.federated.waveforms import WINDOW, BeatSet, Labelled, beat_set, labelled_records
+from heartlm.federated.waveforms import NUM_CLASSES, WINDOW, BeatSet, Labelled, beat_set, labelled_records
 from heartlm.files import atomic_folder, write_json
 from heartlm.kernels.draws import Stream, draws, uniform
 from heartlm.models.tiny_ecg import TinyECG
 from heartlm.training.objectives import class_weights
 
 BATCH_STREAM = 15
-NUM_CLASSES = len(SCORED_CLASSES)
-"""N, S, V and F; paced and unclassifiable beats are neither learnt nor scored, as in de Chazal 2004."""
 EVALUATION_BATCH = 1024
 
 
@@ -45,51 +42,42 @@ class TinyPatients:
 
     Attributes:
         left_out: recordings that are not used, one line each.
-        train: recordings to train on.
-        test: recordings to test on.
+        of_split: recordings of each split.
         class_counts: training beats of each class, over all training patients.
     """
 
     def __init__(self, study: FederatedConfig) -> None:
         self.study = study
-        found, self.left_out = labelled_records([Path(folder) for folder in study.databases])
-        found = [each for each in found if each.counts[:NUM_CLASSES].sum()]
-        self.train = [each for each in found if each.split == "train"]
-        self.test = [each for each in found if each.split == "test"]
-        self.left_out += [
-            f"{each.database.name}/{each.record_id}: validation" for each in found if each.split == "validation"
-        ]
-        for records, what in ((self.train, "train"), (self.test, "test")):
-            if not records:
-                raise HeartlmError(f"databases: {study.databases} found, none has a patient to {what} on: add one")
-        self.class_counts = np.sum([each.counts[:NUM_CLASSES] for each in self.train], axis=0)
+        found, self.left_out = labelled_records(study.databases)
+        self.of_split: dict[str, list[Labelled]] = {"train": [], "test": [], "validation": []}
+        for each in found:
+            self.of_split[each.split].append(each)
+        self.left_out += [f"{each.database.name}/{each.record_id}: validation" for each in self.of_split["validation"]]
+        for split in ("train", "test"):
+            if not self.of_split[split]:
+                raise HeartlmError(f"databases: {study.databases} found, none has a patient to {split} on: add one")
+        self.class_counts: list[int] = np.sum([each.counts for each in self.of_split["train"]], axis=0).tolist()
 
     def patients(self) -> list[PatientCounts]:
         """Return the training patients, by name."""
         of: dict[str, list[Labelled]] = {}
-        for each in self.train:
+        for each in self.of_split["train"]:
             of.setdefault(each.patient_id, []).append(each)
         return [
-            PatientCounts(name, records[0].database.name, int(counts.sum()), counts)
+            PatientCounts(name, records[0].database.name, int(counts.sum()), counts.tolist())
             for name, records in sorted(of.items())
-            for counts in [np.sum([each.counts[:NUM_CLASSES] for each in records], axis=0)]
+            for counts in [np.sum([each.counts for each in records], axis=0)]
         ]
 
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> TinyLearning:
         """Return training data of the clients `mine` of this rank, and part `part` of `of` of the test recordings."""
+        train = self.of_split["train"]
         samples = {
-            number: scored(beat_set([each for each in self.train if each.patient_id in members[number].patients]))
-            for number in mine
+            number: beat_set(each for each in train if each.patient_id in members[number].patients) for number in mine
         }
         labels = np.repeat(np.arange(NUM_CLASSES), self.class_counts)
         weight = class_weights(labels, NUM_CLASSES, self.study.class_balance)
-        return TinyLearning(self.study, samples, scored(beat_set(self.test[part::of])), weight)
-
-
-def scored(beats: BeatSet) -> BeatSet:
-    """Return the beats whose class is trained and scored."""
-    kept = beats.label < NUM_CLASSES
-    return BeatSet(beats.waveform[kept], beats.label[kept], beats.record[kept], beats.records, beats.patients)
+        return TinyLearning(self.study, samples, beat_set(self.of_split["test"][part::of]), weight)
 
 
 class TinyLearning:
@@ -121,12 +109,12 @@ class TinyLearning:
             self.optimizer = torch.optim.AdamW(self.flat.parameters, rate, weight_decay=decay)
         self._class_weight = class_weight.to(self.device)
         self._samples = {
-            client: tuple(
-                torch.from_numpy(each).to(self.device) for each in (beats.waveform, beats.label.astype(np.int64))
+            client: (
+                torch.from_numpy(beats.waveform).to(self.device),
+                torch.from_numpy(beats.label).long().to(self.device),
             )
             for client, beats in samples.items()
         }
-        self._test = torch.from_numpy(test.waveform).to(self.device)
 
     def batch(self, client: int, step: int) -> NDArray[np.int64]:
         """Return the indices of the beats of `client` in local step `step`, sampled with replacement; int64 `[B]`."""
@@ -142,7 +130,7 @@ class TinyLearning:
         with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
             logits = self.flat.module(waveform[chosen])
         # Over the samples, not over their weights: a client without rare beats would weigh its common ones more.
-        loss = F.cross_entropy(logits.float(), label[chosen], self._class_weight, reduction="sum") / len(chosen)
+        loss = F.cross_entropy(logits.float(), label[chosen].long(), self._class_weight, reduction="sum") / len(chosen)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -156,19 +144,14 @@ class TinyLearning:
     @torch.no_grad()
     def evaluate(self) -> Any:
         """Classes of this rank's test beats, found and annotated (int8 `[num_beats]`), and whose they are."""
-        test, found = self.test, [np.zeros(0, np.int8)]
         self.flat.module.eval()
-        for begin in range(0, len(test), EVALUATION_BATCH):
-            logits = self.flat.module(self._test[begin : begin + EVALUATION_BATCH])
-            found.append(logits.argmax(dim=1).to("cpu", torch.int8).numpy())
-        return np.concatenate(found), test.label, test.record, test.records, test.patients
+        batches = torch.from_numpy(self.test.waveform).to(self.device).split(EVALUATION_BATCH)  # type: ignore[no-untyped-call]
+        found = [self.flat.module(batch).argmax(dim=1).to("cpu", torch.int8).numpy() for batch in batches]
+        return np.concatenate(found), self.test.label, self.test.patient
 
     def scores(self, parts: list[Any], final: bool) -> Scores:
-        """Beat scores over the parts of all ranks; with confidence intervals where they are `final`."""
-        patient = np.array([patients[place] for *_, record, _, patients in parts for place in record], np.str_)
-        found, annotated = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
-        scores = score_beats(annotated, found, patient, resampling=Resampling(1000 if final else 1))
-        return scores if final else summary(scores)
+        """Beat scores over the parts of all ranks."""
+        return beat_scores(parts, final)
 
     def save(self, folder: Path) -> None:
         """Write `model.safetensors` and `config.json`."""

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
 from heartlm.ecg.database import Database, open_database
 from heartlm.errors import HeartlmError
+from heartlm.evaluation.beats import SCORED_CLASSES
 from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms
 
 WINDOW = BeatWindow(before_s=0.2, after_s=0.4, rate_hz=60.0)
@@ -25,6 +25,9 @@ WINDOW = BeatWindow(before_s=0.2, after_s=0.4, rate_hz=60.0)
 
 Selected by cross-validation over patients of DS1. The receptive field of TinyECG, 11 samples, is then as long as a wide
 QRS complex, and the window contains little except the beat."""
+
+NUM_CLASSES = len(SCORED_CLASSES)
+"""N, S, V and F; paced and unclassifiable beats are neither learnt nor scored, as in de Chazal 2004."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Labelled:
         database: folder of the database.
         record_id: name of the recording in the database.
         patient_id: patient, unique over databases.
-        split: train, validation, test or excluded.
-        counts: number of beats of each AAMI class, int64 `[5]`.
+        split: train, validation or test.
+        counts: number of beats of each class, int64 `[NUM_CLASSES]`.
     """
 
     database: Database
@@ -45,11 +48,6 @@ class Labelled:
     split: str
     counts: NDArray[np.int64]
 
-    @property
-    def num_beats(self) -> int:
-        """Labelled beats."""
-        return int(self.counts.sum())
-
 
 @dataclass(frozen=True)
 class BeatSet:
@@ -57,23 +55,19 @@ class BeatSet:
 
     Attributes:
         waveform: waveforms, float32 `[num_beats, 1, num_samples]`.
-        label: AAMI class index, int8 `[num_beats]`.
-        record: index of the recording in `records`, int32 `[num_beats]`.
-        records: names of the recordings, `database/record`.
-        patients: patient of each of `records`.
+        label: class index, int8 `[num_beats]`.
+        patient: names of the patients, `[num_beats]`.
     """
 
     waveform: NDArray[np.float32]
     label: NDArray[np.int8]
-    record: NDArray[np.int32]
-    records: tuple[str, ...]
-    patients: tuple[str, ...]
+    patient: NDArray[np.str_]
 
     def __len__(self) -> int:
         return len(self.label)
 
 
-def labelled_records(folders: Sequence[Path]) -> tuple[list[Labelled], list[str]]:
+def labelled_records(folders: Sequence[str | Path]) -> tuple[list[Labelled], list[str]]:
     """Look through databases for recordings whose beats were classified.
 
     Returns:
@@ -86,16 +80,14 @@ def labelled_records(folders: Sequence[Path]) -> tuple[list[Labelled], list[str]
     for folder in folders:
         database = open_database(Path(folder))
         for record_id in database.record_ids:
-            recording = database.recording(record_id)
-            annotations, has_signal = database.annotations(record_id, recording), recording.has_signal
+            recording, split = database.recording(record_id), database.split_of(record_id)
+            annotations = database.annotations(record_id, recording)
             labels = np.zeros(0, np.int8) if annotations is None else annotations.beat_classes()
-            counts = np.bincount(labels[labels != UNLABELLED], minlength=len(BEAT_CLASSES))
-            split, patient = database.split_of(record_id), database.patient_of(record_id)
-            each = Labelled(database, record_id, patient, split, counts)
-            if each.split != "excluded" and each.num_beats and has_signal:
-                found.append(each)
+            counts = np.bincount(labels[_is_scored(labels)], minlength=NUM_CLASSES)
+            if split != "excluded" and counts.any() and recording.has_signal:
+                found.append(Labelled(database, record_id, database.patient_of(record_id), split, counts))
                 continue
-            why = "excluded" if each.split == "excluded" else "no signal" if each.num_beats else "no labelled beats"
+            why = "excluded" if split == "excluded" else "no signal" if counts.any() else "no labelled beats"
             left_out.append(f"{database.name}/{record_id}: {why}")
     if not found:
         raise HeartlmError(
@@ -110,20 +102,20 @@ def beat_set(records: Iterable[Labelled], window: BeatWindow = WINDOW) -> BeatSe
     Raises:
         HeartlmError: a recording is unreadable.
     """
-    names, patients = list[str](), list[str]()
     waveforms = [np.zeros((0, len(window.times_s)), np.float32)]  # of no recording, so that there may be none
-    labels, owners = [np.zeros(0, np.int8)], [np.zeros(0, np.int32)]
-    for place, each in enumerate(records):
+    labels, patients = [np.zeros(0, np.int8)], [np.zeros(0, np.str_)]
+    for each in records:
         recording = each.database.recording(each.record_id)
         annotations = each.database.annotations(each.record_id, recording)
         assert annotations is not None, "it had labelled beats"
         label, signal = annotations.beat_classes(), recording.signal(leads=[0])[0]
         recording.refuse_if_damaged()
-        known = label != UNLABELLED
-        waveforms.append(beat_waveforms(signal, annotations.sample, recording.rate_hz, window).shape[known])
-        labels.append(label[known])
-        owners.append(np.full(len(labels[-1]), place, np.int32))
-        names.append(f"{each.database.name}/{each.record_id}")
-        patients.append(each.patient_id)
-    parts = np.concatenate(waveforms)[:, None], np.concatenate(labels), np.concatenate(owners)
-    return BeatSet(*parts, tuple(names), tuple(patients))
+        scored = _is_scored(label)
+        waveforms.append(beat_waveforms(signal, annotations.sample, recording.rate_hz, window).shape[scored])
+        labels.append(label[scored])
+        patients.append(np.full(len(labels[-1]), each.patient_id))
+    return BeatSet(np.concatenate(waveforms)[:, None], np.concatenate(labels), np.concatenate(patients))
+
+
+def _is_scored(label: NDArray[np.int8]) -> NDArray[np.bool_]:
+    return (label >= 0) & (label < NUM_CLASSES)
