@@ -91,7 +91,7 @@ def test_usl_is_found_again(sigma: float, kappa: float) -> None:
     fit = fit_usl(law)
     assert fit is not None
     assert fit.parameters == pytest.approx({"sigma": sigma, "kappa": kappa}, abs=1e-5)
-    assert [fit(number) for number in law] == pytest.approx(list(law.values()), rel=1e-4)
+    assert max(map(abs, fit.residuals.values())) < 1e-4
 
 
 def test_usl_knows_where_more_ranks_only_slow_down() -> None:
