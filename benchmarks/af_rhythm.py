@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=default, help="folder that holds afdb, nsrdb and mitdb")
     for name in ("ltafdb", "vitaldb", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    numbers = {"folds": 3, "seeds": 3, "depth": 2, "pretrain-steps": 80, "steps": 300, "windows": 20}
+    numbers = {"folds": 3, "seeds": 5, "depth": 2, "pretrain-steps": 80, "steps": 300, "windows": 20}
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     settings = parser.parse_args()

@@ -124,6 +124,13 @@ BENCHMARKS = (
         40,
         long=True,
     ),
+    Benchmark(
+        "af_recordings",
+        ("--cinc2017", "{cinc2017-train}/cinc2017", "--work", "{work}"),
+        ("evaluation", "ecg", "tokenizers", *TRAINING),
+        40,
+        long=True,
+    ),
 )
 
 

@@ -35,6 +35,11 @@ _VALID, _COMPLETE = 0.5, 0.9
 """Fraction of valid samples above which a second can be judged, and above which its gaps cannot hide a beat."""
 _MIN_VENTRICULAR = 0.35
 """VT found in the waveform needs this mean probability of ventricular beats. Other tachycardias show less."""
+_NOT_VENTRICULAR, _MAX_OTHER_BEATS = 0.1, 1
+"""VT found in the waveform may have this number of beats whose probability of V is below. Bigeminy has more."""
+_MIN_ASYSTOLE = 0.5
+"""Until a usual beat's height is known, asystole needs this mean probability in the waveform: at the start of a
+recording, an electrode that settles hides beats."""
 _NEVER = -(10**9)
 
 
@@ -187,7 +192,9 @@ class LeadRules(Stateful):
         since_beat_s = (now - (beats[-1].sample if beats else self.begin)) / rate_hz
         if known and sum(noises[-2:]) >= rules.noise_probability * len(noises[-2:]) and not self._is_quiet():
             self.last_noise = now  # in a quiet lead, noise hides no beat
-        if readable and (not noisy or self._is_quiet()) and "VF" not in found:
+        usual_known = not math.isnan(self.heights[-1])
+        may_stand_still = usual_known or mean_asystole >= _MIN_ASYSTOLE
+        if readable and (not noisy or self._is_quiet()) and "VF" not in found and may_stand_still:
             confidence = max(mean_asystole, 1 - mean_noise)
             if since_beat_s >= rules.asystole_s + _BEAT_DELAY_S:
                 found["asystole"] = now - round(since_beat_s * rate_hz), confidence
@@ -214,7 +221,7 @@ class LeadRules(Stateful):
             for last_rr_s, offset in ((rr_s[-needed:], 0), (unended, 1)):
                 if len(last_rr_s) == needed and sum(last_rr_s) / len(last_rr_s) > 60 / rules.bradycardia_bpm:
                     start = beats[offset - len(last_rr_s) - 1].sample
-                    if start >= self.last_noise - _BEFORE_NOISE_S * rate_hz:
+                    if usual_known and start >= self.last_noise - _BEFORE_NOISE_S * rate_hz:
                         found["extreme bradycardia"] = start, 1.0
             num_v = 0
             while num_v < len(beats) and beats[-1 - num_v].symbol == "V":
@@ -226,8 +233,9 @@ class LeadRules(Stateful):
                     found["VT"] = beats[-num_v].sample, confidence
             last_rr_s, needed = rr_s[1 - rules.vt_beats :], rules.vt_beats - 1
             if "VT" not in found and mean_vt >= rules.vt_probability and len(last_rr_s) == needed:
-                ventricular = fmean(beat.ventricular for beat in beats[-rules.vt_beats :])
-                if fmean(last_rr_s) <= 60 / rules.vt_bpm and ventricular >= _MIN_VENTRICULAR:
+                ventricular = [beat.ventricular for beat in beats[-rules.vt_beats :]]
+                few_others = sum(each < _NOT_VENTRICULAR for each in ventricular) <= _MAX_OTHER_BEATS
+                if fmean(last_rr_s) <= 60 / rules.vt_bpm and fmean(ventricular) >= _MIN_VENTRICULAR and few_others:
                     found["VT"] = beats[-rules.vt_beats].sample, mean_vt
         if rr_s and rr_s[-1] >= rules.pause_s and since_beat_s < rules.pause_s:
             found["pause"] = beats[-2].sample, 1.0
