@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -37,11 +38,11 @@ from bench.measure import Table, cores
 from bench.output import write_results
 
 from heartlm.monitor.engine import Monitor
+from heartlm.monitor.leases import NUM_PARTITIONS
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.nats import partition_of, subject_of, token_of
 from heartlm.monitor.sources import replay_streams
 from heartlm.monitor.stream import Ward
-from heartlm.monitor.workers import EXPIRY_S, NUM_PARTITIONS, SUBJECT, owners_of
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
 NUM_BEDS = 240
@@ -124,26 +125,28 @@ async def killed_again_and_again(settings: argparse.Namespace, address: str, wor
     async def ticked(message: Any) -> None:
         ticks[int(message.subject.split(".")[2])] = time.time()
 
-    heard = dict[str, float]()
-
-    async def hear(message: Any) -> None:
-        heard[message.data.decode().split(" ")[0]] = time.time()
-
-    def live() -> frozenset[str]:
-        return frozenset(name for name, at in heard.items() if time.time() - at < EXPIRY_S)
+    async def owners() -> list[str]:
+        with contextlib.suppress(nats.errors.Error):
+            content = json.loads((await (await jetstream.key_value("heartlm-leases")).get("table")).value)
+            return [owner.rpartition("-")[0] for owner in content["owners"] if owner]
+        return []
 
     async def shared_evenly() -> None:
         """Each has its half, and all streams are heard of."""
         limit = time.time() + LIMIT_S
         while True:
-            if live() == {"a", "b"} and min(ticks.values()) > time.time() - 2:
+            half = dict.fromkeys(("a", "b"), NUM_PARTITIONS // 2)
+            if (
+                Counter(await owners()) == half
+                and len(ticks)
+                and min(map(ticks.get, range(NUM_PARTITIONS))) > time.time() - 2
+            ):
                 return
             if time.time() > limit:
-                raise SystemExit(f"the streams were not shared: {sorted(live())} live")
+                raise SystemExit(f"the streams were not shared evenly: {Counter(await owners())}")
             await asyncio.sleep(0.2)
 
-    await client.subscribe(SUBJECT, cb=hear)
-    while len(live()) < 2:
+    while len(await owners()) < NUM_PARTITIONS:
         await asyncio.sleep(0.2)
     await client.subscribe("heartlm.ecg.*.%tick", cb=ticked)
     sender = Process(target=send, args=(address, settings.streams, stop, work / "sent.npy"))
@@ -155,7 +158,7 @@ async def killed_again_and_again(settings: argparse.Namespace, address: str, wor
         await shared_evenly()
         await asyncio.sleep(choose.uniform(0, 10))
         name = choose.choice(("a", "b"))
-        lost = {place for place, owner in enumerate(owners_of(live())) if owner == name}
+        lost = {place for place, owner in enumerate(await owners()) if owner == name}
         workers.end(name, signal.SIGKILL)
         at = time.time()
         while any(ticks[place] < at + 0.5 for place in lost):

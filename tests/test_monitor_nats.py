@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.monitor.engine import Monitor
+from heartlm.monitor.leases import NUM_PARTITIONS
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.nats import Worker, partition_of, subject_of, token_of
 from heartlm.monitor.stream import Ward
-from heartlm.monitor.workers import EXPIRY_S, NUM_PARTITIONS, SUBJECT, Workers, owners_of
 
 nats = pytest.importorskip("nats", reason="nats-py is not installed")
 
@@ -122,10 +122,9 @@ def by_event(alarms: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, An
 
 
 @asynccontextmanager
-async def connected(broker: Broker) -> AsyncIterator[tuple[Any, Any]]:
-    """A client, and its JetStream."""
+async def connected(broker: Broker) -> AsyncIterator[Any]:
     client = await nats.connect(broker.address, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
-    yield client, client.jetstream(timeout=2)
+    yield client.jetstream(timeout=2)
     await client.close()
 
 
@@ -159,7 +158,7 @@ def test_one_worker_finds_what_a_monitor_finds(
 ) -> None:
     async def watch() -> dict[tuple[str, str], Any]:
         work = await work_in_process(broker, models, "one")
-        async with connected(broker) as (_, jetstream):
+        async with connected(broker) as jetstream:
             for name, message in frames:
                 await jetstream.publish(subject_of(name), message)
             found = await until(jetstream, plain)
@@ -186,7 +185,7 @@ def test_a_broker_that_is_killed_loses_nothing(
 ) -> None:
     async def watch() -> dict[tuple[str, str], Any]:
         work = await work_in_process(broker, models, "one")
-        async with connected(broker) as (_, jetstream):
+        async with connected(broker) as jetstream:
             for place, (name, message) in enumerate(frames):
                 await send(jetstream, name, message, place)
                 if place == len(frames) // 2:
@@ -211,29 +210,29 @@ def test_the_streams_of_a_killed_worker_are_taken_over_with_the_same_alarms(
     place = partition_of(token_of(busiest))
 
     async def watch() -> tuple[dict[tuple[str, str], Any], float]:
-        async with connected(broker) as (client, jetstream):
-            heard = dict[str, float]()
+        async with connected(broker) as jetstream:
 
-            async def hear(message: Any) -> None:
-                heard[message.data.decode().split(" ")[0]] = time.monotonic()
+            async def owners() -> list[str]:
+                try:
+                    bucket = await jetstream.key_value("heartlm-leases")
+                    content = json.loads((await bucket.get("table")).value)
+                except nats.js.errors.NotFoundError:
+                    return []
+                return [owner.rpartition("-")[0] for owner in content["owners"] if owner]
 
-            def live() -> frozenset[str]:
-                return frozenset(name for name, at in heard.items() if time.monotonic() - at < EXPIRY_S)
-
-            await client.subscribe(SUBJECT, cb=hear)
-            while live() != {"a", "b"}:
+            while Counter(await owners()) != {"a": NUM_PARTITIONS // 2, "b": NUM_PARTITIONS // 2}:
                 await asyncio.sleep(0.1)
             half = len(frames) * 3 // 4
             for name, message in frames[:half]:
                 await jetstream.publish(subject_of(name), message)
             while not any(each["stream"] == busiest for each in await published(jetstream)):
                 await asyncio.sleep(0.1)
-            killed = owners_of(live())[place]
+            killed = (await owners())[place]
             started[killed].kill()
             begin = time.monotonic()
             for name, message in frames[half:]:
                 await jetstream.publish(subject_of(name), message)
-            while killed in live():
+            while killed in await owners():
                 await asyncio.sleep(0.1)
             taken_s = time.monotonic() - begin
             return await until(jetstream, plain), taken_s
@@ -246,37 +245,3 @@ def test_the_streams_of_a_killed_worker_are_taken_over_with_the_same_alarms(
             process.wait(60)
     assert found == plain
     print(f"taken over after {taken_s:.1f} s")
-
-
-def test_owners_have_equal_shares_and_few_of_them_change() -> None:
-    two, three = owners_of(frozenset("ab")), owners_of(frozenset("abc"))
-    assert Counter(two) == {"a": NUM_PARTITIONS // 2, "b": NUM_PARTITIONS // 2}
-    assert max(Counter(three).values()) - min(Counter(three).values()) <= 2
-    moved = sum(before != after for before, after in zip(two, three, strict=True))
-    assert Counter(three)["c"] <= moved <= NUM_PARTITIONS // 2
-
-
-def test_a_worker_without_a_sign_of_life_loses_its_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    one, two = Workers("a"), Workers("b")
-    one.hear(two.heartbeat)
-    one.hear(one.heartbeat)
-    assert one.owned == []  # others may not have been heard yet
-    now += 3
-    assert len(one.owned) == NUM_PARTITIONS // 2
-    now += 100  # the broker is away: nobody is heard
-    assert len(one.owned) == NUM_PARTITIONS // 2
-    one.hear(one.heartbeat)
-    assert one.owned == list(range(NUM_PARTITIONS))
-    one.hear(two.heartbeat)
-    one.hear(b"b")  # leaves
-    assert one.owned == list(range(NUM_PARTITIONS))
-
-
-def test_a_worker_is_replaced_by_a_later_one_of_its_name() -> None:
-    first = Workers("a")
-    second = Workers("a")
-    first.hear(second.heartbeat)
-    second.hear(first.heartbeat)
-    assert (first.replaced, second.replaced) == (True, False)

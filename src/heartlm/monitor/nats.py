@@ -24,11 +24,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
+from uuid import uuid4
 
 from heartlm.errors import HeartlmError, needs
 from heartlm.monitor.engine import Monitor
+from heartlm.monitor.leases import NUM_PARTITIONS, Leases
 from heartlm.monitor.state import packed, unpacked
-from heartlm.monitor.workers import NUM_PARTITIONS, SUBJECT, Workers
 
 TICK_S = 1.0
 """Time between heartbeats of a worker."""
@@ -43,7 +44,7 @@ _NUM_ACQUIRED_TOGETHER = 8
 """Partitions whose states are fetched at the same time: each takes several requests."""
 _COLLECT_S = 0.25
 """Time for which messages are collected before they are judged together."""
-_ECG, _ALARMS, _STATES = "heartlm-ecg", "heartlm-alarms", "heartlm-states"
+_ECG, _ALARMS, _LEASES, _STATES = "heartlm-ecg", "heartlm-alarms", "heartlm-leases", "heartlm-states"
 _TICK = "%tick"
 """Takes the place of a stream's token in messages that only carry the broker's time. No token equals it."""
 _SAFE = "!\"#$&'()+,/:;<=?@[\\]^`{|}~"
@@ -107,8 +108,8 @@ class Worker:
             raise HeartlmError(f"worker: {name!r} found, 1 to 64 letters, digits, - and _ expected")
         self.monitor, self.address = monitor, address
         self.partitions = dict[int, _Partition]()
-        self._workers = Workers(name)
-        self._unpublished = deque[tuple[str, bytes, str]]()
+        self._name = f"{name}-{uuid4().hex[:8]}"
+        self._unpublished = deque[tuple[int, str, bytes, str]]()
         self._broker_time, self._num_waiting = 0.0, 0
         self._error_logged = False
         monitor.clock = lambda: self._broker_time
@@ -149,14 +150,11 @@ class Worker:
                 limits: Any = {"max_age": KEPT_S} if name == _ECG else {"duplicate_window": KEPT_S}
                 with contextlib.suppress(nats.js.errors.BadRequestError):  # exists, with the operator's settings
                     await jetstream.add_stream(StreamConfig(name=name, subjects=[subjects], storage=file, **limits))
+            bucket = await jetstream.create_key_value(bucket=_LEASES, storage=file)
             self._states = await jetstream.create_object_store(bucket=_STATES, storage=file, ttl=KEPT_S)
         except nats.js.errors.ServiceUnavailableError:
             raise HeartlmError(f"nats: {self.address}: JetStream is off: start nats-server with --jetstream") from None
-
-        async def heard(message: Any) -> None:
-            self._workers.hear(message.data)
-
-        await self._client.subscribe(SUBJECT, cb=heard)
+        self.leases = Leases(bucket, self._name)
 
     async def run(self) -> None:
         """Work until cancelled; then save the owned partitions and release them."""
@@ -190,7 +188,7 @@ class Worker:
             self.monitor.log(f"nats: {type(error).__name__} {error}: trying again")
 
     async def _send_heartbeat(self) -> None:
-        await self._client.publish(SUBJECT, self._workers.heartbeat)
+        await self.leases.heartbeat()
         for partition in self.partitions.values():
             if partition.names:
                 await self._client.publish(f"heartlm.ecg.{partition.number}.{_TICK}", b"")
@@ -202,26 +200,29 @@ class Worker:
         if not (behind := len(self.monitor.ward.waiting)):
             self._num_waiting = 0
         await self._publish_alarms()
-        if self._workers.replaced:
-            raise HeartlmError(f"worker: {self._workers.name}: another worker of this name replaced this one")
-        owned, now = self._workers.owned, time.monotonic()
-        lost = [number for number in self.partitions if number not in owned]
-        missing = [number for number in owned if number not in self.partitions]
+        table, now = self.leases.table, time.monotonic()
+        for number in [number for number in self.partitions if table.owners[number] != self._name]:
+            await self._release(number)
         for partition in list(self.partitions.values()):
             if now - partition.heard_at > 3 * _HEARTBEAT_S:
                 await self._subscribe(partition)
-        if lost:
-            await self._save(self.partitions[lost[0]])
-            await self._release(lost[0])
-        elif missing:
+        missing = [n for n, owner in enumerate(table.owners) if owner == self._name and n not in self.partitions]
+        if missing:
             await asyncio.gather(*map(self._acquire, missing[:_NUM_ACQUIRED_TOGETHER]))
+        elif (surplus := table.surplus(self._name)) is not None:
+            number, receiver = surplus
+            await self._save(self.partitions[number])
+            await self._release(number)
+            await self.leases.change(
+                lambda old: old.with_owner(number, receiver) if old.owners[number] == self._name else old
+            )
         elif self.partitions:
             oldest = min(self.partitions.values(), key=lambda each: each.saved_at)
             if now - oldest.saved_at > SAVE_S:
                 await self._save(oldest)
         # While seconds or partitions wait, only let heartbeats and messages through. Otherwise collect the seconds of
         # many streams, which are judged fastest together.
-        await asyncio.sleep(0.005 if behind or lost or missing else _COLLECT_S)
+        await asyncio.sleep(0.005 if behind or missing else _COLLECT_S)
 
     async def _acquire(self, number: int) -> None:
         """Continue a partition from its last saved state, or from the first message that the broker keeps."""
@@ -273,8 +274,7 @@ class Worker:
     async def _release_all(self) -> None:
         for partition in list(self.partitions.values()):
             await self._save(partition)
-        await self._client.publish(SUBJECT, self._workers.name.encode())
-        await self._client.flush()
+        await self.leases.change(lambda old: old.with_workers(set(old.workers) - {self._name}))
 
     async def _subscribe(self, partition: _Partition) -> None:
         """Read the messages after the last one. Called again when the consumer is lost or a message was missed.
@@ -346,11 +346,13 @@ class Worker:
         token, event = token_of(entry["stream"]), "begin" if entry["stop_s"] is None else "end"
         message_id = hashlib.sha256(f"{entry['key']}/{event}".encode()).hexdigest()
         content = json.dumps({name: entry[name] for name in _FIELDS}).encode()
-        self._unpublished.append((f"heartlm.alarms.{token}", content, message_id))
+        self._unpublished.append((partition_of(token), f"heartlm.alarms.{token}", content, message_id))
 
     async def _publish_alarms(self) -> None:
-        """Publish the queued alarms, and wait until the broker has them."""
+        """Publish the queued alarms of the partitions that are still owned, and wait until the broker has them."""
         while self._unpublished:
-            subject, content, message_id = self._unpublished[0]
-            await self._jetstream.publish(subject, content, headers={"Nats-Msg-Id": message_id})
-            self._unpublished.popleft()
+            table, _ = await self.leases.read()
+            for number, subject, content, message_id in list(self._unpublished):
+                if table.owners[number] == self._name:
+                    await self._jetstream.publish(subject, content, headers={"Nats-Msg-Id": message_id})
+                self._unpublished.popleft()
