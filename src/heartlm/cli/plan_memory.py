@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from heartlm.cli.options import existing, parse
 from heartlm.cli.score_table import aligned
@@ -46,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     if not 1 <= options.ranks <= MOST_RANKS:
         raise HeartlmError(f"ranks: {options.ranks} found, 1 to {MOST_RANKS} expected")
     folder = FOLDER / "foundation" if options.corpus is None else existing(options.corpus, "corpus")
-    sharing = "fsdp" if options.parallel == "fsdp" else "ddp"
+    sharing: Literal["ddp", "fsdp"] = "fsdp" if options.parallel == "fsdp" else "ddp"
     found = step_memory(options, load_tokenizer(folder / "tokenizer"), options.ranks, sharing)
     fits = options.memory_gb is None or found.peak <= options.memory_gb * 1e9
     if options.json:

@@ -55,7 +55,8 @@ def _fit(speedups: Mapping[int, float], names: tuple[str, ...], most: float) -> 
 
     def law(parameters: NDArray[np.float64]) -> NDArray[np.float64]:
         sigma, kappa = (*parameters, 0.0)[:2]
-        return ranks / (1 + sigma * (ranks - 1) + kappa * ranks * (ranks - 1))
+        speedup: NDArray[np.float64] = ranks / (1 + sigma * (ranks - 1) + kappa * ranks * (ranks - 1))
+        return speedup
 
     begin, accuracy = np.full(len(names), 0.01), dict.fromkeys(("xtol", "ftol", "gtol"), 1e-14)
     found: Any = least_squares(lambda each: np.log(law(each) / measured), begin, bounds=(0.0, most), **accuracy)
