@@ -120,22 +120,26 @@ def measure_all_reduce(
     Args:
         num_ranks: number of ranks to start; by default one per GPU if there are several, otherwise one per core, 2 to
             8. Ignored under torchrun.
-        device: cpu for gloo; auto uses GPUs and NCCL if there is one for every rank.
+        device: cpu for gloo, cuda for NCCL; auto uses GPUs if there is one for every rank.
         sizes_bytes: message sizes, multiples of 4.
         rounds: repetitions of each size; the result is their median.
 
     Raises:
-        HeartlmError: fewer than 2 ranks, or a rank failed.
+        HeartlmError: fewer than 2 ranks, fewer GPUs than ranks, or a rank failed.
     """
     ranks = Ranks.from_environment()
     if ranks.world_size > 1:
         with process_group(ranks, device):
             return measure_in_group(sizes_bytes, rounds)
-    if num_ranks is None:
+    if device != "cpu":
         import torch
 
-        num_gpus = 0 if device == "cpu" else torch.cuda.device_count()
-        num_ranks = num_gpus if num_gpus > 1 else min(8, max(2, len(usable_cores())))
+        num_gpus, least = torch.cuda.device_count(), num_ranks or 2
+        if device == "cuda" and num_gpus < least:
+            raise HeartlmError(f"device: 'cuda' found, a GPU for each of {least} ranks expected, {num_gpus} seen")
+        device = "cuda" if num_gpus >= least else "cpu"
+        num_ranks = num_gpus if device == "cuda" and num_ranks is None else num_ranks
+    num_ranks = num_ranks or min(8, max(2, len(usable_cores())))
     if num_ranks < 2:
         raise HeartlmError(f"num_ranks: {num_ranks} found, at least 2 expected: one rank has no other to add up with")
     wanted = {"device": device, "sizes_bytes": list(sizes_bytes), "rounds": rounds}

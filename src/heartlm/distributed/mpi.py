@@ -1,18 +1,21 @@
 """Ranks started by `mpiexec`: buffer collectives of mpi4py on flat tensors; only small objects are pickled.
 
 Most MPI libraries progress a non-blocking sum only inside library calls. If ranks share cores, such a call can yield
-the core for milliseconds during computation. So a background thread starts the sums in order, one at a time, and tests
-each periodically. It has its own communicator, separate from the calls of the main thread. Without thread support in
-MPI, every sum blocks.
+the core for milliseconds during computation. So a background thread starts the sums in order and tests them
+periodically. It has its own communicator, separate from the calls of the main thread. Without thread support in MPI,
+every sum blocks.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -25,7 +28,12 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Request
 
 PROGRESS_EVERY_S = 0.002
-"""Seconds between two tests by the thread while a sum is in progress."""
+"""Seconds between two tests by the thread while sums are in progress."""
+IDLE_S = 0.005
+"""Seconds between two checks by the thread while no sum is in progress.
+
+The thread is woken only when the main thread waits. On a shared core, waking it earlier would yield the core to another
+rank."""
 
 
 class MPICommunicator(Communicator):
@@ -45,20 +53,21 @@ class MPICommunicator(Communicator):
             from mpi4py import MPI
         self._mpi, self._comm, self._background = MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
-        self._pool = ThreadPoolExecutor(1, "progress of MPI") if MPI.Query_thread() == MPI.THREAD_MULTIPLE else None
+        self._progress = _Progress() if MPI.Query_thread() == MPI.THREAD_MULTIPLE else None
         here = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.ranks = Ranks(self.rank, self.size, here.Get_rank(), here.Get_size())
         here.Free()
 
     def start_sum(self, numbers: Tensor) -> Pending:
         """Start the sum in the background thread."""
-        if self._pool is None:
+        comm, mpi = self._background, self._mpi
+        if self._progress is None:
             self._sum_apart(numbers)
             return Pending(numbers)
-        buffer = numbers.numpy()
-        return _UnderWay(
-            self._pool, lambda: self._background.Iallreduce(self._mpi.IN_PLACE, buffer, self._mpi.SUM), numbers
-        )
+        begin = functools.partial(comm.Iallreduce, mpi.IN_PLACE, numbers.numpy(), mpi.SUM)
+        pending = _UnderWay(begin, numbers, self._progress.wake)
+        self._progress.asked.append(pending)
+        return pending
 
     def _sum_apart(self, numbers: Tensor) -> None:
         self._comm.Allreduce(self._mpi.IN_PLACE, numbers.numpy(), self._mpi.SUM)
@@ -69,8 +78,8 @@ class MPICommunicator(Communicator):
 
     def close(self) -> None:
         """Free the communicators; MPI itself ends with the process."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        if self._progress is not None:
+            self._progress.stop()
         self._comm.Free()
         self._background.Free()
 
@@ -80,21 +89,62 @@ class MPICommunicator(Communicator):
 
 
 class _UnderWay(Pending):
-    """A sum that the thread of `pool` starts and tests periodically; `wait` makes the thread wait for it."""
+    """A collective that the thread starts and tests; `wake` makes the thread wait for it."""
 
-    def __init__(self, pool: ThreadPoolExecutor, begin: Callable[[], Request], result: Tensor) -> None:
-        self._result, self.there_s, self._is_awaited = result, 0.0, threading.Event()
-        self._done = pool.submit(self._run, begin)
+    def __init__(self, begin: Callable[[], Request], result: Tensor, wake: threading.Event) -> None:
+        self._begin, self._result, self._wake, self.there_s = begin, result, wake, 0.0
+        self._request: Request | None = None
+        self._done = Future[None]()
 
-    def _run(self, begin: Callable[[], Request]) -> None:
-        request = begin()
-        while not request.Test():
-            if self._is_awaited.wait(PROGRESS_EVERY_S):
-                request.Wait()
-                break
+    def progress(self, waits: bool) -> None:
+        """Start, test or wait for the collective; `wait` raises an error of these calls."""
+        try:
+            if self._request is None:
+                self._request = self._begin()
+            elif waits:
+                self._request.Wait()
+                self._found()
+            elif self._request.Test():
+                self._found()
+        except Exception as error:
+            self.there_s = time.perf_counter()
+            self._done.set_exception(error)
+
+    def _found(self) -> None:
         self.there_s = time.perf_counter()
+        self._done.set_result(None)
 
     def wait(self) -> Tensor:
-        self._is_awaited.set()
+        if not self.there_s:
+            self._wake.set()
         self._done.result()
         return self._result
+
+
+class _Progress:
+    """A thread that starts the collectives in `asked`, in order, and tests them until they are complete."""
+
+    def __init__(self) -> None:
+        self.asked, self.wake, self._is_over = deque[_UnderWay](), threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="progress of MPI", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)  # freeing a tensor in a thread during interpreter exit crashes
+
+    def stop(self) -> None:
+        """End the thread, when no sum is in progress."""
+        self._is_over = True
+        self.wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        under_way = list[_UnderWay]()
+        while not self._is_over:
+            waits = self.wake.wait(PROGRESS_EVERY_S if under_way else IDLE_S)
+            self.wake.clear()
+            while self.asked:
+                under_way.append(self.asked.popleft())
+                under_way[-1].progress(waits=False)
+            for pending in under_way:
+                if not pending.there_s:
+                    pending.progress(waits)
+            under_way = [each for each in under_way if not each.there_s]

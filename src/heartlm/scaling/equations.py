@@ -34,6 +34,21 @@ class Interval:
         return Interval(self.value * factor, low, high)
 
 
+def ideal_s(base_s: float, num_ranks: int, scaling: str) -> float:
+    """Return the ideal time of `num_ranks` ranks from the time of one rank."""
+    return base_s / num_ranks if scaling == "strong" else base_s
+
+
+def speedup(base_s: float, test_s: float) -> float:
+    """Return how many times faster the test is than the base."""
+    return base_s / test_s
+
+
+def efficiency(of_speedup: float, num_ranks: int) -> float:
+    """Return the speedup divided by the number of ranks."""
+    return of_speedup / num_ranks
+
+
 def karp_flatt(of_speedup: float, num_ranks: int) -> float | None:
     """Return the serial fraction of a speedup (Karp and Flatt 1990), or None for one rank.
 

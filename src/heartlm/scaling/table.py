@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -19,10 +19,13 @@ import numpy as np
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.scaling.equations import (
     Interval,
+    efficiency,
     geometric_interval,
+    ideal_s,
     karp_flatt,
     mean_known,
     overhead_interval,
+    speedup,
 )
 from heartlm.scaling.probe import moved, probes_of
 
@@ -130,10 +133,17 @@ def _row(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> CellRow:
         tokens_per_s=statistics.fmean(each.tokens_per_s for each in every),
         part_s={name: statistics.fmean(each.part_s[name] for each in every) for name in PARTS},
         peak_memory_bytes=max(each.peak_memory_bytes for each in every),
-        energy_j_per_mtoken=mean_known(
-            [each.energy_j and each.energy_j / each.tokens_per_s / each.training_s * 1e6 for each in every]
-        ),
+        energy_j_per_mtoken=_energy_j_per_mtoken(every),
         **_against(cell, repeats, passed),
+    )
+
+
+def _energy_j_per_mtoken(measurements: Sequence[Measurement]) -> float | None:
+    return mean_known(
+        [
+            None if each.energy_j is None else each.energy_j / each.tokens_per_s / each.training_s * 1e6
+            for each in measurements
+        ]
     )
 
 
@@ -142,28 +152,30 @@ def _against(cell: StudyCell, repeats: Repeats, passed: dict[StudyCell, Repeats]
     if cell == cell.base:
         return {"speedup": Interval(1.0), "efficiency": Interval(1.0), "overhead_s": Interval(0.0)}
     bases, copies = passed.get(cell.base, {}), passed.get(cell.ceiling, {})
-    whole = 1 if cell.scaling == "strong" else cell.ranks  # multiple of the base's work
-    gained = _ratio(whole, bases, repeats)
-    if gained is None:
+    pairs = [(bases[repeat].training_s, repeats[repeat].training_s) for repeat in sorted(bases.keys() & repeats.keys())]
+    if not pairs:
         return {}
-    of_ranks = gained.scaled(1 / cell.ranks)
-    alone_s = statistics.geometric_mean(bases[each].training_s for each in bases.keys() & repeats.keys())
-    return {
+    whole = 1 if cell.scaling == "strong" else cell.ranks  # multiple of the base's work
+    best_s = statistics.geometric_mean([ideal_s(base, cell.ranks, cell.scaling) for base, _ in pairs])
+    gained = geometric_interval([whole * speedup(base, test) for base, test in pairs])
+    of_ranks = gained.scaled(efficiency(1.0, cell.ranks))
+    found: dict[str, Any] = {
         "speedup": gained,
         "efficiency": of_ranks,
-        "overhead_s": overhead_interval(alone_s * whole / cell.ranks, of_ranks),
+        "overhead_s": overhead_interval(best_s, of_ranks),
         "karp_flatt": karp_flatt(gained.value, cell.ranks),
-        # Total throughput of its copies relative to a single one alone, and the throughput of the cell to that.
-        "ceiling": _ratio(cell.ranks, bases, copies) if cell.ranks > 1 else None,
-        "efficiency_of_ceiling": _ratio(whole / cell.ranks, copies, repeats) if cell.ranks > 1 else None,
     }
-
-
-def _ratio(factor: float, over: Repeats, under: Repeats) -> Interval | None:
-    """Return `factor` times the ratio of training times, over the repeats of both; None without a common one."""
-    common = sorted(over.keys() & under.keys())
-    ratios = [factor * (over[each].training_s / under[each].training_s) for each in common]
-    return geometric_interval(ratios) if ratios else None
+    at_once = sorted(bases.keys() & copies.keys())
+    if cell.ranks > 1 and at_once:
+        # Total throughput of its copies relative to a single one alone.
+        together = [cell.ranks * bases[each].training_s / copies[each].training_s for each in at_once]
+        found["ceiling"] = geometric_interval(together)
+        both = sorted(copies.keys() & repeats.keys())
+        side_s = [(copies[each].training_s, repeats[each].training_s) for each in both]
+        found["efficiency_of_ceiling"] = geometric_interval(
+            [ideal_s(side, cell.ranks, cell.scaling) / test for side, test in side_s]
+        )
+    return found
 
 
 def groups(rows: Iterable[CellRow], key: Callable[[StudyCell], Any]) -> dict[Any, list[CellRow]]:
