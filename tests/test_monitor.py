@@ -32,7 +32,7 @@ from heartlm.files import sole_holder
 from heartlm.kernels.library import using, variants
 from heartlm.monitor.alarms import Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
-from heartlm.monitor.lead_rules import LeadRules, LeadSecond
+from heartlm.monitor.lead_rules import JudgedBeat, LeadRules, LeadSecond
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.state import packed, unpacked
@@ -698,3 +698,23 @@ def test_a_slow_rhythm_of_two_beats_needs_a_beat() -> None:
     for second in range(1, 5):  # nothing is found for three seconds, which are no asystole yet
         lead.add(250 * second, LeadSecond([], None, 1.0, 1.0))
         assert "extreme bradycardia" not in lead.judge(250 * second).found
+
+
+@pytest.mark.parametrize(("ventricular", "called"), [((0.9, 0.02), False), ((0.9, 0.3), True)])
+def test_vt_of_the_waveform_is_no_bigeminy(ventricular: tuple[float, float], called: bool) -> None:
+    lead, beat = LeadRules(AlarmRules(), 250.0), 0
+    for second in range(1, 9):  # 120/min, every other beat of class N
+        beats = [JudgedBeat(125 * (beat + each), "VN"[each], 0.9, ventricular[each]) for each in (0, 1)]
+        beat += 2
+        lead.add(250 * second, LeadSecond(beats, [0.05, 0.95, 0.0, 0.0, 0.0], 1.0, 1.0))
+    assert ("VT" in lead.judge(2000).found) == called
+
+
+@pytest.mark.parametrize(
+    ("height", "asystole", "called"), [(np.nan, 0.1, False), (np.nan, 0.9, True), (0.1, 0.1, True)]
+)
+def test_asystole_before_a_usual_beat_is_known_needs_the_network(height: float, asystole: float, called: bool) -> None:
+    lead = LeadRules(AlarmRules(), 250.0)
+    for second in range(1, 9):
+        lead.add(250 * second, LeadSecond([], [1 - asystole, 0.0, 0.0, asystole, 0.0], 1.0, height))
+    assert ("asystole" in lead.judge(2000).found) == called

@@ -12,7 +12,7 @@ from heartlm.progress import track
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """A clock that goes on by the sum of this list."""
+    """A clock that advances by the items of this list."""
     passed = list[float]()
     monkeypatch.setattr(progress.time, "monotonic", lambda: sum(passed))
     yield passed
