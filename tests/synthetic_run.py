@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 
 CLASSES = ["N", "S", "V", "F", "Q"]
-RATE_HZ = 250.0
 
 
 def write_runs(folder: Path) -> tuple[Path, Path]:
-    """Write a pretraining run and a fine-tuning run made from it, with scores and strips; return both folders."""
+    """Write a pretraining run and a fine-tuning run made from it, with scores; return both folders."""
     parent, child = folder / "foundation", folder / "beats"
     write_run(parent, kind="pretrain", steps=600)
     write_run(child, kind="finetune", steps=200, parent=str(parent))
     _json(child / "scores" / "test" / "scores.json", beat_scores())
-    _json(child / "scores" / "test" / "strips.json", [strip("V", "V"), strip("V", "N"), strip("S", "S")])
     return parent, child
 
 
@@ -179,48 +177,6 @@ def rhythm_scores() -> dict[str, Any]:
         "scores": one,
         "baselines": {"Zhou 2015": zhou},
         "durations": {"se": _score(0.94), "hours": 3.5},
-    }
-
-
-def ecg(duration_s: float, beat_times_s: np.ndarray, wide: np.ndarray) -> np.ndarray:
-    """Waves of a made-up ECG, `[num_samples]` mV: P, QRS and T as bumps, wide beats without P."""
-    time_s = np.arange(int(duration_s * RATE_HZ)) / RATE_HZ
-    signal = 0.05 * np.sin(2 * math.pi * 0.25 * time_s)
-    for beat_s, is_wide in zip(beat_times_s, wide, strict=True):
-        waves = [
-            (-0.17, 0.12, 0.022),
-            (-0.03, -0.12, 0.009),
-            (0.0, 1.15, 0.011),
-            (0.03, -0.25, 0.01),
-            (0.25, 0.3, 0.045),
-        ]
-        if is_wide:
-            waves = [(0.0, 1.5, 0.034), (0.09, -0.5, 0.04), (0.3, -0.45, 0.06)]
-        for shift_s, height_mv, width_s in waves:
-            signal += height_mv * np.exp(-(((time_s - beat_s - shift_s) / width_s) ** 2) / 2)
-    return signal
-
-
-def strip(reference: str, predicted: str) -> dict[str, Any]:
-    """Ten seconds with one ectopic beat whose name is `reference` and which the model calls `predicted`."""
-    times = np.arange(0.5, 9.9, 0.82)
-    times[5] -= 0.28
-    names = ["N"] * len(times)
-    names[5] = reference
-    beats = [
-        {"time_s": float(t), "reference": name, "predicted": "N" if name == "N" else predicted, "probability": 0.93}
-        for t, name in zip(times, names, strict=True)
-    ]
-    signal = ecg(10.0, times, np.array([name == "V" for name in names]))
-    return {
-        "record": "233",
-        "patient": "233",
-        "lead": "MLII",
-        "rate_hz": RATE_HZ,
-        "start_s": 723.4,
-        "title": f"{reference} called {predicted}",
-        "signal_mv": [round(float(value), 3) for value in signal],
-        "beats": beats,
     }
 
 

@@ -34,7 +34,7 @@ def here(finished: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Path:
     return finished.folder
 
 
-def test_the_report_opens_in_a_browser_with_scores_and_strips(finished, tmp_path):
+def test_the_report_opens_in_a_browser_with_scores(finished, tmp_path):
     page = open_page(finished.folder / "report.html", tmp_path)
     for words in ("macro F1", "random initialisation", "gradient boosting", "simdb"):
         assert words in page.html

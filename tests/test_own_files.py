@@ -142,7 +142,7 @@ def test_a_run_that_is_watched(tuned: Path, name: str) -> None:
     assert (try_yaml if name == "config.yaml" else try_json)(tuned / name, use) > 4
 
 
-@pytest.mark.parametrize("name", ["run.json", "data.json", "scores/test/scores.json", "scores/test/strips.json"])
+@pytest.mark.parametrize("name", ["run.json", "data.json", "scores/test/scores.json"])
 @pytest.mark.parametrize("value", OTHERS, ids=str)
 def test_a_run_that_is_reported(tmp_path: Path, name: str, value: Any) -> None:
     _, child = write_runs(tmp_path)

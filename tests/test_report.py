@@ -16,7 +16,7 @@ from heartlm.runs.run_folder import RunFolder
 from tests import synthetic_run
 from tests.browser import find_chromium, open_page
 
-SECTIONS = ("scores", "strips", "training", "tokens", "data", "environment", "reproduce")
+SECTIONS = ("scores", "training", "tokens", "data", "environment", "reproduce")
 
 
 @pytest.fixture
@@ -139,23 +139,19 @@ def test_empty_scores_become_dashes_and_no_crash(tmp_path: Path):
     assert not re.search(r"\bnan\b", page, re.IGNORECASE)
 
 
-def test_nan_in_metrics_and_strips_is_a_gap(runs: tuple[Path, Path]):
+def test_nan_in_metrics_is_a_gap(runs: tuple[Path, Path]):
     with (runs[1] / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 500, "split": "train", "loss": NaN, "learning_rate": null}\n')
-    strip = synthetic_run.strip("V", "N")
-    strip["signal_mv"][100:120] = [None] * 20
-    (runs[1] / "scores" / "test" / "strips.json").write_text(json.dumps([strip, strip | {"signal_mv": []}]))
     page = text_of(write_report(runs[1]))
     assert not re.search(r"\bnan\b", page, re.IGNORECASE)
-    assert page.count('class="strip sheet"') == 1  # the one with samples
 
 
 def test_names_from_files_are_escaped(runs: tuple[Path, Path]):
     hostile = '<script>alert("x")</script>'
     run = json.loads((runs[1] / "run.json").read_text())
     (runs[1] / "run.json").write_text(json.dumps(run | {"name": hostile, "command": hostile}))
-    strip = synthetic_run.strip(hostile, hostile)
-    (runs[1] / "scores" / "test" / "strips.json").write_text(json.dumps([strip | {"title": hostile}]))
+    scores = synthetic_run.beat_scores() | {"on": hostile, "split": hostile}
+    (runs[1] / "scores" / "test" / "scores.json").write_text(json.dumps(scores))
     assert text_of(write_report(runs[1])).count("<script>") == 1
 
 
@@ -198,7 +194,7 @@ def test_a_real_browser_draws_it_without_errors(runs: tuple[Path, Path], tmp_pat
     page = open_page(file, tmp_path, width=width)
     assert page.data["ready"] == "true"
     assert page.data["errors"] == "0", page.data.get("first-error")
-    assert int(page.data["drawings"]) == text_of(file).count("<svg ") == 6
+    assert int(page.data["drawings"]) == text_of(file).count("<svg ") == 3
     assert page.data["overflow"] == "0"
     assert page.screenshot.stat().st_size > 20_000
 

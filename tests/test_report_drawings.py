@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.report import numbers, page
+from heartlm.report import numbers
 from heartlm.report.charts import MAX_POINTS, Scale, Series, line_chart, spread, thinned
 from heartlm.report.numbers import Score
 from heartlm.report.render import path_of
 from heartlm.report.scores import confusion_rows, patient_rows
-from heartlm.report.strip import LEAD_IN_S, SECOND
-from tests import synthetic_run
 
 FINITE = st.floats(-1e4, 1e4, allow_nan=False)
 
@@ -98,28 +96,6 @@ def test_words_in_drawings_are_escaped():
     root = ElementTree.fromstring(chart)
     assert root.get("aria-label") == '"<b> by step'
     assert root.findtext("circle/title") == "a < b & c: 1 at step 1"
-
-
-def test_a_strip_is_25_mm_per_second_and_marks_only_wrong_beats():
-    strip = synthetic_run.strip("V", "N")
-    root = ElementTree.fromstring(page.strip_of(strip)["drawing"] or "")
-    width = float(root.attrib["viewBox"].split()[2])
-    assert width == pytest.approx((10 + LEAD_IN_S) * SECOND)
-    bands = [each for each in root.iter("rect") if each.get("class") == "wrong-band"]
-    wrong_s = next(beat["time_s"] for beat in strip["beats"] if beat["reference"] != beat["predicted"])
-    expected = (wrong_s + LEAD_IN_S) * SECOND
-    assert [float(band.attrib["x"]) + 12 for band in bands] == pytest.approx([expected], abs=0.01)
-
-
-def test_a_gap_in_the_signal_is_a_gap_in_the_trace():
-    signal = [0.0] * 100 + [None] * 10 + [math.nan] * 10 + [0.5] * 100
-    root = ElementTree.fromstring(page.strip_of({"signal_mv": signal, "rate_hz": 250.0})["drawing"] or "")
-    assert len([each for each in root.iter("path") if each.get("class") == "trace"]) == 2 + 1  # and the pulse
-
-
-@pytest.mark.parametrize(("signal", "rate_hz"), [([], 250.0), ([1.0], 0.0), ([math.nan], 250.0)])
-def test_a_strip_without_samples_or_rate_is_none(signal: list[float], rate_hz: float):
-    assert page.strip_of({"signal_mv": signal, "rate_hz": rate_hz})["drawing"] is None
 
 
 def test_patients_with_most_wrong_beats_come_first():

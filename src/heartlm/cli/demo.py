@@ -156,5 +156,5 @@ def key_scores(run: Path) -> Iterator[str]:
     from heartlm.runs.run_folder import RunFolder
 
     for score_set in RunFolder(run).score_sets:
-        for name, score, note in scores.key_scores(score_set.scores):
+        for name, score, note in scores.key_scores(score_set):
             yield f"{name:<10} {score.text:>6}  {score.interval:<16} {note}".rstrip()

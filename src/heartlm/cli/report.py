@@ -24,7 +24,7 @@ class ReportOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write one self-contained HTML page about a run: data, tokens, training, scores and ECG strips.
+    """Write one self-contained HTML page about a run: data, tokens, training and scores.
 
     Examples:
         heartlm report runs/beats

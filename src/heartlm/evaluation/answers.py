@@ -36,13 +36,6 @@ class LeadAnswers:
     predicted: Classes
     probabilities: NDArray[np.float32]
 
-    @property
-    def is_wrong(self) -> NDArray[np.bool_]:
-        """Whether each scored beat has a wrong prediction; Q beats are not scored. Bool `[num_beats]`."""
-        scored = (self.reference != UNLABELLED) & (self.reference != BEAT_CLASSES.index("Q"))
-        wrong: NDArray[np.bool_] = scored & (self.reference != self.predicted)
-        return wrong
-
 
 def columns_of(answers: Sequence[LeadAnswers]) -> dict[str, Any]:
     """Return the columns of the prediction table, one row per beat."""

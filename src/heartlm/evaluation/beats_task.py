@@ -1,7 +1,7 @@
 """Scores of the beats task: the model and baselines on the same beats.
 
     leads ─► class of every token, by each method ─► paired with the annotated beats ─► scores
-                                                 └► predictions table, example strips (of the model)
+                                                 └► predictions table (of the model)
 
 The features of gradient boosting are computed from the waveforms decoded by the tokenizer and from RR intervals, so
 only the corpus is needed. It is fitted on every lead of the training split, like the model.
@@ -28,7 +28,6 @@ from heartlm.evaluation.matching import BeatMatch, match_beats
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt
 from heartlm.evaluation.scored import ScoredLead, lead_of_row
-from heartlm.evaluation.strips import example_strips
 from heartlm.progress import track
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rr import rr_intervals_s
@@ -122,7 +121,7 @@ def score_beats_task(
     if rival is not None:
         methods["random initialisation"] = lambda: model_answers(paired, rival)
     answers = model_answers(paired, tuned)
-    strips, notes = example_strips(answers)
+    notes = list[str]()
     baselines = attempt(methods, notes)
     return ScoreSet(
         about={"beats": config.beats},
@@ -131,7 +130,6 @@ def score_beats_task(
         notes=notes,
         columns=columns_of(answers),
         classes=BEAT_TASK_CLASSES,
-        strips=strips,
     )
 
 

@@ -2,7 +2,6 @@
 
 scores.json           scores, confidence intervals, baselines, settings
 predictions.parquet   one row per beat or window: reference, prediction, probabilities
-strips.json           example strips with correct and wrong beats (beats task)
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ class ScoreSet:
         columns: columns of the prediction table.
         classes: names of the columns of `probabilities`.
         baselines: scores of the baselines by name; None if a baseline could not be computed.
-        notes: reasons for missing baselines or strips.
-        strips: example strips; None for tasks without strips.
+        notes: reasons for missing baselines.
     """
 
     about: Mapping[str, Any]
@@ -78,11 +76,10 @@ class ScoreSet:
     classes: Sequence[str]
     baselines: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    strips: Sequence[Mapping[str, Any]] | None = None
 
 
 def write_scores(folder: Path, scores: Mapping[str, Any], score_set: ScoreSet) -> None:
-    """Write `scores`, and the predictions and strips of `score_set`, to `folder`, replacing earlier scores there.
+    """Write `scores`, and the predictions of `score_set`, to `folder`, replacing earlier scores there.
 
     Raises:
         HeartlmError: the folder cannot be written; earlier scores are untouched.
@@ -98,5 +95,3 @@ def write_scores(folder: Path, scores: Mapping[str, Any], score_set: ScoreSet) -
         table = pyarrow.table({**score_set.columns, "probabilities": probabilities})
         table = table.replace_schema_metadata({"classes": ",".join(score_set.classes)})
         pyarrow.parquet.write_table(table, temporary / "predictions.parquet")
-        if score_set.strips is not None:
-            write_json(temporary / "strips.json", score_set.strips)

@@ -9,17 +9,12 @@ recordings are listed with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.encode import PREFERRED_LEADS, Source, Unusable, find_source, usable_leads
-from heartlm.corpus.schema import LeadRow
-from heartlm.ecg.database import open_database, read_recording
+from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
@@ -36,10 +31,8 @@ class ScoredLead:
         record_id: name within the database.
         patient_id: patient ID, unique over databases.
         lead: name of the lead, empty if no signal was read.
-        lead_index: index of the lead in the recording.
         rate_hz: time units of `tokens.sample` per second.
         tokens: all tokens of the lead.
-        open_recording: function that opens the recording; its samples may no longer be readable.
         annotations: annotated beats if `tokens` are of detected beats; else None.
     """
 
@@ -47,21 +40,14 @@ class ScoredLead:
     record_id: str
     patient_id: str
     lead: str
-    lead_index: int
     rate_hz: float
     tokens: Tokens
-    open_recording: Callable[[], Recording] = field(repr=False)
     annotations: Annotations | None = None
 
     @property
     def name(self) -> str:
         """`database/record`."""
         return f"{self.database}/{self.record_id}"
-
-    def signal_mv(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Return samples of the lead in millivolts, float32 `[stop - start]`, NaN where invalid."""
-        signal: NDArray[np.float32] = self.open_recording().signal(start, stop, [self.lead_index])[0]
-        return signal
 
 
 @dataclass(frozen=True)
@@ -110,7 +96,6 @@ def lead_of_row(corpus: Corpus, index: int) -> ScoredLead:
         row.record_id,
         row.patient_id,
         row.lead,
-        row.lead_index,
         row.rate_hz,
         Tokens(
             corpus.codes[tokens],
@@ -119,16 +104,7 @@ def lead_of_row(corpus: Corpus, index: int) -> ScoredLead:
             corpus.rhythm[tokens],
             corpus.scale_mv[tokens],
         ),
-        lambda: _open_source(row),
     )
-
-
-def _open_source(row: LeadRow) -> Recording:
-    """Open the source file of a row. Leads without calibration are accepted, as they were when making the corpus."""
-    path = Path(row.source)
-    if not path.is_file():
-        raise HeartlmError(f"{path} is gone")
-    return read_recording(path, accept_uncalibrated=True)
 
 
 def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: EvaluationConfig) -> ScoredLeads:
@@ -180,10 +156,8 @@ def encoded(
         recording.record_id,
         recording.patient_id,
         recording.lead_names[lead.index] if recording.lead_names else "",
-        lead.index,
         recording.rate_hz,
         tokenizer.encode(lead),
-        lambda: recording,
         annotations,
     )
 

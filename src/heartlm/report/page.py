@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file
 from heartlm.report.charts import Series, line_chart
-from heartlm.report.numbers import Score, count, decimal, percent
+from heartlm.report.numbers import Score, count, decimal
 from heartlm.report.render import render
 from heartlm.report.scores import (
     BY_WINDOW,
@@ -29,9 +27,7 @@ from heartlm.report.scores import (
     score_rows,
     table_rows,
 )
-from heartlm.report.strip import Beat, Strip, sheet
 from heartlm.runs.run_folder import RunFolder
-from heartlm.typed import is_number
 
 REPORT_NAME = "report.html"
 SPLITS = ("train", "validation", "test", "excluded")
@@ -62,8 +58,8 @@ def context(folder: RunFolder) -> dict[str, Any]:
     manifests = [corpus.get("manifest") or {} for corpus in folder.corpora]
     commands = [corpus["manifest"].get("command") for corpus in corpora]
     commands += [each.run_json.get("command") for each in folder.lineage()]
-    commands += [each.scores.get("command") for each in reversed(folder.score_sets)]
-    score_sets = [_score_set(each.scores) | {"strips": list(map(strip_of, each.strips))} for each in folder.score_sets]
+    commands += [each.get("command") for each in reversed(folder.score_sets)]
+    score_sets = [_score_set(each) for each in folder.score_sets]
     return {
         "path": str(folder.path),
         "name": str(run.get("name") or folder.path.name),
@@ -72,7 +68,7 @@ def context(folder: RunFolder) -> dict[str, Any]:
         "has_parent": folder.parent is not None,
         "elapsed_s": max(folder.curve("train", "elapsed_s")[1], default=None),
         "num_torn_lines": folder.num_torn_lines,
-        "cards": key_scores(folder.score_sets[0].scores) if folder.score_sets else [],
+        "cards": key_scores(folder.score_sets[0]) if folder.score_sets else [],
         "corpora": corpora,
         "splits": SPLITS,
         "beat_classes": BEAT_CLASSES,
@@ -175,29 +171,4 @@ def _score_set(scores: Mapping[str, Any]) -> dict[str, Any]:
         "confusion": confusion_rows(block),
         "patients": patient_rows(block),
         "durations": [(key, Score.of(each)) for key, each in (scores.get("durations") or {}).items()],
-    }
-
-
-def strip_of(strip: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the drawing and texts of a section of one lead, with the reference and the prediction of each beat."""
-    start_s, rate_hz = float(strip.get("start_s") or 0), strip.get("rate_hz") or 0
-    signal_mv, beats = np.array([strip.get("signal_mv") or []], np.float64), list[Beat]()
-    for beat in strip.get("beats") or []:
-        if is_number(beat.get("time_s")):
-            name, answer = (str(beat.get(key) or "") for key in ("reference", "predicted"))
-            # class Q is not scored, so its beats never count as wrong
-            is_wrong = bool(name and answer) and name not in (answer, "Q")
-            hover = f"{decimal(beat['time_s'])} s: reference {name or 'unlabelled'}"
-            hover += f", the model says {answer} ({percent(beat.get('probability'))})" if answer else ""
-            beats.append(Beat(start_s + beat["time_s"], name, is_wrong, hover=hover, answer=answer))
-    num_wrong, lead = sum(beat.banded for beat in beats), str(strip.get("lead") or "")
-    drawing = None
-    if rate_hz > 0 and np.isfinite(signal_mv).any():
-        drawing = sheet(Strip(signal_mv, rate_hz, [lead], start_s, beats), f"ECG strip with {len(beats)} beats")
-    return {
-        "title": strip.get("title") or f"record {strip.get('record', '–')}",
-        "place": ", ".join(each for each in (f"record {strip['record']}" if strip.get("record") else "", lead) if each),
-        "num_wrong": num_wrong,
-        "num_beats": len(beats),
-        "drawing": drawing,
     }

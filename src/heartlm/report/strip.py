@@ -1,8 +1,4 @@
-"""ECG strips as SVG: 25 mm/s and 10 mm/mV on millimetre paper, beat labels above, predictions below.
-
-Where prediction and reference differ, the beat is in a band and the prediction in a box, so that errors are visible
-without colour.
-"""
+"""ECG strips as SVG: 25 mm/s and 10 mm/mV on millimetre paper, beat labels above."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ LEAD_IN_S = 0.4
 """Length in seconds of the paper before the signal, for the calibration pulse."""
 
 LANE = 22.0
-"""Height of each lane below the paper: for the time and for a model's predictions."""
+"""Height of the lane below the paper, for the time."""
 
 BEAT_LANE, RHYTHM_ROW = 30.0, 16.0
 """Heights above the paper: of the beats with their notes, and of each row of rhythms."""
@@ -53,7 +49,6 @@ class Beat:
         banded: whether a band through all leads marks the beat.
         note: small text below the label.
         hover: hover text on a page.
-        answer: prediction of a model, written below the paper; a banded beat is then a wrong prediction.
     """
 
     time_s: float
@@ -61,7 +56,6 @@ class Beat:
     banded: bool
     note: str = ""
     hover: str = ""
-    answer: str | None = None
 
     @classmethod
     def of_class(cls, time_s: float, name: str | None, note: str = "", hover: str = "") -> Beat:
@@ -117,17 +111,14 @@ def sheet(strip: Strip, label: str) -> Markup:
     width, leads = _x(strip.duration_s), _leads(strip, top)
     bottom = leads[-1]["bottom"]
     seconds = range(math.ceil(start_s - 1e-9), math.floor(stop_s + 1e-9) + 1)
-    answered = any(beat.answer is not None for beat in beats)
-    below = bottom + LANE * answered
     return render(
         "strip.svg",
         label=label,
         width=width,
-        height=below + LANE,
+        height=bottom + LANE,
         mm=MM,
         top=top,
         bottom=bottom,
-        below=below,
         squares=[(f"square-{mm}mm", _squares(mm * MM, width, top, bottom)) for mm in (1, 5)],
         leads=leads,
         rhythms=[(RHYTHM_ROW * (row + 1) - 3, *span) for row, spans in enumerate(rhythms) for span in spans],

@@ -26,7 +26,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -81,15 +80,6 @@ class TrainedOn(TypedDict):
     path: str | None
     manifest: Manifest
     patients: NotRequired[list[str]]
-
-
-@dataclass(frozen=True)
-class WrittenScores:
-    """One folder of `scores/`: the scores, and optional ECG strips with correct and wrong beats."""
-
-    name: str
-    scores: dict[str, Any]
-    strips: list[dict[str, Any]] = field(default_factory=list)
 
 
 class ResultFolder:
@@ -299,14 +289,14 @@ class RunFolder(ResultFolder):
         return _mappings(self.path / "data.json")
 
     @cached_property
-    def score_sets(self) -> list[WrittenScores]:
-        """One entry for each folder in `scores/`, the newest first."""
+    def score_sets(self) -> list[dict[str, Any]]:
+        """Content of the `scores.json` of each folder in `scores/`, the newest first."""
         sets = []
         for file in sorted(self.scores.glob("*/scores.json")):
             scores = read_json(file, dict[str, Any])
             _check_schema(file, scores)
-            sets.append(WrittenScores(file.parent.name, scores, _mappings(file.with_name("strips.json"))))
-        return sorted(sets, key=lambda each: str(each.scores.get("created", "")), reverse=True)
+            sets.append(scores)
+        return sorted(sets, key=lambda each: str(each.get("created", "")), reverse=True)
 
     @cached_property
     def parent(self) -> RunFolder | None:
