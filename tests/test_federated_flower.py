@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
-from heartlm.federated.flower_app import run_with_flower, write_app
+from heartlm.federated.flower_app import APP, run_config, run_with_flower
 from heartlm.federated.flower_client import app as client_app
 from heartlm.federated.flower_fleet import Fleet, homes
 from heartlm.federated.flower_messages import message, read
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def studies(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same study with both engines: three clients on two nodes, clients that die, moments, int8."""
+    """The same study with both engines: three clients on two nodes, clients that die, moments."""
     folder = tmp_path_factory.mktemp("flower")
     study = typed(
         FederatedConfig,
@@ -50,7 +50,6 @@ def studies(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> di
             "local_steps": 3,
             "batch_size": 16,
             "failures": 0.3,
-            "compression": "int8-by-chance",
             "timeout_s": 300,
             "seed": 2,
         },
@@ -226,13 +225,13 @@ def test_clients_live_where_all_their_patients_are():
         homes(members, [{"p", "q"}, {"r"}], [40, 50])
 
 
-def test_the_app_holds_the_whole_study(tmp_path: Path):
+def test_the_app_gets_the_whole_study(tmp_path: Path):
     import tomllib
 
     study = FederatedConfig(databases=['a "strange" name'], out=tmp_path / "study", engine="flower")
-    write_app(study, tmp_path / "app")
-    content = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
-    told = content["tool"]["flwr"]["app"]["config"]
+    told = tomllib.loads(run_config(study))
+    defaults = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert told.keys() == defaults.keys()
     assert typed(FederatedConfig, json.loads(told["study"])).databases == [str(Path('a "strange" name').resolve())]
 
 

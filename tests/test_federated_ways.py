@@ -1,4 +1,4 @@
-"""Whole studies whose updates are compressed, masked or bounded, on simulated recordings."""
+"""Whole studies with differential privacy, on simulated recordings; settings that exclude each other."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.privacy import epsilon_of
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.federated.sweep import mpiexec, run_here
-from heartlm.federated.sweep_file import SweepConfig
 from heartlm.files import read_json
 
 pytestmark = pytest.mark.slow
@@ -38,37 +35,6 @@ def study_of(database: Path, out: Path, **changed: Any) -> FederatedConfig:
 
 def model(folder: Path) -> bytes:
     return (folder / "models" / "last" / "model.safetensors").read_bytes()
-
-
-def sent_bytes(folder: Path) -> int:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return sum(line["bytes"] for line in lines if line["kind"] == "round")
-
-
-@pytest.mark.parametrize("settings", [{"compression": "int8-by-chance"}])
-def test_ranks_of_mpiexec_end_with_the_model_of_one_process(
-    tiny_database: Path, tmp_path: Path, settings: dict[str, Any]
-):
-    try:
-        mpiexec(2)
-    except HeartlmError as error:
-        pytest.skip(str(error))
-    alone = federate(study_of(tiny_database, tmp_path / "alone", rounds=2, **settings)).folder
-    (tmp_path / "study.yaml").write_text(
-        yaml.safe_dump(study_of(tiny_database, tmp_path / "ranks", rounds=2, **settings).to_yaml())
-    )
-    assert run_here(tmp_path / "study.yaml", 2, tmp_path / "log", SweepConfig(timeout_s=120.0)) is None
-    assert model(alone) == model(tmp_path / "ranks")
-
-
-def test_compression_sends_less_and_says_how_much(tiny_database: Path, tmp_path: Path):
-    """One client a rank: exact sums merge the clients of a rank before they are sent, compressed ones cannot."""
-    settings = {"clients": 1, "rounds": 2}
-    sent = {
-        name: sent_bytes(federate(study_of(tiny_database, tmp_path / name, compression=name, **settings)).folder)
-        for name in ("none", "bf16", "int8-by-chance")
-    }
-    assert sent["none"] > sent["bf16"] > sent["int8-by-chance"] > 0
 
 
 def test_a_private_study_states_what_it_promises(
@@ -102,10 +68,6 @@ def test_noise_does_not_follow_from_the_seed(tiny_database: Path, tmp_path: Path
         ({"clip_norm": 1.0}, "noise_multiplier: nothing found"),
         ({"clip_norm": 1.0, "noise_multiplier": 0.0, "privacy_delta": 0.01}, "noise_multiplier: 0.0 found"),
         ({"clip_norm": 1.0, "noise_multiplier": 1.0, "privacy_delta": 0.5}, "privacy_delta: 0.5 found"),
-        (
-            {"secure_sum": True, "engine": "flower", "compression": "bf16"},
-            "secure_sum: true found with compression bf16",
-        ),
         ({"secure_sum": True}, "secure_sum: True found, nothing expected by engine ranks"),
     ],
 )

@@ -1,11 +1,9 @@
 """The weighted mean of client updates: from the updates of each rank to the same mean on all ranks.
 
-    updates of this rank ─► (clip, noise) ─┬─► × weight ─► fixed point ─► all-reduce ─────────────────────┬─► mean
-                                           └─► compressed messages ─► gathered by all ranks ─► added up ──┘
+    updates of this rank ─► (clip, noise) ─► × weight ─► fixed point ─► all-reduce ─► mean
 
-Integers are added, so the mean does not depend on the number of ranks or on which rank has which client. Compressed
-updates cannot be added in transit, so every rank gathers the messages of all clients, and waits for them; a server, as
-Flower has one, receives each message once. Noise comes before masks and compression, so neither costs privacy.
+Integers are added, so the mean does not depend on the number of ranks or on which rank has which client. Noise comes
+before masks, so they cost no privacy.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from torch import Tensor
 from heartlm.distributed.communicator import Communicator, Pending
 from heartlm.errors import HeartlmError
 from heartlm.federated.client import Update, sample_clients
-from heartlm.federated.compression import decode, encode
 from heartlm.federated.fixed_point import FixedPoint, FixedPointSum, to_fixed_point
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
@@ -81,7 +78,7 @@ class PendingMean:
 
 
 class Aggregator:
-    """Makes the mean of each round, as the study's `compression` and privacy settings say.
+    """Makes the mean of each round, as the study's privacy settings say.
 
     Args:
         study: settings.
@@ -132,16 +129,6 @@ class Aggregator:
             asked_samples = len(clients)
             updates = [with_privacy(each, study, len(clients), self._noise) for each in updates]
         with self._meter:
-            if study.compression != "none":
-                sent = [
-                    (compressed(each, study, round_index), each.weight, each.update.num_samples) for each in updates
-                ]
-                self._meter.num_bytes += sum(len(message) for message, *_ in sent)
-                arrived = [each for rank in self._communicator.gather_objects(sent) for each in rank]
-                size = len(totals) - 1
-                self._sum.fill([(decode(study.compression, message, size), weight) for message, weight, _ in arrived])
-                totals[-1] = sum(num_samples for *_, num_samples in arrived)
-                return PendingMean(totals, asked_samples, self._meter)
             self._sum.fill([(each.update.delta, each.weight) for each in updates])
             totals[-1] = sum(each.update.num_samples for each in updates)
             self._meter.num_bytes += totals.nbytes
@@ -197,8 +184,3 @@ def numbers_of(weighted: WeightedUpdate) -> NDArray[np.int64]:
 def mask_context(study: FederatedConfig, round_index: int) -> bytes:
     """Return the context from which masks of a round are derived, in addition to the keys."""
     return f"seed {study.seed} round {round_index}".encode()
-
-
-def compressed(weighted: WeightedUpdate, study: FederatedConfig, round_index: int) -> bytes:
-    """Return the message of a client in a round."""
-    return encode(study.compression, weighted.update.delta, (study.seed, weighted.client, round_index))

@@ -30,29 +30,8 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
-CONNECTION = "heartlm"
-"""Name of the SuperLink of this machine in Flower's configuration."""
-
-APP = """\
-[project]
-name = "heartlm-study"
-version = "1.0.0"
-description = "A federated study of heartlm"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "heartlm"
-
-[tool.flwr.app.components]
-serverapp = "heartlm.federated.flower_server:app"
-clientapp = "heartlm.federated.flower_client:app"
-
-[tool.flwr.app.config]
-study = {study}
-nodes = {nodes}
-"""
-"""All of the app: its code is the heartlm that is installed on every node."""
+APP = Path(__file__).with_name("flower")
+"""The app of every study, without settings."""
 
 
 def run_with_flower(study: FederatedConfig) -> Path:
@@ -69,59 +48,53 @@ def run_with_flower(study: FederatedConfig) -> Path:
     if study.out.exists() and (study.out.is_file() or any(study.out.iterdir())):
         raise HeartlmError(f"out: {study.out} holds something already: choose another --out")
     work = Path(tempfile.mkdtemp(prefix="heartlm-flower-"))
-    write_app(study, work / "app")
-    if study.superlink is not None:
-        _submit(study, work, study.superlink, dict(os.environ) | QUIET)
-    else:
-        with Processes(work / "logs") as running:
-            _submit(study, work, CONNECTION, _federation(study, work, running))
+    (work / "run.toml").write_text(run_config(study), encoding="utf-8")
+    environment = dict(os.environ) | QUIET
+    with Processes(work / "logs") as running:
+        connection = study.superlink or _start_federation(study, work, running, environment)
+        _submit(study.out, work, connection, environment)
     shutil.rmtree(work)
     return study.out
 
 
-def write_app(study: FederatedConfig, folder: Path) -> None:
-    """Write the Flower app of a study into `folder`."""
-    folder.mkdir(parents=True)
-    settings = {**study.to_yaml(), "engine": "flower"}
-    text = APP.format(study=json.dumps(json.dumps(settings)), nodes=study.nodes)
-    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+def run_config(study: FederatedConfig) -> str:
+    """Return the settings of the app for a study, as TOML."""
+    return f"study = {json.dumps(json.dumps(study.to_yaml()))}\nnodes = {study.nodes}\n"
 
 
-def _federation(study: FederatedConfig, work: Path, running: Processes) -> dict[str, str]:
-    """Start a SuperLink and its nodes on this machine; the environment of all that talk to it."""
-    programs = Path(sys.executable).parent
-    environment = dict(os.environ) | QUIET
-    environment |= {"FLWR_HOME": str(work / "home"), "PATH": f"{programs}{os.pathsep}{environment.get('PATH', '')}"}
+def _start_federation(study: FederatedConfig, work: Path, running: Processes, environment: dict[str, str]) -> str:
+    """Start a SuperLink and its nodes on this machine; add to the environment of all that talk to it.
+
+    Returns:
+        The name of the SuperLink in Flower's configuration.
+    """
+    programs, home = Path(sys.executable).parent, work / "home"
+    environment |= {"FLWR_HOME": str(home), "PATH": f"{programs}{os.pathsep}{environment.get('PATH', '')}"}
     port, *node_ports = free_ports(1 + study.nodes)
-    (work / "home").mkdir(parents=True)
-    address = f'address = "127.0.0.1:{port}"\ninsecure = true'
-    (work / "home" / "config.toml").write_text(
-        f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]\n{address}\n', encoding="utf-8"
-    )
-    link = ["--insecure", "--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]
-    running.start("superlink", [programs / "flower-superlink", *link], environment)
+    home.mkdir()
+    link = f'[superlink]\ndefault = "heartlm"\n[superlink.heartlm]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    (home / "config.toml").write_text(link, encoding="utf-8")
+    here: list[str | Path] = ["--insecure", "--host", "127.0.0.1", "--port"]
+    command = [programs / "flower-superlink", *here, str(port), "--disable-runtime-dependency-installation"]
+    running.start("superlink", command, environment)
     running.wait_for_port(port, START_WITHIN_S)
     for node, node_port in enumerate(node_ports):
-        here = ["--insecure", "--host", "127.0.0.1", "--port", str(node_port), "--superlink", f"127.0.0.1:{port}"]
-        running.start(f"supernode-{node}", [programs / "flower-supernode", *here], environment)
-    return environment
+        command = [programs / "flower-supernode", *here, str(node_port), "--superlink", f"127.0.0.1:{port}"]
+        running.start(f"supernode-{node}", command, environment)
+    return "heartlm"
 
 
-def _submit(study: FederatedConfig, work: Path, connection: str, environment: dict[str, str]) -> None:
+def _submit(out: Path, work: Path, connection: str, environment: dict[str, str]) -> None:
     """Run the app to its end, and see how that was."""
-    program, log = Path(sys.executable).parent / "flwr", work / "run.log"
-    ended = Path(f"{study.out}.flower.json")
+    program, log, ended = Path(sys.executable).parent / "flwr", work / "run.log", Path(f"{out}.flower.json")
     ended.unlink(missing_ok=True)
-    with log.open("w", encoding="utf-8") as kept:
-        command = [str(program), "run", str(work / "app"), connection, "--stream"]
-        run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-        assert run.stdout is not None
-        with run:
-            for line in run.stdout:
-                kept.write(line)
-                kept.flush()
-                if line.startswith("round "):
-                    print(line, end="", file=sys.stderr, flush=True)
+    command = [str(program), "run", str(APP), connection, "--stream", "--run-config", str(work / "run.toml")]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    with log.open("w", encoding="utf-8") as kept, run:
+        for line in run.stdout or []:
+            kept.write(line)
+            if line.startswith("round "):
+                print(line, end="", file=sys.stderr, flush=True)
     if not ended.exists():
         raise HeartlmError(
             f"the Flower app did not end well: {last_line(log) or 'it printed nothing'}  (all it said is in {work})"

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from heartlm.federated.aggregate import WeightedUpdate, compressed, mask_context, numbers_of, with_privacy
+from heartlm.federated.aggregate import WeightedUpdate, mask_context, numbers_of, with_privacy
 from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.flower_messages import Told, message, read
 from heartlm.federated.local import LocalClients, patients_of
@@ -64,13 +64,11 @@ def train(asked: Message, context: Context) -> Message:
         if study.secure_sum:
             # The delta and a new private key stay on the node until all public keys are known.
             masking = MaskingClient(str(number))
-            _keep_in(context, f"masks-{number}", {"delta": update.delta, "key": _tensor(masking.private_bytes())})
+            key = torch.frombuffer(bytearray(masking.private_bytes()), dtype=torch.uint8)
+            _keep_in(context, f"masks-{number}", {"delta": update.delta, "key": key})
             answers[str(number)] |= {"public_key": masking.public_key.hex()}
-        elif study.compression == "none":
-            deltas[str(number)] = update.delta
         else:
-            round_index = tasks[number].round_index
-            deltas[str(number)] = _tensor(compressed(WeightedUpdate(number, 1.0, update), study, round_index))
+            deltas[str(number)] = update.delta
     return Message(message({"updates": answers}, deltas), reply_to=asked)
 
 
@@ -99,10 +97,6 @@ def _kept_in(context: Context, name: str) -> dict[str, Tensor]:
 
 def _keep_in(context: Context, name: str, kept: Mapping[str, Tensor]) -> None:
     context.state[name] = ArrayRecord(torch_state_dict=dict(kept))
-
-
-def _tensor(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def _study(told: Told, context: Context) -> FederatedConfig:

@@ -19,14 +19,15 @@ from torch import Tensor
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.client import ClientTask, Update
-from heartlm.federated.compression import decode
 from heartlm.federated.flower_messages import Told, message, read
 from heartlm.federated.partition import Member, PatientCounts, partition
-from heartlm.federated.secure_sum import unmasked_sum
+from heartlm.federated.secure_sum import RoundAbandoned, unmasked_sum
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.typed import typed
 
 POLL_S = 0.2
+LEAST_CLIENTS = 2
+"""A masked sum of fewer clients would show an update, so nothing is sent, and the global weights stay as they are."""
 
 
 class Fleet:
@@ -83,8 +84,6 @@ class Fleet:
                 delta = deltas.get(number, torch.zeros(0, dtype=torch.float64))  # masked ones stay on their nodes
                 if self._study.secure_sum:
                     self._public_keys[int(number)] = answer.pop("public_key")
-                elif self._study.compression != "none":
-                    delta = decode(self._study.compression, delta.numpy().tobytes(), len(global_vector))
                 found[int(number)] = Update(**answer, delta=delta)
         return found
 
@@ -96,8 +95,10 @@ class Fleet:
             weights: of the clients that are in the sum, by number.
 
         Raises:
-            RoundAbandoned: a node did not send its part, so masks do not cancel.
+            RoundAbandoned: a node did not send its part, so masks do not cancel, or the sum would show an update.
         """
+        if len(weights) < LEAST_CLIENTS:
+            raise RoundAbandoned(f"{len(weights)} clients are left, nothing is sent")
         keys = {str(number): self._public_keys[number] for number in weights}
         contents = dict[int, RecordDict]()
         for node in sorted({self.home[number] for number in weights}):

@@ -19,9 +19,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import Context
@@ -72,48 +72,29 @@ def run_study(study: FederatedConfig, fleet: Fleet) -> None:
     patients = patients_of(study)
     folder.start_study(study, {"clients": [vars(member) for member in fleet.members], "left_out": patients.left_out})
     learning = patients.learning(fleet.members, [], 0, 1)
-    server, num_parameters = Server(learning.flat.on_host(), strategy_of(study)), len(learning.flat)
-    if study.secure_sum:
-        aggregator: Aggregator = RemoteMaskedMean(fleet, study, num_parameters, meter)
-    else:  # nodes compress, and the fleet reads what they send
-        uncompressed = replace(study, compression="none")
-        aggregator = Aggregator(uncompressed, communicator, num_parameters, len(fleet.members), meter)
+    server = Server(learning.flat.on_host(), strategy_of(study))
+    mean = partial(RemoteMaskedMean, fleet) if study.secure_sum else Aggregator
+    aggregator = mean(study, communicator, len(learning.flat), len(fleet.members), meter)
     scoring = partial(evaluate, learning, communicator)
     rounds = Rounds(study, fleet.members, fleet, server, aggregator, meter, scoring)
     run_rounds(rounds, learning, folder, communicator)
 
 
-LEAST_CLIENTS = 2
-"""A masked sum of fewer clients would show an update, so nothing is sent, and the global weights stay as they are."""
-
-
 class RemoteMaskedMean(Aggregator):
-    """The mean of a round from sums that nodes masked.
+    """The mean of a round from sums that nodes masked; `fleet` has the clients, the rest is as of `Aggregator`."""
 
-    Args:
-        fleet: the clients.
-        study: settings.
-        num_parameters: P.
-        meter: unused, because nodes communicate.
-    """
-
-    def __init__(self, fleet: Fleet, study: FederatedConfig, num_parameters: int, meter: CommunicationMeter) -> None:
-        super().__init__(study, Communicator(), num_parameters, len(fleet.members), meter)
+    def __init__(self, fleet: Fleet, *rest: Any) -> None:
+        super().__init__(*rest)
         self._fleet = fleet
 
     def start(self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int) -> PendingMean:
         """Let nodes mask and add up the updates that they keep."""
-        self._sum.whole.zero_()
-        if self._privacy is not None:
-            asked_samples = len(updates)
-        if len(updates) < LEAST_CLIENTS:
-            print(f"round {round_index + 1}: {len(updates)} clients are left, nothing is sent", file=sys.stderr)
-            return PendingMean(self._sum.whole, asked_samples, self._meter)
-        if self._privacy is not None:
-            self.rounds_of.update(each.client for each in updates)
+        totals = self._sum.whole.zero_()
         try:
             totals = self._fleet.masked_sum(round_index, {each.client: each.weight for each in updates})
         except RoundAbandoned as error:
             print(f"round {round_index + 1}: {error}", file=sys.stderr)
-            totals = self._sum.whole
+        if self._privacy is not None:
+            self.rounds_of.update(each.client for each in updates)
+            asked_samples = len(updates)
         return PendingMean(totals, asked_samples, self._meter)

@@ -60,7 +60,6 @@ class FederatedConfig(LearningConfig):
         staleness: delay of updates in rounds, 0 or 1; with 1, they are summed while clients take the local steps of
             the next round.
         communicator: communication backend of the ranks; auto is mpi under mpiexec, torch under torchrun, else local.
-        compression: compression of updates; bf16 rounds to the nearest, int8-by-chance rounds at random, without bias.
         secure_sum: sum updates under masks that cancel, so that the server of engine flower sees no single update.
         clip_norm: maximum L2 norm of an update; together with noise_multiplier and privacy_delta it enables
             differential privacy of clients, with equal weights.
@@ -102,7 +101,6 @@ class FederatedConfig(LearningConfig):
     failures: float = 0.0
     staleness: int = 0
     communicator: Literal["auto", "local", "torch", "mpi"] = "auto"
-    compression: Literal["none", "bf16", "int8-by-chance"] = "none"
     secure_sum: bool = False
     clip_norm: float | None = None
     noise_multiplier: float | None = None
@@ -149,8 +147,6 @@ class FederatedConfig(LearningConfig):
         missing = [name for name, value in privacy.items() if value is None]
         if missing and len(missing) < len(privacy):
             raise HeartlmError(f"{missing[0]}: nothing found, but {', '.join(privacy)} make a promise only together")
-        if self.secure_sum and self.compression != "none":
-            raise HeartlmError(f"secure_sum: true found with compression {self.compression}: masks hide all 64 bits")
 
     @property
     def server_rate(self) -> float:
