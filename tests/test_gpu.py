@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ import torch
 
 from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.distributed.device import device_and_precision
-from heartlm.distributed.spawn import free_ports
 from heartlm.instrumentation.energy import energy_counter
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import load_tokenizer
@@ -32,7 +31,6 @@ from heartlm.training.config import PretrainConfig
 from heartlm.training.dry_run import step_memory
 from heartlm.training.feed import Feed
 from heartlm.training.layout import BatchLayout
-from tests.test_launch_elastic import has_pending, processes
 from tests.test_training_feed import MAKERS, TENSORS, order_of
 
 REHEARSAL = "HEARTLM_GPU_REHEARSAL" in os.environ
@@ -368,79 +366,6 @@ def test_a_lost_rank_is_reported_with_the_checkpoint_to_go_on_from(
             rank.communicate()
     assert ranks[0].returncode == 2, said
     assert "rank 0 lost another rank in step" in said and "is good, continue with --resume" in said
-
-
-class TwoNodes:
-    """An elastic training on one or two launchers, each with one GPU, as batch scripts start them on nodes."""
-
-    def __init__(self, corpus: Path, folder: Path) -> None:
-        self.out, self.logs = folder / "run", folder
-        (port,) = free_ports(1)
-        nodes = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d"]
-        meeting = [f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=70-0"]
-        program = command(corpus, self.out, **LONGER, timeout_s=20)[1:]
-        self.words = [sys.executable, "-m", "heartlm.cluster.torchrun", *nodes, *meeting, *program]
-        self.launchers: list[subprocess.Popen[bytes]] = []
-
-    def start(self, node: int) -> subprocess.Popen[bytes]:
-        """Start the launcher of a node; node 0 is of the main job and holds the meeting point."""
-        place = {"SLURM_JOB_ID": str(70 + node), "SLURM_NODEID": "0", "HEARTLM_TEST": str(self.logs)}
-        place |= {"NCCL_SOCKET_IFNAME": "lo"} | ({} if REHEARSAL else {MASK: visible_gpus()[node]})
-        with (self.logs / f"launcher-{len(self.launchers)}.log").open("wb") as log:
-            self.launchers.append(subprocess.Popen(self.words, env=os.environ | place, stdout=log, stderr=log))
-        return self.launchers[-1]
-
-    def log(self) -> str:
-        return "".join(path.read_text() for path in sorted(self.logs.glob("launcher-*.log")))
-
-    def until(self, holds: Callable[[], bool], what: str) -> None:
-        give_up_s = time.monotonic() + TIMEOUT_S
-        while not holds():
-            assert self.launchers[0].poll() is None and time.monotonic() < give_up_s, f"{what}\n{self.log()}"
-            time.sleep(0.01)
-
-    def num_rounds(self, nodes: int) -> int:
-        """How often ranks were started on this number of nodes."""
-        return self.log().count(f"{nodes} node(s) train together")
-
-    def until_further_steps(self, count: int) -> None:
-        path = self.out / "metrics.jsonl"
-        size_before = path.stat().st_size if path.exists() else 0
-        # A run that continues cuts the file off after its checkpoint, and computes again what followed.
-        self.until(lambda: path.exists() and path.read_bytes()[size_before:].count(b"\n") >= count, "further steps")
-
-    def joined_by(self, node: int, rounds: int) -> subprocess.Popen[bytes]:
-        """Start another launcher; the rank that trains alone is stopped meanwhile, so it cannot finish before."""
-        (rank,) = processes(HEARTLM_TEST=str(self.logs), WORLD_SIZE="1", RANK="0")
-        os.kill(rank, signal.SIGSTOP)
-        launcher = self.start(node)
-        self.until(lambda: has_pending(rank, signal.SIGTERM), "another node")  # the launcher wants ranks to stop then
-        os.kill(rank, signal.SIGCONT)
-        self.until(lambda: self.num_rounds(2) == rounds, "two nodes")
-        return launcher
-
-
-@two_gpus
-def test_a_node_is_lost_and_another_comes(tiny_corpus: Path, tmp_path: Path) -> None:
-    unbroken = trained(tiny_corpus, tmp_path / "unbroken", **LONGER)
-    run = TwoNodes(tiny_corpus, tmp_path)
-    try:
-        run.start(0)
-        run.until_further_steps(5)
-        lost = run.joined_by(1, rounds=1)
-        run.until_further_steps(15)
-        lost.kill()
-        run.until(lambda: run.num_rounds(1) == 2, "one node")
-        run.until_further_steps(5)
-        run.joined_by(1, rounds=2)
-        statuses = [launcher.wait(TIMEOUT_S) for launcher in run.launchers]
-    finally:
-        for launcher in run.launchers:
-            launcher.kill()
-            launcher.wait()
-    assert statuses == [0, -signal.SIGKILL, 0], run.log()
-    assert run.log().count("resumed after step") >= 3
-    assert losses(run.out) == pytest.approx(unbroken, rel=FP32)
 
 
 @real_gpu

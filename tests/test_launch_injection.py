@@ -19,7 +19,6 @@ from heartlm.cli.main import main
 from heartlm.cluster.campaign.campaign import Campaign, campaign_of
 from heartlm.cluster.campaign.slurm import jobs_of, script_of
 from heartlm.cluster.image.image import definition
-from heartlm.cluster.jupyter import notebook_script
 from heartlm.cluster.profile import SiteProfile, load_profile, profile_of
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.script import header, render
@@ -90,7 +89,6 @@ def test_no_command_of_a_value_is_run(values: dict[str, str]) -> None:
     how = {"name": values["name"], "logs": Path(values["logs"])}
     try:
         script = render(run, TWO_NODES, site(values), **how)
-        notebook = notebook_script(Topology(), site(values), port=8888, **how)
     except HeartlmError as error:
         assert any(map(has_control, values.values()))
         assert "\n" not in str(error)
@@ -100,9 +98,8 @@ def test_no_command_of_a_value_is_run(values: dict[str, str]) -> None:
     assert checked == values["value"]
     assert {values["bind"], values["image"]} <= set(words)
     assert words[-3:] == run.argv()
-    for text in (script, notebook):
-        done = subprocess.run(["/bin/bash", "-n"], input=text, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(["/bin/bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("field", FIELDS)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from heartlm.cli.main import main
 from heartlm.cli.options import parse
-from heartlm.cluster.jupyter import notebook_script
 from heartlm.cluster.profile import SiteProfile, load_profile, profile_names, profile_of
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.script import render
@@ -62,14 +61,10 @@ SCRIPTS = {
         FOUNDATION, Topology(2, 4, 4, 128, 7200), profile("meluxina"), name="foundation", logs=LOGS
     ),
     "generic-cpu": lambda: render(FOUNDATION, Topology(2, 0, 2, 8, 90), profile("generic"), name="cpu", logs=LOGS),
-    "elastic": lambda: render(
-        FOUNDATION, Topology(1, 4, 4, 32, 7200, max_nodes=4), profile("generic"), name="foundation", logs=LOGS
-    ),
     "own-site": lambda: render(BEATS, Topology(3, 2, 2, 16, 90000), profile_of(SITE, "own"), name="beats", logs=LOGS),
     "tokenize": lambda: render(TOKENS, Topology(1, 0, 1, 32, 3600), profile("generic"), name="tokens", logs=LOGS),
     "evaluate": lambda: render(SCORES, Topology(1, 1, 1, 8, 3600), profile_of(SITE, "own"), name="scores", logs=LOGS),
     "local": lambda: render(FOUNDATION, Topology(1, 0, 2, 4, 60), profile("local"), name="foundation", logs=LOGS),
-    "jupyter": lambda: notebook_script(Topology(1, 1, 1, 32, 3600), profile("meluxina"), "jupyter", LOGS, 8888),
 }
 
 
@@ -280,22 +275,3 @@ def test_without_a_way_to_go_it_prints_and_says_so(
     assert "#SBATCH --nodes=2\n" in said.out and "#SBATCH --time=02:00:00\n" in said.out
     assert "--out=runs/run" in said.out and "--device=cpu" in said.out
     assert said.err == "printed only: --submit queues it, --local runs it here; logs must exist\n"
-
-
-def test_jupyter_prints_the_tunnel(capsys: pytest.CaptureFixture[str]):
-    options = ["--profile", "meluxina", "--account", "p1", "--gpus-per-node", "1", "--port", "9000"]
-    assert main(["launch", "--jupyter", *options]) == 0
-    said = capsys.readouterr()
-    assert "--port=9000" in said.out
-    assert "ssh -N -L 9000:NODE:9000 -p 8822 login.lxp.lu" in said.err
-
-
-def test_the_output_with_the_token_is_for_its_owner_alone(tmp_path: Path):
-    text = notebook_script(Topology(), load_profile("generic"), "jupyter", LOGS, 8888)
-    start = text.index("# What to run")
-    output = tmp_path / "output"
-    output.touch(mode=0o644)
-    with output.open("w") as stream:
-        subprocess.run(["bash", "-ec", text[start : text.index("# How.")]], stdout=stream, check=True)
-    assert "JupyterLab will be at" in output.read_text()
-    assert output.stat().st_mode & 0o777 == 0o600

@@ -44,18 +44,18 @@ class Place:
     def __init__(self, folder: Path, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.cluster, self.capsys = folder, cluster, capsys
 
-    def launch(self, name: str, corpus: Path, *options: str, **settings: Any) -> tuple[int, str, str]:
-        """Launch a run on two nodes; its status and what it says."""
+    def launch(self, name: str, corpus: Path, *options: str, nodes: int = 2, **settings: Any) -> tuple[int, str, str]:
+        """Launch a run; its status and what it says."""
         fields = {"command": "pretrain", "corpus": str(corpus), **SETTINGS, **OFTEN, **settings}
         Path(f"{name}.yaml").write_text(yaml.safe_dump(fields))
-        words = [f"{name}.yaml", "--nodes", "2", "--cpus-per-task", "1", "--time", "10"]
+        words = [f"{name}.yaml", "--nodes", str(nodes), "--cpus-per-task", "1", "--time", "10"]
         status = main(["launch", *words, "--submit", *options])
         said = self.capsys.readouterr()
         return status, said.out, said.err
 
-    def queued(self, name: str, corpus: Path, **settings: Any) -> str:
+    def queued(self, name: str, corpus: Path, nodes: int = 2, **settings: Any) -> str:
         """Queue a run; the number of its job."""
-        status, out, err = self.launch(name, corpus, **settings)
+        status, out, err = self.launch(name, corpus, nodes=nodes, **settings)
         assert status == 0, err
         return out.strip()
 
@@ -182,6 +182,22 @@ def test_a_job_that_dies_says_so_and_the_next_goes_on(place: Place, tiny_corpus:
     assert status == 0, err
     assert "was started and is not finished" in place.log(out.split()[0])
     assert_same(Path("runs/killed"), unbroken)
+
+
+def test_a_job_whose_node_fails_queues_again_and_goes_on_with_another(place: Place, tiny_corpus: Path, unbroken: Path):
+    job = place.queued("lost", tiny_corpus, nodes=1)
+    checkpoints = Checkpoints(Path("runs/lost/checkpoints"))
+    place.wait(lambda: place.has_begun("lost") and bool(checkpoints.complete()), "a checkpoint", every_s=0.01)
+    node = state_of(job).nodes
+    try:
+        for state in ("drain", "down"):  # its daemon still answers: by itself the node would be back at once
+            place.cluster.command("scontrol", "update", f"nodename={node}", f"state={state}", "reason=test")
+        ended = place.ended(job)
+    finally:
+        place.cluster.command("scontrol", "update", f"nodename={node}", "state=resume")
+    assert (ended.state, ended.restarts, node in ended.nodes) == ("COMPLETED", 1, False), place.log(job)
+    assert "resumed after step" in place.log(job)
+    assert_same(Path("runs/lost"), unbroken)
 
 
 def test_a_job_that_fails_hands_on_its_own_words(place: Place, tiny_corpus: Path):

@@ -164,7 +164,7 @@ def _settings(folder: Path) -> None:
     (folder / "site.yaml").write_text(
         "description: a site\npartition: gpu\nrequired: [account]\ngpus_per_node: 4\ncpus_per_node: 64\n"
         "gpu_option: --gres=gpu:{gpus}\nheader: [--mem=0]\nmodules: [Apptainer]\n"
-        "environment: {NCCL_SOCKET_IFNAME: ib0}\nlogin: login.example.org\n"
+        "environment: {NCCL_SOCKET_IFNAME: ib0}\n"
     )
     grid = "grid: {window: [64, 128]}\nstages:\n  train:\n    name: 'w{window}'\n"
     grid += "    run: {command: pretrain, corpus: c, window: '{window}', out: 'runs/w{window}'}\n"

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from heartlm.cli.options import parse
 from heartlm.cli.run_check import checked_options
-from heartlm.cluster.elastic import nodes_of
 from heartlm.cluster.profile import SiteOptions, SiteProfile, load_profile
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology, counted, seconds_of
@@ -29,7 +28,6 @@ class LaunchOptions(SiteOptions):
         run: a YAML file with the options of one command, and  command: pretrain, finetune, evaluate or tokenize.
         profile: site profile: a name (generic, local, meluxina) or a YAML file; by default generic, with --local local.
         nodes: number of nodes.
-        elastic: minimum and maximum number of nodes, such as 1:4; training continues when nodes are lost or return.
         gpus_per_node: number of GPUs per node; by default all in the profile; 0 trains on CPUs.
         ranks_per_node: number of processes per node; by default one per GPU, or 1 without GPUs.
         cpus_per_task: CPUs shared by the ranks of a node; by default in proportion to the GPUs of the node.
@@ -39,14 +37,11 @@ class LaunchOptions(SiteOptions):
         submit: write the script to the log folder and submit it; without --submit and --local it is printed.
         wait: after submitting, wait until the job has ended; the exit status is that of the command.
         local: run on this machine, without SLURM.
-        jupyter: start JupyterLab instead of a run, and print how to connect to it.
-        port: port of JupyterLab, on the node and on the local machine.
     """
 
-    run: Path | None = None
+    run: Path
     profile: str | None = None
     nodes: int = 1
-    elastic: str | None = None
     gpus_per_node: int | None = None
     ranks_per_node: int | None = None
     cpus_per_task: int | None = None
@@ -56,8 +51,6 @@ class LaunchOptions(SiteOptions):
     submit: bool = False
     wait: bool = False
     local: bool = False
-    jupyter: bool = False
-    port: int = 8888
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -68,7 +61,6 @@ def run(arguments: Sequence[str]) -> int:
         heartlm launch foundation.yaml --profile meluxina --account p200000 --nodes 2 --submit
         heartlm launch foundation.yaml --profile mysite.yaml --nodes 4 --submit --wait
         heartlm launch foundation.yaml --ranks-per-node 2 --local
-        heartlm launch --jupyter --profile meluxina --account p200000 --time 01:00:00
     """
     options = parse(LaunchOptions, arguments, "launch", run, positionals=["run"])
     if options.submit and options.local:
@@ -77,19 +69,11 @@ def run(arguments: Sequence[str]) -> int:
         raise HeartlmError("wait: there is nothing to wait for: give it with --submit")
     profile = _profile(options)
     topology = _topology(options, profile)
-    if options.jupyter:
-        return _jupyter(options, topology, profile)
-    if options.run is None:
-        raise HeartlmError("run: nothing found, a YAML file expected: heartlm launch RUN.yaml")
     work = _work(options.run, topology)
     from heartlm.cluster.script import render
 
     name = options.name or options.run.stem
     script = render(work, topology, profile, name=name, logs=options.logs)
-    return _go(options, topology, script, name)
-
-
-def _go(options: LaunchOptions, topology: Topology, script: str, name: str) -> int:
     if options.local:
         from heartlm.cluster.local import run_here
 
@@ -105,9 +89,6 @@ def _go(options: LaunchOptions, topology: Topology, script: str, name: str) -> i
     with atomic_file(path) as stream:
         stream.write(script)
     job = submit(path)
-    for _ in range(topology.nodes, topology.max_nodes):
-        helps = f"--job-name={name}-helps-{job}"
-        submit(path, "--nodes=1", f"--dependency=after:{job}", helps, arguments=[job])
     print(job)
     print(f"queued as job {job}; it will print to {options.logs / f'{name}-{job}.out'}", file=sys.stderr)
     if options.wait and (state := follow(job, lambda line: print(line, file=sys.stderr))).state != "COMPLETED":
@@ -116,20 +97,6 @@ def _go(options: LaunchOptions, topology: Topology, script: str, name: str) -> i
             f"job {job}: {state.state} with status {state.status}{said}  (all it printed is in {state.output})"
         )
     return 0
-
-
-def _jupyter(options: LaunchOptions, topology: Topology, profile: SiteProfile) -> int:
-    from heartlm.cluster.jupyter import notebook_script, tunnel
-
-    if topology.nodes > 1:
-        raise HeartlmError(f"nodes: {topology.nodes} found, 1 expected by --jupyter")
-    if profile.scheduler == "none":
-        raise HeartlmError("jupyter: found without SLURM: call jupyter lab on this machine")
-    name = options.name or "jupyter"
-    script = notebook_script(topology, profile, name, options.logs, options.port)
-    status = _go(options, topology, script, name)
-    print(tunnel(options.port, profile), file=sys.stderr)
-    return status
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------------
@@ -148,9 +115,6 @@ def _profile(options: LaunchOptions) -> SiteProfile:
 
 def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
     here = profile.scheduler == "none"
-    nodes, max_nodes = nodes_of(options.elastic) if options.elastic is not None else (options.nodes, 0)
-    if max_nodes and (here or options.jupyter or options.nodes != 1):
-        raise HeartlmError(f"elastic: {options.elastic} found, but it is for trainings on SLURM, without nodes")
     if here and options.nodes > 1:
         raise HeartlmError(f"nodes: {options.nodes} found, 1 expected: this machine is one node; use --ranks-per-node")
     gpus = profile.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
@@ -160,7 +124,7 @@ def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
             raise HeartlmError(f"{name}: {asked} found, at most {most} expected: a node of {profile.name} has no more")
     ranks = options.ranks_per_node or gpus or 1
     cpus = options.cpus_per_task or _cpus(profile, gpus, ranks)
-    return Topology(nodes, gpus, ranks, cpus, seconds_of(options.time), max_nodes)
+    return Topology(options.nodes, gpus, ranks, cpus, seconds_of(options.time))
 
 
 def _cpus(profile: SiteProfile, gpus: int, ranks: int) -> int:
@@ -177,7 +141,7 @@ def _work(path: Path, topology: Topology) -> RunFile:
     """Return the run of a file, with its fields checked and with an output folder and a device."""
     work = RunFile.load(path)
     if not work.is_training:
-        if topology.world_size > 1 or topology.max_nodes:
+        if topology.world_size > 1:
             asked = f"{counted(topology.nodes, 'node')} with {counted(topology.ranks_per_node, 'rank')} each found"
             raise HeartlmError(f"{path}: heartlm {work.command} is one process, but {asked}: give 1 and 1")
         checked_options(work)
@@ -200,6 +164,5 @@ def _work(path: Path, topology: Topology) -> RunFile:
             depth = typed(int, RunFolder(config.run).settings.get("depth"))
     if depth is not None:
         config.follow(depth, 32 * depth)
-    for nodes in range(topology.nodes, max(topology.nodes, topology.max_nodes) + 1):
-        config.check_split(nodes * topology.ranks_per_node)
+    config.check_split(topology.world_size)
     return work

@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import NoReturn
 
 from heartlm import __version__
-from heartlm.distributed.ranks import status_of
 from heartlm.errors import HeartlmError, needs
 from heartlm.parent import end_with_parent
 from heartlm.progress import show_progress
@@ -75,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HeartlmError as error:
         line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], str(error))
         print(f"heartlm {argv[0]}: {line}", file=sys.stderr)  # a file name may contain terminal control characters
-        return status_of(error)
+        return 2
     except BrokenPipeError:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)

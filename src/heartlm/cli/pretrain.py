@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import TypeVar
 
 from heartlm.cli.options import existing, given_to_resume, parse
-from heartlm.distributed.ranks import Ranks, ReportedByPeer, status_of
+from heartlm.distributed.ranks import Ranks, ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
@@ -59,9 +59,9 @@ def train(kind: type[Config], arguments: Sequence[str], command: str, run: Calla
             else:
                 time.sleep(LINGER_S)
             return STOPPED_STATUS
-    except ReportedByPeer as error:
+    except ReportedByPeer:
         time.sleep(LINGER_S)
-        return status_of(error)
+        return 2
     if ranks.is_first:
         print(path)
     return 0

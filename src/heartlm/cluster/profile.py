@@ -58,7 +58,6 @@ class SiteProfile(SiteOptions):
         binds: folders to mount in the container, in addition to the working folder.
         environment: environment variables to set.
         signal_before_s: time in seconds before the time limit at which a run is asked to stop.
-        login: arguments of `ssh` to reach the cluster.
     """
 
     name: str
@@ -76,7 +75,6 @@ class SiteProfile(SiteOptions):
     binds: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     signal_before_s: int = 120
-    login: str | None = None
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first invalid or missing field."""

@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from heartlm.cluster.elastic import MAX_RESTARTS, MOST_REQUEUES
 from heartlm.cluster.fragment import fragment
 from heartlm.cluster.profile import SiteProfile
 from heartlm.cluster.run_file import RunFile
@@ -64,20 +63,18 @@ def batch_script(
     title: str,
     name: str,
     logs: Path,
-    module: str = "heartlm",
     ranks: bool = True,
     stops: bool = True,
 ) -> str:
-    """Return the script of a program.
+    """Return the script of a command of heartlm.
 
     Args:
-        what: bash lines that set the array `command`, the arguments of the program; they may use `$cpus`.
+        what: bash lines that set the array `command`, the arguments of heartlm; they may use `$cpus`.
         topology: requested resources.
         profile: site profile; without a scheduler, the script runs on this machine.
-        title: name of the program.
+        title: what the first comment of the script names.
         name: job name.
         logs: folder of the job's output.
-        module: Python module of the program.
         ranks: whether torchrun starts many ranks; otherwise the program is one process.
         stops: whether the program can be asked to stop; the job is then requeued.
 
@@ -92,7 +89,7 @@ def batch_script(
         [*(f"module load {shlex.quote(module)}" for module in profile.modules), "set -euo pipefail"],
         _where(topology, profile, ranks=ranks),
         what,
-        [*_launcher(module, topology, profile, ranks=ranks), *_container(topology, profile)],
+        [*_launcher(profile, ranks=ranks), *_container(topology, profile)],
         _started(topology, profile, ranks=ranks, stops=stops),
     ]
     return "\n".join(map(one_line, [*lines, *(line for part in parts for line in ("", *part))])) + "\n"
@@ -167,10 +164,9 @@ def _where(topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str
         return [*fragment("here", cpus=topology.cpus_per_task, ranks=topology.ranks_per_node), shares, *exports]
     if not ranks:
         return [*fragment("nodes"), "export OMP_NUM_THREADS=$cpus", *exports]
-    meet = "elastic_meeting_point" if topology.max_nodes else "meeting_point"
     return [
         *fragment("nodes"),
-        *fragment(meet, ranks=topology.ranks_per_node),
+        *fragment("meeting_point", ranks=topology.ranks_per_node),
         shares,
         *(["export NCCL_DEBUG=WARN"] if topology.gpus_per_node else []),
         *exports,
@@ -179,16 +175,11 @@ def _where(topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str
     ]
 
 
-def _launcher(module: str, topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str]:
+def _launcher(profile: SiteProfile, *, ranks: bool) -> list[str]:
     python = shlex.quote(profile.python)
     if not ranks:
-        return ["# How.", f"launcher=({python} -m {module})"]
-    if profile.scheduler == "none":
-        return fragment("torchrun_here", python=python)
-    if not topology.max_nodes:
-        return fragment("torchrun", python=python)
-    nodes = f"{topology.nodes}:{topology.max_nodes}"
-    return fragment("elastic_torchrun", python=python, nodes=nodes, restarts=MAX_RESTARTS)
+        return ["# How.", f"launcher=({python} -m heartlm)"]
+    return fragment("torchrun_here" if profile.scheduler == "none" else "torchrun", python=python)
 
 
 def _container(topology: Topology, profile: SiteProfile) -> list[str]:
@@ -212,6 +203,5 @@ def _started(topology: Topology, profile: SiteProfile, *, ranks: bool, stops: bo
     else:
         lead, others_s = _lead_s(topology, profile), OTHERS_END_WITHIN_S
         lines = fragment("start_on_slurm", lead_s=lead, stopped=STOPPED_STATUS, others_s=others_s)
-        end = "elastic_end" if topology.max_nodes else "requeue"
-        lines += [*fragment("wait"), *fragment(end, stopped=STOPPED_STATUS, requeues=MOST_REQUEUES)]
+        lines += [*fragment("wait"), *fragment("requeue", stopped=STOPPED_STATUS)]
     return [*lines, 'exit "$status"']

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,13 +60,13 @@ class JobState:
         return last_line(self.output)
 
 
-def submit(script: Path, *options: str, arguments: Sequence[str] = ()) -> str:
-    """Submit a script as it is, to be run with `arguments`; return the job number.
+def submit(script: Path, *options: str) -> str:
+    """Submit a script as it is; return the job number.
 
     Raises:
         HeartlmError: SLURM is missing or refuses the script.
     """
-    return call("sbatch", "--parsable", *options, str(script), *arguments).strip().partition(";")[0]
+    return call("sbatch", "--parsable", *options, str(script)).strip().partition(";")[0]
 
 
 def call(*words: str) -> str:

@@ -20,7 +20,6 @@ class Topology:
         ranks_per_node: number of training processes per node; usually one per GPU.
         cpus_per_task: number of CPUs that the ranks of a node share.
         time_s: time limit in seconds.
-        max_nodes: maximum number of nodes if their number may change, `nodes` being the minimum; 0 if it may not.
     """
 
     nodes: int = 1
@@ -28,7 +27,6 @@ class Topology:
     ranks_per_node: int = 1
     cpus_per_task: int = 1
     time_s: int = 3600
-    max_nodes: int = 0
 
     def __post_init__(self) -> None:
         counts = ("nodes", "ranks_per_node", "cpus_per_task", "time_s")
@@ -54,8 +52,6 @@ class Topology:
     def words(self) -> str:
         """Return a description, for example `2 nodes × 4 GPUs`."""
         of_node = counted(self.gpus_per_node, "GPU") if self.gpus_per_node else counted(self.ranks_per_node, "CPU rank")
-        if self.max_nodes:
-            return f"{self.nodes} to {self.max_nodes} nodes × {of_node}"
         return f"{counted(self.nodes, 'node')} × {of_node}"
 
 

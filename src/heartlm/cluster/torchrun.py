@@ -22,7 +22,6 @@ from itertools import takewhile
 from pathlib import Path
 from threading import Event, Thread
 
-from heartlm.distributed.ranks import LOST_STATUS
 from heartlm.network import address_towards, is_own_port
 
 ASK = signal.SIGUSR1
@@ -32,11 +31,8 @@ STOPPED_STATUS = 128 + signal.SIGTERM
 HOSTS = "HEARTLM_HOSTS"
 """Names of all nodes, by which the rendezvous host finds its address towards the others."""
 
-NOT_SAID = (0, 2, LOST_STATUS, STOPPED_STATUS)
+NOT_SAID = (0, 2, STOPPED_STATUS)
 """Exit statuses of ranks that have already printed their reason."""
-
-LAST_CALL_S = 10
-"""Time in seconds that an elastic run waits for further nodes before its ranks start."""
 
 OTHERS_END_WITHIN_S = 10.0
 """Time in seconds that a finished node waits for the last output of the others."""
@@ -60,10 +56,6 @@ def main(arguments: Sequence[str]) -> int:
     from torch.distributed.run import main as torchrun
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    if is_elastic(arguments):
-        from heartlm.cluster.elastic import use_elastic_agent
-
-        use_elastic_agent(_is_host(arguments, os.environ), asked)
     try:
         torchrun(["--signals-to-handle=SIGHUP,SIGQUIT", *placed(arguments), *kept_apart(arguments)])
     except ChildFailedError as error:
@@ -87,7 +79,7 @@ def wait_for_others(arguments: Sequence[str]) -> None:
     from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
     num_nodes, host, port = _meeting(arguments)
-    if num_nodes == 1 or not host or is_elastic(arguments):
+    if num_nodes == 1 or not host:
         return
     with suppress(DistError):
         store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=OTHERS_END_WITHIN_S))
@@ -104,44 +96,23 @@ def placed(arguments: Sequence[str], environment: Mapping[str, str] = os.environ
     Plain torchrun compares host names: a node whose own name resolves to 127.0.1.1 does not detect that it is the
     rendezvous host, and gives the others that address.
     """
-    num_nodes, host, _ = _meeting(arguments)
+    num_nodes, host, port = _meeting(arguments)
     if num_nodes == 1:
         return ["--local-addr=127.0.0.1"]
     if not host:  # another kind of rendezvous
         return []
-    conf = f"--rdzv-conf=is_host={_is_host(arguments, environment)}"
-    if is_elastic(arguments):
-        conf += f",last_call_timeout={LAST_CALL_S}"
+    is_step_of_all = environment.get("SLURM_STEP_NUM_NODES") == str(num_nodes)
+    is_host = environment["SLURM_NODEID"] == "0" if is_step_of_all else is_own_port(host, port)
     address = address_towards(host, environment.get(HOSTS, "").split())
-    return [conf, *([f"--local-addr={address}"] if address else [])]
-
-
-def _is_host(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Return whether this node is the rendezvous host: the first node, in an elastic run that of the main job."""
-    num_nodes, host, port = _meeting(arguments)
-    main = _options(arguments).get("rdzv-id", "").partition("-")[0]
-    if is_elastic(arguments) and "SLURM_JOB_ID" in environment:
-        return environment["SLURM_JOB_ID"] == main and environment["SLURM_NODEID"] == "0"
-    if environment.get("SLURM_STEP_NUM_NODES") == str(num_nodes):
-        return environment["SLURM_NODEID"] == "0"
-    return is_own_port(host, port)
-
-
-def is_elastic(arguments: Sequence[str]) -> bool:
-    """Return whether the number of nodes may change, as in `--nnodes=1:4`."""
-    return ":" in _options(arguments).get("nnodes", "")
+    return [f"--rdzv-conf=is_host={is_host}", *([f"--local-addr={address}"] if address else [])]
 
 
 def _meeting(arguments: Sequence[str]) -> tuple[int, str, int]:
-    """Return the maximum number of nodes, and the host and port of the rendezvous."""
-    options = _options(arguments)
+    """Return the number of nodes, and the host and port of the rendezvous; torchrun's options precede the module."""
+    own = takewhile(lambda word: word != "-m", arguments)
+    options = dict(word.removeprefix("--").partition("=")[::2] for word in own)
     host, _, port = options.get("rdzv-endpoint", ":0").rpartition(":")
-    return int(options.get("nnodes", "1").rpartition(":")[2]), host, int(port)
-
-
-def _options(arguments: Sequence[str]) -> dict[str, str]:
-    """Return torchrun's own options, which precede the module."""
-    return dict(word.removeprefix("--").partition("=")[::2] for word in takewhile(lambda word: word != "-m", arguments))
+    return int(options.get("nnodes", "1")), host, int(port)
 
 
 def kept_apart(arguments: Sequence[str]) -> list[str]:

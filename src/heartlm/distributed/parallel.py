@@ -17,7 +17,7 @@ from torch.distributed.rendezvous import rendezvous
 from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
 from heartlm.distributed.agreement import RankConsensus, host_group
 from heartlm.distributed.device import device_and_precision
-from heartlm.distributed.ranks import PeerLost, Ranks, ReportedByPeer
+from heartlm.distributed.ranks import Ranks, ReportedByPeer
 from heartlm.distributed.shared_memory import RankGone, shared_sum_of
 from heartlm.errors import HeartlmError
 from heartlm.network import address_towards, interface_of
@@ -89,7 +89,7 @@ def _store(ranks: Ranks, meet_at: str, timeout_s: float) -> Store:
         place = (meet_at, ranks.rank, ranks.world_size)
         store: Store = next(rendezvous(*place, timeout=timedelta(seconds=timeout_s)))[0]
     except (RuntimeError, ValueError) as error:
-        raise PeerLost(
+        raise HeartlmError(
             f"rank {ranks.rank} of {ranks.world_size} cannot meet the others ({reason_of(error)}): "
             "start all of them with torchrun"
         ) from error
@@ -125,7 +125,7 @@ def _meet(ranks: Ranks, store: Store, device: torch.device, timeout_s: float) ->
             device_id=device if device.type == "cuda" else None,
         )
     except RuntimeError as error:
-        raise PeerLost(
+        raise HeartlmError(
             f"rank {ranks.rank} waited {timeout_s:g} s for the other {ranks.world_size - 1} ({reason_of(error)})"
         ) from error
 

@@ -14,22 +14,9 @@ from heartlm.errors import HeartlmError
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 """Environment variables that `torchrun` sets for each rank."""
 
-LOST_STATUS = os.EX_TEMPFAIL
-"""Exit status of a rank that lost another one, if torchrun may restart them; otherwise it is 2."""
-
 
 class ReportedByPeer(HeartlmError):  # noqa: N818
     """An error that another rank reports to the user."""
-
-
-class PeerLost(HeartlmError):  # noqa: N818
-    """Another rank exited or does not respond."""
-
-
-def status_of(error: HeartlmError, environment: Mapping[str, str] = os.environ) -> int:
-    """Return the exit status of a rank that ends with `error`."""
-    is_lost = isinstance(error, PeerLost) or isinstance(error.__cause__, PeerLost)
-    return LOST_STATUS if is_lost and environment.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" else 2
 
 
 @dataclass(frozen=True)

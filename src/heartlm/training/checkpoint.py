@@ -32,7 +32,6 @@ from torch.utils._pytree import tree_map
 from heartlm.distributed.agreement import RankConsensus
 from heartlm.distributed.device import on_this_device
 from heartlm.distributed.parallel import reason_of
-from heartlm.distributed.ranks import PeerLost
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, read_json, replace_folder, sha256_of, write_json
 from heartlm.progress import say
@@ -159,7 +158,7 @@ class Checkpoints:
         except OSError as error:
             self._failure = explained(path, error)
         except RuntimeError as error:  # from gloo or from another rank
-            self._failure = PeerLost(
+            self._failure = HeartlmError(
                 f"{path} was not finished: {reason_of(error)}; the newest complete checkpoint is good"
             )
         except Exception as error:

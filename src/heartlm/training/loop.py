@@ -21,7 +21,6 @@ from heartlm.distributed.agreement import RankConsensus
 from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.parallel import HostAllReduce, is_peer_failure, reason_of
-from heartlm.distributed.ranks import PeerLost
 from heartlm.errors import HeartlmError
 from heartlm.instrumentation.measured import measure_forward
 from heartlm.models.store import save_tensors, whole_tensors
@@ -55,7 +54,7 @@ def train(job: Job, resume: bool) -> Progress:
         except RuntimeError as error:
             if not is_peer_failure(error):
                 raise
-            raise PeerLost(
+            raise HeartlmError(
                 f"rank {job.ranks.rank} lost another rank before the first step ({reason_of(error)}): "
                 "what the run has saved is good, give the same command again"
             ) from error
@@ -106,7 +105,7 @@ class _Loop:
         except RuntimeError as error:
             if not is_peer_failure(error):
                 raise
-            raise PeerLost(self._left_behind(error)) from error
+            raise HeartlmError(self._left_behind(error)) from error
         finally:
             self.log.close()
         return self.progress
