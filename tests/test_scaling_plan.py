@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from heartlm.cli.main import main
 from heartlm.cluster.campaign.campaign import load_campaign
-from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.scaling.plan_file import load_plan
 from heartlm.scaling.schedule import Cluster, PlannedJob, Schedule, least_end, list_schedule, naive, plan
 
@@ -174,25 +173,6 @@ def test_times_come_from_the_most_special_entry(tmp_path: Path):
     assert {job.name: job.needs for job in jobs}["finetune-256"] == ("pretrain-256",)
 
 
-def test_times_come_from_predictions_and_from_measurements(tmp_path: Path):
-    def cell(ranks: int, window: int) -> StudyCell:
-        return StudyCell("pretrain", "all", window, ranks=ranks)
-
-    rates = {(1, 128): 1e4, (2, 128): 1.8e4, (1, 256): 9e3}
-    predictions = [{"cell": vars(cell(*key)), "tokens_per_s": rate} for key, rate in rates.items()]
-    (tmp_path / "predicted.json").write_text(json.dumps({"predictions": predictions}))
-    for (ranks, window), rate in rates.items():
-        step_s = cell(ranks, window).tokens_per_step / rate
-        parts = dict.fromkeys((f"{name}_s" for name in PARTS), 0.0) | {"compute_s": step_s}
-        Measurement(cell(ranks, window), 0, [step_s] * 2, rate, **parts).save(tmp_path / "study")
-    rest = 'of: {finetune: {hours: {1: 1}}, "pretrain-512": {hours: {1: 2}}}\n'
-    for source in ("predicted: predicted.json", "measured: study"):
-        _, _, jobs = load_plan(plan_file(tmp_path, PLAN, f"times: {{{source}, tokens: 3.6e+8}}\n", rest))
-        times = {job.name: job.times for job in jobs}
-        assert times["pretrain-128"] == pytest.approx({1: 10.0, 2: 10 / 1.8})
-        assert times["pretrain-256"] == pytest.approx({1: 3.6e8 / 9e3 / 3600})
-
-
 def test_a_plan_is_printed_and_written_as_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = plan_file(tmp_path, PLAN, TIMES)
     out = tmp_path / "planned.yaml"
@@ -241,8 +221,7 @@ WORDS = ("naive:", "  this plan  ", "  saved")
         (PLAN + "times: {hours: {1: 0}}\n", "times.hours.1: 0.0 found, more than 0 expected"),
         (PLAN + "times: {hours: {0: 1.0}}\n", "times.hours: 0 found, more than 0 expected"),
         (PLAN.replace("nodes: 2", "nodes: -1") + TIMES, "nodes: -1 found, more than 0 expected"),
-        (PLAN + "times: {predicted: none.json, tokens: 1.0e+9}\n", "none.json"),
-        (PLAN + "times: {predicted: none.json}\n", "tokens: nothing found"),
+        (PLAN + 'of: {"pretrain-*": {hours: {1: 0}}}\n', "of.pretrain-*.hours.1: 0.0 found, more than 0 expected"),
         ("nodes: 2\ngpus_per_node: 2\n", "campaign: nothing found"),
         ("nodes: [\n", "not valid YAML"),
     ],

@@ -28,7 +28,7 @@ class StudyOptions:
         all_reduce: file of an all-reduce fit within a node; by default, without --hardware, that of the study, which is
             measured on this machine if it is missing.
         all_reduce_between: file of an all-reduce fit between nodes, with one rank per node.
-        out: JSON file for the result; heartlm plan reads predictions.
+        out: JSON file for the result.
         json: print JSON instead of a table.
     """
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from heartlm.errors import HeartlmError
-from heartlm.files import append_line, atomic_file
+from heartlm.files import append_line, atomic_file, read_json_lines
 
 
 class Spans:
@@ -77,13 +76,8 @@ def write_trace(folder: Path, out: Path) -> int:
     Raises:
         HeartlmError: there are no spans, or `out` cannot be written.
     """
-    events = []
-    for path in span_files(folder):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict) and {"name", "ts", "dur", "pid"} <= event.keys():
-                    events.append(event)
+    lines = [line for path in span_files(folder) for line in read_json_lines(path)[0]]
+    events = [line for line in lines if {"name", "ts", "dur", "pid"} <= line.keys()]
     if not events:
         raise HeartlmError(f"{folder}: no spans found: train with --spans first")
     first_us = min(event["ts"] for event in events)

@@ -30,7 +30,7 @@ from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.grid import Resources
 from heartlm.scaling.probe import probe
 
-PRELOADED = ["torch", "torch._dynamo", "heartlm.training.finetune"]
+PRELOADED = ["torch", "torch._dynamo", "heartlm.api", "heartlm.training.finetune"]
 GRACE_S = 15.0
 """Time in seconds that the other ranks have to exit after one rank has failed."""
 
@@ -156,19 +156,8 @@ def run_rank(rank: Rank) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     try:
-        module, _, name = rank.command.partition(":")
-        if name:
-            getattr(importlib.import_module(module), name)(**rank.fields)
-        elif rank.command == "pretrain":
-            from heartlm.training.config import PretrainConfig
-            from heartlm.training.pretrain import pretrain
-
-            pretrain(PretrainConfig(**rank.fields))
-        else:
-            from heartlm.training.config import FinetuneConfig
-            from heartlm.training.finetune import finetune
-
-            finetune(FinetuneConfig(**rank.fields))
+        module, _, name = rank.command.rpartition(":")
+        getattr(importlib.import_module(module or "heartlm.api"), name)(**rank.fields)
     except HeartlmError as error:
         print(error, flush=True)
         sys.exit(2)

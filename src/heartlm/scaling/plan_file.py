@@ -9,18 +9,16 @@
       hours_on_one_gpu: 2.5
     of:                               # experiments by name or stage; the last match applies
       "pretrain-*": {hours: {1: 3.0, 2: 1.9}}
-      finetune: {predicted: predicted.json, tokens: 2.0e8}
       evaluate: {hours: {1: 0.1}}
 
-Give times as `hours` by number of GPUs; as `hours_on_one_gpu` with `speedup`; or as `predicted`, a file of
-`heartlm scale predict --out`, or `measured`, a study folder, with the number of `tokens` of the whole training.
+Give times as `hours` by number of GPUs, which `heartlm scale predict --tokens` prints; or as `hours_on_one_gpu` with
+`speedup`.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,25 +27,18 @@ import yaml
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of, load_campaign
 from heartlm.cluster.topology import time_limit
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file, read_json, read_yaml
+from heartlm.files import atomic_file, read_yaml
 from heartlm.scaling.schedule import Cluster, PlannedJob, Schedule
 from heartlm.typed import typed
 
-SOURCES = {"hours", "hours_on_one_gpu", "predicted", "measured"}
-"""Fields that each define the duration of an experiment; the others are details."""
-
 
 @dataclass(frozen=True)
-class _Times:
+class Times:
+    """Durations of experiments by number of GPUs."""
+
     hours: dict[int, float] | None = None
     hours_on_one_gpu: float | None = None
     speedup: dict[int, float] | None = None
-    predicted: str | None = None
-    measured: str | None = None
-    tokens: float | None = None
-
-    def given(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -58,8 +49,8 @@ class PlanSettings:
     nodes: int
     gpus_per_node: int
     goal: Literal["soonest", "cheapest"] = "soonest"
-    times: _Times = field(default_factory=_Times)
-    of: dict[str, _Times] = field(default_factory=dict)
+    times: Times = field(default_factory=Times)
+    of: dict[str, Times] = field(default_factory=dict)
 
 
 def load_plan(path: Path) -> tuple[PlanSettings, Campaign, list[PlannedJob]]:
@@ -71,8 +62,7 @@ def load_plan(path: Path) -> tuple[PlanSettings, Campaign, list[PlannedJob]]:
     content = read_yaml(path, "a plan's YAML file")
     try:
         settings = typed(PlanSettings, content)
-        times = {name: own.given() for name, own in {"times": settings.times, **settings.of}.items()}
-        _check_positive({**vars(settings), "campaign": None, **times}, "")
+        _check_positive(asdict(replace(settings, campaign=None)), "")
         folder = path.resolve().parent
         if isinstance(settings.campaign, str):
             campaign = load_campaign(folder / settings.campaign)
@@ -80,7 +70,7 @@ def load_plan(path: Path) -> tuple[PlanSettings, Campaign, list[PlannedJob]]:
             campaign = campaign_of(settings.campaign, default_name=path.stem, folder=folder)
         cluster, jobs = Cluster(settings.nodes, settings.gpus_per_node), list[PlannedJob]()
         for experiment in campaign.experiments:
-            known = _times(experiment, settings, folder)
+            known = _times(experiment, settings)
             fitting = {gpus: hours for gpus, hours in known.items() if cluster.fits(gpus)}
             if not fitting:
                 gpus = ", ".join(map(str, known))
@@ -101,55 +91,19 @@ def _check_positive(value: Any, path: str) -> None:
         raise HeartlmError(f"{path}: {value} found, more than 0 expected")
 
 
-def _times(experiment: Experiment, content: PlanSettings, folder: Path) -> dict[int, float]:
-    """Return the hours by number of GPUs, from the most specific source and its details."""
-    settings = content.times.given()
-    for pattern, times in content.of.items():
+def _times(experiment: Experiment, settings: PlanSettings) -> dict[int, float]:
+    """Return the hours by number of GPUs, from the last matching entry that has them."""
+    hours, on_one, speedup = settings.times.hours, settings.times.hours_on_one_gpu, settings.times.speedup
+    for pattern, own in settings.of.items():
         if fnmatch.fnmatchcase(experiment.name, pattern) or experiment.stage == pattern:
-            own = times.given()
-            if SOURCES & own.keys():
-                settings = {name: value for name, value in settings.items() if name not in SOURCES}
-            settings |= own
-    if "hours" in settings:
-        return dict(sorted(settings["hours"].items()))
-    if "hours_on_one_gpu" in settings:
-        speedups = {1: 1.0} | settings.get("speedup", {})
-        return {gpus: settings["hours_on_one_gpu"] / speedup for gpus, speedup in sorted(speedups.items())}
-    if not SOURCES & settings.keys():
-        raise HeartlmError(f"{experiment.name}: nothing says how long it takes: give it {', '.join(sorted(SOURCES))}")
-    if "tokens" not in settings:
-        raise HeartlmError(f"{experiment.name}: tokens: nothing found, those of the whole training expected")
-    rates = _rates(experiment, settings, folder)
-    return {ranks: settings["tokens"] / rate / 3600 for ranks, rate in rates.items()}
-
-
-def _rates(experiment: Experiment, settings: Mapping[str, Any], folder: Path) -> dict[int, float]:
-    """Return the tokens per second by number of GPUs, from cells of the experiment's stage and width."""
-    from heartlm.scaling.cell import load_measurements
-    from heartlm.scaling.one_rank import steady
-    from heartlm.scaling.simulate import typical_s
-
-    where = settings.get("predicted") or settings["measured"]
-    if "predicted" in settings:
-        path = folder / where
-        try:
-            known = [(each["cell"], float(each["tokens_per_s"])) for each in read_json(path)["predictions"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise HeartlmError(f"{path}: no predictions; a file of  heartlm scale predict --out  expected") from error
-    else:
-        found = [each for each in steady(load_measurements(folder / where)) if each.cell.copies == 1]
-        known = [(vars(each.cell), each.cell.tokens_per_step / typical_s(each.step_s)) for each in found]
-    command, window = experiment.run.command, experiment.run.fields.get("window")
-    fitting = [(cell, rate) for cell, rate in known if cell["stage"] == command and window in (None, cell["window"])]
-    if len({cell["database"] for cell, _ in fitting}) > 1:
-        own = Path(str(experiment.run.fields.get("corpus", ""))).name
-        fitting = [(cell, rate) for cell, rate in fitting if cell["database"] == own]
-    if not fitting:
-        raise HeartlmError(f"{experiment.name}: {where} knows nothing of {command} at width {window}")
-    rates: dict[int, float] = {}
-    for cell, rate in sorted(fitting, key=lambda each: each[0]["ranks"]):
-        rates[cell["ranks"]] = max(rate, rates.get(cell["ranks"], 0.0))
-    return rates
+            if own.hours or own.hours_on_one_gpu:
+                hours, on_one = own.hours, own.hours_on_one_gpu
+            speedup = own.speedup or speedup
+    if hours is None and on_one is not None:
+        hours = {gpus: on_one / times for gpus, times in ({1: 1.0} | (speedup or {})).items()}
+    if hours is None:
+        raise HeartlmError(f"{experiment.name}: nothing says how long it takes: give hours or hours_on_one_gpu")
+    return dict(sorted(hours.items()))
 
 
 def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, gpus_per_node: int) -> None:
