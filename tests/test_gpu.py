@@ -164,7 +164,7 @@ def test_a_run_stopped_in_the_middle_goes_on_as_if_never_stopped(
 @real_gpu
 @pytest.mark.parametrize("kind", MAKERS)
 def test_batches_on_the_gpu_are_those_of_the_cpu(kind: str) -> None:
-    """Slots of pinned memory are used again many times: one sent too early or too late would show."""
+    """Pinned memory is used again many times: a buffer sent too early or too late would show."""
     gpu, drawn = torch.device("cuda", 0), order_of(8)
     steps, layout = range(200), BatchLayout(8, accumulation=2)
     with (

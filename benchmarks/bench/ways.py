@@ -14,6 +14,8 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +25,47 @@ from torch.utils.data import DataLoader, Dataset
 
 from bench.shards import SHARD_WINDOWS, Shards, read_shard
 from heartlm.kernels.gather import gather_windows
-from heartlm.training.feed import Slot
 
 Places = NDArray[np.int64]
 """Numbers of the windows of a batch `[B]`."""
+
+
+@dataclass
+class Slot:
+    """Reusable host buffers for the tensors that one step sends to the device.
+
+    Attributes:
+        pinned: whether buffers are page-locked, for asynchronous copies to a GPU.
+        kept: buffers by name.
+        sent: event that completes with the last copy.
+    """
+
+    pinned: bool
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    sent: torch.cuda.Event | None = None
+
+    def empty(self, name: str, shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
+        """Return an uninitialised buffer of `shape`, after the last copy from this slot is done."""
+        if self.sent is not None:
+            self.sent.synchronize()
+            self.sent = None
+        if name not in self.kept or self.kept[name].shape != shape:
+            self.kept[name] = torch.empty(shape, dtype=kind, pin_memory=self.pinned)
+        return self.kept[name]
+
+    def hold(self, name: str, array: NDArray[Any]) -> Tensor:
+        """Return `array` as a tensor: a view, or a copy in pinned memory for a GPU."""
+        tensor = torch.from_numpy(array)
+        return self.empty(name, array.shape, tensor.dtype).copy_(tensor) if self.pinned else tensor
+
+    def send(self, tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+        """Copy tensors of this slot to `device`; on a GPU the copies are enqueued on the current stream."""
+        there = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+        if self.pinned:
+            self.sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.sent.record(torch.cuda.current_stream(device))
+        return there
+
 
 Ready = tuple[Slot | None, dict[str, Tensor]]
 """What the host has prepared: the memory it lies in, if that is used again, and tensors."""
