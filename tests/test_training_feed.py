@@ -25,9 +25,7 @@ from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.training.batches import (
     Batch,
-    BatchPosition,
     CausalBatches,
-    HostBatch,
     LabelBatches,
     MakeBatch,
     MaskedBatches,
@@ -154,10 +152,10 @@ def test_a_batch_that_cannot_be_split_is_refused() -> None:
 class Breaking(CausalBatches):
     """Breaks at step 3."""
 
-    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
-        if place.step == 3:
+    def __call__(self, windows: Windows, step: int | None, first_window: int = 0, total: int | None = None) -> Batch:
+        if step == 3:
             raise KeyError("step 3")
-        return super().draft(windows, place)
+        return super().__call__(windows, step, first_window, total)
 
 
 def feed_threads() -> list[threading.Thread]:
