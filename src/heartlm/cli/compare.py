@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,67 +128,44 @@ def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]
 
 
 def _report(rows: list[dict[str, Any]], summary: dict[str, Any]) -> Iterator[str]:
-    """Yield the confusion matrix of all beats, then each record and the totals, for beats and each kind of episode."""
+    """Yield one table of beats in the line format, and one of each kind of episode."""
     from heartlm.cli.score_table import aligned
-    from heartlm.evaluation.ec57 import EPISODES, LABELS
+    from heartlm.evaluation.ec57 import EPISODES
 
     gross, average = summary["gross"], summary["average"]
-    which = f"{len(rows)} records" if len(rows) > 1 else f"record {rows[0]['record']}"
-    yield f"beats of {which}, reference (rows) and test (columns)"
-    yield from aligned(
-        [["", *LABELS.lower()]]
-        + [
-            [label, *("" if label in "OX" and column >= 5 else str(value) for column, value in enumerate(counts))]
-            for label, counts in zip(LABELS, gross["matrix"], strict=True)
-        ]
-    )
-    lines = [["Record", *COUNTS.split(), *SCORES.values(), "RR err", "Shutdown"]]
+    table = [["beats", *COUNTS.split(), *SCORES.values(), "RR err", "Shutdown"]]
     for row in rows:
         error = "-" if row["rr_error_ms"] is None else f"{row['rr_error_ms']:.2f}"
-        scores = (_percent(row[name]) for name in SCORES)
-        lines.append([row["record"], *line_cells(row["matrix"]), *scores, error, f"{row['shutdown_s']} s"])
-    lines.append(["Sum", *line_cells(gross["matrix"])])
-    yield from [
-        "",
-        *aligned(_with_summary(lines, [gross[name] for name in SCORES], [average[name] for name in SCORES])),
-    ]
+        cells = [*_percent(row, SCORES), error, f"{row['shutdown_s']} s"]
+        table.append([row["record"], *line_cells(row["matrix"]), *cells])
+    if len(rows) > 1:
+        table.append(["Gross", *line_cells(gross["matrix"]), *_percent(gross, SCORES)])
+        table.append(["Average", *[""] * len(COUNTS.split()), *_percent(average, SCORES)])
+    yield from aligned(table)
     for kind in EPISODES:
-        block = gross[kind]
-        if not block["num_reference"] + block["num_predicted"]:
-            yield f"\nno {kind} in either"
+        if not gross[kind]["num_reference"] + gross[kind]["num_predicted"]:
+            yield f"no {kind} in either"
             continue
-        lines = [[f"{kind}", "TPs", "FN", "TPp", "FP", "Reference", "Test", *EPISODE_SCORES.values()]]
-        for name, each in [*((row["record"], row[kind]) for row in rows), ("Sum", block)]:
+        table = [[kind, "TPs", "FN", "TPp", "FP", "Reference", "Test", *EPISODE_SCORES.values()]]
+        several = [("Gross", gross[kind])] if len(rows) > 1 else []
+        for name, each in [*((row["record"], row[kind]) for row in rows), *several]:
             found, confirmed = each["num_found"], each["num_confirmed"]
             counts = (found, each["num_reference"] - found, confirmed, each["num_predicted"] - confirmed)
-            cells = [*map(str, counts), f"{each['reference_s']:.3f} s", f"{each['predicted_s']:.3f} s"]
-            lines.append([name, *cells, *(_percent(each[score]) for score in EPISODE_SCORES if name != "Sum")])
-        of_all = [block[name] for name in EPISODE_SCORES]
-        yield from ["", *aligned(_with_summary(lines, of_all, [average[kind][name] for name in EPISODE_SCORES]))]
-        delays = [block[f"delay_{name}_s"]["value"] for name in ("median", "p90", "worst")]
-        if delays[0] is not None:
-            yield "  onset found after {:.1f} s (median), {:.1f} s (90th percentile), {:.1f} s (worst)".format(*delays)
-
-
-def _with_summary(lines: list[list[str]], gross: list[dict[str, Any]], average: list[float | None]) -> list[list[str]]:
-    """Add gross scores with their intervals and averages over records if there are several records."""
-    if len(lines) < 4:
-        return lines[:-1]
-    blank = [""] * (len(lines[-1]) - 1)
-    summary = [["Gross", *blank, *(_percent(each["value"]) for each in gross)]]
-    if gross[0]["ci"][0] is not None:
-        for side, name in enumerate(("95 % from", "95 % to")):
-            summary.append([name, *blank, *(_percent(each["ci"][side]) for each in gross)])
-    return [*lines, *summary, ["Average", *blank, *map(_percent, average)]]
+            spans = [f"{each[side]:.3f} s" for side in ("reference_s", "predicted_s")]
+            table.append([name, *map(str, counts), *spans, *_percent(each, EPISODE_SCORES)])
+        if several:
+            table.append(["Average", *[""] * 6, *_percent(average[kind], EPISODE_SCORES)])
+        yield from aligned(table)
 
 
 def line_cells(matrix: list[list[int]]) -> list[str]:
     """Return the cells of the line format, in the order of `COUNTS`."""
-    rows, columns = {"F": (3, 4), "O": (5, 6)}, {"n": (0, 3, 4), "o": (5, 6)}
-    single = {"N": (0,), "S": (1,), "V": (2,), "s": (1,), "v": (2,)}
-    sets = single | rows | columns
-    return [str(sum(matrix[i][j] for i in sets[cell[0]] for j in sets[cell[1]])) for cell in COUNTS.split()]
+    rows = {"N": [0], "S": [1], "V": [2], "F": [3, 4], "O": [5, 6]}
+    columns = {"n": [0, 3, 4], "s": [1], "v": [2], "o": [5, 6]}
+    return [str(sum(matrix[i][j] for i in rows[cell[0]] for j in columns[cell[1]])) for cell in COUNTS.split()]
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
+def _percent(block: dict[str, Any], scores: Iterable[str]) -> list[str]:
+    """Return scores in percent; the intervals of gross scores are only in the JSON file."""
+    values = [score["value"] if isinstance(score, dict) else score for score in map(block.get, scores)]
+    return ["-" if value is None else f"{100 * value:.2f}" for value in values]
