@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError
 
 if TYPE_CHECKING:
     from heartlm.cluster.doctor.section import Section
@@ -19,7 +21,7 @@ class DoctorOptions:
 
     Attributes:
         json: print the results as JSON.
-        quick: run only measurements that take a few seconds.
+        quick: do not train; it takes a second.
     """
 
     json: bool = False
@@ -33,21 +35,18 @@ def run(arguments: Sequence[str]) -> int:
         heartlm doctor
         heartlm doctor --quick
         heartlm doctor --json > machine.json
-        torchrun --nproc-per-node 4 -m heartlm doctor --quick
     """
     options = parse(DoctorOptions, arguments, "doctor", run)
     from heartlm.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
-    from heartlm.distributed.ranks import Ranks
 
-    if not Ranks.from_environment().is_first:  # the other ranks only take part in the all-reduce
-        list(examine(options.quick, checks={"all_reduce": CHECKS["all_reduce"]}))
-        return 0
+    if "WORLD_SIZE" in os.environ:
+        raise HeartlmError("WORLD_SIZE: found, but the ranks of torchrun hold the cores: start heartlm doctor alone")
     sections: dict[str, Section] = {}
-    for name, section in examine(options.quick):
+    for name, section in examine({name: CHECKS[name] for name in CHECKS if name != "trials" or not options.quick}):
         sections[name] = section
         if not options.json:
             for number, line in enumerate(section.lines):
-                print(f"{name.replace('_', '-') if number == 0 else '':<13} {line}", flush=True)
+                print(f"{'' if number else name:<13} {line}", flush=True)
     if options.json:
         print(json.dumps(as_json(sections), indent=1))
         return 0

@@ -31,8 +31,6 @@ from heartlm.typed import typed
 SIZES_BYTES = tuple(4**power for power in range(5, 13))
 """1 KiB to 16 MiB: from the sums of a step to the gradients of a small model."""
 
-QUICK_SIZES_BYTES = SIZES_BYTES[1::2]
-
 MODULE = "heartlm.distributed.allreduce"
 
 ROUNDS = 9

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from heartlm import __version__
 from heartlm.cluster.doctor.hardware import check_devices, check_processors
-from heartlm.cluster.doctor.section import Advice, Check, Context, Section
+from heartlm.cluster.doctor.section import Advice, Check, Section
 from heartlm.cluster.doctor.software import check_allocation, check_kernels, check_versions
-from heartlm.cluster.doctor.together import check_all_reduce
 from heartlm.cluster.doctor.trials import check_trials
 
 CHECKS: Mapping[str, Check] = {
@@ -20,34 +17,27 @@ CHECKS: Mapping[str, Check] = {
     "allocation": check_allocation,
     "versions": check_versions,
     "kernels": check_kernels,
-    "all_reduce": check_all_reduce,
     "trials": check_trials,
 }
-"""Order of the checks: later checks use results of earlier ones, and ranks do not wait for checks of the first rank."""
+"""Order of the checks: later checks use facts of earlier ones."""
 
 NUM_ADVICE = 3
 
 
-def examine(quick: bool = False, checks: Mapping[str, Check] = CHECKS) -> Iterator[tuple[str, Section]]:
-    """Yield the name and the result of each of `checks` as soon as it is available.
-
-    Args:
-        quick: run only measurements that take a few seconds.
-        checks: checks by name.
-    """
-    with tempfile.TemporaryDirectory(prefix="heartlm-doctor-") as scratch:
-        context = Context(Path(scratch), quick)
-        for name, check in checks.items():
-            try:
-                section = check(context)
-            except Exception as error:  # the other checks are useful whatever the error is
-                reason = f"not known: {str(error) or type(error).__name__}"
-                if isinstance(error, ModuleNotFoundError):
-                    reason = f"left out: {error.name} is not installed"
-                line = " ".join(reason.split())
-                section = Section([line], {"error": line})
-            context.facts[name] = section.facts
-            yield name, section
+def examine(checks: Mapping[str, Check] = CHECKS) -> Iterator[tuple[str, Section]]:
+    """Yield the name and the result of each of `checks` as soon as it is available."""
+    facts = dict[str, Any]()
+    for name, check in checks.items():
+        try:
+            section = check(facts)
+            facts |= section.facts
+        except Exception as error:  # the other checks are useful whatever the error is
+            reason = f"not known: {str(error) or type(error).__name__}"
+            if isinstance(error, ModuleNotFoundError):
+                reason = f"left out: {error.name} is not installed"
+            line = " ".join(reason.split())
+            section = Section([line], {"error": line})
+        yield name, section
 
 
 def most_worth_changing(sections: Mapping[str, Section]) -> list[Advice]:

@@ -1,13 +1,14 @@
-"""CPUs, memory and GPUs, as reported by Linux and NVML."""
+"""CPUs and GPUs, as reported by Linux and NVML."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from heartlm.cluster.doctor.section import Context, Section, size_in_words
+from heartlm.cluster.doctor.section import Section
 from heartlm.cluster.gpus import nvml
 from heartlm.cores import cores_of
 
@@ -19,10 +20,9 @@ BUSY = 0.5
 """Runnable processes per core above which the machine counts as busy."""
 
 
-def check_processors(context: Context) -> Section:
-    """Check the processors, the memory and the limits of this process."""
-    facts = processors(ROOT) | memory(ROOT) | {"allowed_cpus": sorted(os.sched_getaffinity(0))}
-    facts["cpu_limit"] = cgroup_cpus(ROOT)
+def check_processors(known: Mapping[str, Any]) -> Section:
+    """Check the processors and the limits of this process."""
+    facts = processors(ROOT) | {"allowed_cpus": sorted(os.sched_getaffinity(0)), "cpu_limit": cgroup_cpus(ROOT)}
     num_cores = len(cores_of(facts["allowed_cpus"], ROOT / "sys/devices"))
     facts["usable_cores"] = usable_cores(num_cores, facts["cpu_limit"])
     facts["load"] = os.getloadavg()[0]
@@ -33,10 +33,7 @@ def check_processors(context: Context) -> Section:
         f"vector units {', '.join(facts['vector_units']) or 'not known'}",
         f"this process may run on {len(facts['allowed_cpus'])} of them"
         + (f", for the time of {facts['cpu_limit']:g} (cgroup)" if facts["cpu_limit"] is not None else ""),
-        f"memory {size_in_words(facts['memory_bytes'])}, {size_in_words(facts['memory_available_bytes'])} available",
     ]
-    if facts["memory_limit_bytes"] is not None:
-        lines.append(f"memory of this group of processes is limited to {size_in_words(facts['memory_limit_bytes'])}")
     if facts["is_busy"]:
         lines.append(
             f"load {facts['load']:.1f} on {facts['num_cores']} cores: others compute here and disturb what is measured"
@@ -68,50 +65,28 @@ def processors(root: Path) -> dict[str, Any]:
     }
 
 
-def memory(root: Path) -> dict[str, Any]:
-    """Return the total and the available memory in bytes, and the limit of this process's cgroup or None."""
-    lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    limits = []
-    for folder in cgroups(root):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            with suppress(OSError, ValueError):  # version 2 has "max" if there is no limit
-                limits.append(int((folder / name).read_text(encoding="ascii")))
-    below = [limit for limit in limits if limit < kib["MemTotal"] * 1024]
-    return {
-        "memory_bytes": kib["MemTotal"] * 1024,
-        "memory_available_bytes": kib.get("MemAvailable", kib["MemTotal"]) * 1024,
-        "memory_limit_bytes": min(below, default=None),
-    }
-
-
 def cgroup_cpus(root: Path) -> float | None:
-    """Return the CPU limit of this process's cgroups, in CPUs (CPU seconds per second); None without a limit."""
-    limits = []
-    for folder in cgroups(root):
-        with suppress(OSError, ValueError):  # version 2: "quota period"; "max period" is not a number
-            quota, period = map(int, (folder / "cpu.max").read_text(encoding="ascii").split())
-            limits.append(quota / period)
-        with suppress(OSError, ValueError):  # version 1: a quota of -1 means no limit
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            quota, period = (int((folder / name).read_text(encoding="ascii")) for name in names)
-            limits += [quota / period] if quota >= 0 else []
+    """Return the CPU limit of this process's cgroup and its parents, in CPUs (CPU seconds per second), or None.
+
+    Version 1 of cgroups has another file for each of quota and period.
+    """
+    base, limits = root / "sys/fs/cgroup", []
+    lines = list[str]()
+    with suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        tree = base / controllers
+        inside = tree / path.lstrip("/")
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        for folder in (inside, *inside.parents[: len(inside.parents) - len(tree.parents)]):
+            with suppress(OSError, ValueError):  # version 2 has "max" without a limit, version 1 has -1
+                texts = [(folder / name).read_text(encoding="ascii") for name in names]
+                quota, period = map(int, " ".join(texts).split())
+                limits += [quota / period] if quota >= 0 else []
     return min(limits, default=None)
 
 
-def cgroups(root: Path) -> list[Path]:
-    """Return the cgroup folders of this process and their parents, of versions 1 and 2; some may not exist."""
-    base, folders = root / "sys/fs/cgroup", []
-    with suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-            _, controllers, path = line.split(":", 2)
-            tree = base / controllers if controllers else base
-            inside = tree / path.lstrip("/")
-            folders += [folder for folder in (inside, *inside.parents) if folder.is_relative_to(tree)]
-    return folders
-
-
-def check_devices(context: Context) -> Section:
+def check_devices(known: Mapping[str, Any]) -> Section:
     """Query the GPUs and the driver through NVML."""
     driver = nvml()
     if driver is None:
@@ -125,5 +100,5 @@ def check_devices(context: Context) -> Section:
         handle = driver.nvmlDeviceGetHandleByIndex(index)
         name, used = driver.nvmlDeviceGetName(handle), driver.nvmlDeviceGetMemoryInfo(handle)
         gpus.append({"name": name, "memory_bytes": int(used.total), "memory_used_bytes": int(used.used)})
-        lines.append(f"GPU {index}: {name}, {size_in_words(used.used)} of {size_in_words(used.total)} in use")
+        lines.append(f"GPU {index}: {name}, {used.used / 2**30:.1f} of {used.total / 2**30:.1f} GiB in use")
     return Section(lines, {"gpus": gpus, "driver_cuda": cuda})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 WORTH = 1.05
@@ -43,28 +42,5 @@ class Section:
     advice: list[Advice] = field(default_factory=list)
 
 
-@dataclass
-class Context:
-    """Input of the checks.
-
-    Attributes:
-        scratch: an empty folder that is removed afterwards.
-        quick: run only measurements that take a few seconds.
-        facts: facts of earlier checks, by check name.
-    """
-
-    scratch: Path
-    quick: bool = False
-    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def fact(self, check: str, name: str, otherwise: Any = None) -> Any:
-        """Return a fact of an earlier check, or `otherwise` if that check failed."""
-        return self.facts.get(check, {}).get(name, otherwise)
-
-
-Check = Callable[[Context], Section]
-
-
-def size_in_words(num_bytes: float) -> str:
-    """Format a size, such as `1.5 GiB`; small numbers are in MiB."""
-    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 1 << 29 else f"{num_bytes / 2**20:.1f} MiB"
+Check = Callable[[Mapping[str, Any]], Section]
+"""A check of the machine; its argument is the facts of all earlier checks that did not fail."""

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heartlm import __version__
-from heartlm.cluster.doctor.section import Advice, Context, Section
+from heartlm.cluster.doctor.section import Advice, Section
 from heartlm.errors import HeartlmError
 from heartlm.kernels.library import VARIANTS, variants
 
 
-def check_versions(context: Context) -> Section:
+def check_versions(known: Mapping[str, Any]) -> Section:
     """List versions and report incompatible ones."""
     facts: dict[str, Any] = {"heartlm": __version__, "python": platform.python_version()}
     line = f"heartlm {__version__}, Python {facts['python']}"
@@ -33,7 +33,7 @@ def check_versions(context: Context) -> Section:
     }
     line += f", torch {facts['torch']} (CUDA {facts['torch_cuda'] or 'none'}"
     line += f", NCCL {facts['nccl']})" if facts["nccl"] else ")"
-    advice = mismatches(facts, context.fact("devices", "gpus", []), context.fact("devices", "driver_cuda"))
+    advice = mismatches(facts, known.get("gpus", []), known.get("driver_cuda"))
     return Section([line, *(f"{note.because}: {note.what}" for note in advice)], facts, advice)
 
 
@@ -55,7 +55,7 @@ def mismatches(facts: dict[str, Any], gpus: Sequence[Any], driver_cuda: Sequence
     return []
 
 
-def check_kernels(context: Context) -> Section:
+def check_kernels(known: Mapping[str, Any]) -> Section:
     """Report which kernels are used, and why faster ones are not."""
     compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
     setting = os.environ.get("HEARTLM_KERNELS", "")
@@ -70,9 +70,9 @@ def check_kernels(context: Context) -> Section:
     return Section([line + (f" (HEARTLM_KERNELS={setting})" if setting else "")], facts)
 
 
-def check_allocation(context: Context) -> Section:
+def check_allocation(known: Mapping[str, Any]) -> Section:
     """Report the allocation of SLURM."""
-    return allocation(os.environ, int(context.fact("processors", "usable_cores", 1)))
+    return allocation(os.environ, int(known.get("usable_cores", 1)))
 
 
 def allocation(environment: Mapping[str, str], usable_cores: int) -> Section:

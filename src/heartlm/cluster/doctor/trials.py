@@ -11,18 +11,18 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from heartlm.cluster.doctor.section import WORTH, Advice, Context, Section
-from heartlm.distributed.ranks import Ranks
+from heartlm.cluster.doctor.section import WORTH, Advice, Section
 from heartlm.errors import HeartlmError
 from heartlm.runs.run_folder import RunFolder
 
-STEPS, QUICK_STEPS = 14, 8
+STEPS = 14
 LIMIT_S = 180
 WINDOWS = {"cpu": 16, "gpu": 256}
 """Windows of 128 tokens in a global batch; small on purpose, as for small models."""
@@ -50,45 +50,41 @@ class Trial:
 AS_IT_IS = Trial("nothing changed", "", "none")
 
 
-def check_trials(context: Context) -> Section:
+def check_trials(known: Mapping[str, Any]) -> Section:
     """Train unchanged and with each setting changed."""
     if find_spec("torch") is None:
         raise ModuleNotFoundError(name="torch")
-    if Ranks.from_environment().world_size > 1:
-        return Section(["left out under torchrun, whose ranks hold the cores: call heartlm doctor alone"])
-    num_gpus = int(context.fact("versions", "torch_sees_gpus", 0))
-    windows, steps = WINDOWS["gpu" if num_gpus else "cpu"], QUICK_STEPS if context.quick else STEPS
-    first = trained(AS_IT_IS, context.scratch, windows, steps)
+    num_gpus = int(known.get("torch_sees_gpus", 0))
+    windows = WINDOWS["gpu" if num_gpus else "cpu"]
     outcomes = list[dict[str, Any]]()
-    for trial in trials(context, num_gpus, first["num_threads"]):
-        outcomes.append({"what": trial.what, "how": trial.how, "kind": trial.kind})
-        try:
-            outcomes[-1]["step_s"] = trained(trial, context.scratch, windows, steps)["step_s"]
-        except HeartlmError as error:
-            outcomes[-1]["error"] = str(error)
-    last = first if context.quick else trained(AS_IT_IS, context.scratch, windows, steps)
+    with tempfile.TemporaryDirectory(prefix="heartlm-doctor-") as name:
+        scratch = Path(name)
+        first = trained(AS_IT_IS, scratch, windows)
+        for trial in trials(known, num_gpus, first["num_threads"]):
+            outcomes.append({"what": trial.what, "how": trial.how, "kind": trial.kind})
+            try:
+                outcomes[-1]["step_s"] = trained(trial, scratch, windows)["step_s"]
+            except HeartlmError as error:
+                outcomes[-1]["error"] = str(error)
+        last = trained(AS_IT_IS, scratch, windows)
     step_s = min(first["step_s"], last["step_s"])
     return summary(step_s, abs(first["step_s"] - last["step_s"]) / step_s, first["num_threads"], outcomes)
 
 
-def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]:
+def trials(known: Mapping[str, Any], num_gpus: int, num_threads: int) -> Iterator[Trial]:
     """Yield the trials for this machine; the base is one process with `num_threads` threads."""
-    cores = int(context.fact("processors", "usable_cores", 1))
+    cores = int(known.get("usable_cores", 1))
     places = num_gpus or max(1, min(8, cores))
     ranks = 1 << (places.bit_length() - 1)  # a power of two, which divides the batch
     if ranks > 1:
         where = "a GPU" if num_gpus else "cores"
         command = f"torchrun --standalone --nproc-per-node {ranks} -m heartlm pretrain …"
-        what = f"train with {ranks} ranks, each on {where} of its own"
-        yield Trial(what, command, "cores", num_ranks=ranks)
-    if context.quick:
-        return
+        yield Trial(f"train with {ranks} ranks, each on {where} of its own", command, "cores", num_ranks=ranks)
     if not num_gpus:
         for threads in sorted({1, cores} - {num_threads}):
-            yield Trial(
-                f"use {threads} thread(s)", f"export OMP_NUM_THREADS={threads}", "cores", ("--threads", str(threads))
-            )
-        if {"amx_bf16", "avx512_bf16", "bf16"} & set(context.fact("processors", "vector_units", [])):
+            words = ("--threads", str(threads))
+            yield Trial(f"use {threads} thread(s)", f"export OMP_NUM_THREADS={threads}", "cores", words)
+        if {"amx_bf16", "avx512_bf16", "bf16"} & set(known.get("vector_units", [])):
             yield Trial("compute matrix products in bf16", "--precision bf16", "precision", ("--precision", "bf16"))
     if num_gpus or any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         yield Trial("compile the blocks of the model", "--compile", "compile", ("--compile",))
@@ -96,8 +92,8 @@ def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]
 
 def summary(step_s: float, noise: float, num_threads: int, outcomes: list[dict[str, Any]]) -> Section:
     """Return lines and advice from the step times; `noise` is the relative difference of the two equal trials."""
-    lines = [f"a step as it is, with {num_threads} thread(s): {1e3 * step_s:.0f} ms"]
-    lines[0] += f", give or take {100 * noise:.0f} %" if noise else ""
+    base = f"a step as it is, with {num_threads} thread(s): {1e3 * step_s:.0f} ms, give or take {100 * noise:.0f} %"
+    lines = [base]
     best: dict[str, Advice] = {}
     for outcome in outcomes:
         if "error" in outcome:
@@ -127,14 +123,14 @@ def small_corpus(scratch: Path) -> Path:
     return folder
 
 
-def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, Any]:
+def trained(trial: Trial, scratch: Path, windows: int) -> dict[str, Any]:
     """Train on a small corpus; return the median step time after the warm-up, and the threads per rank.
 
     Raises:
         HeartlmError: the training failed or exceeded its time limit.
     """
     out, never = scratch / "trial", 10**6
-    settings = {"corpus": small_corpus(scratch), "batch-size": windows, "steps": steps, "log-every": steps}
+    settings = {"corpus": small_corpus(scratch), "batch-size": windows, "steps": STEPS, "log-every": STEPS}
     settings |= {"validate-every": never, "checkpoint-every": never, "out": out}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(trial.num_ranks)]
     command = [sys.executable, *(launcher if trial.num_ranks > 1 else []), "-m", "heartlm", "pretrain"]
@@ -151,10 +147,7 @@ def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, 
             raise HeartlmError(next(telling, lines[-1]))  # torchrun prints many more lines
         run = RunFolder(out)
         train = next(line for line in reversed(run.metrics) if line["split"] == "train")
-        return {
-            "step_s": float(train["step_median_s"]),
-            "num_threads": int(run.environment["num_threads"]),
-        }
+        return {"step_s": float(train["step_median_s"]), "num_threads": int(run.environment["num_threads"])}
     except subprocess.TimeoutExpired:
         raise HeartlmError(f"not done within {LIMIT_S} s") from None
     finally:
