@@ -306,7 +306,8 @@ def cell(
         for drawn in (np.ones((1, num), np.int64), resampling.weights(num))
     ]
     each, sign = estimate(float(values[0][0]), values[1], num), "" if less is None else "+"
-    return "–" if np.isnan(each.value) else f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
+    low, high = each["ci"]
+    return "–" if each["value"] is None else f"{each['value']:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
 
 
 def together(folds: list[dict[int, Scores]], width: int, seeds: int) -> tuple[Scores, dict[str, float]]:

@@ -81,8 +81,8 @@ class Tally:
         shown = []
         for part, whole in ((1, 0), (3, 2)):
             value = float(ratio(total[part], total[whole]))
-            each = estimate(value, ratio(drawn[:, part], drawn[:, whole]), len(patients))
-            shown.append("–" if np.isnan(value) else f"{each.value:.3f} [{each.low:.3f}, {each.high:.3f}]")
+            low, high = estimate(value, ratio(drawn[:, part], drawn[:, whole]), len(patients))["ci"]
+            shown.append("–" if np.isnan(value) else f"{value:.3f} [{low:.3f}, {high:.3f}]")
         return [f"{total[0]:,}", f"{total[2]:,}", *shown]
 
 

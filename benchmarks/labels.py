@@ -300,8 +300,8 @@ def tables_of(found: dict[tuple[str, int], dict[str, Counts]], seeds: int) -> li
             score(draws, confusions[of]) - (0 if less is None else score(draws, confusions[less]))
             for draws in (once, drawn)
         )
-        each, sign = estimate(float(value[0]), resampled, len(patients)), "" if less is None else "+"
-        return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
+        (low, high), sign = estimate(float(value[0]), resampled, len(patients))["ci"], "" if less is None else "+"
+        return f"{value[0]:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
 
     tables, measured_ones = [], {method for method, _ in found}
     for name, score in measures.items():

@@ -359,8 +359,8 @@ class HeldOut:
             ratio(2 * total[..., 0], total[..., 1] + total[..., 2])
             for total in (counts.sum(axis=0), resampling.resample(counts))
         ]
-        each = estimate(float(values[0]), values[1], len(who))
-        return f"{each.value:.3f} [{each.low:.3f}, {each.high:.3f}]"
+        low, high = estimate(float(values[0]), values[1], len(who))["ci"]
+        return f"{values[0]:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def decided(held_out: HeldOut, threshold: float, task: str) -> Array:

@@ -217,8 +217,8 @@ def tables_of(found: dict[str, dict[str, Counts]], seeds: int, without: str = ""
             score(draws, confusions[of]) - (0 if less is None else score(draws, confusions[less]))
             for draws in (once, drawn)
         )
-        each, sign = estimate(float(value[0]), resampled, len(patients)), "" if less is None else "+"
-        return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
+        (low, high), sign = estimate(float(value[0]), resampled, len(patients))["ci"], "" if less is None else "+"
+        return f"{value[0]:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
 
     left_out = f" without {without}" if without else ""
     title = f"{len(patients)} patients{left_out}, F1 with 95 % interval by patients"

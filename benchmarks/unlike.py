@@ -104,7 +104,7 @@ def main() -> None:
             if lead.index == 0:
                 for kind, other, other_hz in altered(signal[: round(LONGEST_S * rate_hz)], rate_hz, rng):
                     of_kind[kind, "5 min"].append(measured(tokenizer, other, other_hz))
-    shipped = Analyst.load(Path("beats"), Path("af"), Path("waveform")).beats.tokenizer()
+    shipped = Analyst.load(Path("beats"), Path("af"), Path("waveform")).beats.tokenizer
     draw = np.random.default_rng(0)
     others = {"paced (mitdb)": (databases["mitdb"], PACED), "cudb (VF)": (databases["cudb"], None)}
     nstdb = open_database(settings.nstdb)

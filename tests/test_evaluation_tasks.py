@@ -11,9 +11,8 @@ from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.answers import columns_of
 from heartlm.evaluation.beats import NO_BEAT
-from heartlm.evaluation.beats_task import PairedLead
+from heartlm.evaluation.beats_task import PairedLead, columns_of
 from heartlm.evaluation.rhythm import RhythmWindows
 from heartlm.evaluation.scored import ScoredLead
 from heartlm.tokenizers.base import Tokens

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ from heartlm.evaluation.finetuned import FineTuned, load_of_tasks
 from heartlm.evaluation.matching import MATCH_WINDOW_S, nearest
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.waveform_task import called
-from heartlm.tokenizers.base import Lead, Tokenizer
+from heartlm.tokenizers.base import Lead
 from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0
@@ -60,8 +61,7 @@ Watch = Callable[[Sequence[Stretch]], Iterable[Stretch]]
 """Function that yields the blocks of a recording unchanged, one at a time, for example to show progress."""
 
 
-@dataclass(frozen=True)
-class AnalysedBlock:
+class AnalysedBlock(NamedTuple):
     """Results of one block of a recording.
 
     Attributes:
@@ -79,13 +79,6 @@ class AnalysedBlock:
     flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
     measures: NDArray[np.float64]
-
-    @classmethod
-    def joined(cls, blocks: Sequence[AnalysedBlock]) -> AnalysedBlock:
-        """Return consecutive blocks as one."""
-        return cls(
-            **{each.name: np.concatenate([getattr(block, each.name) for block in blocks]) for each in fields(cls)}
-        )
 
 
 @dataclass(frozen=True)
@@ -120,10 +113,6 @@ class Analyst:
             for name, model in models.items()
         }
 
-    @cached_property
-    def _tokenizers(self) -> tuple[Tokenizer, Tokenizer, Tokenizer]:
-        return self.beats.tokenizer(), self.af.tokenizer(), self.waveform.tokenizer()
-
     def analyze(self, recording: Recording, watch: Watch = iter) -> Findings:
         """Find beats, rhythms and events in a recording.
 
@@ -142,11 +131,10 @@ class Analyst:
             raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to analyse")
         try:
             leads = best_leads(recording, candidates)
-            found = AnalysedBlock.joined(
-                [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
-            )
+            blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
         except ValueError as error:
             raise HeartlmError(f"{recording.path}: {error}") from error
+        found = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
         sample, probability, seconds, quality = found.sample, found.probability, found.seconds, found.quality.T
         rate_hz, notes = recording.rate_hz, list[str]()
         answer = called(seconds, self.waveform.info.threshold)
@@ -182,7 +170,9 @@ class Analyst:
         fast = second_events("VT", seconds[:, VT], (answer == VT) & ~poor, SHORTEST_S, rate_hz)
         of_seconds += [each for each in fast if _mostly_ventricular(each, sample, symbol)]
         rules += [
-            each for each in of_seconds if not _overlaps(each, [rule for rule in rules if rule.kind == each.kind])
+            each
+            for each in of_seconds
+            if not any(rule.kind == each.kind and rule.start < each.stop and each.start < rule.stop for rule in rules)
         ]
         events = [_timed(each, sample, rate_hz, recording.num_samples) for each in (*events, *af, *rules)]
         if len(sample) < FEWEST_AF_BEATS:
@@ -249,9 +239,9 @@ class Analyst:
             if np.nanmin(signals[lead], initial=np.inf) >= np.nanmax(signals[lead], initial=-np.inf):
                 continue  # flat, or no valid sample
             read = Lead(beats, signals[lead])
-            tokens = self._tokenizers[0].encode(read)
+            tokens = self.beats.tokenizer.encode(read)
             if not len(measures):
-                measures = measures_of_beats(self._tokenizers[0], read, tokens)
+                measures = measures_of_beats(self.beats.tokenizer, read, tokens)
             if tokens.num_tokens:
                 answer = token_probabilities(model, tokens.codes, info.window, overlap=lead == 0)
                 total += answer[nearest(beats.sample, tokens.sample)] * (quality[lead, piece][:, None] + 1e-3)
@@ -265,7 +255,7 @@ class Analyst:
         seconds[:, 0] = 1
         if len(signal_mv) < WINDOW_S * beats.rate_hz:
             return seconds
-        tokens = self._tokenizers[2].encode(Lead(beats, signal_mv))
+        tokens = self.waveform.tokenizer.encode(Lead(beats, signal_mv))
         found = second_probabilities(self.waveform.model, tokens.codes)[:num_seconds]
         seconds[: len(found)] = found
         seconds[len(found) :] = found[-1]
@@ -279,12 +269,12 @@ class Analyst:
             if len(own) < FEWEST_AF_BEATS:
                 continue
             known = Annotations(rate_hz, own, np.full(len(own), "Q", "<U1"), beats_labelled=False)
-            tokens = self._tokenizers[1].encode(Lead(known))
+            tokens = self.af.tokenizer.encode(Lead(known))
             score = token_probabilities(self.af.model, tokens.codes, min(AF_BEATS, info.window))[:, 1]
             for begin, end in runs(score >= info.threshold).tolist():
                 start, stop = int(tokens.sample[begin]), int(tokens.sample[end - 1])
                 if stop - start >= min(SHORTEST_AF_S * rate_hz, own[-1] - own[0]):
-                    events.append(Event("AF", start, stop + 1, float(score[begin:end].mean()), 0, float("nan")))
+                    events.append(Event("AF", start, stop + 1, float(score[begin:end].mean())))
         return events
 
 
@@ -332,10 +322,6 @@ def _mostly_ventricular(event: Event, sample: Places, symbol: NDArray[np.str_]) 
     """Return whether the beats are consistent with VT: at least half of them are V, or there are none."""
     first, last = np.searchsorted(sample, [event.start, event.stop])
     return first == last or float(np.mean(symbol[first:last] == "V")) >= 0.5
-
-
-def _overlaps(event: Event, others: Iterable[Event]) -> bool:
-    return any(event.start < other.stop and other.start < event.stop for other in others)
 
 
 def _timed(event: Event, sample: Places, rate_hz: float, num_samples: int) -> Event:

@@ -85,7 +85,7 @@ def annotate(
         HeartlmError: the run is not fine-tuned, or the recording cannot be used.
     """
     fine_tuned = load_finetuned(run, checkpoint)
-    model, info, tokenizer = fine_tuned.model, fine_tuned.info, fine_tuned.tokenizer()
+    model, info, tokenizer = fine_tuned.model, fine_tuned.info, fine_tuned.tokenizer
     assert info.task is not None, "a fine-tuned model has a task"
     recording, ready = ready_lead(tokenizer, database, record_id, beats, lead)
     tokens = tokenizer.encode(ready)

@@ -68,7 +68,7 @@ def score_beats(
     point, drawn = _ratios(confusion, num), _ratios(resampling.resample(of_patient), num)
     scores = {
         name: [
-            estimate(value, resampled, len(patients)).to_json()
+            estimate(value, resampled, len(patients))
             for value, resampled in zip(np.atleast_1d(point[name]), np.atleast_2d(drawn[name].T), strict=True)
         ]
         for name in point

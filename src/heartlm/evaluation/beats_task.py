@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.answers import LeadAnswers, columns_of
-from heartlm.evaluation.beats import Classes, pair_classes, score_beats
+from heartlm.evaluation.beats import NO_BEAT, Classes, pair_classes, score_beats
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.features import beat_features, boosting
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.matching import BeatMatch, match_beats
 from heartlm.evaluation.predictions import token_probabilities
-from heartlm.evaluation.results import ScoreSet, attempt
+from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
 from heartlm.evaluation.scored import ScoredLead, lead_of_row
 from heartlm.progress import track
 from heartlm.tokenizers.beat import BeatTokenizer
@@ -35,6 +34,28 @@ from heartlm.training.batches import BEAT_TASK_CLASSES, beat_labels
 
 FIBRILLATION = (RHYTHM_INDEX["VFIB"], RHYTHM_INDEX["VFL"])
 """Rhythms without beats, in which detections are not scored."""
+
+CLASS_NAMES: dict[int, str | None] = {**dict(enumerate(BEAT_CLASSES)), UNLABELLED: None, NO_BEAT: "none"}
+"""Names of classes in prediction tables. `"none"` is the missing partner of a missed or extra beat."""
+
+
+@dataclass(frozen=True)
+class LeadAnswers:
+    """Annotated and extra beats of one lead in order of time.
+
+    Attributes:
+        lead: lead of the beats.
+        sample: sample positions, int64 `[num_beats]`.
+        reference: index into `BEAT_CLASSES`, `UNLABELLED` or `NO_BEAT`, int8 `[num_beats]`.
+        predicted: index into `BEAT_CLASSES` or `NO_BEAT`, int8 `[num_beats]`.
+        probabilities: probabilities of the task's classes, NaN for missed beats, float32 `[num_beats, num_classes]`.
+    """
+
+    lead: ScoredLead
+    sample: NDArray[np.int64]
+    reference: Classes
+    predicted: Classes
+    probabilities: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -149,7 +170,7 @@ def boosted_answers(paired: Sequence[PairedLead], tuned: FineTuned, seed: int) -
     Raises:
         HeartlmError: the training corpus is missing, its tokens hold no waveforms, or scikit-learn is not installed.
     """
-    tokenizer = tuned.tokenizer()
+    tokenizer = tuned.tokenizer
     if not isinstance(tokenizer, BeatTokenizer):
         raise HeartlmError(f"tokens of the {tokenizer.kind} tokenizer hold no waveforms of beats")
     corpus = tuned.training_corpus()
@@ -167,6 +188,18 @@ def features_of(lead: ScoredLead, tokenizer: BeatTokenizer) -> NDArray[np.float6
     waveforms = tokenizer.decode(codes, np.asarray(tokens.scale_mv))
     features = beat_features(waveforms, rr_intervals_s(np.asarray(tokens.sample), lead.rate_hz))
     return np.concatenate([features, tokenizer.decode_comparisons(codes)], axis=1)
+
+
+def columns_of(answers: Sequence[LeadAnswers]) -> dict[str, Any]:
+    """Return the columns of the prediction table, one row per beat."""
+    return prediction_columns(
+        [each.lead for each in answers],
+        np.repeat(np.arange(len(answers)), [len(each.sample) for each in answers]),
+        np.concatenate([each.sample for each in answers]),
+        reference=[CLASS_NAMES[index] for each in answers for index in each.reference.tolist()],
+        predicted=[CLASS_NAMES[index] for each in answers for index in each.predicted.tolist()],
+        probabilities=np.concatenate([each.probabilities for each in answers]),
+    )
 
 
 def _score(answers: Sequence[LeadAnswers], config: EvaluationConfig) -> dict[str, Any]:

@@ -44,36 +44,25 @@ class Resampling:
         return sums.astype(np.int64).reshape(self.num_bootstrap, *counts.shape[1:])
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A score with its confidence interval `[low, high]`; NaN where undefined."""
-
-    value: float
-    low: float
-    high: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `{"value": ..., "ci": [low, high]}` with None for NaN."""
-        return {"value": _number(self.value), "ci": [_number(self.low), _number(self.high)]}
-
-
 THOUSAND = Resampling()
 """Default resampling of every score."""
 
 
-def estimate(value: float, resampled: ArrayLike, num_patients: int) -> Estimate:
-    """Return `value` with the percentile interval of `resampled` `[num_bootstrap]`.
+def estimate(value: float, resampled: ArrayLike, num_patients: int) -> dict[str, Any]:
+    """Return a score with the percentile interval of `resampled` `[num_bootstrap]`, None where undefined.
 
-    Resamples in which the score is undefined (no such beat was drawn) are excluded. With fewer than two patients the
-    interval is NaN.
+    Resamples in which the score is undefined (no such beat was drawn) are excluded. With fewer than two patients there
+    is no interval.
+
+    Returns:
+        `{"value": ..., "ci": [low, high]}`.
     """
     values = np.asarray(resampled, np.float64)
-    defined = values[~np.isnan(values)]
-    if num_patients < 2 or math.isnan(value) or len(defined) == 0:
-        return Estimate(float(value), math.nan, math.nan)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(defined, [tail, 1 - tail])
-    return Estimate(float(value), float(low), float(high))
+    defined, ci = values[~np.isnan(values)], [None, None]
+    if num_patients >= 2 and not math.isnan(value) and len(defined):
+        tail = (1 - CONFIDENCE) / 2
+        ci = np.quantile(defined, [tail, 1 - tail]).tolist()
+    return {"value": None if math.isnan(value) else float(value), "ci": ci}
 
 
 def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Floats:
@@ -93,7 +82,3 @@ def sum_by(groups: Sequence[str], counts: Counts) -> tuple[tuple[str, ...], Coun
     sums = np.zeros((len(names), *counts.shape[1:]), np.int64)
     np.add.at(sums, place, counts)
     return tuple(names.tolist()), sums
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value

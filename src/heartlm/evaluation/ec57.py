@@ -320,7 +320,7 @@ def summarize(records: Sequence[RecordComparison]) -> dict[str, Any]:
     names, by_patient = sum_by(patients, matrices)
     drawn = beat_ratios(resampling.resample(by_patient))
     gross: dict[str, Any] = {"matrix": matrices.sum(axis=0).tolist()} | {
-        name: estimate(float(value), drawn[name], len(names)).to_json()
+        name: estimate(float(value), drawn[name], len(names))
         for name, value in beat_ratios(matrices.sum(axis=0)).items()
     }
     average: dict[str, Any] = _means(beat_ratios(matrices))

@@ -134,7 +134,7 @@ def score_episodes(
 
     seconds, numbers = sums.sum(axis=0)[:4].tolist(), sums.sum(axis=0)[4:].astype(int).tolist()
     total = dict(zip(list(Episodes.__dataclass_fields__)[:NUM_COUNTS], [*seconds, *numbers], strict=True))
-    scores = {name: estimate(float(point[name]), drawn[name], len(patients)).to_json() for name in point}
+    scores = {name: estimate(float(point[name]), drawn[name], len(patients)) for name in point}
     return {"num_patients": len(patients)} | total | scores
 
 

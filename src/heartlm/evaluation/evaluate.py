@@ -103,7 +103,7 @@ def leads_to_score(config: EvaluationConfig, tuned: FineTuned) -> ScoredLeads:
     if not (config.on / "manifest.json").is_file():
         if not config.on.is_dir():
             raise HeartlmError(f"on: {config.on}: no such folder; give a corpus or a folder of recordings")
-        return leads_of_folder(config.on, tuned.tokenizer(), str(tuned.info.task), config)
+        return leads_of_folder(config.on, tuned.tokenizer, str(tuned.info.task), config)
     if config.beats == "detected":
         raise HeartlmError(
             f"beats: 'detected' found, but {config.on} is a corpus of tokens: give --on the folder of recordings"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,8 +37,9 @@ class FineTuned:
     model: HeartModel
     info: ModelInfo
 
+    @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer of the model's input."""
+        """Tokenizer of the model's input."""
         return load_tokenizer(self.folder.tokenizer)
 
     @property

@@ -158,7 +158,7 @@ class Verdicts:
         drawn["auroc"] = _auroc(reference, score, place, resampling.weights(len(patients)))
         about = {"num_windows": len(reference), "num_patients": len(patients), "threshold": self.threshold}
         numbers = dict(zip(("tp", "fp", "fn", "tn"), counts.sum(axis=0).tolist(), strict=True))
-        return about | numbers | {name: estimate(point[name], drawn[name], len(patients)).to_json() for name in point}
+        return about | numbers | {name: estimate(point[name], drawn[name], len(patients)) for name in point}
 
 
 def _window_ratios(counts: Counts) -> dict[str, Any]:

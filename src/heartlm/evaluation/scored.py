@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.encode import PREFERRED_LEADS, Source, Unusable, find_source, usable_leads
+from heartlm.corpus.encode import PREFERRED_LEADS, Source, Unusable, source_of, usable_leads
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
@@ -117,33 +117,24 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
     """
     if config.beats == "detected" and not tokenizer.needs_beats:
         raise HeartlmError(f"beats: 'detected' found, but tokens of the {tokenizer.kind} tokenizer are no beats")
-    database = open_database(folder)
-    found = {f"{database.name}/{each}": find_source(database, each, tokenizer, "first") for each in database.record_ids}
-    sources = [each for each in found.values() if isinstance(each, Source)]
-    inside = {
-        f"{database.name}/{name}" for name in database.record_ids if config.split in ("all", database.split_of(name))
-    }
-    left_out = [
-        {"record": name, "reason": each.reason}
-        for name, each in found.items()
-        if isinstance(each, Unusable) and name in inside
-    ]
-    wanted = _wanted({_key(source): source.split for source in sources}, config)
-    chosen = [source for source in sources if _key(source) in wanted]
-    leads, damaged = [], list[dict[str, str]]()
-    for source in track(chosen, len(chosen), "tokenize"):
-        annotations = source.recording.annotations
-        detected = config.beats == "detected"
+    database, detected = open_database(folder), config.beats == "detected"
+    wanted = _wanted({(database.name, each): database.split_of(each) for each in database.record_ids}, config)
+    leads, left_out, damaged = list[ScoredLead](), list[dict[str, str]](), list[dict[str, str]]()
+    chosen = [each for each in database.record_ids if (database.name, each) in wanted]
+    for record_id in track(chosen, len(chosen), "tokenize"):
+        recording, name = database.recording(record_id), f"{database.name}/{record_id}"
+        source = source_of(recording, database.split_of(record_id), tokenizer, "first")
+        annotations = recording.annotations if detected else None
         if detected and task == "beats" and (annotations is None or not annotations.beats_labelled):
-            left_out.append({"record": source.name, "reason": "beats not classified by anybody"})
-            continue
-        for lead in usable_leads(source, tokenizer, config.beats, "warn"):
+            source = Unusable("beats not classified by anybody")
+        found = usable_leads(source, tokenizer, config.beats, "warn") if isinstance(source, Source) else [source]
+        for lead in found:
             if isinstance(lead, Unusable):
-                left_out.append({"record": source.name, "reason": lead.reason})
+                left_out.append({"record": name, "reason": lead.reason})
             else:
-                leads.append(encoded(source.recording, lead, tokenizer, annotations if detected else None))
-        source.recording.warn_if_damaged()
-        damaged += [{"record": source.name, "fault": fault} for fault in source.recording.faults]
+                leads.append(encoded(recording, lead, tokenizer, annotations))
+        recording.warn_if_damaged()
+        damaged += [{"record": name, "fault": fault} for fault in recording.faults]
     return ScoredLeads(leads, left_out, damaged)
 
 
@@ -160,10 +151,6 @@ def encoded(
         tokenizer.encode(lead),
         annotations,
     )
-
-
-def _key(source: Source) -> tuple[str, str]:
-    return source.recording.database, source.recording.record_id
 
 
 def _preference(lead: str) -> int:

@@ -250,7 +250,7 @@ def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config
             patient[own].tolist(), np.stack([positive[own], np.ones(own.sum())], 1).astype(np.int64)
         )
         total, drawn = counts.sum(axis=0), resampling.resample(counts)
-        share = estimate(float(ratio(total[0], total[1])), ratio(drawn[:, 0], drawn[:, 1]), len(patients)).to_json()
+        share = estimate(float(ratio(total[0], total[1])), ratio(drawn[:, 0], drawn[:, 1]), len(patients))
         block[f"{CLASSES[index].lower()}_called_vf"] = share | {"num_windows": int(total[1])}
     return block
 

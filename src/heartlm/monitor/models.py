@@ -175,7 +175,7 @@ class LiveModels:
         self, beats: Path = Path("beats-causal"), af: Path = Path("af"), waveform: Path = Path("waveform")
     ) -> None:
         self.beats, self.af, self.waveform = load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform})
-        tokenizer, rhythm_tokenizer = self.beats.tokenizer(), self.af.tokenizer()
+        tokenizer, rhythm_tokenizer = self.beats.tokenizer, self.af.tokenizer
         if not isinstance(tokenizer, BeatTokenizer) or not tokenizer.causal or not self.beats.info.config.causal:
             raise HeartlmError(
                 f"{self.beats.folder.path}: the model needs later beats, which a live stream does not have: "
