@@ -30,7 +30,7 @@ def strip(duration_s: float = 10.0, start_s: float = 60.0) -> Strip:
         rate_hz=RATE_HZ,
         lead_names=["MLII", "V1"],
         start_s=start_s,
-        beats=[Beat.of_class(start_s + time_s, name) for time_s, name in zip(times_s, ["N", "V", None], strict=True)],
+        beats=[Beat(start_s + time_s, name) for time_s, name in zip(times_s, ["N", "V", None], strict=True)],
         rhythms=[(0.0, start_s + 2.3, "N"), (start_s + 2.3, start_s + 900.0, "VT")],
     )
 

@@ -133,7 +133,7 @@ def second_events(
         if first > 0 and stop < len(called) and stop - first < shortest_s:
             bridged[first:stop] = True
     return [
-        Event(kind, round(first * rate_hz), round(stop * rate_hz), float(score[first:stop].mean()), 0, float("nan"))
+        Event(kind, round(first * rate_hz), round(stop * rate_hz), float(score[first:stop].mean()))
         for first, stop in runs(bridged).tolist()
         if stop - first >= shortest_s
     ]

@@ -61,8 +61,8 @@ class Event:
     start: int
     stop: int
     confidence: float
-    num_beats: int
-    rate_bpm: float
+    num_beats: int = 0
+    rate_bpm: float = float("nan")
 
 
 def covered(events: Iterable[Event], places: NDArray[Any]) -> NDArray[np.bool_]:

@@ -1,10 +1,11 @@
 """Sequential or parallel analysis of recordings, with the result files in one folder.
 
-recordings ─► processes, each with an `Analyst` ─► files of each recording (`write`) ─► summaries, in order
+recordings ─► processes, each with an `Analyst` ─► files of each recording (`write_findings`) ─► summaries, in order
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -18,15 +19,17 @@ import torch
 
 from heartlm.analysis.analyze import Analyst, Watch
 from heartlm.analysis.findings import Findings
-from heartlm.analysis.write import SCHEMA_VERSION, write_findings
 from heartlm.corpus.processes import AHEAD, in_order
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.locate import locate
 from heartlm.ecg.recording import Recording
+from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, write_csv
+from heartlm.files import atomic_file, read_json, write_csv
 from heartlm.parent import end_with_parent
 from heartlm.progress import say, track
+
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,37 @@ class AnalysisTask:
         return write_findings(findings, self.out, self.page and self.page(findings))
 
 
+def write_findings(findings: Findings, folder: Path, page: str | None = None) -> dict[str, Any]:
+    """Write the findings of a recording to `folder`, and return the summary.
+
+    RECORD.hlm has beats and rhythms in WFDB format, RECORD.events.csv one event per row, RECORD.hours.csv one hour per
+    row, RECORD.html the page. RECORD.json, the summary, is written last: if it exists, the other files are complete.
+
+    Raises:
+        HeartlmError: a file cannot be written.
+    """
+    record = findings.recording.record_id
+    folder, name = Path(folder) / Path(record).parent, Path(record).name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_annotations(folder, name, findings.annotations())
+    events = findings.event_rows()
+    for event in events:
+        event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
+    columns = ("start_s", "duration_s", "kind", "confidence", "num_beats", "rate_bpm")
+    write_csv(events, folder / f"{name}.events.csv", columns, digits=4)
+    write_csv(findings.hours(), folder / f"{name}.hours.csv", digits=4)
+    if page is not None:
+        with atomic_file(folder / f"{name}.html") as stream:
+            stream.write(page)
+    summary = findings.summary()
+    described = {"schema_version": SCHEMA_VERSION, "made_by": findings.made_by, "summary": summary}
+    with atomic_file(folder / f"{name}.json") as stream:
+        # NaN, which is not equal to itself, becomes None
+        plain = [{key: None if value != value else value for key, value in event.items()} for event in events]
+        json.dump(described | {"notes": findings.notes, "events": plain}, stream, indent=1)
+    return summary
+
+
 def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
     """Analyse a recording, or a folder of recordings in parallel with `processes` processes.
 
@@ -117,29 +151,26 @@ def _outcomes(task: AnalysisTask, record_ids: tuple[str, ...], processes: int) -
         yield from map(_try, record_ids)
         return
     # Spawned, not forked: a forked process that computes with torch can hang.
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _start_process, (task, os.getpid()))
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _start, (task, os.getpid()))
     yield from in_order(pool, _try, record_ids, AHEAD * processes, "analyses")
 
 
-_job: tuple[AnalysisTask, Database, Analyst] | None = None
-"""Task, database and models of a worker process."""
+_job: tuple[AnalysisTask, Database, Analyst]
+"""Task, database and models of a process, set by `_start`."""
 
 
-def _start_process(task: AnalysisTask, parent: int) -> None:
-    # An interrupt ends this process at once without a traceback, which is safe because writes are atomic.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    end_with_parent(parent)
-    torch.set_num_threads(1)
-    _start(task)
-
-
-def _start(task: AnalysisTask) -> None:
+def _start(task: AnalysisTask, parent: int | None = None) -> None:
+    """Load the models in this process, or in a worker process of `parent`."""
     global _job
+    if parent is not None:
+        # An interrupt ends this process at once without a traceback, which is safe because writes are atomic.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        end_with_parent(parent)
+        torch.set_num_threads(1)
     _job = task, open_database(task.path), Analyst.load(*task.models)
 
 
 def _try(record_id: str) -> dict[str, Any] | str:
-    assert _job is not None, "set when the process started"
     task, database, analyst = _job
     try:
         return task.of(analyst, database.recording(record_id))

@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
         classes = annotations.beat_classes()[shown]
         names = [None if index == UNLABELLED else BEAT_CLASSES[index] for index in classes]
         times_s = (annotations.sample[shown] / rate_hz).tolist()
-        beats = [Beat.of_class(time_s, name) for time_s, name in zip(times_s, names, strict=True)]
+        beats = [Beat(time_s, name) for time_s, name in zip(times_s, names, strict=True)]
         rhythms = [(span.start / rate_hz, span.stop / rate_hz, span.name) for span in annotations.rhythms]
     signal_mv, lead_names = recording.signal(first, last, leads), [recording.lead_names[lead] for lead in leads]
     strip = Strip(signal_mv, rate_hz, lead_names, first / rate_hz, beats, rhythms)

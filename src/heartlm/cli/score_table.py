@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from heartlm.report.numbers import Score, decimal, plural
@@ -12,6 +12,7 @@ Scores = Mapping[str, Any]
 
 CALLED_VF = {"vt_called_vf": "VT called VF", "noise_called_vf": "noise called VF"}
 """Scores of the task waveform that are printed next to those of VF against other rhythms, with their titles."""
+DELAYS = ("delay_median_s", "delay_p90_s", "delay_worst_s")
 
 
 def score_table(scores: Scores) -> list[str]:
@@ -61,18 +62,13 @@ def _beat_rows(scores: Scores) -> list[list[str]]:
 
 
 def _rhythm_rows(scores: Scores) -> list[list[str]]:
-    rows = [[f"{scores['positive']}, by window", *MEASURES.values(), "threshold"]]
+    apart = CALLED_VF if scores["task"] == "waveform" else {}
+    rows = [[f"{scores['positive']}, by window", *MEASURES.values(), "threshold", *apart.values()]]
     for name, block in method_scores(scores).items():
-        measures = [_with_interval(Score.of(block.get(key))) for key in MEASURES]
-        apart = [_with_interval(Score.of(block.get(key))) for key in CALLED_VF] if "vt_called_vf" in block else []
-        rows.append([name, *measures, decimal(block["threshold"], 3), *apart])
-        if apart and len(rows) == 2:
-            rows[0] += CALLED_VF.values()
-    for name, block in _by_time(scores).items():
-        rows.append([name, *(_with_interval(Score.of(block.get(key))) for key in MEASURES)])
+        rows.append([name, *_cells(block, MEASURES), decimal(block["threshold"], 3), *_cells(block, apart)])
+    rows += [[name, *_cells(block, MEASURES)] for name, block in _by_time(scores).items()]
     for flutter, methods_of in scores.get("flutter_counted", {}).items():
-        measures = [_with_interval(Score.of(methods_of["model"].get(key))) for key in MEASURES]
-        rows.append([f"heartlm, flutter {flutter}", *measures])
+        rows.append([f"heartlm, flutter {flutter}", *_cells(methods_of["model"], MEASURES)])
     return rows
 
 
@@ -83,14 +79,17 @@ def _by_time(scores: Scores) -> dict[str, Scores]:
 def _episode_lines(scores: Scores) -> list[str]:
     lines = []
     for name, block in _by_time(scores).items():
-        found, confirmed = (_with_interval(Score.of(block.get(key))) for key in ("episode_se", "episode_ppv"))
-        delays = (_with_interval(Score.of(block.get(f"delay_{name}_s"))) for name in ("median", "p90", "worst"))
+        found, confirmed, *delays = _cells(block, ("episode_se", "episode_ppv", *DELAYS))
         lines.append(
             f"  episodes{name.removeprefix('by time')}: {block['num_found']:,} of {block['num_reference']:,} found, "
             f"Se {found}; {block['num_confirmed']:,} of {block['num_predicted']:,} true, +P {confirmed}; onset found "
             "after {} s (median), {} s (90th percentile), {} s (worst)".format(*delays)
         )
     return lines
+
+
+def _cells(block: Scores, keys: Iterable[str]) -> list[str]:
+    return [_with_interval(Score.of(block.get(key))) for key in keys]
 
 
 def _with_interval(score: Score) -> str:

@@ -171,7 +171,7 @@ def _strip(
         found = (findings.sample[own] / rate_hz, findings.symbol[own], findings.probability[own])
         for time_s, name, each in zip(*found, strict=True):
             sure = str(min(int(100 * each), 99)) if math.isfinite(each) else MISSING
-            beats.append(Beat.of_class(float(time_s), str(name), sure, f"{clock(time_s, 2)}: {name}, {sure} %"))
+            beats.append(Beat(float(time_s), str(name), sure, f"{clock(time_s, 2)}: {name}, {sure} %"))
         names = [recording.lead_names[lead] for lead in leads]
         rhythms = [(event.start / rate_hz, event.stop / rate_hz, event.kind) for event in findings.events]
         strip = Strip(recording.signal(start, stop, leads), rate_hz, names, start / rate_hz, beats, rhythms)

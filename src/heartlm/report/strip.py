@@ -45,22 +45,15 @@ class Beat:
 
     Attributes:
         time_s: time on the strip's time axis in seconds.
-        label: text above the beat.
-        banded: whether a band through all leads marks the beat.
-        note: small text below the label.
+        name: AAMI class, None if unlabelled; a band through all leads marks labelled beats other than N.
+        note: small text below the class.
         hover: hover text on a page.
     """
 
     time_s: float
-    label: str
-    banded: bool
+    name: str | None
     note: str = ""
     hover: str = ""
-
-    @classmethod
-    def of_class(cls, time_s: float, name: str | None, note: str = "", hover: str = "") -> Beat:
-        """Label a beat by AAMI class, None if unlabelled; a band marks all labelled beats except N."""
-        return cls(time_s, name or "•", name not in (None, "N"), note, hover)
 
 
 @dataclass(frozen=True)
