@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from heartlm.distributed import shared_memory
-from heartlm.distributed.parallel import HostAllReduce, is_peer_failure
+from heartlm.distributed.parallel import HostAllReduce
 from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.shared_memory import KINDS, SLOT_BYTES, NodesSum, RankGone, SharedSum, shared_sum_of
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
@@ -72,9 +72,8 @@ def lose_as_rank() -> None:
     add_up(torch.ones(3))
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(RankGone, match=r"^rank 1 has exited$") as raised:
+    with pytest.raises(RankGone, match=r"^rank 1 has exited$"):
         add_up(torch.ones(3))
-    assert is_peer_failure(raised.value)
 
 
 def late_as_rank() -> None:
@@ -127,10 +126,9 @@ def lose_node_as_rank(victim: int) -> None:
     add_up(torch.ones(3))
     if rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises((RankGone, RuntimeError)) as raised:
+    with pytest.raises(RankGone):
         for _ in range(3):
             add_up(torch.ones(3))
-    assert is_peer_failure(raised.value)
 
 
 def elsewhere_as_rank() -> None:

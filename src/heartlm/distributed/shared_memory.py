@@ -139,8 +139,7 @@ class NodesSum:
         """Replace `numbers`, as in `SharedSum`, by their sums, bit-identical on every rank.
 
         Raises:
-            RankGone: a rank of this machine exited or does not respond.
-            RuntimeError: the first rank of another machine exited.
+            RankGone: another rank exited or does not respond.
         """
         self._of_machine(numbers)
         self._between_machines(numbers)
@@ -160,7 +159,10 @@ class NodesSum:
 
     def _between_machines(self, numbers: Tensor) -> None:
         if self._is_first:
-            dist.all_reduce(numbers, group=self._between)
+            try:
+                dist.all_reduce(numbers, group=self._between)
+            except RuntimeError as error:
+                raise RankGone(str(error)) from error
         else:
             numbers.zero_()
         self._of_machine(numbers)  # the total and zeros
