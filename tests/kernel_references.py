@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,10 @@ from heartlm.kernels.draws import HiddenSpans, Rows, Stream, uniform
 from heartlm.kernels.library import using, variants
 from heartlm.kernels.permute import mix
 from heartlm.kernels.quantize import Codebooks
-from heartlm.kernels.rr import Levels, level_of
 from heartlm.kernels.running import mean_around
 from heartlm.kernels.waveform import LEAST_SCALE, interpolate, smooth
 from heartlm.kernels.wfdb import _NUM_BITS, GROUP, DecodedAnnotations, num_bytes
+from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -227,15 +227,13 @@ def _scores(vectors: Floats, centroids: Floats) -> Doubles:
 # --- rr ---
 
 
-def rr_codes_reference(sample: NDArray[np.int64], rate_hz: float, levels: Levels) -> NDArray[np.uint16]:
+def rr_codes_reference(
+    sample: NDArray[np.int64], rate_hz: float, scales: Mapping[str, LogScale], causal: bool
+) -> NDArray[np.uint16]:
     """The same in NumPy."""
-    codes = np.empty((len(sample), len(levels.names)), np.uint16)
-    values = rr_values(
-        np.diff(sample, prepend=np.nan)[: len(sample)] / rate_hz, levels.recent, levels.before, levels.after
-    )
-    for column, name, edges in zip(codes.T, levels.names, levels.edges, strict=True):
-        column[:] = level_of(values[name], edges)
-    return codes
+    rr_s = np.diff(sample, prepend=np.nan)[: len(sample)] / rate_hz
+    values = rr_values(rr_s, RECENT_BEATS + 1, LONG_BEATS, 0 if causal else LONG_BEATS)
+    return np.stack([scale.encode(values[name]) for name, scale in scales.items()], axis=1)
 
 
 def rr_values(rr_s: Doubles, recent: int, before: int, after: int) -> dict[str, Doubles]:

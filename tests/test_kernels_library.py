@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import heartlm.kernels
+import heartlm.kernels.library as library_module
 from heartlm.errors import HeartlmError
 from heartlm.kernels.gather import gather_codes, gather_windows
 from heartlm.kernels.library import (
@@ -22,6 +23,7 @@ from heartlm.kernels.library import (
     kernel,
     library,
     prototypes,
+    struct_fields,
     using,
     variants,
 )
@@ -63,9 +65,20 @@ def test_the_prototypes_are_those_of_the_sources() -> None:
     defined = re.findall(r"^(\w+) HEARTLM\((\w+)\)\(([^{;]*)\) \{", sources, re.MULTILINE)
     plain = {name: (result, re.sub(r"\s+|\*restrict ", lambda found: found[0][0].strip() or " ", arguments))
              for result, name, arguments in defined}  # fmt: skip
-    assert prototypes(package / "kernels.h") == {
+    assert prototypes() == {
         name: (result, [each.strip() for each in arguments.split(",")]) for name, (result, arguments) in plain.items()
     }
+
+
+@pytest.mark.parametrize("struct", ["plan", "trunk", "seconds", "tokens", "network"])
+def test_the_structs_are_those_of_the_sources(struct: str) -> None:
+    sources = "".join(path.read_text() for path in Path(library_module.__file__).parent.glob("c/*.[ch]"))
+    plain = re.sub(r"/\*.*?\*/", "", sources, flags=re.DOTALL).replace("[2 * MOST_LAYERS]", "[8]")
+    plain = plain.replace("struct part qrs, t, p, active;", "int64_t qrs[2], t[2], p[2], active[2];")
+    fields = struct_fields(struct, plain)
+    assert fields and [(name, str(kind)) for name, kind in struct_fields(struct)] == [
+        (name, str(kind)) for name, kind in fields
+    ]
 
 
 SCRIPT = "from heartlm.kernels.library import kernel; print(kernel('gather_windows'), kernel('gather_windows'))"

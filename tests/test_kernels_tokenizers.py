@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from heartlm.ecg.database import open_database
 from heartlm.kernels.amplitude import GRID_HZ, amplitude_levels
 from heartlm.kernels.quantize import prepare_codebooks, residual_codes, sums_by_code
-from heartlm.kernels.rr import rr_codes
 from heartlm.kernels.running import (
     stretch_medians,
     trailing_median,
 )
 from heartlm.kernels.waveform import cut_beats
 from heartlm.tokenizers.quantize import fit_quantizer
-from heartlm.tokenizers.rhythm import RHYTHM_FACETS
-from heartlm.tokenizers.rr import CAUSAL_FACETS, OFFLINE_FACETS, LogScale, levels_of
+from heartlm.tokenizers.rhythm import RHYTHM_SCALES
+from heartlm.tokenizers.rr import CAUSAL_SCALES, OFFLINE_SCALES, LogScale, rr_codes
 from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms, hann_weights
 from tests.conftest import shared_data
 from tests.kernel_references import (
@@ -159,15 +158,14 @@ def test_medians_of_more_rows_than_are_taken_at_once_are_numpys() -> None:
 def test_levels_of_intervals_are_numpys(seed: int, num_beats: int, rate_hz: float, causal: bool) -> None:
     random = np.random.default_rng(seed)
     sample = np.cumsum(random.integers(1, round(2 * rate_hz), num_beats))
-    for facets in (CAUSAL_FACETS, OFFLINE_FACETS, RHYTHM_FACETS):
-        levels = levels_of(facets, causal)
-        expected = rr_codes_reference(sample, rate_hz, levels)
-        assert not expected[:1].any() or facets is OFFLINE_FACETS, "before the first beat there is no interval"
+    for scales in (CAUSAL_SCALES, OFFLINE_SCALES, RHYTHM_SCALES):
+        expected = rr_codes_reference(sample, rate_hz, scales, causal)
+        assert not expected[:1].any() or scales is OFFLINE_SCALES, "before the first beat there is no interval"
         for _ in each_variant():
-            assert np.array_equal(rr_codes(sample, rate_hz, levels), expected)
+            assert np.array_equal(rr_codes(sample, rate_hz, scales, causal), expected)
 
 
-@pytest.mark.parametrize("scale", {facet.scale for facet in (*OFFLINE_FACETS, *CAUSAL_FACETS, *RHYTHM_FACETS)}, ids=str)
+@pytest.mark.parametrize("scale", {*OFFLINE_SCALES.values(), *RHYTHM_SCALES.values()}, ids=str)
 def test_levels_begin_where_the_logarithm_reaches_them(scale: LogScale) -> None:
     value = np.concatenate([scale.edges, np.nextafter(scale.edges, 0), np.geomspace(0.01, 100, 5000), [0.7, 1.4]])
     place = np.log(value / scale.low) / np.log(scale.high / scale.low) * scale.num_levels

@@ -31,7 +31,8 @@ def models() -> LiveModels:
 @pytest.mark.parametrize("variant", variants())
 def test_beats_are_judged_as_by_torch_and_alike_in_any_company(models: LiveModels, variant: str) -> None:
     in_c, num, rng = copy(models), 37, np.random.default_rng(0)
-    in_c.beats_kernel = models.trunk.kernel(variant)
+    with using(variant):
+        in_c.beats_kernel = models.trunk.kernel()
     sizes = np.array(models.beats.info.config.facet_sizes)
     caches = models.trunk.empty(num + 1).numpy().astype(np.float16)
     addresses = caches.ctypes.data + caches.strides[0] * np.arange(num + 1)
@@ -56,7 +57,8 @@ def test_what_is_kept_of_beats_is_the_nearest_half_float(models: LiveModels, var
     cache = trunk.empty(1).numpy().astype(np.float16)
     sizes = np.array(models.beats.info.config.facet_sizes)
     codes = rng.integers(0, sizes, (1, len(sizes)))
-    kernel = trunk.kernel(variant)
+    with using(variant):
+        kernel = trunk.kernel()
     kernel.judge(codes + trunk.offset.numpy(), np.zeros(1, np.int64), np.array([cache.ctypes.data]))
     with torch.inference_mode():
         new = trunk(torch.from_numpy(codes), trunk.empty(1), torch.zeros(1, dtype=torch.int64))[1].numpy()
@@ -71,7 +73,8 @@ def test_windows_are_judged_as_by_torch_and_alike_in_any_company(models: LiveMod
     network, rng = models.waveform.model, np.random.default_rng(1)
     assert isinstance(network, WaveformNetwork)
     in_c = copy(models)
-    in_c.windows_kernel = windows_kernel(network, variant)
+    with using(variant):
+        in_c.windows_kernel = windows_kernel(network)
     steps = rng.integers(-20, 21, (41, 400, 1)) * rng.integers(0, 4, (41, 1, 1))
     windows = np.clip(np.cumsum(steps[:, :, 0], axis=1) + 512, 1, 1023).astype(np.uint16)
     windows[3], windows[4, 200:] = 0, 1023
@@ -92,7 +95,8 @@ def test_seconds_are_those_of_one_lead_in_numpy(models: LiveModels, rate_hz: flo
     signals = [_signal_with_faults(rng, length, rate_hz) for _ in range(num_leads)]
     plain = [PlainLead(tokenizer, rate_hz) for _ in signals]
     window = tokenizer.window
-    kernel = seconds_kernel(rate_hz, window.rate_hz, tuple(window.times_s.tolist()), variant)
+    with using(variant):  # not the kernel in the cache, which may be of another variant
+        kernel = seconds_kernel.__wrapped__(rate_hz, window.rate_hz, tuple(window.times_s.tolist()))
     memory = np.zeros((num_leads, -(-kernel.num_bytes // 16) * 16), np.uint8)
     addresses, num_beats = np.array([own.ctypes.data for own in memory]), 0
     for second in range(seconds):

@@ -138,7 +138,7 @@ def test_a_beat_decodes_to_its_millivolts() -> None:
 
 def test_rr_intervals_decode_to_within_half_a_level() -> None:
     codes = OFFLINE.encode(WHOLE).codes[:, OFFLINE.num_levels + OFFLINE.num_deviation_levels]
-    decoded = OFFLINE.rr_facets[0].scale.decode(codes)
+    decoded = OFFLINE.rr_scales["rr"].decode(codes)
     rr_s = np.diff(WHOLE.annotations.sample) / RATE_HZ
     assert np.isnan(decoded[0])
     assert np.abs(np.log(decoded[1:] / rr_s)).max() <= 0.5 * np.log(2.5 / 0.2) / 63 + 1e-9

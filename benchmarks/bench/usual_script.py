@@ -24,7 +24,7 @@ from heartlm.ecg.recording import Annotations
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.beat import BeatTokenizer
-from heartlm.tokenizers.rr import OFFLINE_FACETS
+from heartlm.tokenizers.rr import OFFLINE_SCALES
 from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY
 
 DIFFERING = 1e-3
@@ -117,7 +117,8 @@ def rr_codes(rr: list[float], place: int) -> list[int]:
     recent = np.nanmedian(rr[max(0, place - 32) : place + 1]) if place else float("nan")
     long = np.nanmean(rr[max(0, place - 300) : place + 301])
     values = [rr[place], rr[place] / recent, following / recent, rr[place] / long, following / long]
-    return [int(facet.scale.encode(np.array([value]))[0]) for facet, value in zip(OFFLINE_FACETS, values, strict=True)]
+    scales = OFFLINE_SCALES.values()
+    return [int(scale.encode(np.array([value]))[0]) for scale, value in zip(scales, values, strict=True)]
 
 
 def differing_codes(database: Database, record_id: str, tokenizer: BeatTokenizer) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import kernel
+from heartlm.kernels.library import kernel, struct_fields
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -77,14 +77,7 @@ class Settings:
 class DetectorPlan(ctypes.Structure):
     """The settings in samples at one rate, as `struct plan` of c/detect.h, which says what each means."""
 
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("factor", "even_taps", "odd_taps", "smooth_taps", "fine_taps", "reach")),
-        *((name, ctypes.c_int64) for name in ("refractory", "window", "looks_ahead", "apart", "warm_up", "shape")),
-        *((name, ctypes.c_int64) for name in ("new_places", "num_candidates")),
-        *((name, ctypes.c_double) for name in ("threshold", "search_gap", "search_threshold", "floor", "decay")),
-        *((name, ctypes.c_double) for name in ("height_weight", "rr_weight", "rr_start", "rr_low", "rr_high")),
-        *((name, ctypes.c_double) for name in ("rr_pause", "doubt", "same_shape", "shape_weight")),
-    ]
+    _fields_ = struct_fields("plan")
 
     @property
     def delay(self) -> int:

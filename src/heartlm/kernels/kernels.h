@@ -1,5 +1,5 @@
-/* Prototypes of all kernels, without the suffix of the variant. `library.py` reads the types of arguments and results
- * here; a test compares them with the sources. Each source describes its kernels. */
+/* Prototypes of all kernels, without the suffix of the variant, and the structs that Python fills in. `library.py` reads
+ * the types of arguments, results and fields here; a test compares them with the sources, which describe them. */
 
 /* c/amplitude.c */
 void amplitude_levels(const float *signal, int64_t num_samples, const double *weights, int64_t num_weights,
@@ -26,6 +26,12 @@ void cut_beats(const float *signal, int64_t num_samples, const int64_t *sample, 
     double *ordered, float *shape, float *baseline, float *scale);
 
 /* c/detect.c */
+struct plan {
+    int64_t factor, even_taps, odd_taps, smooth_taps, fine_taps, reach, refractory, window, looks_ahead, apart, warm_up;
+    int64_t shape, new_places, num_candidates;
+    double threshold, search_gap, search_threshold, floor, decay, height_weight, rr_weight, rr_start, rr_low, rr_high;
+    double rr_pause, doubt, same_shape, shape_weight;
+};
 int64_t detect_bytes(const struct plan *p);
 void detect_begin(const struct plan *p, struct detector *d);
 int64_t detect_push(const struct plan *p, struct detector *d, const float *taps, const float *samples,
@@ -59,11 +65,25 @@ int64_t gather_codes(const uint16_t *corpus, int64_t num_tokens, const int64_t *
     int64_t num_windows, int64_t width, int64_t num_facets, int64_t *out);
 
 /* c/live_beats.c */
+struct trunk {
+    int64_t facets, width, depth, heads, head_width, feed, kept, classes;
+    const float *table, *blocks, *norm, *head, *bias;
+    const double *frequency;
+};
 void live_beats(const struct trunk *t, const int64_t *codes, const int64_t *position, const int64_t *caches,
     int64_t num, float *scratch, float *out);
 int64_t live_beats_scratch(const struct trunk *t);
 
 /* c/live_seconds.c */
+struct seconds {
+    const struct plan *plan;
+    const float *taps;
+    int64_t detector_bytes, kept, raw_kept, longest_gap, step_length, flat_length, ahead, num_points, num_weights;
+    int64_t num_grid_weights, num_levels;
+    const double *offsets, *weights, *grid_weights, *power;
+    const float *levels;
+    double rate_hz, shortest, quick, furthest, step;
+};
 int64_t live_seconds_bytes(const struct seconds *s);
 int64_t live_seconds(const struct seconds *s, const int64_t *leads, const int64_t *samples, const int64_t *counts,
     int64_t first, int64_t num, uint16_t *windows, uint8_t *has_window, double *shares, double *ranges,
@@ -71,6 +91,12 @@ int64_t live_seconds(const struct seconds *s, const int64_t *leads, const int64_
     int64_t scratch_size);
 
 /* c/live_tokens.c */
+struct tokens {
+    int64_t num_points, look_back, every, num_ranges, long_mean, longest, recent, near, around, steady, fewest_usual;
+    int64_t fewest_ranges;
+    int64_t qrs[2], t[2], p[2], active[2];
+    double shortest_s, longest_s, irregular, sudden, usual, clip, least_scale, faint, alike, step_s;
+};
 int64_t live_tokens_bytes(const struct tokens *t);
 int64_t live_tokens_scratch(const struct tokens *t);
 void live_tokens(const struct tokens *t, const int64_t *leads, const int64_t *samples, const double *rates,
@@ -78,6 +104,11 @@ void live_tokens(const struct tokens *t, const int64_t *leads, const int64_t *sa
     float *morphology, double *usual_mv, uint8_t *faint);
 
 /* c/live_windows.c */
+struct network {
+    int64_t length, bands, hidden, classes, num_waves, num_lines, inner[8], outer[8], kernel[8], stride[8];
+    const float *volts, *fourier, *layers, *dense;
+    double small, least;
+};
 int64_t live_windows_scratch(const struct network *n);
 void live_windows(const struct network *n, const uint16_t *codes, int64_t num, float *scratch, float *out);
 

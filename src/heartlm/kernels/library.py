@@ -126,17 +126,30 @@ def kernel(name: str, variant: str | None = None, by_address: bool = False) -> A
         HeartlmError: there is no library, or `HEARTLM_KERNELS` names a variant that this machine cannot run.
     """
     function = getattr(library(), f"{name}_{variant or _in_use or chosen_variant()}")
-    result, arguments = prototypes(Path(__file__).with_name("kernels.h"))[name]
+    result, arguments = prototypes()[name]
     function.argtypes = [_type_of(argument, by_address) for argument in arguments]
     function.restype = None if result == "void" else _type_of(result)
     return function
 
 
+_HEADER = Path(__file__).with_name("kernels.h").read_text(encoding="utf-8")
+
+
 @functools.cache
-def prototypes(file: Path) -> dict[str, tuple[str, list[str]]]:
-    """Return the type of the result and the declared arguments of each function in a file of C prototypes."""
-    found = re.findall(r"^(\w+) (\w+)\(([^)]*)\);", file.read_text(encoding="utf-8"), re.MULTILINE)
+def prototypes() -> dict[str, tuple[str, list[str]]]:
+    """Return the type of the result and the declared arguments of each function in kernels.h."""
+    found = re.findall(r"^(\w+) (\w+)\(([^)]*)\);", _HEADER, re.MULTILINE)
     return {name: (result, re.split(r",\s*", arguments)) for result, name, arguments in found}
+
+
+def struct_fields(struct: str, header: str = _HEADER) -> list[tuple[str, Any]]:
+    """Return the `_fields_` of the `ctypes.Structure` for a struct of kernels.h."""
+    body, fields = header.partition(f"struct {struct} {{")[2].partition("}")[0], []
+    for kind, names in re.findall(r"(?:const )?((?:struct )?\w+) ([^;]+);", body):
+        for star, name, length in re.findall(r"(\*?)(\w+)(?:\[(\d+)\])?", names):
+            of_field = _type_of(kind + star, by_address=True)
+            fields.append((name, of_field * int(length) if length else of_field))
+    return fields
 
 
 def _type_of(declared: str, by_address: bool = False) -> Any:

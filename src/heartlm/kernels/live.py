@@ -12,13 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import kernel
+from heartlm.kernels.library import kernel, struct_fields
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
-_LAYERS = 8
-"""Convolutions that `struct network` has room for."""
 _ROWS = 8
 """Rows of a matrix that `product` of c/live.h takes together."""
 
@@ -31,26 +29,15 @@ def packed(weight: NDArray[np.floating]) -> Floats:
 
 
 class _Trunk(ctypes.Structure):
-    """`struct trunk` of c/live_beats.c, which says what each is."""
+    """`struct trunk` of c/live_beats.c, which says what each field is."""
 
-    _fields_ = [
-        *(
-            (name, ctypes.c_int64)
-            for name in ("facets", "width", "depth", "heads", "head_width", "feed", "kept", "classes")
-        ),
-        *((name, ctypes.c_void_p) for name in ("table", "blocks", "norm", "head", "bias", "frequency")),
-    ]
+    _fields_ = struct_fields("trunk")
 
 
 class _Network(ctypes.Structure):
     """`struct network` of c/live_windows.c."""
 
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("length", "bands", "hidden", "classes", "num_waves", "num_lines")),
-        *((name, ctypes.c_int64 * _LAYERS) for name in ("inner", "outer", "kernel", "stride")),
-        *((name, ctypes.c_void_p) for name in ("volts", "fourier", "layers", "dense")),
-        *((name, ctypes.c_double) for name in ("small", "least")),
-    ]
+    _fields_ = struct_fields("network")
 
 
 class BeatsKernel:
@@ -64,7 +51,6 @@ class BeatsKernel:
         head: weight `[classes, width]`.
         bias: of the head, `[classes]`.
         frequency: of the rotary positions, `[head_width / 2]`.
-        variant: of the kernel; by default the best.
     """
 
     def __init__(
@@ -76,15 +62,13 @@ class BeatsKernel:
         head: Floats,
         bias: Floats,
         frequency: Doubles,
-        variant: str | None = None,
     ) -> None:
         flat = np.concatenate([each if each.ndim == 1 else packed(each) for each in blocks])
         self._arrays = [np.ascontiguousarray(each) for each in (table, flat, norm, packed(head), bias, frequency)]
         self._trunk = _Trunk(*sizes, *(each.ctypes.data for each in self._arrays))
         self._num_classes = sizes[-1]
-        size = kernel("live_beats_scratch", variant)
-        self._run = kernel("live_beats", variant)
-        self._scratch = np.empty(size(ctypes.addressof(self._trunk)), np.float32)
+        self._run = kernel("live_beats")
+        self._scratch = np.empty(kernel("live_beats_scratch")(ctypes.addressof(self._trunk)), np.float32)
 
     def judge(self, codes: NDArray[np.int64], position: NDArray[np.int64], caches: NDArray[np.int64]) -> Floats:
         """Probabilities of the classes of one beat of each stream, float32 `[num_streams, classes]`.
@@ -96,7 +80,7 @@ class BeatsKernel:
                 written into them.
         """
         out = np.empty((len(codes), self._num_classes), np.float32)
-        assert self._run is not None and len(codes) == len(position) == len(caches)
+        assert len(codes) == len(position) == len(caches)
         self._run(ctypes.addressof(self._trunk), codes, position, caches, len(codes), self._scratch, out)
         return out
 
@@ -112,7 +96,6 @@ class WindowsKernel:
         dense: weight and bias of each dense layer; the first reads `[place, channel]`.
         small: voltage that saturates.
         least: voltage added before dividing.
-        variant: of the kernel; by default the best.
     """
 
     def __init__(
@@ -124,12 +107,10 @@ class WindowsKernel:
         dense: Sequence[tuple[Floats, Floats]],
         small: float,
         least: float,
-        variant: str | None = None,
     ) -> None:
         self.length, bands, _, self._num_classes = sizes
         layers = [*waves, *lines]
-        shapes = ([own.shape[axis] for own, _, _ in layers] for axis in (1, 0, 2))
-        tables = [(ctypes.c_int64 * _LAYERS)(*each) for each in (*shapes, [stride for _, _, stride in layers])]
+        tables = zip(*((own.shape[1], own.shape[0], own.shape[2], stride) for own, _, stride in layers), strict=True)
         flat = [part for own, bias, _ in layers for part in (packed(own.swapaxes(1, 2).reshape(len(own), -1)), bias)]
         angle = 2 * np.pi * np.arange(1, bands + 1)[:, None] * np.arange(self.length) / self.length
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.length) / self.length)
@@ -140,13 +121,12 @@ class WindowsKernel:
         ]
         addresses = (each.ctypes.data for each in self._arrays)
         self._network = _Network(*sizes, len(waves), len(lines), *tables, *addresses, small, least)
-        size = kernel("live_windows_scratch", variant)
-        self._run = kernel("live_windows", variant)
-        self._scratch = np.empty(size(ctypes.addressof(self._network)), np.float32)
+        self._run = kernel("live_windows")
+        self._scratch = np.empty(kernel("live_windows_scratch")(ctypes.addressof(self._network)), np.float32)
 
     def judge(self, codes: NDArray[np.uint16]) -> Floats:
         """Probabilities of the classes in windows `[num_windows, length]`; float32 `[num_windows, classes]`."""
         out = np.empty((len(codes), self._num_classes), np.float32)
-        assert self._run is not None and codes.shape[1] == self.length
+        assert codes.shape[1] == self.length
         self._run(ctypes.addressof(self._network), codes, len(codes), self._scratch, out)
         return out

@@ -13,29 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.detect import Settings, plan_detector
-from heartlm.kernels.library import kernel
+from heartlm.kernels.library import kernel, struct_fields
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 _WINDOW, _MOST_BEATS = 400, 320
-_COUNTS = (
-    *("detector_bytes", "kept", "raw_kept", "longest_gap", "step_length", "flat_length", "ahead"),
-    *("num_points", "num_weights", "num_grid_weights", "num_levels"),
-)
-_TABLES = "offsets", "weights", "grid_weights", "power", "levels"
-_NUMBERS = "rate_hz", "shortest", "quick", "furthest", "step"
 
 
 class _Seconds(ctypes.Structure):
-    """`struct seconds` of c/live_seconds.c."""
+    """`struct seconds` of c/live_seconds.c, which says what each field is."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("plan", "taps")),
-        *((name, ctypes.c_int64) for name in _COUNTS),
-        *((name, ctypes.c_void_p) for name in _TABLES),
-        *((name, ctypes.c_double) for name in _NUMBERS),
-    ]
+    _fields_ = struct_fields("seconds")
 
 
 @dataclass(frozen=True)
@@ -67,40 +56,41 @@ class SecondsKernel:
     Args:
         rate_hz: samples a second.
         settings: of the detector.
-        counts: those of `_COUNTS` by name, but for lengths of tables and `detector_bytes`.
-        tables: those of `_TABLES` by name.
-        numbers: those of `_NUMBERS` by name, but for the rate.
-        variant: of the kernel; by default the best.
+        tables: arrays of `struct seconds` by name.
+        numbers: its other fields, except the rate, the detector's and the lengths of tables.
     """
 
     def __init__(
         self,
         rate_hz: float,
         settings: Settings,
-        counts: dict[str, int],
         tables: dict[str, NDArray[np.floating]],
         numbers: dict[str, float],
-        variant: str | None = None,
     ) -> None:
         self.rate_hz = rate_hz
         self._plan, filters = plan_detector(rate_hz, settings)
         self._taps = np.concatenate([filters.even, filters.odd, filters.smooth, filters.fine])
-        self._tables = [np.ascontiguousarray(tables[name], np.float64) for name in _TABLES[:-1]]
-        self._tables.append(np.ascontiguousarray(tables["levels"], np.float32))
-        num_bytes = kernel("detect_bytes", variant)
-        size = kernel("live_seconds_bytes", variant)
-        lengths = zip(("num_points", "num_weights", "num_grid_weights", "", "num_levels"), self._tables, strict=True)
-        counts = counts | {name: len(each) for name, each in lengths}
-        counts["detector_bytes"] = num_bytes(ctypes.addressof(self._plan))
+        self._tables = {
+            name: np.ascontiguousarray(table, np.float32 if name == "levels" else np.float64)
+            for name, table in tables.items()
+        }
+        plan = ctypes.addressof(self._plan)
         self._seconds = _Seconds(
-            *(ctypes.addressof(self._plan), self._taps.ctypes.data),
-            *(counts[name] for name in _COUNTS),
-            *(each.ctypes.data for each in self._tables),
-            *((numbers | {"rate_hz": rate_hz})[name] for name in _NUMBERS),
+            plan=plan,
+            taps=self._taps.ctypes.data,
+            detector_bytes=kernel("detect_bytes")(plan),
+            num_points=len(tables["offsets"]),
+            num_weights=len(tables["weights"]),
+            num_grid_weights=len(tables["grid_weights"]),
+            num_levels=len(tables["levels"]),
+            rate_hz=rate_hz,
+            **{name: table.ctypes.data for name, table in self._tables.items()},
+            **numbers,
         )
-        self._run, self._num_points = kernel("live_seconds", variant), counts["num_points"]
-        self.num_bytes: int = size(ctypes.addressof(self._seconds))
-        third = counts["kept"] + counts["raw_kept"] + counts["num_weights"] + counts["num_grid_weights"] + 256
+        self._run = kernel("live_seconds")
+        self.num_bytes: int = kernel("live_seconds_bytes")(ctypes.addressof(self._seconds))
+        own = self._seconds
+        third = own.kept + own.raw_kept + own.num_weights + own.num_grid_weights + 256
         self._scratch = np.empty(3 * third, np.float32)
 
     def take(self, leads: NDArray[np.int64], samples: Sequence[Floats]) -> SecondsOfLeads:
@@ -117,7 +107,7 @@ class SecondsKernel:
         numbers, parts = np.empty((2, num)), list[tuple[NDArray[np.int64], NDArray[np.int64], Floats]]()
         while done < num:
             of_lead, beats, num_beats = np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(1, np.int64)
-            waves = np.empty((most, self._num_points), np.float32)
+            waves = np.empty((most, self._seconds.num_points), np.float32)
             done = self._run(
                 *(ctypes.addressof(self._seconds), leads, addresses, counts, done, num, windows, has_window, *numbers),
                 *(num_beats, most, of_lead, beats, waves, self._scratch, len(self._scratch)),

@@ -109,7 +109,7 @@ class LiveTrunk(nn.Module):
             x = x + block.feed_out(swiglu(block.gate_up(block.norm_feed(x))))
         return self.head(self.trunk.norm(x)).softmax(dim=-1), torch.stack(new, dim=1)
 
-    def kernel(self, variant: str | None = None) -> BeatsKernel:
+    def kernel(self) -> BeatsKernel:
         """Return `forward` in C, equal up to rounding. It also writes beats into the caches, which are half floats."""
         blocks = list[Tensor]()
         for block in self.trunk.blocks:
@@ -123,10 +123,10 @@ class LiveTrunk(nn.Module):
         norm, head, bias, frequency = (each.detach().numpy() for each in ends)
         flat = [each.detach().numpy() for each in blocks]
         shape = (*sizes, len(head))
-        return BeatsKernel(shape, self.table.numpy(), flat, norm, head, bias, frequency, variant)
+        return BeatsKernel(shape, self.table.numpy(), flat, norm, head, bias, frequency)
 
 
-def windows_kernel(network: WaveformNetwork, variant: str | None = None) -> WindowsKernel:
+def windows_kernel(network: WaveformNetwork) -> WindowsKernel:
     """Return `WaveformNetwork.class_logits` followed by a softmax in C, equal up to rounding."""
     layers = []
     for convolution, normalisation, _ in (*network.trunk.blocks, *network.spectrum):
@@ -147,7 +147,6 @@ def windows_kernel(network: WaveformNetwork, variant: str | None = None) -> Wind
         [(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in dense],
         SMALL_MV,
         LEAST_MV,
-        variant,
     )
 
 

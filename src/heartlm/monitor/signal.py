@@ -37,9 +37,7 @@ _GRID = int(GRID_HZ)
 
 
 @lru_cache(maxsize=256)
-def seconds_kernel(
-    rate_hz: float, grid_hz: float, times_s: tuple[float, ...], variant: str | None = None
-) -> SecondsKernel:
+def seconds_kernel(rate_hz: float, grid_hz: float, times_s: tuple[float, ...]) -> SecondsKernel:
     """Return the kernel for leads of one rate. It samples beats at `times_s`, low-passed for `grid_hz`.
 
     Raises:
@@ -48,13 +46,17 @@ def seconds_kernel(
     StreamingDetector(rate_hz)
     offsets, weights = np.array(times_s) * rate_hz, hann_weights(rate_hz, grid_hz)
     keep = math.exp(-1 / (BASELINE_S * GRID_HZ))
-    counts = {
+    numbers = {
         "kept": round(KEPT_S * rate_hz),
         "raw_kept": round(_BASELINE_S * rate_hz),
         "longest_gap": int(LONGEST_FILLED_GAP_S * rate_hz),
         "step_length": round(_STEP_S * rate_hz),
         "flat_length": round(FLAT_S * rate_hz),
         "ahead": math.ceil(offsets[-1]) + len(weights) // 2 + 1,
+        "shortest": SHORTEST_STRETCH_S * rate_hz,
+        "quick": 1 - keep,
+        "furthest": _FURTHEST_MV,
+        "step": max(_STEP_MV, _STEEPEST_MV_PER_S / rate_hz),
     }
     tables = {
         "offsets": offsets,
@@ -63,13 +65,7 @@ def seconds_kernel(
         "power": keep ** np.arange(1, _GRID + 1),
         "levels": _lowest_voltages(),
     }
-    numbers = {
-        "shortest": SHORTEST_STRETCH_S * rate_hz,
-        "quick": 1 - keep,
-        "furthest": _FURTHEST_MV,
-        "step": max(_STEP_MV, _STEEPEST_MV_PER_S / rate_hz),
-    }
-    return SecondsKernel(rate_hz, SETTINGS["causal"], counts, tables, numbers, variant)
+    return SecondsKernel(rate_hz, SETTINGS["causal"], tables, numbers)
 
 
 @cache

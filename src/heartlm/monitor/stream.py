@@ -273,10 +273,11 @@ class Ward:
             places = np.array([(lead.tokens_at, lead.cache_at, lead.num_beats) for lead in leads])
             tokens_at, caches_at, positions = places.T.copy()
             rates_hz = np.array([lead.kernel.rate_hz for lead in leads])
-            codes, values = self.models.live_tokenizer.push(tokens_at, samples, rates_hz, seconds.waves[rows])
+            waves = seconds.waves[rows]
+            codes, *seen = self.models.live_tokenizer.push(tokens_at, samples, rates_hz, waves)
             answer = self.models.judge_beats(codes, positions, caches_at)
             judged = samples, answer.argmax(axis=1), answer.max(axis=1), answer[:, v_index]
-            columns = (each.tolist() for each in (*judged, values.usual_mv, values.faint))
+            columns = (each.tolist() for each in (*judged, *seen))
             for index, sample, which, probability, ventricular, usual_mv, faint in zip(indices, *columns, strict=True):
                 lead = all_leads[index]
                 lead.num_beats += 1

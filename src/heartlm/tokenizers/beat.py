@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,16 +17,16 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.kernels.quantize import MOST_CODES
-from heartlm.kernels.rr import Levels, rr_codes
 from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
 from heartlm.tokenizers.quantize import ResidualQuantizer, fit_quantizer
 from heartlm.tokenizers.rr import (
-    CAUSAL_FACETS,
-    OFFLINE_FACETS,
-    RRFacet,
-    levels_of,
+    ALWAYS_CAUSAL,
+    CAUSAL_SCALES,
+    OFFLINE_SCALES,
+    LogScale,
     ordinal_coordinates,
+    rr_codes,
     rr_intervals_s,
 )
 from heartlm.tokenizers.waveform import (
@@ -47,12 +46,6 @@ FIT_BEATS_PER_LEAD = 4_000
 
 MOST_LEVELS = 64
 """Maximum number of levels of residual codes; each level is a facet that the model predicts."""
-
-
-@lru_cache
-def rr_levels(causal: bool) -> Levels:
-    """Return the levels of the RR facets."""
-    return levels_of(CAUSAL_FACETS if causal else OFFLINE_FACETS, causal)
 
 
 @dataclass
@@ -99,9 +92,9 @@ class BeatTokenizer(Tokenizer):
                 raise HeartlmError(f"{name}: {found} found, {low} to {high} expected")
 
     @property
-    def rr_facets(self) -> tuple[RRFacet, ...]:
-        """RR facets in use."""
-        return CAUSAL_FACETS if self.causal_only else OFFLINE_FACETS
+    def rr_scales(self) -> dict[str, LogScale]:
+        """Levels of the RR facets in use, by name."""
+        return CAUSAL_SCALES if self.causal_only else OFFLINE_SCALES
 
     @property
     def facets(self) -> tuple[Facet, ...]:
@@ -110,7 +103,9 @@ class BeatTokenizer(Tokenizer):
         deviation = (
             Facet(f"deviation_{level}", self.num_codes, self.causal_only) for level in range(self.num_deviation_levels)
         )
-        intervals = (Facet(f.name, f.scale.size, f.causal) for f in self.rr_facets)
+        intervals = (
+            Facet(name, scale.size, self.causal_only or name in ALWAYS_CAUSAL) for name, scale in self.rr_scales.items()
+        )
         compared = (
             Facet(name, comparisons.SCALES[name].size, self.causal_only or name in comparisons.ALONE)
             for name in self.comparisons
@@ -160,10 +155,10 @@ class BeatTokenizer(Tokenizer):
         """Encode every beat of one lead."""
         beats, rate_hz = lead.annotations, lead.rate_hz
         shape, deviation = self._fitted()
-        intervals = rr_codes(beats.sample, beats.rate_hz, rr_levels(self.causal_only))
+        intervals = rr_codes(beats.sample, rate_hz, self.rr_scales, self.causal_only)
         codes = np.empty((beats.num_beats, len(self.facets)), np.uint16)
         scale_mv = np.empty(beats.num_beats, np.float32)
-        rr_s = rr_intervals_s(beats.sample, beats.rate_hz)
+        rr_s = rr_intervals_s(beats.sample, rate_hz)
         rhythm = comparisons.rhythm_values(rr_s, self.causal_only) if self.compare else {}
         for block in beat_blocks(lead.signal_mv, beats.sample, rate_hz, self.window, self.causal_only):
             scale_mv[block.beats] = block.waves.scale_mv

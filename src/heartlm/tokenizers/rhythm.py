@@ -10,25 +10,23 @@ wave and P wave with the rest of the recording; they are "unknown" without a sig
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.rr import Levels, rr_codes
 from heartlm.kernels.running import trailing_median
 from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
-from heartlm.tokenizers.rr import LogScale, RRFacet, levels_of, ordinal_coordinates, rr_intervals_s
+from heartlm.tokenizers.rr import LogScale, ordinal_coordinates, rr_codes, rr_intervals_s
 from heartlm.tokenizers.waveform import BeatWindow, beat_blocks
 
-RHYTHM_FACETS: tuple[RRFacet, ...] = (
-    RRFacet("rr", LogScale(0.2, 2.5, 127), True),
-    RRFacet("rr_over_recent", LogScale(0.35, 2.8, 127), True),
-    RRFacet("rr_over_previous", LogScale(0.35, 2.8, 127), True),
-)
-FILTERED_FACETS: dict[str, LogScale] = {
+RHYTHM_SCALES = {
+    "rr": LogScale(0.2, 2.5, 127),
+    "rr_over_recent": LogScale(0.35, 2.8, 127),
+    "rr_over_previous": LogScale(0.35, 2.8, 127),
+}
+FILTERED_SCALES = {
     "filtered_over_previous": LogScale(0.35, 2.8, 63),
     "filtered_irregularity": LogScale(0.004, 0.5, 31),
 }
@@ -64,18 +62,13 @@ def filtered_intervals(rr_s: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def filtered_values(rr_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """The value of each of `FILTERED_FACETS` at every beat, NaN where unknown."""
+    """The value of each of `FILTERED_SCALES` at every beat, NaN where unknown."""
     filtered = np.maximum(filtered_intervals(rr_s), 1e-3)
     ratio = filtered / np.append(np.nan, filtered[:-1]) if len(filtered) else filtered
     return {
         "filtered_over_previous": ratio,
         "filtered_irregularity": trailing_median(np.abs(np.log(ratio)), CHANGES),
     }
-
-
-@lru_cache
-def _levels() -> Levels:
-    return levels_of(RHYTHM_FACETS, causal=True)
 
 
 @dataclass
@@ -87,8 +80,7 @@ class RhythmTokenizer(Tokenizer):
         waveforms: whether to add facets that compare waveforms, for recordings with a signal.
         causal_only: whether to compare waveforms only with earlier ones; all other facets are always causal.
 
-    The levels are fixed, so there is nothing to fit. Decoding gives intervals in seconds,
-    each the geometric centre of its level: off by at most half a level, 1.0 % of the interval.
+    The levels are fixed, so there is nothing to fit. The centre of a level of `rr` is within 1.0 % of the interval.
     """
 
     kind: ClassVar[str] = "rhythm"
@@ -106,21 +98,20 @@ class RhythmTokenizer(Tokenizer):
     @property
     def facets(self) -> tuple[Facet, ...]:
         """Three facets of 128 codes, those of the filtered intervals, and those of waveforms on demand."""
-        plain = tuple(Facet(facet.name, facet.scale.size, facet.causal) for facet in RHYTHM_FACETS)
-        filtered = tuple(Facet(name, scale.size) for name, scale in FILTERED_FACETS.items())
+        intervals = [Facet(name, scale.size) for name, scale in (RHYTHM_SCALES | FILTERED_SCALES).items()]
         waveforms = (Facet(name, comparisons.SCALES[name].size, self.causal_only) for name in WAVEFORM_FACETS)
-        return plain + filtered + (tuple(waveforms) if self.waveforms else ())
+        return (*intervals, *(waveforms if self.waveforms else ()))
 
     def encode(self, lead: Lead) -> Tokens:
         """Encode the RR intervals of one recording and, with `waveforms`, its waveforms."""
         beats = lead.annotations
         rr_s = rr_intervals_s(beats.sample, beats.rate_hz)
         values = filtered_values(rr_s)
-        more = [scale.encode(values[name]) for name, scale in FILTERED_FACETS.items()]
+        more = [scale.encode(values[name]) for name, scale in FILTERED_SCALES.items()]
         if self.waveforms:
             more.append(self._waveform_codes(lead, rr_s))
         return Tokens(
-            codes=np.column_stack([rr_codes(beats.sample, beats.rate_hz, _levels()), *more]),
+            codes=np.column_stack([rr_codes(beats.sample, beats.rate_hz, RHYTHM_SCALES, causal=True), *more]),
             sample=beats.sample,
             beat_class=beats.beat_classes(),
             rhythm=beats.rhythm_at(beats.sample),
@@ -136,10 +127,6 @@ class RhythmTokenizer(Tokenizer):
             values = comparisons.block_values(block, rr_s, window.times_s, self.causal_only)
             codes[block.beats] = comparisons.codes_of(values, WAVEFORM_FACETS)
         return codes
-
-    def decode(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
-        """Decode the RR intervals in seconds, NaN where unknown; float64 `[num_tokens]`."""
-        return RHYTHM_FACETS[0].scale.decode(codes[:, 0])
 
     def geometry(self) -> list[NDArray[np.float32]]:
         """Return coordinates that vary smoothly along the levels of each facet."""

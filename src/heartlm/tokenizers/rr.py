@@ -8,6 +8,7 @@ scale; code 0 is "unknown".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.rr import Levels, level_of
+from heartlm.kernels.library import kernel
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +40,8 @@ class LogScale:
 
     def encode(self, value: Floats) -> NDArray[np.uint16]:
         """Return the code of each value, 1 … `num_levels`, or 0 for NaN."""
-        return level_of(value, self.edges)
+        level = np.searchsorted(self.edges, value, side="right") + 1
+        return np.where(np.isnan(value), 0, level).astype(np.uint16)
 
     @cached_property
     def edges(self) -> Floats:
@@ -64,27 +66,19 @@ class LogScale:
         return self.num_levels + 1
 
 
-@dataclass(frozen=True)
-class RRFacet:
-    """A facet of RR intervals: its name, its levels and whether it needs later beats."""
+KINDS = "rr", "rr_over_previous", "rr_over_recent", "next_rr_over_recent", "rr_over_long", "next_rr_over_long"
+"""What an interval is compared with; the kernel knows each by its place."""
 
-    name: str
-    scale: LogScale
-    causal: bool
-
-
-CAUSAL_FACETS: tuple[RRFacet, ...] = (
-    RRFacet("rr", LogScale(0.2, 2.5), True),
-    RRFacet("rr_over_recent", LogScale(0.35, 2.8), True),
-    RRFacet("rr_over_long", LogScale(0.3, 3.0), True),
-)
-OFFLINE_FACETS: tuple[RRFacet, ...] = (
-    RRFacet("rr", LogScale(0.2, 2.5), True),
-    RRFacet("rr_over_recent", LogScale(0.35, 2.8), True),
-    RRFacet("next_rr_over_recent", LogScale(0.35, 2.8), False),
-    RRFacet("rr_over_long", LogScale(0.3, 3.0), False),
-    RRFacet("next_rr_over_long", LogScale(0.3, 3.0), False),
-)
+OFFLINE_SCALES = {
+    "rr": LogScale(0.2, 2.5),
+    "rr_over_recent": LogScale(0.35, 2.8),
+    "next_rr_over_recent": LogScale(0.35, 2.8),
+    "rr_over_long": LogScale(0.3, 3.0),
+    "next_rr_over_long": LogScale(0.3, 3.0),
+}
+CAUSAL_SCALES = {name: scale for name, scale in OFFLINE_SCALES.items() if not name.startswith("next_")}
+ALWAYS_CAUSAL = "rr", "rr_over_recent"
+"""Facets that use only the past, also offline."""
 
 
 NUM_WAVES = 8
@@ -108,8 +102,28 @@ def rr_intervals_s(sample: NDArray[np.int64], rate_hz: float) -> Floats:
     return np.diff(sample, prepend=np.nan) / rate_hz if len(sample) else np.empty(0)
 
 
-def levels_of(facets: tuple[RRFacet, ...], causal: bool) -> Levels:
-    """The levels of `facets` as `rr_codes` wants them; with `causal`, means look back only."""
-    edges = tuple(facet.scale.edges for facet in facets)
-    after = 0 if causal else LONG_BEATS
-    return Levels(tuple(facet.name for facet in facets), edges, RECENT_BEATS + 1, LONG_BEATS, after)
+def rr_codes(
+    sample: NDArray[np.int64], rate_hz: float, scales: Mapping[str, LogScale], causal: bool
+) -> NDArray[np.uint16]:
+    """Return the codes of the intervals between beats.
+
+    Args:
+        sample: positions of the beats, ascending, `[num_beats]`.
+        rate_hz: sampling rate in Hz.
+        scales: levels of each facet by its name, one of `KINDS`.
+        causal: whether the long mean uses only the past.
+
+    Returns:
+        uint16 `[num_beats, num_facets]`, 0 where the value is unknown.
+    """
+    sample, num_beats = np.ascontiguousarray(sample, np.int64), len(sample)
+    codes = np.empty((num_beats, len(scales)), np.uint16)
+    kinds = np.array([KINDS.index(name) for name in scales], np.int64)
+    edges = [scale.edges for scale in scales.values()]
+    first_edge = np.cumsum([0, *map(len, edges)], dtype=np.int64)
+    rr, total, ordered = np.empty(num_beats + 1), np.empty(num_beats + 1), np.empty(RECENT_BEATS + 1)
+    kernel("rr_codes")(
+        *(sample, num_beats, rate_hz, len(ordered), LONG_BEATS, 0 if causal else LONG_BEATS),
+        *(kinds, np.concatenate(edges), first_edge, len(scales), rr, total, ordered, codes),
+    )
+    return codes

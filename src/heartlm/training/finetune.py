@@ -18,7 +18,7 @@ from heartlm.models.config import ModelConfig
 from heartlm.models.store import ModelInfo, build_model, load_foundation
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.millivolts import MillivoltTokenizer
-from heartlm.tokenizers.rhythm import RHYTHM_FACETS
+from heartlm.tokenizers.rhythm import RHYTHM_SCALES
 from heartlm.training import waveform
 from heartlm.training.batches import BEAT_TASK_CLASSES, IGNORE, LabelBatches, MakeBatch, beat_labels, rhythm_labels
 from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_THRESHOLD, WAVEFORM_WINDOW, FinetuneConfig
@@ -164,8 +164,8 @@ def interval_levels(corpus: Corpus) -> Tensor | None:
     """Return the interval in s of each code of the rhythm tokenizer's first facet, 0 for "unknown"; else None."""
     if corpus.manifest["tokenizer"]["kind"] != "rhythm":
         return None
-    facet = RHYTHM_FACETS[0].scale
-    seconds = facet.decode(np.arange(facet.size, dtype=np.uint16))
+    scale = RHYTHM_SCALES["rr"]
+    seconds = scale.decode(np.arange(scale.size, dtype=np.uint16))
     # the mask code, which follows the tokenizer's codes, is unknown too
     return torch.from_numpy(np.append(np.nan_to_num(seconds), 0).astype(np.float32))
 
