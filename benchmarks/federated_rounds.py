@@ -36,7 +36,7 @@ from steps import Steps, on_ranks
 
 from heartlm.distributed.communicator import communicator_of
 from heartlm.distributed.mpi import MPICommunicator
-from heartlm.federated.aggregate import Aggregator, PendingMean, WeightedUpdate
+from heartlm.federated.aggregate import Aggregator, PendingMean
 from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import LocalClients
@@ -76,7 +76,7 @@ class Rank:
         rank = communicator.rank
         learning = patients.learning(members, [rank], 0, 1)
         self.samples = sum(member.num_samples for member in members)
-        self.number, self.weight = rank, members[rank].num_samples / self.samples
+        self.number = rank
         self.clients = LocalClients(study, members, learning, {rank: {}})
         self.flat, self.strategy, self.meter = learning.flat, OuterSGD(), CommunicationMeter()
         self.vector = self.flat.on_host()
@@ -128,8 +128,7 @@ class Rank:
 
     def _start(self, update: Update, mean: Aggregator) -> PendingMean:
         delta = self.flat.vector.detach().cpu().double().sub_(self.vector)  # once more, as a client does it
-        weighted = WeightedUpdate(self.number, self.weight, replace(update, delta=delta))
-        return mean.start(0, [weighted], self.samples)
+        return mean.start(0, {self.number: replace(update, delta=delta)}, self.samples)
 
     def _move(self, pending: PendingMean) -> None:
         mean = pending.wait()

@@ -143,10 +143,10 @@ def test_staleness_is_one_round():
     for index in range(STUDY.rounds):
         asked = sum(SIZES)
         again.server.vector = vector
-        shares, _ = again._train({number: _task(index) for number in range(len(SIZES))}, asked)
+        updates = again._train({number: _task(index) for number in range(len(SIZES))})
         if waiting is not None:
             vector = server.step(vector, waiting)
-        waiting = again.aggregator.start(index, shares, asked).wait()
+        waiting = again.aggregator.start(index, updates, asked).wait()
     assert waiting is not None
     assert torch.equal(server.step(vector, waiting), stale.server.vector)
     assert not torch.equal(stale.server.vector, final_vector())

@@ -24,7 +24,6 @@ from heartlm.federated.flower_app import APP, run_config, run_with_flower
 from heartlm.federated.flower_client import app as client_app
 from heartlm.federated.flower_fleet import Fleet, homes
 from heartlm.federated.flower_messages import message, read
-from heartlm.federated.flower_server import run_study
 from heartlm.federated.local import patients_of as patients_here
 from heartlm.federated.partition import Member
 from heartlm.federated.study_file import FederatedConfig
@@ -126,7 +125,7 @@ def test_a_language_model_ends_with_the_weights_of_the_local_engine(tiny_corpus:
     local = federate(replace(study, out=tmp_path / "local")).folder
     torch.set_flush_denormal(True)
     here = replace(study, out=tmp_path / "flower", engine="flower")
-    run_study(here, Fleet(Nodes(2), here, 2))
+    federate(here, fleet=Fleet(Nodes(2), here, 2))
     torch.set_flush_denormal(False)
     weights = [load_file(folder / "models" / "last" / "model.safetensors") for folder in (local, tmp_path / "flower")]
     assert weights[0].keys() == weights[1].keys()
@@ -137,7 +136,7 @@ def test_a_language_model_ends_with_the_weights_of_the_local_engine(tiny_corpus:
 def test_a_node_that_does_not_answer_loses_its_clients_of_the_round(tiny_database: Path, tmp_path: Path):
     settings = {"partition": "iid", "clients": 3, "rounds": 1, "local_steps": 2, "batch_size": 8, "timeout_s": 3.0}
     study = FederatedConfig(databases=[str(tiny_database)], out=tmp_path / "study", engine="flower", **settings)
-    run_study(study, Fleet(Nodes(2, silent=("train", 101)), study, 2))
+    federate(study, fleet=Fleet(Nodes(2, silent=("train", 101)), study, 2))
     lines = [json.loads(line) for line in (tmp_path / "study" / "metrics.jsonl").read_text().splitlines()]
     lost = {line["client"]: line.get("lost") for line in lines if line["kind"] == "client"}
     assert lost == {"client-0": None, "client-1": "its node did not answer", "client-2": None}
@@ -155,7 +154,7 @@ def test_masked_sums_of_nodes_give_the_model_of_plain_sums_to_the_last_bit(tiny_
     study = replace(study, out=tmp_path / "flower", engine="flower", secure_sum=True)
     nodes = Nodes(2)
     torch.set_flush_denormal(True)
-    run_study(study, Fleet(nodes, study, 2))
+    federate(study, fleet=Fleet(nodes, study, 2))
     torch.set_flush_denormal(False)
     models = [(folder / "models" / "last" / "model.safetensors").read_bytes() for folder in (local, study.out)]
     assert models[0] == models[1]
@@ -168,7 +167,7 @@ def test_a_node_that_goes_before_its_masked_sum_costs_the_round(
 ):
     study = small_study(tiny_database, tmp_path / "study", engine="flower", secure_sum=True, rounds=1)
     first = patients_here(study).learning([], [], 0, 1).flat.on_host()
-    run_study(study, Fleet(Nodes(2, silent=("train.mask", 101)), study, 2))
+    federate(study, fleet=Fleet(Nodes(2, silent=("train.mask", 101)), study, 2))
     assert "101 announced a key and sent nothing; the round is abandoned" in capsys.readouterr().err
     weights = load_file(tmp_path / "study" / "models" / "last" / "model.safetensors")
     last = torch.cat([tensor.flatten() for tensor in weights.values()])
@@ -180,7 +179,7 @@ def test_noise_under_masks_is_stated(tiny_database: Path, tmp_path: Path):
     pytest.importorskip("opacus")
     promise = {"clip_norm": 0.5, "noise_multiplier": 1.0, "privacy_delta": 0.01, "secure_sum": True}
     study = small_study(tiny_database, tmp_path / "study", engine="flower", **promise)
-    run_study(study, Fleet(Nodes(2), study, 2))
+    federate(study, fleet=Fleet(Nodes(2), study, 2))
     said = read_json(tmp_path / "study" / "privacy.json")
     assert (said["num_rounds"], said["delta"]) == (2, 0.01)
     assert said["epsilon"] > said["epsilon_per_round"] > 0
@@ -189,7 +188,7 @@ def test_noise_under_masks_is_stated(tiny_database: Path, tmp_path: Path):
 @pytest.mark.usefixtures("in_a_run")
 def test_what_nodes_kept_is_gone_so_flower_studies_are_not_resumed(tiny_database: Path, tmp_path: Path):
     study = small_study(tiny_database, tmp_path / "study", engine="flower", rounds=1)
-    run_study(study, Fleet(Nodes(2), study, 2))
+    federate(study, fleet=Fleet(Nodes(2), study, 2))
     about = read_json(tmp_path / "study" / "run.json")
     write_json(tmp_path / "study" / "run.json", {**about, "finished": None})
     with pytest.raises(HeartlmError, match=r"resume: .* found, nothing expected by engine flower"):

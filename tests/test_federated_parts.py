@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from heartlm.distributed.communicator import Communicator, Pending, local_rank
 from heartlm.ecg.splits import DS1
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import Aggregator, PendingMean, WeightedUpdate
+from heartlm.federated.aggregate import Aggregator, PendingMean
 from heartlm.federated.client import ClientTask, Update
-from heartlm.federated.fixed_point import LARGEST, FixedPoint, to_fixed_point
+from heartlm.federated.fixed_point import LARGEST, FixedPoint, sum_in_fixed_point
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.local import LocalClients, remembered, restore
 from heartlm.federated.meter import CommunicationMeter
@@ -64,7 +64,9 @@ def test_a_patient_in_two_databases_cannot_be_apart():
 
 
 def in_fixed_point(numbers: torch.Tensor) -> FixedPoint:
-    return FixedPoint(to_fixed_point(numbers))
+    totals = torch.zeros(len(numbers), dtype=torch.int64)
+    sum_in_fixed_point(totals, [(numbers, 1.0)])
+    return FixedPoint(totals)
 
 
 def test_fedavg_moves_by_the_mean_and_diloco_by_nesterov_momentum():
@@ -112,14 +114,14 @@ def test_fedprox_keeps_clients_closer():
 
 def test_the_mean_weighs_by_samples_whoever_is_missing():
     mean = Aggregator(FederatedConfig(), Communicator(), 3, 3, CommunicationMeter())
-    updates = [
-        Update(torch.full((3,), value, dtype=torch.float64), num, 1, 0.0, 0.0) for value, num in ((1.0, 10), (4.0, 20))
-    ]
-    shares = [WeightedUpdate(n, update.num_samples / 40, update) for n, update in enumerate(updates)]
-    arrived = mean.start(0, shares, asked_samples=40).wait()  # a third client, of 10 samples, died
+    updates = {
+        client: Update(torch.full((3,), value, dtype=torch.float64), num, 1, 0.0, 0.0)
+        for client, value, num in ((0, 1.0, 10), (1, 4.0, 20))
+    }
+    arrived = mean.start(0, updates, asked_samples=40).wait()  # a third client, of 10 samples, died
     assert arrived is not None
     torch.testing.assert_close(arrived.double(), torch.full((3,), 3.0, dtype=torch.float64), rtol=0, atol=1e-13)
-    assert mean.start(0, [], asked_samples=40).wait() is None
+    assert mean.start(0, {}, asked_samples=40).wait() is None
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def test_weights_survive_fixed_point_to_the_last_bit(values: list[float]):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), LARGEST])
 def test_updates_that_are_no_numbers_or_too_large_end_the_study(value: float):
     with pytest.raises(HeartlmError, match="diverged"):
-        to_fixed_point(torch.tensor([0.0, value], dtype=torch.float64))
+        in_fixed_point(torch.tensor([0.0, value], dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("there_s", "hidden_s"), [(7.0, 4.0), (3.5, 2.5)])

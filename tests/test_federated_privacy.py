@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import Aggregator, WeightedUpdate
+from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.client import Update
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.privacy import Privacy, clip_and_noise, clipped, epsilon_of, guarantee, secret_generator
@@ -93,29 +93,17 @@ def test_promises_that_may_fail_for_a_client_are_refused(delta: float):
         Aggregator(study, Communicator(), 3, 10, CommunicationMeter())
 
 
-def shares(size: int) -> list[WeightedUpdate]:
-    generator = torch.Generator().manual_seed(1)
-    samples = [10, 2000, 500]
-    return [
-        WeightedUpdate(
-            client,
-            number / sum(samples),
-            Update(torch.randn(size, generator=generator, dtype=torch.float64), number, 5, 0.5, 0.1),
-        )
-        for client, number in enumerate(samples)
-    ]
-
-
-def private_mean(size: int) -> Aggregator:
+def test_clients_count_the_same_and_the_noise_is_that_of_the_sum(monkeypatch: pytest.MonkeyPatch):
+    size, generator = 20_000, torch.Generator().manual_seed(1)
+    updates = {
+        client: Update(torch.randn(size, generator=generator, dtype=torch.float64), num_samples, 5, 0.5, 0.1)
+        for client, num_samples in enumerate([10, 2000, 500])
+    }
+    monkeypatch.setattr("heartlm.federated.aggregate.secret_generator", known_generator)
     study = FederatedConfig(clip_norm=0.5, noise_multiplier=1.0, privacy_delta=1e-3)
-    return Aggregator(study, Communicator(), size, 3, CommunicationMeter(), known_generator)
-
-
-def test_clients_count_the_same_and_the_noise_is_that_of_the_sum():
-    size = 20_000
-    private = private_mean(size)
-    mean = private.start(0, shares(size), 2510).wait()
-    plain = sum(clipped(share.update.delta, PROMISE.clip_norm) for share in shares(size)) / 3
+    private = Aggregator(study, Communicator(), size, 3, CommunicationMeter())
+    mean = private.start(0, updates, 2510).wait()
+    plain = sum(clipped(update.delta, PROMISE.clip_norm) for update in updates.values()) / 3
     assert mean is not None
     assert float((mean.double() - plain).std()) == pytest.approx(0.5 / 3, rel=0.03)
     assert private.rounds_of == {0: 1, 1: 1, 2: 1}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import Aggregator, WeightedUpdate, numbers_of
+from heartlm.federated.aggregate import Aggregator, add_up
 from heartlm.federated.client import Update
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.secure_sum import MaskingClient, RoundAbandoned, unmasked_sum
@@ -83,11 +83,14 @@ def test_a_client_notices_that_its_key_was_exchanged():
 def test_masked_updates_are_the_weighted_sum():
     generator, samples = torch.Generator().manual_seed(7), [100, 137, 174]
     deltas = [torch.randn(1000, generator=generator, dtype=torch.float64) * 1e-2 for _ in samples]
-    updates = [
-        WeightedUpdate(client, num / sum(samples), Update(delta, num, 5, 0.5, 0.1))
-        for client, (num, delta) in enumerate(zip(samples, deltas, strict=True))
-    ]
-    numbers = {str(each.client): numbers_of(each) for each in updates}
+    updates = {
+        client: Update(delta, num, 5, 0.5, 0.1) for client, (num, delta) in enumerate(zip(samples, deltas, strict=True))
+    }
+    numbers = {}
+    for client, update in updates.items():
+        totals = torch.zeros(1001, dtype=torch.int64)
+        add_up(totals, [update], sum(samples))
+        numbers[str(client)] = totals.numpy()
     total = unmasked_sum(masked(numbers), numbers)
     mean = Aggregator(FederatedConfig(), Communicator(), 1000, 3, CommunicationMeter()).start(0, updates, sum(samples))
     np.testing.assert_array_equal(total, mean.totals.numpy())

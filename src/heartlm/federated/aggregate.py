@@ -11,39 +11,22 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from heartlm.distributed.communicator import Communicator, Pending
 from heartlm.errors import HeartlmError
 from heartlm.federated.client import Update, sample_clients
-from heartlm.federated.fixed_point import FixedPoint, FixedPointSum, to_fixed_point
+from heartlm.federated.fixed_point import FixedPoint, sum_in_fixed_point
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.privacy import clip_and_noise, guarantee, privacy_of, secret_generator
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.files import write_json
-
-
-@dataclass(frozen=True)
-class WeightedUpdate:
-    """An update and its weight in the mean of a round.
-
-    Attributes:
-        client: number of the client in the study.
-        weight: samples of the client divided by those of all clients sampled in the round.
-        update: update of the client.
-    """
-
-    client: int
-    weight: float
-    update: Update
 
 
 @dataclass(frozen=True)
@@ -77,6 +60,10 @@ class PendingMean:
         return FixedPoint(self.totals[:-1], self.asked_samples / num_samples) if num_samples else None
 
 
+MaskedSum = Callable[[int, Collection[int], int], Tensor]
+"""From a round, the clients in the sum and the samples of all clients asked, to the totals of a `PendingMean`."""
+
+
 class Aggregator:
     """Makes the mean of each round, as the study's privacy settings say.
 
@@ -86,7 +73,7 @@ class Aggregator:
         num_parameters: P.
         num_clients: of the study.
         meter: notes what is sent and waited for.
-        noise: makes the generator of the noise of differential privacy.
+        masked_sum: sums the updates that nodes keep and mask; without it, updates are summed over ranks.
 
     Raises:
         HeartlmError: the privacy that the study asks for is impossible with this number of clients.
@@ -102,35 +89,35 @@ class Aggregator:
         num_parameters: int,
         num_clients: int,
         meter: CommunicationMeter,
-        noise: Callable[[], torch.Generator] = secret_generator,
+        masked_sum: MaskedSum | None = None,
     ) -> None:
-        self._study, self._communicator, self._meter, self._noise = study, communicator, meter, noise()
-        self._sum = FixedPointSum(num_parameters + 1)  # the last number: samples of clients that took part
-        self._privacy, self.rounds_of = privacy_of(study), Counter[int]()
+        self._study, self._communicator, self._meter, self._masked_sum = study, communicator, meter, masked_sum
+        self._totals = torch.zeros(num_parameters + 1, dtype=torch.int64)
+        self._privacy, self._noise, self.rounds_of = privacy_of(study), secret_generator(), Counter[int]()
         if self._privacy is not None and not 0 < self._privacy.delta < 1 / num_clients:
             raise HeartlmError(
                 f"privacy_delta: {self._privacy.delta:g} found, less than 1 over {num_clients} clients expected: a "
                 "promise that may fail for one of them is none"
             )
 
-    def start(self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int) -> PendingMean:
+    def start(self, round_index: int, updates: Mapping[int, Update], asked_samples: int) -> PendingMean:
         """Send the updates of this rank's clients; all ranks call it alike.
 
         Args:
             round_index: from 0.
             updates: of this rank, by client; may be empty.
-            asked_samples: of all clients sampled in the round, to which the weights relate.
+            asked_samples: of all clients sampled in the round.
         """
-        study, totals, pending = self._study, self._sum.whole, None
+        study, totals, pending = self._study, self._totals, None
         if self._privacy is not None:
-            here = [each.client for each in updates]
-            clients = [client for rank in self._communicator.gather_objects(here) for client in rank]
+            clients = [client for rank in self._communicator.gather_objects(list(updates)) for client in rank]
             self.rounds_of.update(clients)
             asked_samples = len(clients)
-            updates = [with_privacy(each, study, len(clients), self._noise) for each in updates]
+        if self._masked_sum is not None:
+            return PendingMean(self._masked_sum(round_index, updates, asked_samples), asked_samples, self._meter)
+        ready = [with_privacy(update, study, asked_samples, self._noise) for update in updates.values()]
         with self._meter:
-            self._sum.fill([(each.update.delta, each.weight) for each in updates])
-            totals[-1] = sum(each.update.num_samples for each in updates)
+            add_up(totals, ready, asked_samples)
             self._meter.num_bytes += totals.nbytes
             if study.staleness:
                 pending = self._communicator.start_sum(totals)
@@ -161,24 +148,26 @@ class Aggregator:
             )
 
 
-def with_privacy(
-    weighted: WeightedUpdate, study: FederatedConfig, num_clients: int, generator: torch.Generator
-) -> WeightedUpdate:
-    """A clipped update with its part of the noise and the same weight as all `num_clients` of the round.
+def with_privacy(update: Update, study: FederatedConfig, num_clients: int, generator: torch.Generator) -> Update:
+    """Return a clipped update with its part of the noise of `num_clients`, which all count as one sample.
 
     Without differential privacy it is returned as it is.
     """
     privacy = privacy_of(study)
     if privacy is None:
-        return weighted
-    delta = clip_and_noise(weighted.update.delta, privacy, num_clients, generator)
-    return WeightedUpdate(weighted.client, 1 / num_clients, replace(weighted.update, delta=delta, num_samples=1))
+        return update
+    return replace(update, delta=clip_and_noise(update.delta, privacy, num_clients, generator), num_samples=1)
 
 
-def numbers_of(weighted: WeightedUpdate) -> NDArray[np.int64]:
-    """What a client adds to a masked sum: weighted delta in fixed point, then samples; int64 `[P + 1]`."""
-    samples = torch.tensor([weighted.update.num_samples])
-    return torch.cat([to_fixed_point(weighted.update.delta * weighted.weight), samples]).numpy()
+def add_up(totals: Tensor, updates: Iterable[Update], asked_samples: int) -> None:
+    """Set `totals`, int64 `[P + 1]`, to the sums of deltas, weighted by their part of `asked_samples`, and of samples.
+
+    Raises:
+        HeartlmError: an update is not finite or too large: training has diverged.
+    """
+    updates = list(updates)
+    sum_in_fixed_point(totals, [(update.delta, update.num_samples / asked_samples) for update in updates])
+    totals[-1] = sum(update.num_samples for update in updates)
 
 
 def mask_context(study: FederatedConfig, round_index: int) -> bytes:

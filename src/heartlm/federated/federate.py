@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -26,6 +26,9 @@ from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.files import write_json
 from heartlm.training.learner import at_full_speed
+
+if TYPE_CHECKING:
+    from heartlm.federated.flower_fleet import Fleet
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,13 @@ def shown(scores: Mapping[str, Any]) -> str:
 
 
 @at_full_speed()
-def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcome:
+def federate(study: FederatedConfig, changed: Sequence[str] = (), fleet: Fleet | None = None) -> StudyOutcome:
     """Run a study, or resume one, with the settings named in `changed` taken from `study`.
+
+    Args:
+        study: settings.
+        changed: names of the settings to change when a study is resumed.
+        fleet: clients on the nodes of a federation; by default the clients train in this process and the other ranks.
 
     Raises:
         HeartlmError: a setting is invalid, recordings are unusable, the folder cannot be written, the rendezvous of
@@ -66,7 +74,7 @@ def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcom
         study.check()
     communicator = communicator_of(study.communicator, study.device, study.threads, study.timeout_s)
     try:
-        rounds, learning = agreed(communicator, lambda: ready(study, folder, communicator))
+        rounds, learning = agreed(communicator, lambda: ready(study, folder, communicator, fleet))
         scores = run_rounds(rounds, learning, folder, communicator)
     except (CollectiveError, ReportedByPeer):
         raise
@@ -92,17 +100,19 @@ def strategy_of(study: FederatedConfig) -> Strategy:
     return OuterSGD(study.server_rate, study.server_beta, nesterov=study.strategy == "diloco")
 
 
-def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Learning]:
+def ready(
+    study: FederatedConfig, folder: StudyFolder, communicator: Communicator, fleet: Fleet | None
+) -> tuple[Rounds, Learning]:
     """Return the rounds and the learner of this rank, restored if resumed; else write the files of a new study."""
     rank, size = communicator.rank, communicator.size
     patients = patients_of(study)
-    members = partition(patients.patients(), study)
-    mine = range(rank, len(members), size)
+    members = partition(patients.patients(), study) if fleet is None else fleet.members
+    mine = range(rank, len(members) if fleet is None else 0, size)
     learning = patients.learning(members, mine, rank, size)
     server = Server(learning.flat.on_host(), strategy_of(study))
-    clients = LocalClients(study, members, learning, {number: {} for number in mine})
-    meter = CommunicationMeter()
-    aggregator = Aggregator(study, communicator, len(learning.flat), len(members), meter)
+    clients = fleet or LocalClients(study, members, learning, {number: {} for number in mine})
+    meter, masked_sum = CommunicationMeter(), fleet.masked_sum if fleet is not None and study.secure_sum else None
+    aggregator = Aggregator(study, communicator, len(learning.flat), len(members), meter, masked_sum)
     if study.resume is None and rank == 0:
         folder.start_study(study, {"clients": [vars(member) for member in members], "left_out": patients.left_out})
     if study.resume is not None and (first := folder.last_round()):

@@ -47,49 +47,25 @@ class FixedPoint:
         return out
 
 
-class FixedPointSum:
-    """Sums in fixed point, computed in the same place in every round.
+def sum_in_fixed_point(totals: Tensor, parts: Sequence[tuple[Tensor, float]]) -> None:
+    """Set the first numbers of `totals`, int64 and contiguous, to the sum of `parts`; without parts, all to 0.
 
     Args:
-        num: how many.
-
-    Attributes:
-        whole: the sums, int64 `[num]`, which stay in their place.
-    """
-
-    def __init__(self, num: int) -> None:
-        self.whole = torch.zeros(num, dtype=torch.int64)
-        self._array, self._address = self.whole.numpy(), self.whole.data_ptr()
-        self._add = kernel("add_in_fixed_point", by_address=True)
-
-    def fill(self, parts: Sequence[tuple[Tensor, float]]) -> None:
-        """Replace the sums, of which those behind the numbers of the parts stay as they are; without parts all are 0.
-
-        Args:
-            parts: what to add up: float64, contiguous, as long as one another, and what to multiply it by.
-
-        Raises:
-            HeartlmError: a number is not finite or too large: training has diverged.
-        """
-        if not parts:
-            self.whole.zero_()
-        for place, (numbers, factor) in enumerate(parts):
-            assert numbers.dtype is torch.float64 and numbers.is_contiguous() and numbers.numel() <= self.whole.numel()
-            scale = factor * _UNIT, LARGEST * _UNIT
-            if self._add(numbers.data_ptr(), numbers.numel(), *scale, place > 0, self.whole.data_ptr()):
-                largest = max(abs(float(bound)) for bound in torch.aminmax(numbers * factor))
-                raise HeartlmError(
-                    f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
-                    "lower learning_rate or server_learning_rate"
-                )
-
-
-def to_fixed_point(numbers: Tensor) -> Tensor:
-    """Bring float64 `numbers` `[n]` into fixed point, int64 `[n]`.
+        totals: the sums; numbers behind those of the parts stay as they are.
+        parts: float64, contiguous and of one length, and what to multiply each by.
 
     Raises:
         HeartlmError: a number is not finite or too large: training has diverged.
     """
-    total = FixedPointSum(len(numbers))
-    total.fill([(numbers.contiguous(), 1.0)])
-    return total.whole
+    if not parts:
+        totals.zero_()
+    add = kernel("add_in_fixed_point", by_address=True)
+    for place, (numbers, factor) in enumerate(parts):
+        assert numbers.dtype is torch.float64 and numbers.is_contiguous() and numbers.numel() <= totals.numel()
+        scale = factor * _UNIT, LARGEST * _UNIT
+        if add(numbers.data_ptr(), numbers.numel(), *scale, place > 0, totals.data_ptr()):
+            largest = max(abs(float(bound)) for bound in torch.aminmax(numbers * factor))
+            raise HeartlmError(
+                f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
+                "lower learning_rate or server_learning_rate"
+            )

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from heartlm.federated.aggregate import WeightedUpdate, mask_context, numbers_of, with_privacy
+from heartlm.federated.aggregate import add_up, mask_context, with_privacy
 from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.flower_messages import Told, message, read
 from heartlm.federated.local import LocalClients, patients_of
@@ -79,13 +79,14 @@ def mask(asked: Message, context: Context) -> Message:
     study, noise = _study(told, context), secret_generator()
     keys = {name: bytes.fromhex(key) for name, key in told["public_keys"].items()}
     total = torch.tensor(0)
-    for name, weight in told["weights"].items():
+    for name, num_samples in told["num_samples"].items():
         kept = _kept_in(context, f"masks-{name}")
         del context.state[f"masks-{name}"]
-        update = Update(kept["delta"], told["num_samples"][name], 0, 0.0, 0.0)
-        weighted = with_privacy(WeightedUpdate(int(name), weight, update), study, len(keys), noise)
+        update = with_privacy(Update(kept["delta"], num_samples, 0, 0.0, 0.0), study, len(keys), noise)
+        numbers = torch.zeros(len(update.delta) + 1, dtype=torch.int64)
+        add_up(numbers, [update], told["asked_samples"])
         masking = MaskingClient(name, kept["key"].numpy().tobytes())
-        masked = masking.masked(numbers_of(weighted), keys, mask_context(study, told["round"]))
+        masked = masking.masked(numbers.numpy(), keys, mask_context(study, told["round"]))
         total = total + torch.from_numpy(masked)
     return Message(message({}, {"masked": total}), reply_to=asked)
 

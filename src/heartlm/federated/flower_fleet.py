@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -87,28 +87,31 @@ class Fleet:
                 found[int(number)] = Update(**answer, delta=delta)
         return found
 
-    def masked_sum(self, round_index: int, weights: Mapping[int, float]) -> Tensor:
-        """The sum over clients of weighted delta and samples, int64 `[P + 1]`, none of which is seen here.
+    def masked_sum(self, round_index: int, clients: Collection[int], asked_samples: int) -> Tensor:
+        """Return the sum over clients of weighted deltas and of samples, int64 `[P + 1]`, none of which is seen here.
+
+        It is 0 if the sum would show an update, or a node did not send its part, so that masks do not cancel.
 
         Args:
             round_index: from 0.
-            weights: of the clients that are in the sum, by number.
-
-        Raises:
-            RoundAbandoned: a node did not send its part, so masks do not cancel, or the sum would show an update.
+            clients: numbers of the clients that are in the sum.
+            asked_samples: of all clients sampled in the round.
         """
-        if len(weights) < LEAST_CLIENTS:
-            raise RoundAbandoned(f"{len(weights)} clients are left, nothing is sent")
-        keys = {str(number): self._public_keys[number] for number in weights}
+        keys = {str(number): self._public_keys[number] for number in clients}
         contents = dict[int, RecordDict]()
-        for node in sorted({self.home[number] for number in weights}):
-            mine = {str(number): weight for number, weight in weights.items() if self.home[number] == node}
-            samples = {number: self.members[int(number)].num_samples for number in mine}
-            told = {"round": round_index, "public_keys": keys, "weights": mine, "num_samples": samples}
+        for node in sorted({self.home[number] for number in clients}):
+            mine = {number: self.members[number].num_samples for number in clients if self.home[number] == node}
+            told = {"round": round_index, "public_keys": keys, "num_samples": mine, "asked_samples": asked_samples}
             contents[node] = message({"study": self._settings, **told})
-        answers = self._ask("train.mask", contents, group=f"{round_index}-mask")
-        sent = {str(node): vectors["masked"].numpy() for node, (_, vectors) in answers.items()}
-        return torch.from_numpy(unmasked_sum(sent, [str(node) for node in contents]))
+        try:
+            if len(clients) < LEAST_CLIENTS:
+                raise RoundAbandoned(f"{len(clients)} clients are left, nothing is sent")
+            answers = self._ask("train.mask", contents, group=f"{round_index}-mask")
+            sent = {str(node): vectors["masked"].numpy() for node, (_, vectors) in answers.items()}
+            return torch.from_numpy(unmasked_sum(sent, [str(node) for node in contents]))
+        except RoundAbandoned as error:
+            print(f"round {round_index + 1}: {error}", file=sys.stderr)
+            return torch.zeros(1, dtype=torch.int64)
 
     def _ask(
         self, kind: str, contents: Mapping[int, RecordDict], group: str

@@ -20,8 +20,8 @@ from typing import Any
 
 from torch import Tensor
 
-from heartlm.federated.aggregate import Aggregator, PendingMean, WeightedUpdate
-from heartlm.federated.client import Clients, ClientTask, sample_clients
+from heartlm.federated.aggregate import Aggregator, PendingMean
+from heartlm.federated.client import Clients, ClientTask, Update, sample_clients
 from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
@@ -89,7 +89,7 @@ class Rounds:
         study, server, begin_s = self.study, self.server, time.perf_counter()
         asked = sample_clients(study, self.members, round_index)
         asked_samples = sum(self.members[number].num_samples for number in asked)
-        updates, num_lost = self._train(asked, asked_samples)
+        updates = self._train(asked)
         compute_s, evaluation_s = time.perf_counter() - begin_s, 0.0
         self._apply()  # with staleness 1, the mean of the round before
         self._pending = self.aggregator.start(round_index, updates, asked_samples)
@@ -112,7 +112,7 @@ class Rounds:
                 "round": round_index,
                 "rank": self.rank,
                 "num_asked": len(asked),
-                "num_lost": num_lost,
+                "num_lost": sum("lost" in line for line in self.lines if line["round"] == round_index),
                 "round_s": round_s,
                 "compute_s": compute_s,
                 "evaluation_s": evaluation_s,
@@ -121,21 +121,20 @@ class Rounds:
             }
         )
 
-    def _train(self, asked: Mapping[int, ClientTask], asked_samples: int) -> tuple[list[WeightedUpdate], int]:
-        """Train the clients of this rank; return their updates and the number of failed clients."""
-        updates, num_lost = list[WeightedUpdate](), 0
+    def _train(self, asked: Mapping[int, ClientTask]) -> dict[int, Update]:
+        """Train the clients of this rank; return the updates of those that did not fail."""
+        updates = dict[int, Update]()
         for number, update in self.clients.train(self.server.vector, asked).items():
-            task, member = asked[number], self.members[number]
-            line = {"kind": "client", "round": task.round_index, "client": member.name, "rank": self.rank}
+            round_index, name = asked[number].round_index, self.members[number].name
+            line = {"kind": "client", "round": round_index, "client": name, "rank": self.rank}
             if isinstance(update, str):
-                num_lost += 1
                 line |= {"lost": update}
             else:
-                updates.append(WeightedUpdate(number, member.num_samples / asked_samples, update))
+                updates[number] = update
                 line |= {"num_samples": update.num_samples, "num_steps": update.num_steps}
                 line |= {"loss": update.loss, "train_s": update.seconds}
             self.lines.append(line)
-        return updates, num_lost
+        return updates
 
     def _apply(self) -> None:
         """Wait for the mean of the last round, if it was not applied, and move the global weights by it."""
