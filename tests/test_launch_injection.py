@@ -231,4 +231,4 @@ def test_a_campaign_in_a_folder_with_a_line_end_is_refused() -> None:
 
 def test_an_image_is_not_made_from_a_base_with_a_line_end() -> None:
     with pytest.raises(HeartlmError, match="no control character expected"):
-        definition(Path("/source"), "torch==2", "ubuntu\n%post\ntouch x")
+        definition(base="ubuntu\n%post\ntouch x")

@@ -35,7 +35,7 @@ COMMANDS: dict[str, str] = {
     "report": "write one self-contained HTML page about a run",
     "trace": "show where the time of each training step went",
     "campaign": "run many dependent experiments, on SLURM or on this machine",
-    "image": "build the Apptainer image that clusters run",
+    "image": "print the definition of the Apptainer image that clusters run",
     "doctor": "report what this machine can do and which settings to change first",
     "scale": "how training time changes with ranks and nodes: measure, report, predict",
     "plan": "share GPUs among the experiments of a campaign",
