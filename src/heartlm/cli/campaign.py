@@ -17,7 +17,6 @@ from heartlm.cluster.profile import SiteOptions, load_slurm_profile
 from heartlm.cores import usable_cores
 from heartlm.errors import HeartlmError
 from heartlm.progress import say
-from heartlm.training.config import TrainingConfig
 
 if TYPE_CHECKING:
     from heartlm.cluster.campaign.campaign import Campaign
@@ -93,9 +92,7 @@ def run_run(argv: Sequence[str]) -> int:
     experiments = [campaign[name.strip()] for name in names]
     for experiment in experiments:
         try:
-            config = checked_options(experiment.run)
-            if isinstance(config, TrainingConfig):
-                config.check_split(experiment.topology.world_size)
+            checked_options(experiment.run, experiment.topology)
         except HeartlmError as error:
             raise HeartlmError(f"{experiment.name}: {str(error).partition('  (see ')[0]}") from error
     if options.local:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,9 +14,7 @@ from heartlm.cluster.profile import SiteOptions, SiteProfile, load_profile
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology, counted, seconds_of
 from heartlm.errors import HeartlmError
-from heartlm.runs.run_folder import RunFolder
-from heartlm.training.config import FinetuneConfig, PretrainConfig, TrainingConfig
-from heartlm.typed import typed
+from heartlm.training.config import TrainingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,15 +138,10 @@ def _work(path: Path, topology: Topology) -> RunFile:
     """Return the run of a file, with its fields checked and with an output folder and a device."""
     work = RunFile.load(path)
     if not work.is_training:
-        if topology.world_size > 1:
-            asked = f"{counted(topology.nodes, 'node')} with {counted(topology.ranks_per_node, 'rank')} each found"
-            raise HeartlmError(f"{path}: heartlm {work.command} is one process, but {asked}: give 1 and 1")
-        checked_options(work)
+        checked_options(work, topology)
         return work
-    if work.out is None:
-        work = work.having(out=f"runs/{path.stem}")
-    work = work.with_device(topology.device)
-    config: TrainingConfig = checked_options(work)
+    work = work.having(out=work.out or f"runs/{path.stem}").with_device(topology.device)
+    config: TrainingConfig = checked_options(work, topology)
     if config.device != topology.device:
         raise HeartlmError(f"device: {config.device} found, but {topology.words} asked for: leave device out")
     threads = (config.threads or 1) * topology.ranks_per_node
@@ -158,11 +150,4 @@ def _work(path: Path, topology: Topology) -> RunFile:
             f"cpus_per_task: {topology.cpus_per_task} found, at least {threads} expected: "
             f"{counted(topology.ranks_per_node, 'rank')} of {counted(config.threads or 1, 'thread')} share them"
         )
-    depth = config.depth if isinstance(config, PretrainConfig) else None
-    if isinstance(config, FinetuneConfig) and config.run is not None:
-        with suppress(HeartlmError):  # the pretrained model may not exist yet
-            depth = typed(int, RunFolder(config.run).settings.get("depth"))
-    if depth is not None:
-        config.follow(depth, 32 * depth)
-    config.check_split(topology.world_size)
     return work

@@ -6,21 +6,24 @@ from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.cluster.run_file import POSITIONAL, RunFile
+from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
 from heartlm.training.config import FinetuneConfig, PretrainConfig, TrainingConfig
 
 
-def checked_options(run: RunFile) -> Any:
-    """Return the options of the command of `run`; check the settings of a training.
+def checked_options(run: RunFile, topology: Topology) -> Any:
+    """Return the options of the command of `run`, checked with the ranks of `topology`.
 
     Raises:
-        HeartlmError: the command does not accept a field; the text names the field.
+        HeartlmError: the command does not accept a field, or does not run on these ranks; the text names the field.
     """
     from heartlm.corpus.config import TokenizeConfig
     from heartlm.evaluation.config import EvaluationConfig
 
     if run.fields.get("resume") is not None:
         raise HeartlmError("resume: leave it out: a run that was started in out continues without it")
+    if not run.is_training and topology.world_size > 1:
+        raise HeartlmError(f"heartlm {run.command} is one process, but {topology.words} found: give 1 and 1")
     kinds: dict[str, type[Any]] = {
         "pretrain": PretrainConfig,
         "finetune": FinetuneConfig,
@@ -31,4 +34,7 @@ def checked_options(run: RunFile) -> Any:
     options = parse(kinds[run.command], run.argv()[1:], run.command, positionals=positionals)
     if isinstance(options, TrainingConfig):
         options.checked_corpus()
+        if isinstance(options, PretrainConfig):
+            options.follow(options.depth, 32 * options.depth)
+        options.check_split(topology.world_size)
     return options

@@ -203,10 +203,6 @@ def _experiment(draft: ExperimentDraft, general: dict[str, Any]) -> Experiment:
         topology = typed(Topology, {"ranks_per_node": fields.get("gpus_per_node") or 1, **fields})
     except HeartlmError as error:
         raise HeartlmError(f"{name}: topology: {error}") from error
-    if not run.is_training and topology.world_size > 1:
-        raise HeartlmError(
-            f"{name}: topology: {topology.words} found, one process, as heartlm {run.command} is, expected"
-        )
     stage = named(draft.stage or run.command, f"{name}: stage")
     return Experiment(name, stage, run, topology, tuple(draft.needs))
 
