@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from heartlm.cli.pretrain import resumed
-from heartlm.cluster.watch import WatchedRun, frame
+from heartlm.cluster.watch import frame
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import FineTuned, load_finetuned
 from heartlm.models.store import load_model
@@ -123,7 +123,7 @@ def test_the_metrics_of_a_run(tuned: Path) -> None:
     last = path.read_text().splitlines()[-1]
 
     def use() -> None:
-        frame(WatchedRun.read(tuned))
+        frame(RunFolder(tuned))
         assert RunFolder(tuned).last_step >= 0
         kept = path.read_text()
         RunFolder(tuned).truncate_metrics(2)
@@ -137,7 +137,7 @@ def test_the_metrics_of_a_run(tuned: Path) -> None:
 @pytest.mark.parametrize("name", ["run.json", "config.yaml"])
 def test_a_run_that_is_watched(tuned: Path, name: str) -> None:
     def use() -> None:
-        frame(WatchedRun.read(tuned))
+        frame(RunFolder(tuned))
 
     assert (try_yaml if name == "config.yaml" else try_json)(tuned / name, use) > 4
 

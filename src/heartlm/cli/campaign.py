@@ -168,7 +168,6 @@ def run_status(argv: Sequence[str]) -> int:
     from heartlm.cluster.campaign.campaign import load_campaign
     from heartlm.cluster.campaign.slurm import queue_of
     from heartlm.cluster.campaign.state import rows_of, summary
-    from heartlm.cluster.watch import clock
 
     campaign = load_campaign(existing(options.campaign, "campaign"))
     rows = rows_of(campaign, queue_of(campaign))
@@ -176,11 +175,12 @@ def run_status(argv: Sequence[str]) -> int:
         print(json.dumps([vars(row) for row in rows], indent=2))
         return 0
     from heartlm.cli.score_table import aligned
+    from heartlm.report.numbers import duration
 
     table = [["experiment", "state", "step", "time", ""]]
     for row in rows:
         step = "" if row.steps is None else f"{row.step} of {row.steps}"
-        table.append([row.name, row.state, step, "" if row.seconds is None else clock(row.seconds), row.note])
+        table.append([row.name, row.state, step, "" if row.seconds is None else duration(row.seconds), row.note])
     print("\n".join([*aligned(table, str.ljust), summary(rows)[0]]))
     return 0
 

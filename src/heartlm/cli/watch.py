@@ -38,16 +38,17 @@ def run(arguments: Sequence[str]) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    from heartlm.cluster.watch import WatchedRun, frame
+    from heartlm.cluster.watch import frame
+    from heartlm.runs.run_folder import RunFolder
 
-    watched, console = WatchedRun.read(options.run), Console()
+    folder, console = RunFolder(options.run), Console()
     if options.once:
-        console.print(frame(watched))
+        console.print(frame(folder))
         return 0
     # Ctrl-C ends the display; the run continues.
-    with suppress(KeyboardInterrupt), Live(frame(watched), console=console, auto_refresh=False) as live:
-        while not watched.is_finished:
+    with suppress(KeyboardInterrupt), Live(frame(folder), console=console, auto_refresh=False) as live:
+        while not folder.is_finished:
             time.sleep(REFRESH_S)
-            watched = WatchedRun.read(options.run)
-            live.update(frame(watched), refresh=True)
+            folder = RunFolder(options.run)  # its files are read once
+            live.update(frame(folder), refresh=True)
     return 0
