@@ -10,24 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from heartlm.kernels.amplitude import (
+from heartlm.kernels.draws import HiddenSpans, Rows, Stream, uniform
+from heartlm.kernels.library import using, variants
+from heartlm.kernels.permute import mix
+from heartlm.kernels.running import mean_around
+from heartlm.kernels.wfdb import _NUM_BITS, GROUP, DecodedAnnotations, num_bytes
+from heartlm.tokenizers.quantize import Codebooks
+from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale
+from heartlm.tokenizers.sample import (
     FIRST_SCALE_MV,
     GRID_HZ,
     KEEP,
-    LEAST_SCALE_MV,
     LIMIT,
     NUM_LEVELS,
     SCALE_SECONDS,
     STEP,
 )
-from heartlm.kernels.draws import HiddenSpans, Rows, Stream, uniform
-from heartlm.kernels.library import using, variants
-from heartlm.kernels.permute import mix
-from heartlm.kernels.quantize import Codebooks
-from heartlm.kernels.running import mean_around
-from heartlm.kernels.waveform import LEAST_SCALE, interpolate, smooth
-from heartlm.kernels.wfdb import _NUM_BITS, GROUP, DecodedAnnotations, num_bytes
-from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale
+from heartlm.tokenizers.waveform import LEAST_SCALE_MV, interpolate, smooth
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -197,7 +196,7 @@ def residual_codes_reference(vectors: Floats, weight: Floats, codebooks: Codeboo
     codes = np.empty((len(vectors), len(codebooks.centroids)), np.uint16)
     for start in range(0, len(vectors), _CHUNK):
         rest = np.zeros((len(vectors[start : start + _CHUNK]), codebooks.centroids.shape[2]), np.float32)
-        rest[:, : codebooks.num_points] = vectors[start : start + _CHUNK] * weight
+        rest[:, : vectors.shape[1]] = vectors[start : start + _CHUNK] * weight
         longest = np.linalg.norm(rest, axis=1)[:, None]
         for level, (centroids, half) in enumerate(zip(codebooks.centroids, codebooks.half, strict=True)):
             scores = rest @ centroids.T + codebooks.bias[level]
@@ -289,7 +288,7 @@ def cut_beats_reference(
     shape = interpolate(smooth(signal, weights), sample[:, None] + offsets)
     baseline = np.median(shape, axis=1)
     scale = trailing_median_reference(np.ptp(shape, axis=1).astype(np.float64), scale_beats).astype(np.float32)
-    scale = np.maximum(scale, np.float32(LEAST_SCALE))
+    scale = np.maximum(scale, np.float32(LEAST_SCALE_MV))
     return np.clip((shape - baseline[:, None]) / scale[:, None], -clip, clip), baseline, scale
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from heartlm.ecg.detect import StreamingDetector
 from heartlm.ecg.spans import runs
 from heartlm.kernels.live_seconds import SecondsOfLeads
-from heartlm.kernels.waveform import interpolate, smooth
 from heartlm.monitor.signal import (
     _BASELINE_S,
     _FURTHEST_MV,
@@ -25,7 +24,7 @@ from heartlm.monitor.signal import (
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.millivolts import NO_SIGNAL, quantize
 from heartlm.tokenizers.sample import BASELINE_S, GRID_HZ
-from heartlm.tokenizers.waveform import fill_gaps, hann_weights
+from heartlm.tokenizers.waveform import fill_gaps, hann_weights, interpolate, smooth
 from heartlm.training.waveform import WINDOW
 
 Floats = NDArray[np.float32]

@@ -8,16 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.ecg.database import open_database
-from heartlm.kernels.amplitude import GRID_HZ, amplitude_levels
-from heartlm.kernels.quantize import prepare_codebooks, residual_codes, sums_by_code
 from heartlm.kernels.running import (
     stretch_medians,
     trailing_median,
 )
-from heartlm.kernels.waveform import cut_beats
-from heartlm.tokenizers.quantize import fit_quantizer
+from heartlm.tokenizers.quantize import fit_quantizer, prepare_codebooks, residual_codes, sums_by_code
 from heartlm.tokenizers.rhythm import RHYTHM_SCALES
 from heartlm.tokenizers.rr import CAUSAL_SCALES, OFFLINE_SCALES, LogScale, rr_codes
+from heartlm.tokenizers.sample import GRID_HZ, amplitude_levels
 from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms, hann_weights
 from tests.conftest import shared_data
 from tests.kernel_references import (
@@ -174,14 +172,15 @@ def test_levels_begin_where_the_logarithm_reaches_them(scale: LogScale) -> None:
 
 # --- waveforms --------------------------------------------------------------------------------------------------------
 
-WINDOW = BeatWindow()
+WINDOW = BeatWindow(scale_beats=7)
 
 
 def compare_waveforms(signal: np.ndarray, sample: np.ndarray, rate_hz: float) -> None:
-    arguments = (signal, sample, WINDOW.times_s * rate_hz, hann_weights(rate_hz, WINDOW.rate_hz))
-    expected = cut_beats_reference(*arguments, scale_beats=7, clip=4.0)
+    offsets, weights = WINDOW.times_s * rate_hz, hann_weights(rate_hz, WINDOW.rate_hz)
+    expected = cut_beats_reference(signal, sample, offsets, weights, scale_beats=7, clip=4.0)
     for _ in each_variant():
-        for array, same in zip(cut_beats(*arguments, scale_beats=7, clip=4.0), expected, strict=True):
+        found = beat_waveforms(signal, sample, rate_hz, WINDOW)
+        for array, same in zip(vars(found).values(), expected, strict=True):
             assert array.dtype == same.dtype and np.array_equal(array, same)
 
 
@@ -209,10 +208,9 @@ def test_flat_leads_have_flat_waveforms() -> None:
 
 
 def compare_levels(signal: np.ndarray, rate_hz: float) -> None:
-    arguments = (signal, rate_hz, hann_weights(rate_hz, GRID_HZ))
-    expected = amplitude_levels_reference(*arguments)
+    expected = amplitude_levels_reference(signal, rate_hz, hann_weights(rate_hz, GRID_HZ))
     for _ in each_variant():
-        for array, same in zip(amplitude_levels(*arguments), expected, strict=True):
+        for array, same in zip(amplitude_levels(signal, rate_hz), expected, strict=True):
             assert array.dtype == same.dtype and np.array_equal(array, same)
 
 

@@ -154,7 +154,7 @@ def test_a_file_has_the_alarms_of_its_stream(
 def test_live_tokens_are_those_of_the_file(models: LiveModels, variant: str) -> None:
     database = open_database(shared_data("mitdb"))
     recording = database.recording("208")
-    from heartlm.kernels.waveform import interpolate, smooth
+    from heartlm.tokenizers.waveform import interpolate, smooth
 
     tokenizer, signal = models.beat_tokenizer, recording.signal(0, 300_000, (0,))[0]
     beats = recording.annotations.sample

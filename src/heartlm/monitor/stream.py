@@ -20,7 +20,6 @@ from heartlm.corpus.encode import NO_ECG_LEAD, chosen_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.kernels.live_seconds import SecondsKernel, SecondsOfLeads
-from heartlm.kernels.waveform import LEAST_SCALE
 from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.lead_rules import JudgedBeat, LeadSecond
 from heartlm.monitor.models import AF_BEATS, LiveModels
@@ -29,6 +28,7 @@ from heartlm.monitor.signal import seconds_kernel
 from heartlm.monitor.state import Stateful
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.comparisons import IRREGULAR
+from heartlm.tokenizers.waveform import LEAST_SCALE_MV
 
 Floats = NDArray[np.float32]
 
@@ -249,7 +249,7 @@ class Ward:
         """Judge a second of leads of one sampling rate, and set their `second`."""
         seconds = kernel.take(np.array([lead.signal_at for lead in leads]), samples)
         usual_mv = np.array([lead.usual_mv for lead in leads])
-        heights = seconds.range_mv / np.maximum(usual_mv, LEAST_SCALE)
+        heights = seconds.range_mv / np.maximum(usual_mv, LEAST_SCALE_MV)
         beats = self._judge_beats(leads, seconds)
         known = np.flatnonzero(seconds.has_window)
         waves: dict[int, list[float]] = {}

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
-from heartlm.kernels.quantize import MOST_CODES
 from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
-from heartlm.tokenizers.quantize import ResidualQuantizer, fit_quantizer
+from heartlm.tokenizers.quantize import MOST_CODES, ResidualQuantizer, fit_quantizer
 from heartlm.tokenizers.rr import (
     ALWAYS_CAUSAL,
     CAUSAL_SCALES,
@@ -161,8 +160,8 @@ class BeatTokenizer(Tokenizer):
         rr_s = rr_intervals_s(beats.sample, rate_hz)
         rhythm = comparisons.rhythm_values(rr_s, self.causal_only) if self.compare else {}
         for block in beat_blocks(lead.signal_mv, beats.sample, rate_hz, self.window, self.causal_only):
-            scale_mv[block.beats] = block.waves.scale_mv
-            parts = [shape.encode(block.waves.shape), deviation.encode(block.deviation), intervals[block.beats]]
+            scale_mv[block.beats] = block.scale_mv
+            parts = [shape.encode(block.shape), deviation.encode(block.deviation), intervals[block.beats]]
             if self.compare:
                 values = {name: value[block.beats] for name, value in rhythm.items()}
                 compared = comparisons.block_values(block, rr_s, self.window.times_s, self.causal_only)

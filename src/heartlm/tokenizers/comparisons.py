@@ -232,7 +232,7 @@ def block_values(block: BeatBlock, rr_s: Doubles, times_s: Doubles, causal: bool
         causal: see `morphology_values`.
     """
     own = block.beats
-    shape, first = (block.around, block.first) if causal else (block.waves.shape, own.start)
+    shape, first = (block.around, block.first) if causal else (block.shape, own.start)
     return morphology_values(shape, rr_s[first : own.stop], times_s, own.start - first, causal)
 
 

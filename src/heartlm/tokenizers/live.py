@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.kernels.library import kernel, struct_fields
-from heartlm.kernels.waveform import LEAST_SCALE
 from heartlm.tokenizers import comparisons as compare
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rr import CAUSAL_SCALES, LONG_BEATS, RECENT_BEATS
+from heartlm.tokenizers.waveform import LEAST_SCALE_MV
 
 Floats = NDArray[np.float32]
 
@@ -77,7 +77,7 @@ class LiveTokenizer:
             sudden=compare.SUDDEN,
             usual=compare.USUAL,
             clip=window.clip,
-            least_scale=LEAST_SCALE,
+            least_scale=LEAST_SCALE_MV,
             faint=_FAINT,
             alike=_ALIKE,
             step_s=float(window.times_s[1] - window.times_s[0]),

@@ -15,11 +15,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.amplitude import GRID_HZ, KEEP
-from heartlm.kernels.waveform import interpolate, smooth
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
-from heartlm.tokenizers.sample import classes_on_grid
-from heartlm.tokenizers.waveform import fill_gaps, hann_weights
+from heartlm.tokenizers.sample import GRID_HZ, KEEP, classes_on_grid
+from heartlm.tokenizers.waveform import fill_gaps, hann_weights, interpolate, smooth
 
 Floats = NDArray[np.float32]
 
@@ -58,11 +56,6 @@ class MillivoltTokenizer(Tokenizer):
         codes[np.isnan(raw[sample])] = NO_SIGNAL
         beat_class = classes_on_grid(beats, len(codes), len(signal), rate_hz)
         return Tokens(codes[:, None], sample, beat_class, beats.rhythm_at(sample), np.ones(len(codes), np.float32))
-
-    def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:
-        """Decode the waveform at 100 Hz in millivolts, without its slow average; float32 `[num_tokens]`."""
-        waveform: Floats = (dequantize(codes[:, 0]) * scale_mv).astype(np.float32)
-        return waveform
 
     def geometry(self) -> list[Floats]:
         """Return each level's voltage in mV, its position from −1 to 1, and whether there is a signal; `[1024, 3]`."""

@@ -15,10 +15,16 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.kernels.library import kernel
 from heartlm.kernels.running import stretch_medians
-from heartlm.kernels.waveform import cut_beats
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+LEAST_SCALE_MV = 1e-3
+"""Minimum of the running amplitude, so that a flat lead stays at zero."""
+SPARE = 64
+"""Samples beyond a stretch that the kernels may read and write."""
 
 DOMINANT_BEATS, DOMINANT_EVERY = 300, 32
 BLOCK_BEATS = 128 * DOMINANT_EVERY
@@ -77,14 +83,25 @@ def beat_waveforms(signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float,
 
 
 def _cut(signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float, window: BeatWindow) -> BeatWaveforms:
+    """Extract the waveforms from a lead without NaN."""
+    signal_mv, sample = np.ascontiguousarray(signal_mv, np.float32), np.ascontiguousarray(sample, np.int64)
     offsets, weights = _grid(window, rate_hz)
-    return BeatWaveforms(
-        *cut_beats(signal_mv, sample, offsets, weights, scale_beats=window.scale_beats, clip=window.clip)
-    )
+    num_beats, num_points = len(sample), len(offsets)
+    shape, (baseline, scale) = np.empty((num_beats, num_points), np.float32), np.empty((2, num_beats), np.float32)
+    if num_beats:
+        stretches = np.empty((2, int(offsets[-1] - offsets[0]) + len(weights) + SPARE), np.float32)
+        keys, positions = np.empty(num_points, np.int32), np.empty(num_points)
+        ranges, ordered = np.empty(num_beats), np.empty(window.scale_beats)
+        kernel("cut_beats")(
+            *(signal_mv, len(signal_mv), sample, num_beats, offsets, num_points, weights, len(weights)),
+            *(window.scale_beats, LEAST_SCALE_MV, window.clip),
+            *(*stretches, positions, keys, ranges, ordered, shape, baseline, scale),
+        )
+    return BeatWaveforms(shape, baseline, scale)
 
 
 @lru_cache
-def _grid(window: BeatWindow, rate_hz: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _grid(window: BeatWindow, rate_hz: float) -> tuple[Doubles, Doubles]:
     return window.times_s * rate_hz, hann_weights(rate_hz, window.rate_hz)
 
 
@@ -103,17 +120,22 @@ class BeatBlock:
 
     Attributes:
         beats: their places in the recording.
-        waves: their waveforms.
+        scale_mv: as in `BeatWaveforms`.
         deviation: as `deviations` gives it, float32 `[num_beats, num_points]`.
         around: waveforms of these beats and of those that they are compared with, `[num_around, num_points]`.
         first: the place of the first of `around` in the recording.
     """
 
     beats: slice
-    waves: BeatWaveforms
+    scale_mv: Floats
     deviation: Floats
     around: Floats
     first: int
+
+    @property
+    def shape(self) -> Floats:
+        """Their waveforms, float32 `[num_beats, num_points]`."""
+        return self.around[self.beats.start - self.first : self.beats.stop - self.first]
 
 
 def beat_blocks(
@@ -121,8 +143,8 @@ def beat_blocks(
 ) -> Iterator[BeatBlock]:
     """What `beat_waveforms` and `deviations` give, in blocks of nearly equal length of at most `BLOCK_BEATS`."""
     signal_mv, num_beats = fill_gaps(signal_mv), len(sample)
-    shape, first, stop = np.empty((0, len(_grid(window, rate_hz)[0])), np.float32), 0, 0
-    baseline, scale = np.empty(num_beats, np.float32), np.empty(num_beats, np.float32)
+    around, first, stop = np.empty((0, len(window.times_s)), np.float32), 0, 0
+    scale_mv = np.empty(num_beats, np.float32)
     groups = -(-num_beats // DOMINANT_EVERY)
     size = DOMINANT_EVERY * -(-groups // max(1, -(-num_beats // BLOCK_BEATS)))
     for begin in range(0, num_beats, size or 1):
@@ -130,11 +152,11 @@ def beat_blocks(
         near = _around(beats, num_beats, causal)
         again = min(window.scale_beats - 1, stop)  # beats cut once more, as the running amplitude looks back at them
         cut = _cut(signal_mv, sample[stop - again : near.stop], rate_hz, window)
-        shape = np.concatenate([shape[near.start - first :], cut.shape[again:]])
-        baseline[stop : near.stop], scale[stop : near.stop] = cut.baseline_mv[again:], cut.scale_mv[again:]
+        around = np.concatenate([around[near.start - first :], cut.shape[again:]])
+        scale_mv[stop : near.stop] = cut.scale_mv[again:]
         first, stop = near.start, near.stop
-        own = BeatWaveforms(shape[begin - first : beats.stop - first], baseline[beats], scale[beats])
-        yield BeatBlock(beats, own, _deviations(shape, beats, first, num_beats, causal), shape, first)
+        deviation = _deviations(around, beats, first, num_beats, causal)
+        yield BeatBlock(beats, scale_mv[beats], deviation, around, first)
 
 
 def _around(beats: slice, num_beats: int, causal: bool) -> slice:
@@ -173,3 +195,26 @@ def hann_weights(rate_hz: float, grid_hz: float) -> NDArray[np.float64]:
     weights = np.hanning(2 * half + 1)[1:-1]
     normalised: NDArray[np.float64] = weights / weights.sum()
     return normalised
+
+
+def smooth(signal: Floats, weights: Doubles) -> Floats:
+    """Weighted sums of the samples around each, the edge values held beyond the ends; float32, as long as `signal`."""
+    if len(weights) == 1 or len(signal) == 0:
+        return signal
+    half = len(weights) // 2
+    padded = np.empty(len(signal) + 2 * half)  # np.pad takes longer than the sum for a short signal
+    padded[:half], padded[half : half + len(signal)], padded[half + len(signal) :] = signal[0], signal, signal[-1]
+    total = np.zeros(len(signal))
+    for place, weight in enumerate(weights):
+        total += weight * padded[place : place + len(signal)]
+    return total.astype(np.float32)
+
+
+def interpolate(signal: Floats, position: Doubles) -> Floats:
+    """Linear interpolation at fractional sample positions, the edge values held beyond the ends."""
+    position = np.clip(position, 0, len(signal) - 1)
+    left = np.minimum(position.astype(np.int64), max(len(signal) - 2, 0))
+    right = np.minimum(left + 1, len(signal) - 1)
+    weight = (position - left).astype(np.float32)
+    between: Floats = signal[left] * (1 - weight) + signal[right] * weight
+    return between
