@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from heartlm.analysis.embeddings import Embeddings, Vectors
-from heartlm.corpus.encode import Source, Unusable, source_of, usable_leads
+from heartlm.corpus.encode import Unusable
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.rhythms import RHYTHMS
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.predictions import batches_of_windows
-from heartlm.evaluation.scored import ScoredLead, encoded
+from heartlm.evaluation.scored import ScoredLead, scored_lead
 from heartlm.models.heart import HeartModel
 from heartlm.tokenizers.base import Tokenizer
 
@@ -36,15 +36,12 @@ def leads_of_recordings(
     Beats are detected if none are annotated. Skipped recordings are added to `left_out` with the reason.
     """
     for recording in recordings:
-        name = f"{recording.database}/{recording.record_id}"
         try:
-            source = source_of(recording, "test", tokenizer, "first")
-            leads = usable_leads(source, tokenizer, "auto", "warn") if isinstance(source, Source) else [source]
-            for lead in leads:
-                if isinstance(lead, Unusable):
-                    left_out.append(f"{name}: {lead.reason}")
-                else:
-                    yield encoded(recording, lead, tokenizer)
+            lead = scored_lead(recording, tokenizer, "auto")
+            if isinstance(lead, Unusable):
+                left_out.append(f"{recording.database}/{recording.record_id}: {lead.reason}")
+            else:
+                yield lead
         except HeartlmError as error:
             left_out.append(str(error))
         recording.warn_if_damaged()

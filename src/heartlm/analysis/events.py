@@ -51,14 +51,8 @@ def beat_events(
         """Return an event of the beats `first` to `stop`, exclusive."""
         own = rr_s[first : stop - 1]
         rate = 60 / float(own.mean()) if len(own) else float("nan")
-        return Event(
-            kind,
-            int(sample[first]),
-            int(sample[stop - 1]) + 1,
-            float(probability[first:stop].mean()),
-            stop - first,
-            rate,
-        )
+        sure = float(probability[first:stop].mean())
+        return Event(kind, int(sample[first]), int(sample[stop - 1]) + 1, sure, stop - first, rate)
 
     events = []
     for name, kind in (("V", "VT"), ("S", "SVT")):

@@ -22,7 +22,7 @@ from heartlm.ecg.readers.annotation_file import AnnotationFile
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio, sum_by
-from heartlm.evaluation.episodes import Episodes, compare_spans, episode_ratios, score_episodes
+from heartlm.evaluation.episodes import NUM_COUNTS, Episodes, compare_spans, episode_ratios, score_episodes
 from heartlm.evaluation.matching import MATCH_WINDOW_S
 
 LEARNING_S = 300.0
@@ -277,7 +277,7 @@ class RecordComparison:
         row |= {"rr_error_ms": None if math.isnan(error) else error, "shutdown_s": self.beats.shutdown_s}
         row["matrix"] = self.beats.matrix.tolist()
         for kind, found in self.episodes.items():
-            row[kind] = vars(found) | _plain(episode_ratios(np.array(found.counts)))
+            row[kind] = found._asdict() | _plain(episode_ratios(np.array(found[:NUM_COUNTS])))
         return row
 
 
@@ -327,7 +327,7 @@ def summarize(records: Sequence[RecordComparison]) -> dict[str, Any]:
     for kind in EPISODES:
         found = [each.episodes[kind] for each in records]
         gross[kind] = score_episodes(found, patients)
-        average[kind] = _means(episode_ratios(np.array([episodes.counts for episodes in found])))
+        average[kind] = _means(episode_ratios(np.array([each[:NUM_COUNTS] for each in found])))
     return {"gross": gross, "average": average}
 
 

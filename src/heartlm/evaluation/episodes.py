@@ -7,8 +7,7 @@ recordings. Confidence intervals are bootstrapped over patients.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,8 +15,7 @@ from numpy.typing import ArrayLike
 from heartlm.evaluation.bootstrap import THOUSAND, Floats, Resampling, estimate, ratio
 
 
-@dataclass(frozen=True)
-class Episodes:
+class Episodes(NamedTuple):
     """Overlap of reference and prediction in one recording, in seconds and in episodes.
 
     A reference episode is found if any part of it is predicted. A predicted episode is confirmed if any part of it is
@@ -38,14 +36,9 @@ class Episodes:
     num_confirmed: int
     delay_s: tuple[float, ...] = ()
 
-    @property
-    def counts(self) -> list[float]:
-        """All fields except the delays, in order."""
-        return [float(value) for name, value in vars(self).items() if name != "delay_s"]
-
 
 NUM_COUNTS = 8
-"""Number of entries of `Episodes.counts`."""
+"""Number of fields of `Episodes` that are summed: all except the delays."""
 
 
 def compare_spans(
@@ -119,7 +112,7 @@ def score_episodes(
         durations; `episode_se`, `episode_ppv` of episodes; `delay_median_s`, `delay_p90_s`, `delay_worst_s` of the
         onset delays of found episodes.
     """
-    table = np.array([each.counts for each in episodes]).reshape(-1, NUM_COUNTS)
+    table = np.array([each[:NUM_COUNTS] for each in episodes], np.float64).reshape(-1, NUM_COUNTS)
     patients, place = np.unique(np.asarray(patient, np.str_), return_inverse=True)
     sums = np.zeros((len(patients), NUM_COUNTS))
     np.add.at(sums, place, table)
@@ -133,7 +126,7 @@ def score_episodes(
     drawn |= dict(zip(DELAYS, resampled.T, strict=True))
 
     seconds, numbers = sums.sum(axis=0)[:4].tolist(), sums.sum(axis=0)[4:].astype(int).tolist()
-    total = dict(zip(list(Episodes.__dataclass_fields__)[:NUM_COUNTS], [*seconds, *numbers], strict=True))
+    total = dict(zip(Episodes._fields[:NUM_COUNTS], [*seconds, *numbers], strict=True))
     scores = {name: estimate(float(point[name]), drawn[name], len(patients)) for name in point}
     return {"num_patients": len(patients)} | total | scores
 

@@ -69,35 +69,33 @@ def score_rhythm_task(
     Raises:
         HeartlmError: there is no window, or none with a label.
     """
+    wanted, flutter = tuned.info.positive
     windows = RhythmWindows.of(leads, window_of(tuned, config))
-    labels = labels_of(windows, tuned)
+    labels = window_labels(windows.rhythm, wanted, flutter, windows.length)
     if (labels < 0).all():
         raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
+
+    def score(verdicts: Verdicts, labels: NDArray[np.int8] = labels) -> dict[str, Any]:
+        return verdicts.scores(labels, patient, config.resampling)
+
     own, notes = model_verdicts(windows, tuned), list[str]()
     baselines = attempt(baseline_methods(windows, tuned, rival, config), notes)
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
-    wanted, flutter = tuned.info.positive
     about = {"beats": config.beats, "window": windows.codes.shape[1], "positive": wanted, "flutter": flutter}
     about |= {"labels": "majority"} | _episode_scores(leads, tuned, config)
     unscored = {"num_left_out": int((labels < 0).sum()), "num_beats_left_over": windows.num_left_over}
     names = np.array([*tuned.info.classes, None], object)  # names of labels 0, 1 and −1
     if wanted == "AFIB":  # the two other conventions for atrial flutter
-        about["flutter_counted"] = {}
+        counted = about["flutter_counted"] = {}
         for other in sorted({"negative", "positive", "left out"} - {flutter}):
             relabelled = window_labels(windows.rhythm, wanted, other, windows.length)
             if (relabelled >= 0).any():
-                about["flutter_counted"][other] = {
-                    method: verdicts.scores(relabelled, patient, config.resampling)
-                    for method, verdicts in ({"model": own} | baselines).items()
-                    if verdicts is not None
-                }
+                methods = {"model": own} | baselines
+                counted[other] = {name: score(each, relabelled) for name, each in methods.items() if each is not None}
     return ScoreSet(
         about,
-        scores=own.scores(labels, patient, config.resampling) | unscored,
-        baselines={
-            method: verdicts and verdicts.scores(labels, patient, config.resampling)
-            for method, verdicts in baselines.items()
-        },
+        scores=score(own) | unscored,
+        baselines={name: each and score(each) for name, each in baselines.items()},
         notes=notes,
         columns=prediction_columns(
             leads,
@@ -109,12 +107,6 @@ def score_rhythm_task(
         ),
         classes=tuned.info.classes,
     )
-
-
-def labels_of(windows: RhythmWindows, tuned: FineTuned) -> NDArray[np.int8]:
-    """Return reference labels of windows, with flutter counted as in training."""
-    wanted, flutter = tuned.info.positive
-    return window_labels(windows.rhythm, wanted, flutter, windows.length)
 
 
 def model_verdicts(windows: RhythmWindows, tuned: FineTuned) -> Verdicts:
@@ -152,13 +144,10 @@ def baseline_methods(
 
 def _mostly_positive(tuned: FineTuned) -> bool:
     """Return whether most labelled beats of the training split are in the rhythm, from the run's manifests."""
-    wanted, flutter = tuned.info.positive
-    counts = np.zeros(2, np.int64)
-    for rhythm, count in tuned.training_counts("rhythms").items():
-        index = np.array([RHYTHM_INDEX.get(rhythm, -1)], np.int8)
-        label = rhythm_labels(index, wanted, flutter)[0]
-        counts[label] += count if label != IGNORE else 0
-    return bool(counts[1] > counts[0])
+    counts = tuned.training_counts("rhythms")
+    rhythms = np.array([RHYTHM_INDEX.get(rhythm, -1) for rhythm in counts], np.int8)
+    labels, weights = rhythm_labels(rhythms, *tuned.info.positive), np.array(list(counts.values()))
+    return bool(weights[labels == 1].sum() > weights[labels == 0].sum())
 
 
 def entropy_of(windows: RhythmWindows) -> Floats:
@@ -184,7 +173,8 @@ def _training_windows(tuned: FineTuned, width: int) -> tuple[RhythmWindows, NDAr
     windows = RhythmWindows.of(tuned.training_leads(), width)
     if len(windows) > MOST_WINDOWS:
         windows = windows.chosen(np.linspace(0, len(windows) - 1, MOST_WINDOWS).astype(np.int64))
-    return windows, labels_of(windows, tuned)
+    wanted, flutter = tuned.info.positive
+    return windows, window_labels(windows.rhythm, wanted, flutter, windows.length)
 
 
 def _needs_intervals(tuned: FineTuned) -> None:

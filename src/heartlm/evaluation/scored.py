@@ -14,12 +14,13 @@ from pathlib import Path
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.encode import PREFERRED_LEADS, Source, Unusable, source_of, usable_leads
+from heartlm.corpus.plan import Beats
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.progress import track
-from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
+from heartlm.tokenizers.base import Tokenizer, Tokens
 
 
 @dataclass(frozen=True)
@@ -123,25 +124,35 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
     chosen = [each for each in database.record_ids if (database.name, each) in wanted]
     for record_id in track(chosen, len(chosen), "tokenize"):
         recording, name = database.recording(record_id), f"{database.name}/{record_id}"
-        source = source_of(recording, database.split_of(record_id), tokenizer, "first")
         annotations = recording.annotations if detected else None
+        lead: ScoredLead | Unusable
         if detected and task == "beats" and (annotations is None or not annotations.beats_labelled):
-            source = Unusable("beats not classified by anybody")
-        found = usable_leads(source, tokenizer, config.beats, "warn") if isinstance(source, Source) else [source]
-        for lead in found:
-            if isinstance(lead, Unusable):
-                left_out.append({"record": name, "reason": lead.reason})
-            else:
-                leads.append(encoded(recording, lead, tokenizer, annotations))
+            lead = Unusable("beats not classified by anybody")
+        else:
+            lead = scored_lead(recording, tokenizer, config.beats, annotations)
+        if isinstance(lead, Unusable):
+            left_out.append({"record": name, "reason": lead.reason})
+        else:
+            leads.append(lead)
         recording.warn_if_damaged()
         damaged += [{"record": name, "fault": fault} for fault in recording.faults]
     return ScoredLeads(leads, left_out, damaged)
 
 
-def encoded(
-    recording: Recording, lead: Lead, tokenizer: Tokenizer, annotations: Annotations | None = None
-) -> ScoredLead:
-    """Return a lead of `recording` with its tokens; `annotations` are set if its beats were detected."""
+def scored_lead(
+    recording: Recording, tokenizer: Tokenizer, beats: Beats, annotations: Annotations | None = None
+) -> ScoredLead | Unusable:
+    """Tokenise the preferred lead of `recording`: MLII or II if present, else the first lead in millivolts.
+
+    `annotations` are set if its beats are to be detected and matched.
+
+    Raises:
+        HeartlmError: a file is unreadable, or beats must be detected and cannot be.
+    """
+    source = source_of(recording, "test", tokenizer, "first")
+    lead = next(usable_leads(source, tokenizer, beats, "warn")) if isinstance(source, Source) else source
+    if isinstance(lead, Unusable):
+        return lead
     return ScoredLead(
         recording.database,
         recording.record_id,
