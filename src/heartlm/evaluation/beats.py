@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.evaluation.bootstrap import THOUSAND, Counts, Floats, Resampling, estimate, ratio
-from heartlm.evaluation.matching import BeatMatch
 
 SCORED_CLASSES: tuple[str, ...] = ("N", "S", "V", "F")
 """Default classes to score: all except Q."""
@@ -106,24 +105,6 @@ def score_beats(
             for name, own in zip(patients.tolist(), of_patient, strict=True)
         ],
     }
-
-
-def pair_classes(reference: Classes, detected: Classes, match: BeatMatch) -> tuple[Classes, Classes]:
-    """Return the paired classes of matched, missed and extra beats for `score_beats`.
-
-    Args:
-        reference: class of each annotated beat, int8 `[n]`.
-        detected: predicted class of each detection, int8 `[m]`.
-        match: matched pairs from `match_beats`.
-
-    Returns:
-        Reference and predicted classes, both int8 `[num_matched + num_missed + num_extra]`.
-    """
-    missed, extra = np.full(len(match.missed), NO_BEAT, np.int8), np.full(len(match.extra), NO_BEAT, np.int8)
-    return (
-        np.concatenate([reference[match.reference], reference[match.missed], extra]),
-        np.concatenate([detected[match.detected], missed, detected[match.extra]]),
-    )
 
 
 def _label_places(classes_of_beats: Classes, classes: Sequence[str]) -> NDArray[np.int64]:

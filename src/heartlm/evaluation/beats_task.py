@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.beats import NO_BEAT, Classes, pair_classes, score_beats
+from heartlm.evaluation.beats import NO_BEAT, Classes, score_beats
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.features import beat_features, boosting
 from heartlm.evaluation.finetuned import FineTuned
@@ -100,14 +100,16 @@ class PairedLead:
             probabilities: probabilities of the task's classes, `[num_tokens, num_classes]`.
         """
         match, tokens = self.match, self.lead.tokens
-        reference, predicted = pair_classes(self.reference, classes, match)
-        num_paired = len(match.reference) + len(match.missed)
-        reference[num_paired:][np.isin(tokens.rhythm[match.extra], FIBRILLATION)] = UNLABELLED
-        sample = np.concatenate([self.sample[match.reference], self.sample[match.missed], tokens.sample[match.extra]])
+        # indices of annotated beats and of tokens: matched, missed, extra; -1, an added last entry, has no partner
+        beat = np.concatenate([match.reference, match.missed, np.full(len(match.extra), -1)])
+        token = np.concatenate([match.detected, np.full(len(match.missed), -1), match.extra])
+        reference = np.pad(self.reference, (0, 1), constant_values=NO_BEAT)[beat]
+        reference[(beat < 0) & np.isin(np.append(tokens.rhythm, UNLABELLED)[token], FIBRILLATION)] = UNLABELLED
+        predicted = np.pad(classes, (0, 1), constant_values=NO_BEAT)[token]
+        sample = np.where(beat < 0, np.append(tokens.sample, 0)[token], np.append(self.sample, 0)[beat])
         if probabilities is None:
             probabilities = np.empty((tokens.num_tokens, 0), np.float32)
-        unknown = np.full((len(match.missed), probabilities.shape[1]), np.nan, np.float32)
-        of_beats = np.concatenate([probabilities[match.detected], unknown, probabilities[match.extra]])
+        of_beats = np.pad(probabilities, ((0, 1), (0, 0)), constant_values=np.nan)[token]
         order = np.argsort(sample, kind="stable")
         return LeadAnswers(self.lead, sample[order], reference[order], predicted[order], of_beats[order])
 

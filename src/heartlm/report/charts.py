@@ -100,13 +100,6 @@ class Series:
     joined: bool = True
     intervals: Sequence[Interval] = ()
 
-    @classmethod
-    def measured(cls, name: str, points: Sequence[tuple[float, Interval]], tone: int) -> Series:
-        """Return the curve of measurements with intervals, in one of eight tones; higher numbers wrap around."""
-        steps, intervals = [step for step, _ in points], [value for _, value in points]
-        values = [each.value for each in intervals]
-        return cls(name, steps, values, f"tone-{tone % 8}", dots=True, intervals=intervals)
-
 
 def thinned(values: Sequence[float]) -> Floats:
     """Return the values, or the means of `MAX_POINTS` equal segments if there are more."""

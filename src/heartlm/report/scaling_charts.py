@@ -6,6 +6,7 @@ The figures correspond to figures 3 to 6 of the published study, for comparison.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from heartlm.report.charts import Series, line_chart
 from heartlm.report.numbers import plural
@@ -76,7 +77,9 @@ def _curves(
             chosen = [row for row in of_window if row.cell.ranks == 1 or row.cell.bucket_cap_mb == cap]
             points = [(x(row.cell), found) for row in chosen if (found := value(row)) is not None]
             name = f"{window}" if len(caps) == 1 else f"{window}, {cap:g} MiB"
-            curves.append(Series.measured(name, sorted(points, key=lambda point: point[0]), tone))
+            steps, intervals = _columns(sorted(points, key=lambda point: point[0]))
+            values, colour = [each.value for each in intervals], f"tone-{tone % 8}"
+            curves.append(Series(name, steps, values, colour, dots=True, intervals=intervals))
     return curves
 
 
@@ -85,5 +88,5 @@ def _published(name: str, values: Mapping[int, float], counts: Sequence[int]) ->
     return Series(f"{name} (A100)", *_columns(points), "published", dots=True, joined=False)
 
 
-def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[float], list[float]]:
+def _columns(points: Sequence[tuple[int, Any]]) -> tuple[list[int], list[Any]]:
     return [place for place, _ in points], [value for _, value in points]

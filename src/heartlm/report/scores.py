@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from heartlm.report.numbers import Score, count
-from heartlm.typed import is_number
 
 MODEL = "this model"
 
@@ -34,15 +33,9 @@ def method_scores(scores: Mapping[str, Any]) -> dict[str, Block]:
     return {MODEL: block_of(scores)} | {name: block for name, block in blocks.items() if isinstance(block, Mapping)}
 
 
-def class_score(block: Block, name: str, measure: str) -> Score:
-    """Return one measure, such as `"f1"`, of one class."""
-    return Score.of(((block.get("per_class") or {}).get(name) or {}).get(measure))
-
-
-def support(block: Block, name: str) -> float:
-    """Return the number of beats of a class."""
-    number = ((block.get("per_class") or {}).get(name) or {}).get("support")
-    return float(number) if is_number(number) else 0.0
+def of_class(block: Block, name: str) -> Block:
+    """Return the measures and the number of beats of one class."""
+    return (block.get("per_class") or {}).get(name) or {}
 
 
 def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, Score]]:
@@ -55,14 +48,14 @@ def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, Score]]:
         }
     rows = {"macro F1": {method: Score.of(block.get("macro_f1")) for method, block in methods.items()}}
     for name in block_of(scores).get("classes") or []:
-        rows[f"{name} F1"] = {method: class_score(block, name, "f1") for method, block in methods.items()}
+        rows[f"{name} F1"] = {method: Score.of(of_class(block, name).get("f1")) for method, block in methods.items()}
     return rows
 
 
 def key_scores(scores: Mapping[str, Any]) -> list[tuple[str, Score, str]]:
     """Return the scores at the head of the page: name, score, and the best baseline with its score."""
     block, rows, cards = block_of(scores), score_rows(scores), list[tuple[str, Score, str]]()
-    names = ["macro F1", *(f"{name} F1" for name in "VSF" if support(block, name) > 0)]
+    names = ["macro F1", *(f"{name} F1" for name in "VSF" if of_class(block, name).get("support"))]
     for name in ("F1", "Se", "Sp", "+P", "AUROC") if scores.get("task") in BY_WINDOW else names:
         own, *others = (rows.get(name) or {MODEL: Score()}).items()
         known = [(score.value, f"{method} {score.text}") for method, score in others if score.value is not None]
@@ -76,9 +69,9 @@ def table_rows(scores: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = [
         {
             "name": name,
-            "support": count(support(own, name)),
-            "own": [class_score(own, name, measure) for measure in ("f1", "se", "ppv", "sp")],
-            "others": [class_score(each, name, "f1") for each in others],
+            "support": count(of_class(own, name).get("support")),
+            "own": [Score.of(of_class(own, name).get(measure)) for measure in ("f1", "se", "ppv", "sp")],
+            "others": [Score.of(of_class(each, name).get("f1")) for each in others],
         }
         for name in own.get("classes") or []
     ]
