@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
-
-from heartlm.federated.sweep import mpiexec
 
 
 class Steps:
@@ -34,6 +33,22 @@ class Steps:
             subprocess.run([sys.executable, "-m", "heartlm", *command], check=True)
             note.write_text(f"{time.monotonic() - begin:.1f}")
         self.seconds[name] = float(note.read_text())
+
+
+def mpiexec(num_ranks: int) -> list[str]:
+    """The command that starts MPI ranks, with the mpiexec of this environment or of the system.
+
+    Raises FileNotFoundError if there is none.
+    """
+    own = Path(sys.executable).with_name("mpiexec")
+    program = str(own) if own.exists() else shutil.which("mpiexec")
+    if program is None:
+        raise FileNotFoundError("mpiexec: not found: pip install 'heartlm[mpi]', or load the MPI of the machine")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    flags = []
+    if "Open MPI" in version or "prte" in version.lower():  # refuses more ranks than cores, and root, by default
+        flags = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+    return [program, *flags, "-n", str(num_ranks)]
 
 
 def on_ranks(num_ranks: int, *words: object) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.cluster.profile import load_profile, load_slurm_profile
+from heartlm.cluster.profile import load_slurm_profile
 from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.study_file import load_study
-from heartlm.federated.sweep import job_script
+from heartlm.federated.sweep import run_sweep
 from heartlm.federated.sweep_file import SweepConfig
 from heartlm.files import read_json
 from tests.slurm import Cluster
@@ -43,30 +43,47 @@ def test_a_sweep_on_two_nodes_ends_with_the_models_of_one_process(
     assert read_json(study / "scores.json") == read_json(alone / "scores.json")
     with (tmp_path / "sweep" / "table.csv").open(newline="") as stream:
         assert {(line["rank"], line["num_clients"]) for line in csv.DictReader(stream)} == {("0", "2"), ("1", "2")}
-    said = next((tmp_path / "sweep" / "logs").glob("*.out")).read_text()
+    said = next((tmp_path / "sweep" / "logs").glob("*/*.out")).read_text()
     assert "nodes: 2, ranks on each: 1" in said
 
 
+def script_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int, device: str) -> str:
+    """The script of a sweep's only study, which is not submitted."""
+    scripts = list[str]()
+
+    def run_job(path: Path, script: str) -> tuple[str, float]:
+        scripts.append(script)
+        return "not submitted", 0.0
+
+    monkeypatch.setattr("heartlm.scaling.slurm.run_job", run_job)
+    monkeypatch.setattr("shutil.which", lambda name, **_: name)
+    study = {"databases": ["a b"], "device": device}
+    grid = {"world_sizes": [world_size], "batch_sizes": [16], "local_steps": [3], "repeats": 1}
+    shape = {"slurm": "generic", "nodes": 2, "cpus_per_rank": 4, "timeout_s": 600.0}
+    run_sweep(SweepConfig(out=tmp_path / "sweep", study=study, **grid, **shape))
+    return scripts[0]
+
+
 @pytest.mark.parametrize(("world_size", "on_each"), [(1, 1), (2, 1), (3, 3), (4, 2)])
-def test_scripts_ask_for_what_the_ranks_need(tmp_path: Path, world_size: int, on_each: int):
-    sweep = SweepConfig(study={"device": "cpu"}, nodes=2, cpus_per_rank=4, timeout_s=600)
-    script = job_script(tmp_path / "study.yaml", world_size, tmp_path, sweep, load_profile("generic"))
+def test_scripts_ask_for_what_the_ranks_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int, on_each: int
+):
+    shellcheck = shutil.which("shellcheck")
+    script = script_of(tmp_path, monkeypatch, world_size, "cpu")
     nodes = world_size // on_each
     assert f"#SBATCH --nodes={nodes}\n" in script
     assert f"#SBATCH --cpus-per-task={4 * on_each}\n" in script
-    assert ("ranks=" in script) == (world_size > 1)
+    assert f"\nranks={on_each} " in script
     assert "--requeue" not in script
     path = tmp_path / "job.sh"
     path.write_text(script)
     subprocess.run(["bash", "-n", str(path)], check=True)
-    if shutil.which("shellcheck"):
-        subprocess.run(["shellcheck", str(path)], check=True)
+    if shellcheck:
+        subprocess.run([shellcheck, str(path)], check=True)
 
 
-def test_gpus_are_asked_for_where_ranks_compute_on_them(tmp_path: Path):
-    sweep = SweepConfig(study={"device": "cuda"}, nodes=2, cpus_per_rank=4, timeout_s=600)
-    script = job_script(tmp_path / "study.yaml", 4, tmp_path, sweep, load_profile("generic"))
-    assert "#SBATCH --gpus-per-node=2\n" in script
+def test_gpus_are_asked_for_where_ranks_compute_on_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert "#SBATCH --gpus-per-node=2\n" in script_of(tmp_path, monkeypatch, 4, "cuda")
 
 
 def test_a_site_without_slurm_is_refused():

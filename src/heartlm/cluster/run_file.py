@@ -22,6 +22,9 @@ from heartlm.files import read_yaml
 TRAINING = ("pretrain", "finetune")
 """Commands that run on many ranks and can be resumed."""
 
+RANKED = (*TRAINING, "federate")
+"""Commands that run on many ranks."""
+
 COMMANDS = (*TRAINING, "evaluate", "tokenize")
 POSITIONAL = {"evaluate": "run", "tokenize": "databases"}
 """Positional field of a command."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from heartlm.cluster.fragment import fragment
 from heartlm.cluster.profile import SiteProfile
-from heartlm.cluster.run_file import RunFile
+from heartlm.cluster.run_file import RANKED, RunFile
 from heartlm.cluster.topology import Topology, time_limit
 from heartlm.cluster.torchrun import HOSTS, STOPPED_STATUS
 from heartlm.errors import HeartlmError
@@ -50,7 +50,7 @@ def render(
         title=f"heartlm {run.command}",
         name=name,
         logs=logs,
-        ranks=run.is_training,
+        ranks=run.command in RANKED,
         stops=run.is_training or bool(before),
     )
 

@@ -114,6 +114,7 @@ class SweepCell:
             batch_size=self.batch_size,
             local_steps=self.local_steps,
             precision="fp32" if self.config == "G0" else "bf16",
+            communicator="torch" if self.world_size > 1 else "local",
         )
         if sweep.clients_per_rank:
             study = replace(study, partition="iid", clients=self.world_size * sweep.clients_per_rank)

@@ -103,6 +103,16 @@ class ForkServer:
         return [process.exitcode or 0 for process in processes]
 
 
+def failure_of(ranks: Sequence[Rank], statuses: Sequence[int]) -> str | None:
+    """Return the reason why a training failed, or None if all ranks ended with status 0."""
+    bad = [(rank, status) for rank, status in zip(ranks, statuses, strict=True) if status]
+    if not bad:
+        return None
+    rank, status = next((each for each in bad if each[1] > 0), bad[0])  # others may have been killed after it
+    how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
+    return f"the training {how}: {last_line(rank.log) or 'it printed nothing'}"
+
+
 class LocalTrainer:
     """Trainer of cells on this machine, one after the other.
 
@@ -134,12 +144,7 @@ class LocalTrainer:
         begin_s = time.monotonic()
         statuses = self.fork_server.run(started, self.timeout_s)
         taken_s = time.monotonic() - begin_s
-        bad = [(rank, status) for rank, status in zip(started, statuses, strict=True) if status]
-        if not bad:
-            return None, taken_s
-        rank, status = next((each for each in bad if each[1] > 0), bad[0])  # others may have been killed after it
-        how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
-        return f"the training {how}: {last_line(rank.log) or 'it printed nothing'}", taken_s
+        return failure_of(started, statuses), taken_s
 
     def probe(self, cell: StudyCell) -> float:
         """Return the speed of the cores that a cell uses."""

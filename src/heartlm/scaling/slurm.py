@@ -48,13 +48,16 @@ class SlurmTrainer:
     def train(self, cell: StudyCell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
         """Train with the settings in `fields`; return the reason of a failure or None, and the run time in s."""
         (settings,) = fields  # a cluster does not start two jobs at the same moment, so there are no copies
-        logs.mkdir(parents=True, exist_ok=True)
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
-        per_node = cell.ranks // cell.nodes
+        return self.run(RunFile(cell.stage, plain), cell.ranks, cell.nodes, cell.cpus_per_task, logs)
+
+    def run(self, run: RunFile, ranks: int, nodes: int, cpus_per_rank: int, logs: Path) -> tuple[str | None, float]:
+        """Run a command on `ranks` ranks in all; return the reason of a failure or None, and the run time in s."""
+        logs.mkdir(parents=True, exist_ok=True)
+        per_node = ranks // nodes
         gpus = per_node if self.device == "cuda" else 0
-        shape = Topology(cell.nodes, gpus, per_node, per_node * cell.cpus_per_task, math.ceil(self.timeout_s))
-        text = render(RunFile(cell.stage, plain), shape, self.profile, name="study", logs=logs)
-        return run_job(logs / "job.sh", text)
+        shape = Topology(nodes, gpus, per_node, per_node * cpus_per_rank, math.ceil(self.timeout_s))
+        return run_job(logs / "job.sh", render(run, shape, self.profile, name="study", logs=logs))
 
     def probe(self, cell: StudyCell) -> float | None:
         """Return None: the speed is unknown because the cell is trained elsewhere."""
