@@ -331,7 +331,7 @@ def test_two_gpus_are_one(
 def test_sums_over_gpus_are_measured_with_nccl() -> None:
     from heartlm.distributed.allreduce import measure_all_reduce
 
-    fit = measure_all_reduce(2, device="cuda", sizes_bytes=(1 << 12, 1 << 20), rounds=3)
+    fit = measure_all_reduce(2, sizes_bytes=(1 << 12, 1 << 20), rounds=3)
     assert (fit.backend, fit.world_size) == ("nccl", 2)
 
 

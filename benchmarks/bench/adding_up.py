@@ -1,13 +1,8 @@
-"""One of several ranks that add up the same numbers by every way there is, in turns.
-
-`python -m bench.adding_up JSON` is such a rank; the first one prints what all of them measured.
-"""
+"""One of several ranks that add up the same numbers by every way there is, in turns."""
 
 from __future__ import annotations
 
-import json
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,13 +22,13 @@ Way = Callable[[Tensor], object]
 """Replaces a tensor by its sums over the ranks, and returns when that is done."""
 
 
-def among_ranks(ranks: Ranks, wanted: Mapping[str, Any], mpi: Any = None) -> dict[str, Any] | None:
+def among_ranks(ranks: Ranks, meet_at: str, wanted: Mapping[str, Any], mpi: Any = None) -> dict[str, Any] | None:
     """Measure every way among `ranks`, all of which call this.
 
     Args:
         ranks: where this process stands.
-        wanted: `sizes` in bytes, `rounds`, `device`, as how many `machines` to count this one, and, unless torchrun
-            says it, where to meet, `meet_at`.
+        meet_at: where they meet; env:// under torchrun.
+        wanted: `sizes` in bytes, `rounds`, `device`, and as how many `machines` to count this one.
         mpi: the communicator of mpi4py that holds the same ranks.
 
     Returns:
@@ -43,7 +38,7 @@ def among_ranks(ranks: Ranks, wanted: Mapping[str, Any], mpi: Any = None) -> dic
         HeartlmError: the ranks cannot meet, a way gives wrong sums, or there are too few GPUs.
     """
     with (
-        process_group(ranks, "cpu", wanted.get("meet_at", "env://")),
+        process_group(ranks, "cpu", meet_at),
         _ways(_spread(ranks, wanted.get("machines", 1)), str(wanted["device"]), mpi) as (ways, left_out),
     ):
         for name, (add_up, device) in ways.items():
@@ -75,7 +70,7 @@ def among_mpi_ranks(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     ranks = Ranks(world.Get_rank(), world.Get_size(), node.Get_rank(), node.Get_size())
     with tempfile.TemporaryDirectory() as folder:
         meet_at = world.bcast(_meeting_place(ranks, folder) if ranks.is_first else None)
-        found = among_ranks(ranks, {**wanted, "meet_at": meet_at}, world)
+        found = among_ranks(ranks, meet_at, wanted, world)
         world.Barrier()
     return found
 
@@ -164,15 +159,3 @@ def _slowest(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, 
         dist.all_reduce(numbers, dist.ReduceOp.MAX)
         found[way] = dict(zip(by_size, numbers.tolist(), strict=True))
     return found
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Be one of the ranks that torchrun's variables describe, and print what was found if it is the first."""
-    torch.set_num_threads(1)
-    found = among_ranks(Ranks.from_environment(), json.loads(arguments[0]))
-    if found is not None:
-        print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -23,7 +23,6 @@ from heartlm.distributed.allreduce import AllReduceFit, ask_ranks, fit_points
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 
-MODULE = "bench.adding_up"
 MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 """Environment variables that Open MPI, MPICH and derivatives set for each rank."""
 
@@ -81,14 +80,14 @@ def _found(options: Options, wanted: Mapping[str, Any]) -> dict[str, Any] | None
 
     ranks = Ranks.from_environment()
     if ranks.world_size > 1:
-        return among_ranks(ranks, wanted)
+        return among_ranks(ranks, "env://", wanted)
     if any(int(os.environ.get(name, "1")) > 1 for name in MPI_SIZES):
         return among_mpi_ranks(wanted)
     num_ranks = _num_ranks(options)
     if num_ranks % options.machines:
         raise HeartlmError(f"machines: {options.machines} found, a divisor of {num_ranks} ranks expected")
-    wanted = {**wanted, "machines": options.machines}
-    return ask_ranks(MODULE, num_ranks, wanted)
+    found: dict[str, Any] = ask_ranks(among_ranks, num_ranks, {**wanted, "machines": options.machines})
+    return found
 
 
 def _num_ranks(options: Options) -> int:

@@ -9,13 +9,11 @@ full or there are several machines.
 
 from __future__ import annotations
 
-import json
-import os
+import pickle
 import statistics
-import subprocess
-import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -26,12 +24,9 @@ from heartlm.cores import cpus_of, pin, usable_cores
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
-from heartlm.typed import typed
 
 SIZES_BYTES = tuple(4**power for power in range(5, 13))
 """1 KiB to 16 MiB: from the sums of a step to the gradients of a small model."""
-
-MODULE = "heartlm.distributed.allreduce"
 
 ROUNDS = 9
 FILL_BYTES = 1 << 20
@@ -118,50 +113,45 @@ def measure_all_reduce(
     Args:
         num_ranks: number of ranks to start; by default one per GPU if there are several, otherwise one per core, 2 to
             8. Ignored under torchrun.
-        device: cpu for gloo, cuda for NCCL; auto uses GPUs if there is one for every rank.
+        device: cpu for gloo; auto uses GPUs with NCCL if there is one for every rank.
         sizes_bytes: message sizes, multiples of 4.
         rounds: repetitions of each size; the result is their median.
 
     Raises:
-        HeartlmError: fewer than 2 ranks, fewer GPUs than ranks, or a rank failed.
+        HeartlmError: fewer than 2 ranks, or a rank failed.
     """
     ranks = Ranks.from_environment()
     if ranks.world_size > 1:
-        with process_group(ranks, device):
-            return measure_in_group(sizes_bytes, rounds)
-    if device != "cpu":
-        import torch
+        return _measure(ranks, "env://", device, sizes_bytes, rounds)
+    import torch
 
-        num_gpus, least = torch.cuda.device_count(), num_ranks or 2
-        if device == "cuda" and num_gpus < least:
-            raise HeartlmError(f"device: 'cuda' found, a GPU for each of {least} ranks expected, {num_gpus} seen")
-        device = "cuda" if num_gpus >= least else "cpu"
-        num_ranks = num_gpus if device == "cuda" and num_ranks is None else num_ranks
-    num_ranks = num_ranks or min(8, max(2, len(usable_cores())))
+    num_gpus = torch.cuda.device_count() if device != "cpu" else 0
+    num_ranks = num_ranks or (num_gpus if num_gpus > 1 else min(8, max(2, len(usable_cores()))))
     if num_ranks < 2:
         raise HeartlmError(f"num_ranks: {num_ranks} found, at least 2 expected: one rank has no other to add up with")
-    wanted = {"device": device, "sizes_bytes": list(sizes_bytes), "rounds": rounds}
-    return typed(AllReduceFit, ask_ranks(MODULE, num_ranks, wanted))
+    fit: AllReduceFit = ask_ranks(_measure, num_ranks, device, sizes_bytes, rounds)
+    return fit
 
 
-def measure_in_group(sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROUNDS) -> AllReduceFit:
-    """Measure in the existing default process group; every rank calls this and returns the same fit."""
+def _measure(ranks: Ranks, meet_at: str, device: str, sizes_bytes: Sequence[int], rounds: int) -> AllReduceFit:
+    """Measure as one of `ranks`; each returns the same fit."""
     import torch
     import torch.distributed as dist
 
     from heartlm.distributed.shared_memory import shared_sum_of
 
-    backend = str(dist.get_backend())
-    device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
-    act: Callable[[Any], object] = dist.all_reduce
-    if backend == "gloo" and (shared := shared_sum_of(Ranks.from_environment(), TIMEOUT_S)) is not None:
-        act, backend = shared, "shared memory"
-    medians = torch.tensor(
-        [_median_s(size, rounds, device, act) for size in sizes_bytes], dtype=torch.float64, device=device
-    )
-    dist.all_reduce(medians, dist.ReduceOp.MAX)
-    points = tuple(zip(sizes_bytes, medians.tolist(), strict=True))
-    return AllReduceFit(*fit_points(points), dist.get_world_size(), backend, points)
+    with process_group(ranks, device, meet_at):
+        backend = str(dist.get_backend())
+        place = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+        act: Callable[[Any], object] = dist.all_reduce
+        if backend == "gloo" and (shared := shared_sum_of(ranks, TIMEOUT_S)) is not None:
+            act, backend = shared, "shared memory"
+        medians = torch.tensor(
+            [_median_s(size, rounds, place, act) for size in sizes_bytes], dtype=torch.float64, device=place
+        )
+        dist.all_reduce(medians, dist.ReduceOp.MAX)
+        points = tuple(zip(sizes_bytes, medians.tolist(), strict=True))
+        return AllReduceFit(*fit_points(points), ranks.world_size, backend, points)
 
 
 def _median_s(num_bytes: int, rounds: int, device: Any, act: Callable[[Any], object]) -> float:
@@ -183,7 +173,7 @@ def _median_s(num_bytes: int, rounds: int, device: Any, act: Callable[[Any], obj
 
 @contextmanager
 def process_group(ranks: Ranks, device: str = "auto", meet_at: str = "env://") -> Iterator[None]:
-    """Join a process group of gloo or NCCL within the context, or use the existing one.
+    """Join a process group of gloo or NCCL within the context.
 
     Args:
         ranks: rank of this process and number of ranks.
@@ -194,13 +184,9 @@ def process_group(ranks: Ranks, device: str = "auto", meet_at: str = "env://") -
         HeartlmError: the rendezvous failed, or a rank was lost.
     """
     import torch
-    import torch.distributed as dist
 
     from heartlm.distributed.parallel import joined, reason_of
 
-    if dist.is_initialized():
-        yield
-        return
     use_gpu = device != "cpu" and torch.cuda.device_count() >= ranks.local_world_size
     cores = usable_cores()
     try:
@@ -212,44 +198,28 @@ def process_group(ranks: Ranks, device: str = "auto", meet_at: str = "env://") -
         pin(cpus_of(cores))
 
 
-def ask_ranks(module: str, num_ranks: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Run `module` on `num_ranks` ranks of this machine with torchrun; return the JSON in the last line of its output.
+def ask_ranks(measure: Callable[..., Any], num_ranks: int, *arguments: Any) -> Any:
+    """Call `measure(ranks, meet_at, *arguments)` in new processes, one per rank; return the result of rank 0.
 
     Args:
-        module: module to run with `python -m`, with `wanted` as JSON in its only argument.
-        num_ranks: number of ranks, with one thread each.
-        wanted: arguments of the module.
+        measure: function that can be imported; `meet_at` is as in `process_group`.
+        num_ranks: number of ranks, all on this machine.
+        arguments: further arguments, which are pickled, as is the result.
 
     Raises:
-        HeartlmError: a rank failed or timed out.
+        HeartlmError: a rank failed.
     """
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks), "-m", module]
-    # Ranks use the import path of this process, since `module` may be outside of heartlm.
-    more = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    try:
-        done = subprocess.run(
-            [sys.executable, *launcher, json.dumps(wanted)],
-            capture_output=True,
-            text=True,
-            env=os.environ | more,
-            timeout=2 * TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        raise HeartlmError(f"{num_ranks} ranks did not end an all-reduce within {2 * TIMEOUT_S:.0f} s") from None
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
-        raise HeartlmError(f"a rank failed: {next((line for line in lines if 'Error: ' in line), lines[-1])}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    from torch.multiprocessing.spawn import ProcessException, spawn
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            spawn(_ask_rank, (num_ranks, Path(folder), measure, arguments), num_ranks)
+        except ProcessException as error:
+            raise HeartlmError(f"a rank failed: {str(error).strip().splitlines()[-1]}") from None
+        return pickle.loads((Path(folder) / "found").read_bytes())
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Measure as one of the ranks that `measure_all_reduce` started; rank 0 prints the fit."""
-    ranks, wanted = Ranks.from_environment(), json.loads(arguments[0])
-    with process_group(ranks, wanted["device"]):
-        fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"])
-    if ranks.is_first:
-        print(json.dumps(asdict(fit)))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _ask_rank(rank: int, num_ranks: int, folder: Path, measure: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    found = measure(Ranks(rank, num_ranks, rank, num_ranks), f"file://{folder}/store", *arguments)
+    if rank == 0:
+        (folder / "found").write_bytes(pickle.dumps(found))
