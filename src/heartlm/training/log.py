@@ -102,18 +102,18 @@ class Log:
 
 
 def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAllReduce, spans: Spans | None) -> Meters:
-    config, gpu, uuid, peak = job.config, device.type == "cuda", None, None
+    config, gpu, energy_j, peak = job.config, device.type == "cuda", None, None
     if gpu:
         of_fp32 = "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
         peak = peak_flops(torch.cuda.get_device_name(device), "bf16" if precision == torch.bfloat16 else of_fp32)
-        uuid = str(torch.cuda.get_device_properties(device).uuid)
+        energy_j = energy_counter(str(torch.cuda.get_device_properties(device).uuid))
     share = (1.0 if config.objective == "causal" else config.mask_share) if isinstance(config, PretrainConfig) else 0.0
     return Meters(
         flops_per_token=None
         if job.model.config.network == "waveform"
         else flops_per_token(job.model.config, config.window, job.model.num_classes, share),
         peak_flops=None if peak is None else peak * job.ranks.world_size,
-        energy_j=energy_counter(uuid, job.ranks.local_rank),
+        energy_j=energy_j,
         sum_over_ranks=lambda value: sums(value)[0],
         peak_device_memory_bytes=(lambda: torch.cuda.max_memory_allocated(device)) if gpu else None,
         spans=spans,
