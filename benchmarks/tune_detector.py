@@ -26,10 +26,9 @@ from scipy.signal import resample_poly
 from scipy.signal.windows import hann
 
 from heartlm.ecg.database import open_database
-from heartlm.ecg.detect import SETTINGS
+from heartlm.ecg.detect import SETTINGS, Detector, Settings
 from heartlm.ecg.splits import DS1
 from heartlm.evaluation.matching import match_beats
-from heartlm.kernels.detect import Detector, Settings
 
 SHARED = ("slope_s", "smooth_s", "even_weight")
 FIXED = ("looks_ahead", "refractory_s")

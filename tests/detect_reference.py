@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heartlm.kernels.detect import DetectorPlan, Doubles, Filters, Floats, Positions
+from heartlm.ecg.detect import DetectorPlan, Doubles, Floats, Positions
 
 
 @dataclass
@@ -36,9 +36,10 @@ class Candidate:
 class ReferenceDetector:
     """What c/detect.c does, with arrays that begin at decimated sample `_base`."""
 
-    def __init__(self, plan: DetectorPlan, filters: Filters) -> None:
+    def __init__(self, plan: DetectorPlan, taps: Floats) -> None:
         self._plan = plan
-        self._filters = filters
+        ends = np.cumsum([plan.even_taps, plan.odd_taps, plan.smooth_taps]) + np.arange(1, 4)
+        self._even_filter, self._odd_filter, self._smooth_filter, self._fine_filter = np.split(taps, ends)
         self._decisions = Decisions(plan)
         fine = plan.reach + 2 + (plan.fine_taps + plan.factor) // plan.factor
         self._longest = max(plan.even_taps, plan.odd_taps)
@@ -65,7 +66,7 @@ class ReferenceDetector:
         return np.array([position for position in found if position >= 0], np.int64)
 
     def _take_in(self, samples: Floats) -> None:
-        plan, filters = self._plan, self._filters
+        plan = self._plan
         self._samples = np.concatenate([self._samples, samples])
         whole = len(self._samples) // plan.factor
         new = self._samples[len(self._decimated) * plan.factor : whole * plan.factor].reshape(-1, plan.factor)
@@ -74,12 +75,12 @@ class ReferenceDetector:
             total += column
         self._decimated = np.concatenate([self._decimated, total * (np.float32(1) / np.float32(plan.factor))])
         stop = whole - self._longest
-        even = _filtered(self._decimated, filters.even, len(self._even), stop, 1)
-        odd = _filtered(self._decimated, filters.odd, len(self._even), stop, -1)
+        even = _filtered(self._decimated, self._even_filter, len(self._even), stop, 1)
+        odd = _filtered(self._decimated, self._odd_filter, len(self._even), stop, -1)
         self._even = np.concatenate([self._even, even])
         with np.errstate(over="ignore"):
             self._power = np.concatenate([self._power, odd * odd + even * even])
-        smooth = _filtered(self._power, filters.smooth, len(self._smooth), stop - plan.smooth_taps, 1)
+        smooth = _filtered(self._power, self._smooth_filter, len(self._smooth), stop - plan.smooth_taps, 1)
         self._smooth = np.concatenate([self._smooth, smooth])
         self._find_candidates()
 
@@ -111,7 +112,7 @@ class ReferenceDetector:
         plan = self._plan
         first = peak * plan.factor + (plan.factor - 1) // 2 - plan.factor
         start = first - self._base * plan.factor
-        fine = _filtered(self._samples, self._filters.fine, start, start + 2 * plan.factor + 1, 1)
+        fine = _filtered(self._samples, self._fine_filter, start, start + 2 * plan.factor + 1, 1)
         return first + int(np.argmax(sign * fine))
 
     def _forget(self) -> None:

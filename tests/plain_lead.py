@@ -1,4 +1,4 @@
-"""What `heartlm.kernels.live_seconds` does in C, in NumPy: one lead of a live stream."""
+"""What `heartlm.monitor.signal` does in C, in NumPy: one lead of a live stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.detect import StreamingDetector
 from heartlm.ecg.spans import runs
-from heartlm.kernels.live_seconds import SecondsOfLeads
 from heartlm.monitor.signal import (
     _BASELINE_S,
     _FURTHEST_MV,
@@ -20,6 +19,7 @@ from heartlm.monitor.signal import (
     _STEP_S,
     FLAT_S,
     KEPT_S,
+    SecondsOfLeads,
 )
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.millivolts import NO_SIGNAL, quantize

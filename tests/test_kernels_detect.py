@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.ecg.database import open_database
-from heartlm.ecg.detect import SETTINGS, Mode
-from heartlm.kernels.detect import Detector, plan_detector
+from heartlm.ecg.detect import SETTINGS, Detector, Mode, plan_detector
 from tests.conftest import shared_data
 from tests.detect_reference import ReferenceDetector
 from tests.kernel_references import each_variant

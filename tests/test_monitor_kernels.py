@@ -17,7 +17,7 @@ from heartlm.kernels.library import using, variants
 from heartlm.models.waveform import WaveformNetwork
 from heartlm.monitor.link import read_frame
 from heartlm.monitor.models import KEPT_BEATS, LiveModels, windows_kernel
-from heartlm.monitor.signal import seconds_kernel
+from heartlm.monitor.signal import SecondsKernel
 from heartlm.monitor.stream import Ward, WatchedLead
 from tests.plain_lead import PlainLead, take_plain_seconds
 
@@ -95,8 +95,8 @@ def test_seconds_are_those_of_one_lead_in_numpy(models: LiveModels, rate_hz: flo
     signals = [_signal_with_faults(rng, length, rate_hz) for _ in range(num_leads)]
     plain = [PlainLead(tokenizer, rate_hz) for _ in signals]
     window = tokenizer.window
-    with using(variant):  # not the kernel in the cache, which may be of another variant
-        kernel = seconds_kernel.__wrapped__(rate_hz, window.rate_hz, tuple(window.times_s.tolist()))
+    with using(variant):
+        kernel = SecondsKernel(rate_hz, window.rate_hz, tuple(window.times_s.tolist()))
     memory = np.zeros((num_leads, -(-kernel.num_bytes // 16) * 16), np.uint8)
     addresses, num_beats = np.array([own.ctypes.data for own in memory]), 0
     for second in range(seconds):

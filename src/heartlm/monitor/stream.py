@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from heartlm.corpus.encode import NO_ECG_LEAD, chosen_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
-from heartlm.kernels.live_seconds import SecondsKernel, SecondsOfLeads
 from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.lead_rules import JudgedBeat, LeadSecond
 from heartlm.monitor.models import AF_BEATS, LiveModels
 from heartlm.monitor.rules import Rules
-from heartlm.monitor.signal import seconds_kernel
+from heartlm.monitor.signal import SecondsKernel, SecondsOfLeads, seconds_kernel
 from heartlm.monitor.state import Stateful
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.comparisons import IRREGULAR
