@@ -59,12 +59,15 @@ def test_a_run_stopped_here_goes_on_with_the_same_command(tiny_corpus: Path, tmp
     assert losses(tmp_path / "runs/two") == pytest.approx(losses(alone), rel=1e-5)
 
 
-def test_an_interrupt_reaches_a_script_that_was_started_in_the_background():
+def test_an_interrupt_reaches_a_script_that_was_started_in_the_background(tmp_path: Path):
     """A shell ignores interrupts for what it starts in the background, and so would all that starts from there."""
-    run = "import sys; from heartlm.cluster.local import run_here; sys.exit(run_here(sys.argv[1]))"
-    script = "trap 'exit 7' INT; echo ready; while :; do sleep 0.05; done"
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump({"corpus": "c"}))
+    (tmp_path / "python").write_text("#!/bin/bash\ntrap 'exit 7' USR1; echo ready; while :; do sleep 0.05; done\n")
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump({"scheduler": "none", "python": str(tmp_path / "python")}))
     process = subprocess.Popen(
-        [sys.executable, "-c", run, script],
+        [sys.executable, "-m", "heartlm", "launch", "one.yaml", "--profile", "site.yaml", "--local"],
+        cwd=tmp_path,
         stdout=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )

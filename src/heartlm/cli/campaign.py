@@ -116,12 +116,10 @@ def _show_plan(campaign: Campaign) -> int:
 
 
 def _run_here(campaign: Campaign, parallel: int, names: Sequence[str]) -> int:
-    from heartlm.cluster.campaign.local import CampaignStopped, LocalRunner
+    from heartlm.cluster.campaign.local import LocalRunner
 
-    try:
-        LocalRunner(campaign, names, parallel, usable_cores(), say).run()
-    except CampaignStopped as stopped:
-        say(str(stopped))
+    if LocalRunner(campaign, names, parallel, usable_cores(), say).run():
+        say("stopped; the same command continues from here")
         return STOPPED_STATUS
     return _summed_up(campaign, names)
 

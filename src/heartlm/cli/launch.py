@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -72,9 +73,8 @@ def run(arguments: Sequence[str]) -> int:
     name = options.name or options.run.stem
     script = render(work, topology, profile, name=name, logs=options.logs)
     if options.local:
-        from heartlm.cluster.local import run_here
-
-        return run_here(script)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # bash cannot trap what it inherits as ignored, as in a background
+        os.execvp("bash", ["bash", "-c", script])
     if not options.submit:
         print(script, end="")
         print(f"printed only: --submit queues it, --local runs it here; {options.logs} must exist", file=sys.stderr)

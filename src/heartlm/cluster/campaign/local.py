@@ -25,7 +25,6 @@ from heartlm.cluster.campaign.campaign import Campaign, Experiment
 from heartlm.cluster.campaign.done import progress_of, words_to_continue
 from heartlm.cluster.campaign.state import Attempt, attempts_of, failure, next_attempt
 from heartlm.cluster.gpus import MASK, visible_gpus
-from heartlm.cluster.local import answered
 from heartlm.cores import Core, cpus_of, format_cpus, share_of, share_of_cores
 from heartlm.errors import HeartlmError
 from heartlm.files import sole_holder
@@ -33,10 +32,6 @@ from heartlm.parent import end_with_parent
 
 TRIES = 2
 POLL_S = 0.05
-
-
-class CampaignStopped(Exception):  # noqa: N818
-    """The campaign was stopped by a signal; running trainings have written checkpoints."""
 
 
 class Running(NamedTuple):
@@ -70,19 +65,20 @@ class LocalRunner:
     """Running experiments by the part of the cores that they use."""
     stop_asked: bool = False
 
-    def run(self) -> None:
-        """Run all unfinished experiments.
+    def run(self) -> bool:
+        """Run all unfinished experiments; return whether a signal stopped them, with checkpoints of the trainings.
 
         Raises:
             HeartlmError: a result folder contains a result of other settings, or the campaign is already running.
-            CampaignStopped: a signal stopped the campaign.
         """
         num_cpus = len(cpus_of(self.cores))
         if not 1 <= self.parallel <= num_cpus:
             raise HeartlmError(f"parallel: {self.parallel} found, 1 to {num_cpus} expected, the CPUs there are")
         lock = self.campaign.state_folder / f"local-{min(self.only)}.lock"
         taken = f"{self.campaign.name}: another process runs this campaign already"
-        with sole_holder(lock, taken), answered(self._ask_to_stop):
+        with sole_holder(lock, taken):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+                signal.signal(number, self._ask_to_stop)
             experiments = self.campaign.experiments
             self.done = {each.name for each in experiments if progress_of(each, self.campaign.folder) == "done"}
             self._wait_for_orphans()
@@ -96,10 +92,9 @@ class LocalRunner:
             while self.running:
                 time.sleep(POLL_S)
                 self._end_finished()
-        if self.stop_asked:
-            raise CampaignStopped("stopped; the same command continues from here")
+        return self.stop_asked
 
-    def _ask_to_stop(self, number: int) -> None:
+    def _ask_to_stop(self, number: int, frame: object) -> None:
         self.stop_asked = True
 
     def _wait_for_orphans(self) -> None:
