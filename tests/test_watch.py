@@ -90,7 +90,7 @@ def test_a_frame_of_a_running_run(folder: Path):
     text = told(folder)
     for word in (
         "beats: pretrain",
-        "20/100  20%   left 1 min 20 s",
+        "20/100  20%   left 0:01:20",
         "15.7 k tokens/s   step 129 ms   95 % of steps below 134 ms   data wait 25.0 %",
         "2.0000   best 2.0000 after step 20",
         "running, last line ",
@@ -101,7 +101,7 @@ def test_a_frame_of_a_running_run(folder: Path):
 def test_the_age_of_the_last_line_is_shown(folder: Path, monkeypatch: pytest.MonkeyPatch):
     (folder / "metrics.jsonl").write_text(line(10, elapsed_s=10.0) + "\n")
     monkeypatch.setattr("time.time", lambda: (folder / "metrics.jsonl").stat().st_mtime + 3700)
-    assert "last line 1 h 1 min ago; if it stopped:  heartlm … --resume" in told(folder)
+    assert "last line 1:01:40 ago; if it stopped:  heartlm … --resume" in told(folder)
 
 
 def test_a_finished_run_is_shown_once_and_that_is_all(tiny_pretrained: Path, capsys: pytest.CaptureFixture[str]):

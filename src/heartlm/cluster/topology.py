@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import dataclass
 
 from heartlm.errors import HeartlmError, require
-
-_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 
 
 @dataclass(frozen=True)
@@ -66,26 +65,17 @@ def seconds_of(text: str) -> int:
     Raises:
         HeartlmError: the text has another format.
     """
-    match = _TIME.fullmatch(text.strip())
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+(?::\d+){0,2})", text.strip())
     if match is None:
         raise HeartlmError(f"time: {text!r} found, HH:MM:SS expected, for example 02:00:00 or 1-12:00:00")
-    numbers = [int(match[name]) for name in ("first", "second", "third") if match[name] is not None]
-    if match["days"] is not None:
-        hours, minutes, seconds = (*numbers, 0, 0)[:3]
-    elif len(numbers) == 3:
-        hours, minutes, seconds = numbers
-    else:
-        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
-    total = ((int(match["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+    numbers = [int(number) for number in match[2].split(":")]
+    units_s = (3600, 60, 1) if match[1] or len(numbers) == 3 else (60, 1)
+    total = int(match[1] or 0) * 86400 + sum(map(operator.mul, numbers, units_s))
     if total < 1:
         raise HeartlmError(f"time: {text!r} found, more than nothing expected")
     return total
 
 
 def time_limit(seconds: int) -> str:
-    """Format `seconds` as a SLURM time limit: HH:MM:SS, or D-HH:MM:SS from one day."""
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    clock = f"{hour:02}:{minute:02}:{second:02}"
-    return f"{days}-{clock}" if days else clock
+    """Format `seconds` as a SLURM time limit, HH:MM:SS."""
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,6 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from heartlm.report.numbers import duration
 from heartlm.runs.run_folder import RunFolder
 
 NUM_RECENT = 10
@@ -64,7 +64,8 @@ def frame(run: RunFolder) -> Panel:
     about, steps, train, validation = run.run_json, run.num_steps, lines_of(run, "train"), lines_of(run, "validation")
     step = max((int(line["step"]) for line in (*train[-1:], *validation[-1:])), default=0)
     share = step / steps if steps else 0.0
-    left = "" if run.is_finished else f"   left {duration(step_s(train) * (steps - step))}"
+    left_s = step_s(train) * (steps - step)
+    left = f"   left {timedelta(seconds=round(left_s))}" if math.isfinite(left_s) and not run.is_finished else ""
     losses = [float(line["loss"]) for line in train]
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
@@ -79,8 +80,8 @@ def frame(run: RunFolder) -> Panel:
     speeds = [form.format(factor * measured[name]) for name, (factor, form) in SPEEDS.items() if name in measured]
     rows.add_row("speed", "   ".join(speeds) or "warming up")
     written = run.metrics_file if run.metrics_file.exists() else run.path / "run.json"
-    silent_s = max(0.0, time.time() - written.stat().st_mtime)
-    running = f"running, last line {duration(silent_s)} ago; if it stopped:  heartlm … --resume {run.path}"
+    silent = timedelta(seconds=max(0, round(time.time() - written.stat().st_mtime)))
+    running = f"running, last line {silent} ago; if it stopped:  heartlm … --resume {run.path}"
     rows.add_row("state", f"finished on {about['finished']}" if run.is_finished else running)
     kind = " ".join(str(about[name]) for name in ("kind", "objective", "task") if about.get(name))
     return Panel(rows, title=f"{about.get('name', run.path.name)}: {kind}", expand=False, padding=(0, 1))

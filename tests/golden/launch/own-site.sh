@@ -5,7 +5,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --gres=gpu:2
 #SBATCH --cpus-per-task=16
-#SBATCH --time=1-01:00:00
+#SBATCH --time=25:00:00
 #SBATCH --account=p1
 #SBATCH --signal=B:USR1@300
 #SBATCH --requeue
