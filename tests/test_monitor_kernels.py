@@ -16,7 +16,7 @@ from heartlm.kernels.frames import frame_samples
 from heartlm.kernels.library import using, variants
 from heartlm.models.waveform import WaveformNetwork
 from heartlm.monitor.link import read_frame
-from heartlm.monitor.models import KEPT_BEATS, LiveModels, windows_kernel
+from heartlm.monitor.models import KEPT_BEATS, BeatsKernel, LiveModels, WindowsKernel
 from heartlm.monitor.signal import SecondsKernel
 from heartlm.monitor.stream import Ward, WatchedLead
 from tests.plain_lead import PlainLead, take_plain_seconds
@@ -32,7 +32,7 @@ def models() -> LiveModels:
 def test_beats_are_judged_as_by_torch_and_alike_in_any_company(models: LiveModels, variant: str) -> None:
     in_c, num, rng = copy(models), 37, np.random.default_rng(0)
     with using(variant):
-        in_c.beats_kernel = models.trunk.kernel()
+        in_c.beats_kernel = BeatsKernel(models.trunk)
     sizes = np.array(models.beats.info.config.facet_sizes)
     caches = models.trunk.empty(num + 1).numpy().astype(np.float16)
     addresses = caches.ctypes.data + caches.strides[0] * np.arange(num + 1)
@@ -58,7 +58,7 @@ def test_what_is_kept_of_beats_is_the_nearest_half_float(models: LiveModels, var
     sizes = np.array(models.beats.info.config.facet_sizes)
     codes = rng.integers(0, sizes, (1, len(sizes)))
     with using(variant):
-        kernel = trunk.kernel()
+        kernel = BeatsKernel(trunk)
     kernel.judge(codes + trunk.offset.numpy(), np.zeros(1, np.int64), np.array([cache.ctypes.data]))
     with torch.inference_mode():
         new = trunk(torch.from_numpy(codes), trunk.empty(1), torch.zeros(1, dtype=torch.int64))[1].numpy()
@@ -74,7 +74,7 @@ def test_windows_are_judged_as_by_torch_and_alike_in_any_company(models: LiveMod
     assert isinstance(network, WaveformNetwork)
     in_c = copy(models)
     with using(variant):
-        in_c.windows_kernel = windows_kernel(network)
+        in_c.windows_kernel = WindowsKernel(network)
     steps = rng.integers(-20, 21, (41, 400, 1)) * rng.integers(0, 4, (41, 1, 1))
     windows = np.clip(np.cumsum(steps[:, :, 0], axis=1) + 512, 1, 1023).astype(np.uint16)
     windows[3], windows[4, 200:] = 0, 1023

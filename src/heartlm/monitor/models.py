@@ -1,12 +1,14 @@
 """The models of a monitor. Each judges many streams in one call.
 
 The result of a stream must not depend on the other streams, to the last bit (tested). Beats and windows are judged in
-C (`heartlm.kernels.live`), where the sums of a stream are separate. Rhythms are judged by torch in batches of a fixed
-size, padded with zeros, because its matrix products may round differently for another number of rows.
+C, where streams lie side by side in vectors and the sums of a stream are separate. Rhythms are judged by torch in
+batches of a fixed size, padded with zeros, because its matrix products may round differently for another number of
+rows.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import load_of_tasks
-from heartlm.kernels.live import BeatsKernel, WindowsKernel
+from heartlm.kernels.library import kernel, struct_fields
 from heartlm.models.fused import rotate, swiglu
 from heartlm.models.heart import HeartModel
 from heartlm.models.transformer import Block
@@ -36,6 +38,8 @@ RHYTHM_BATCH_BEATS = 1024
 KEPT_BEATS = 32
 """Beats whose keys and values are kept for attention. The model was trained on 128: with 32, F1 of V is 0.942 instead
 of 0.943 and F1 of S 0.894 instead of 0.897. With 64 they are 0.944 and 0.895, for twice the memory (LOG.md)."""
+_ROWS = 8
+"""Rows of a matrix that `product` of c/live.h processes together."""
 AF_BEATS = (32, 64, 128)
 """Numbers of beats from which AF can be judged; the largest available one is used."""
 
@@ -109,45 +113,101 @@ class LiveTrunk(nn.Module):
             x = x + block.feed_out(swiglu(block.gate_up(block.norm_feed(x))))
         return self.head(self.trunk.norm(x)).softmax(dim=-1), torch.stack(new, dim=1)
 
-    def kernel(self) -> BeatsKernel:
-        """Return `forward` in C, equal up to rounding. It also writes beats into the caches, which are half floats."""
-        blocks = list[Tensor]()
-        for block in self.trunk.blocks:
+
+def _packed(weight: NDArray[np.floating]) -> Floats:
+    """Return a matrix `[rows, depth]` in the order in which `product` of c/live.h reads it."""
+    whole = len(weight) // _ROWS * _ROWS
+    blocks = weight[:whole].reshape(-1, _ROWS, weight.shape[1]).swapaxes(1, 2)
+    return np.concatenate([blocks.ravel(), weight[whole:].ravel()]).astype(np.float32)
+
+
+class _Trunk(ctypes.Structure):
+    """`struct trunk` of c/live_beats.c, which describes the fields."""
+
+    _fields_ = struct_fields("trunk")
+
+
+class BeatsKernel:
+    """`LiveTrunk.forward` in C, equal up to rounding. It also writes beats into the caches, which are half floats."""
+
+    def __init__(self, live: LiveTrunk) -> None:
+        weights = list[Floats]()
+        for block in live.trunk.blocks:
             assert isinstance(block, Block), "a trunk is made of blocks"
             products = block.qkv, block.attention_out, block.gate_up, block.feed_out
-            qkv, attention_out, gate_up, feed_out = (each.weight for each in products)
-            blocks += [block.norm_attention.weight, qkv, attention_out, block.norm_feed.weight, gate_up, feed_out]
-        width, feed = self.table.shape[1], blocks[-1].shape[1]
-        sizes = len(self.offset), width, self.depth, self.heads, self.head_width, feed, KEPT_BEATS
-        ends = self.trunk.norm.weight, self.head.weight, self.head.bias, self.frequency
+            qkv, attention_out, gate_up, feed_out = (_packed(each.weight.detach().numpy()) for each in products)
+            norms = (each.weight.detach().numpy() for each in (block.norm_attention, block.norm_feed))
+            weights += [next(norms), qkv, attention_out, next(norms), gate_up, feed_out]
+        ends = live.trunk.norm.weight, live.head.weight, live.head.bias, live.frequency
         norm, head, bias, frequency = (each.detach().numpy() for each in ends)
-        flat = [each.detach().numpy() for each in blocks]
-        shape = (*sizes, len(head))
-        return BeatsKernel(shape, self.table.numpy(), flat, norm, head, bias, frequency)
+        table = np.ascontiguousarray(live.table.numpy())
+        self._arrays = table, np.concatenate(weights), norm, _packed(head), bias, frequency
+        width = table.shape[1]
+        feed = weights[-1].size // width
+        sizes = len(live.offset), width, live.depth, live.heads, live.head_width, feed, KEPT_BEATS, len(head)
+        self._trunk = _Trunk(*sizes, *(each.ctypes.data for each in self._arrays))
+        self._run = kernel("live_beats")
+        self._scratch = np.empty(kernel("live_beats_scratch")(ctypes.addressof(self._trunk)), np.float32)
+
+    def judge(self, codes: NDArray[np.int64], position: NDArray[np.int64], caches: NDArray[np.int64]) -> Floats:
+        """Return the class probabilities of one beat of each stream, float32 `[num_streams, classes]`.
+
+        Args:
+            codes: rows of the table, `[num_streams, facets]`.
+            position: number of beats before each, `[num_streams]`.
+            caches: address of the cache of each stream, float16 `[depth, 2, heads, kept, head_width]`.
+        """
+        out = np.empty((len(codes), self._trunk.classes), np.float32)
+        assert len(codes) == len(position) == len(caches)
+        self._run(ctypes.addressof(self._trunk), codes, position, caches, len(codes), self._scratch, out)
+        return out
 
 
-def windows_kernel(network: WaveformNetwork) -> WindowsKernel:
-    """Return `WaveformNetwork.class_logits` followed by a softmax in C, equal up to rounding."""
-    layers = []
-    for convolution, normalisation, _ in (*network.trunk.blocks, *network.spectrum):
-        scale = normalisation.weight / torch.sqrt(normalisation.running_var + normalisation.eps)
-        weight = (convolution.weight * scale[:, None, None]).detach().double().numpy()
-        bias = (normalisation.bias - normalisation.running_mean * scale).detach().double().numpy()
-        layers.append((weight, bias, convolution.stride[0]))
-    num_waves, channels = len(network.trunk.blocks), len(layers[-1][1])
-    assert network.class_head is not None, "a fine-tuned network"
-    of_spectrum = network.of_spectrum.weight.view(NUM_HIDDEN, channels, -1).swapaxes(1, 2).flatten(1)
-    others = ((layer.weight, layer.bias) for layer in (network.hidden_layer, network.class_head))
-    dense = ((of_spectrum, network.of_spectrum.bias), *others)
-    return WindowsKernel(
-        (WINDOW, NUM_BANDS, NUM_HIDDEN, network.num_classes),
-        network.embedding.get_buffer("places_0")[:, 0].numpy(),
-        layers[:num_waves],
-        layers[num_waves:],
-        [(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in dense],
-        SMALL_MV,
-        LEAST_MV,
-    )
+class _Network(ctypes.Structure):
+    """`struct network` of c/live_windows.c, which describes the fields."""
+
+    _fields_ = struct_fields("network")
+
+
+class WindowsKernel:
+    """`WaveformNetwork.class_logits` followed by a softmax in C, equal up to rounding."""
+
+    def __init__(self, network: WaveformNetwork) -> None:
+        tables, flat = list[tuple[int, ...]](), list[Floats]()
+        for convolution, normalisation, _ in (*network.trunk.blocks, *network.spectrum):
+            scale = normalisation.weight / torch.sqrt(normalisation.running_var + normalisation.eps)
+            weight = (convolution.weight * scale[:, None, None]).detach().double().numpy()
+            bias = (normalisation.bias - normalisation.running_mean * scale).detach().double().numpy()
+            outer, inner, width = weight.shape
+            tables.append((inner, outer, width, convolution.stride[0]))
+            flat += [_packed(weight.swapaxes(1, 2).reshape(outer, -1)), bias]
+        assert network.class_head is not None, "a fine-tuned network"
+        # the first dense layer reads [place, channel]
+        of_spectrum = network.of_spectrum.weight.view(NUM_HIDDEN, tables[-1][1], -1).swapaxes(1, 2).flatten(1)
+        others = ((layer.weight, layer.bias) for layer in (network.hidden_layer, network.class_head))
+        dense = list[Floats]()
+        for weight, bias in ((of_spectrum, network.of_spectrum.bias), *others):
+            dense += [_packed(weight.detach().numpy()), bias.detach().numpy()]
+        angle = 2 * np.pi * np.arange(1, NUM_BANDS + 1)[:, None] * np.arange(WINDOW) / WINDOW
+        hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)
+        fourier = _packed(np.concatenate([np.cos(angle) * hann, np.sin(angle) * hann]))
+        volts = network.embedding.get_buffer("places_0")[:, 0].numpy()
+        self._arrays = [
+            np.ascontiguousarray(each, np.float32)
+            for each in (volts, fourier, np.concatenate(flat), np.concatenate(dense))
+        ]
+        sizes = WINDOW, NUM_BANDS, NUM_HIDDEN, network.num_classes, len(network.trunk.blocks), len(network.spectrum)
+        addresses = (each.ctypes.data for each in self._arrays)
+        self._network = _Network(*sizes, *zip(*tables, strict=True), *addresses, SMALL_MV, LEAST_MV)
+        self._run = kernel("live_windows")
+        self._scratch = np.empty(kernel("live_windows_scratch")(ctypes.addressof(self._network)), np.float32)
+
+    def judge(self, codes: Codes) -> Floats:
+        """Return the class probabilities of windows `[num_windows, WINDOW]`, float32 `[num_windows, classes]`."""
+        out = np.empty((len(codes), self._network.classes), np.float32)
+        assert codes.shape[1] == WINDOW
+        self._run(ctypes.addressof(self._network), codes, len(codes), self._scratch, out)
+        return out
 
 
 class LiveModels:
@@ -186,7 +246,7 @@ class LiveModels:
         assert isinstance(network, WaveformNetwork), "the network of the task waveform"
         self.beat_tokenizer, self.rhythm_tokenizer = tokenizer, rhythm_tokenizer
         self.trunk, self.live_tokenizer = LiveTrunk(self.beats.model).eval(), LiveTokenizer(tokenizer)
-        self.beats_kernel, self.windows_kernel = self.trunk.kernel(), windows_kernel(network)
+        self.beats_kernel, self.windows_kernel = BeatsKernel(self.trunk), WindowsKernel(network)
 
     def judge_beats(self, codes: Codes, positions: NDArray[np.int64], caches: NDArray[np.int64]) -> Floats:
         """Return the class probabilities of one beat of each stream.
