@@ -38,13 +38,11 @@ from heartlm.distributed.communicator import communicator_of
 from heartlm.distributed.mpi import MPICommunicator
 from heartlm.federated.aggregate import Aggregator, PendingMean
 from heartlm.federated.client import ClientTask, Update
-from heartlm.federated.language import CorpusPatients
-from heartlm.federated.local import LocalClients
+from heartlm.federated.local import LocalClients, patients_of
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
 from heartlm.federated.strategy import OuterSGD
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.federated.tiny import TinyPatients
 from heartlm.training.learner import at_full_speed
 
 COLUMNS = (
@@ -71,7 +69,7 @@ class Rank:
 
     def __init__(self, study: FederatedConfig, communicator: MPICommunicator) -> None:
         self.communicator, self.study = communicator, study
-        patients = TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
+        patients = patients_of(study)
         members = partition(patients.patients(), study)
         rank = communicator.rank
         learning = patients.learning(members, [rank], 0, 1)

@@ -17,11 +17,11 @@ import torch
 from heartlm.distributed import shared_memory
 from heartlm.distributed.communicator import SHARED_BYTES, Communicator
 from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.federate import strategy_of
 from heartlm.federated.local import LocalClients
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.rounds import Rounds, Server
+from heartlm.federated.strategy import strategy_of
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyLearning
 from heartlm.federated.waveforms import NUM_CLASSES, BeatSet

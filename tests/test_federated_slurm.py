@@ -14,10 +14,12 @@ from heartlm.cli.main import main
 from heartlm.cluster.profile import load_slurm_profile
 from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
-from heartlm.federated.study_file import load_study
+from heartlm.federated.study_file import FederatedConfig
+from heartlm.federated.study_folder import StudyFolder
 from heartlm.federated.sweep import run_sweep
 from heartlm.federated.sweep_file import SweepConfig
 from heartlm.files import read_json
+from heartlm.typed import typed
 from tests.slurm import Cluster
 
 pytestmark = pytest.mark.slow
@@ -37,7 +39,8 @@ def test_a_sweep_on_two_nodes_ends_with_the_models_of_one_process(
     )
     assert main(["federate", "sweep", str(settings), "--out", "sweep"]) == 0
     study = tmp_path / "sweep" / "studies" / CELL
-    alone = federate(replace(load_study(study / "config.yaml"), communicator="local", out=tmp_path / "alone")).folder
+    settings = typed(FederatedConfig, StudyFolder(study).settings)
+    alone = federate(replace(settings, communicator="local", out=tmp_path / "alone")).folder
     models = [(folder / "models" / "last" / "model.safetensors").read_bytes() for folder in (study, alone)]
     assert models[0] == models[1]
     assert read_json(study / "scores.json") == read_json(alone / "scores.json")

@@ -28,9 +28,6 @@ def run(arguments: Sequence[str]) -> int:
         return run_sweep(arguments[1:])
     study = parse(FederatedConfig, arguments, "federate", run, config_file=True)
     changed = given_to_resume(arguments, LAYOUT, "study") if study.resume is not None else []
-    if study.resume is None:
-        study.check()
-
     if study.engine == "flower":
         from heartlm.federated.flower_app import run_with_flower
 

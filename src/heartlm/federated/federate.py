@@ -20,8 +20,8 @@ from heartlm.federated.local import Learning, LocalClients, patients_of
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
 from heartlm.federated.rounds import Line, Rounds, Server
-from heartlm.federated.scores import summary
-from heartlm.federated.strategy import Adaptive, OuterSGD, Strategy
+from heartlm.federated.scores import scores_of, summary
+from heartlm.federated.strategy import strategy_of
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.files import write_json
@@ -62,16 +62,13 @@ def federate(study: FederatedConfig, changed: Sequence[str] = (), fleet: Fleet |
         HeartlmError: a setting is invalid, recordings are unusable, the folder cannot be written, the rendezvous of
             ranks failed, or training diverged.
     """
-    if study.resume is None:
-        study.check()
-        if study.out is None:
-            raise HeartlmError("out: nothing found, a folder for the study expected: give --out FOLDER")
-        folder = StudyFolder(study.out)
-    else:
-        folder = StudyFolder(study.resume)
+    if study.resume is not None:
         values = {name: getattr(study, name) for name in changed}
-        study = replace(folder.resumable(), resume=study.resume, **values)
-        study.check()
+        study = replace(StudyFolder(study.resume).resumable(), resume=study.resume, **values)
+    study.check()
+    path = study.resume or study.out
+    assert path is not None, "it was checked"
+    folder = StudyFolder(path)
     communicator = communicator_of(study.communicator, study.device, study.threads, study.timeout_s)
     try:
         rounds, learning = agreed(communicator, lambda: ready(study, folder, communicator, fleet))
@@ -90,14 +87,6 @@ def federate(study: FederatedConfig, changed: Sequence[str] = (), fleet: Fleet |
         raise
     communicator.close()
     return StudyOutcome(folder.path, scores)
-
-
-def strategy_of(study: FederatedConfig) -> Strategy:
-    """Return the server optimiser of `study`."""
-    if study.strategy in ("fedadam", "fedyogi"):
-        yogi = study.strategy == "fedyogi"
-        return Adaptive(study.server_rate, study.server_beta, study.beta2, study.tau, yogi=yogi)
-    return OuterSGD(study.server_rate, study.server_beta, nesterov=study.strategy == "diloco")
 
 
 def ready(
@@ -162,4 +151,4 @@ def evaluate(learning: Learning, communicator: Communicator, vector: Tensor, fin
     """
     learning.flat.load(vector)
     parts = communicator.gather_objects(learning.evaluate())
-    return learning.scores(parts, final) if communicator.rank == 0 else {}
+    return scores_of(parts, final) if communicator.rank == 0 else {}

@@ -43,8 +43,7 @@ def run_with_flower(study: FederatedConfig) -> Path:
     with needs("flower"):
         importlib.metadata.version("flwr")  # importing it here would take a while
     study.check()
-    if study.out is None:
-        raise HeartlmError("out: nothing found, a folder for the study expected: give --out FOLDER")
+    assert study.out is not None, "it was checked"
     if study.out.exists() and (study.out.is_file() or any(study.out.iterdir())):
         raise HeartlmError(f"out: {study.out} holds something already: choose another --out")
     work = Path(tempfile.mkdtemp(prefix="heartlm-flower-"))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heartlm.federated.client import ClientTask, Update
-from heartlm.federated.language import CorpusPatients, LanguageLearning
+from heartlm.federated.language import LanguageLearning
 from heartlm.federated.partition import Member
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyLearning, TinyPatients
@@ -20,13 +20,13 @@ Learning = TinyLearning | LanguageLearning
 """A model, its optimiser and the samples of the clients of a rank."""
 
 
-def patients_of(study: FederatedConfig) -> TinyPatients | CorpusPatients:
+def patients_of(study: FederatedConfig) -> TinyPatients | LanguageLearning:
     """Return the patients available to this process.
 
     Raises:
         HeartlmError: there are no patients, or their recordings or corpus are unusable.
     """
-    return TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
+    return TinyPatients(study) if study.model == "tiny_ecg" else LanguageLearning(study)
 
 
 class LocalClients:

@@ -14,14 +14,19 @@ Scores = dict[str, Any]
 """A loss, or the result of `score_beats`."""
 
 
-def beat_scores(parts: list[Any], final: bool) -> Scores:
-    """Return the scores of classes found and annotated, and of their patients, over the parts of all ranks.
+def scores_of(parts: list[Any], final: bool) -> Scores:
+    """Return the scores over the parts of all ranks.
 
     Args:
-        parts: of each rank, classes found and annotated, int8 `[num_beats]`, and the patient of each beat.
+        parts: of each rank, counted tokens and the sum of their losses; or classes of beats found and annotated, int8
+            `[num_beats]`, and the patient of each beat.
         final: whether to add confidence intervals; otherwise only numbers for a line of metrics are returned.
     """
-    found, annotated, patient = (np.concatenate(column) for column in zip(*parts, strict=True))
+    columns = list(zip(*parts, strict=True))
+    if len(columns) == 2:
+        counted, loss = map(sum, columns)
+        return {"loss": loss / max(1.0, counted)}
+    found, annotated, patient = map(np.concatenate, columns)
     scores = score_beats(annotated, found, patient, resampling=Resampling(1000 if final else 1))
     return scores if final else summary(scores)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from heartlm.federated.fixed_point import FixedPoint
+from heartlm.federated.study_file import FederatedConfig
 
 
 class OuterSGD:
@@ -80,3 +81,16 @@ class Adaptive:
 
 Strategy = OuterSGD | Adaptive
 """An optimiser of the server."""
+
+DEFAULTS = {"fedadam": (0.01, 0.9), "fedyogi": (0.01, 0.9), "diloco": (0.7, 0.9)}
+"""Server learning rate and momentum by strategy; 1 and 0 for the others."""
+
+
+def strategy_of(study: FederatedConfig) -> Strategy:
+    """Return the server optimiser of `study`."""
+    rate, beta = DEFAULTS.get(study.strategy, (1.0, 0.0))
+    rate = study.server_learning_rate or rate
+    beta = beta if study.server_momentum is None else study.server_momentum
+    if study.strategy in ("fedadam", "fedyogi"):
+        return Adaptive(rate, beta, study.beta2, study.tau, yogi=study.strategy == "fedyogi")
+    return OuterSGD(rate, beta, nesterov=study.strategy == "diloco")

@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.errors import HeartlmError, require
-from heartlm.files import read_yaml
 from heartlm.training.config import LearningConfig
-from heartlm.typed import typed
-
-SERVER_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "diloco": 0.7}
-"""Default server learning rates; 1 for other strategies."""
-
 
 LAYOUT = ("communicator", "device", "threads", "timeout_s")
 """Settings that may change when a study is resumed, because they do not change what it computes."""
@@ -147,34 +141,10 @@ class FederatedConfig(LearningConfig):
         missing = [name for name, value in privacy.items() if value is None]
         if missing and len(missing) < len(privacy):
             raise HeartlmError(f"{missing[0]}: nothing found, but {', '.join(privacy)} make a promise only together")
-
-    @property
-    def server_rate(self) -> float:
-        """Server learning rate, with defaults applied."""
-        return self.server_learning_rate or SERVER_RATES.get(self.strategy, 1.0)
-
-    @property
-    def server_beta(self) -> float:
-        """Server momentum or beta1, with defaults applied."""
-        usual = 0.0 if self.strategy in ("fedavg", "fedprox") else 0.9
-        return usual if self.server_momentum is None else self.server_momentum
+        if self.out is None and self.resume is None:
+            raise HeartlmError("out: nothing found, a folder for the study expected: give --out FOLDER")
 
     def to_yaml(self) -> dict[str, Any]:
-        """Return the fields as plain values with absolute paths, for `load_study`."""
+        """Return the fields as plain values with absolute paths."""
         plain = {key: str(value.resolve()) if isinstance(value, Path) else value for key, value in asdict(self).items()}
         return plain | {"databases": [str(Path(folder).resolve()) for folder in self.databases], "resume": None}
-
-
-def load_study(path: Path) -> FederatedConfig:
-    """Read and check the YAML file of a study.
-
-    Raises:
-        HeartlmError: the file cannot be read or a value is invalid; the message names the file and the field.
-    """
-    content = read_yaml(path, "a YAML file of a federated study")
-    try:
-        study = typed(FederatedConfig, content)
-        study.check()
-    except HeartlmError as error:
-        raise HeartlmError(f"{path}: {error}") from error
-    return study

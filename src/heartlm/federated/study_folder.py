@@ -28,9 +28,10 @@ from torch import Tensor
 from heartlm.errors import HeartlmError
 from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.rounds import Server
-from heartlm.federated.study_file import FederatedConfig, load_study
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.files import atomic_file, write_json
 from heartlm.runs.run_folder import ResultFolder
+from heartlm.typed import typed
 
 
 class StudyFolder(ResultFolder):
@@ -72,7 +73,7 @@ class StudyFolder(ResultFolder):
         if (kind := self.run_json.get("kind")) != "federated":
             raise HeartlmError(f"{self.path}: a {kind} run found, a federated study expected")
         self.check_unfinished()
-        return load_study(self.config_file)
+        return typed(FederatedConfig, self.settings, self.config_file)
 
     # --- state ------------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,8 @@ def run_sweep(sweep: SweepConfig) -> tuple[list[Row], dict[str, str]]:
     """
     sweep.check()
     slurm = SlurmTrainer(sweep.slurm, sweep.base().device, sweep.timeout_s) if sweep.slurm else None
-    folder, failed, rows, cells = sweep.folder(), dict[str, str](), list[Row](), cells_of(sweep)
+    assert sweep.out is not None, "it was checked"
+    folder, failed, rows, cells = sweep.out, dict[str, str](), list[Row](), cells_of(sweep)
     about = {name: getattr(sweep, name) for name in DECIDES}
     write_json(folder / "sweep.json", started_with(folder / "sweep.json", about))
     for number, cell in enumerate(cells):

@@ -75,12 +75,8 @@ class SweepConfig:
         Raises:
             HeartlmError: a field is unknown or has the wrong type.
         """
-        return replace(typed(FederatedConfig, self.study), rounds=self.rounds, save_every=self.rounds, evaluate_every=0)
-
-    def folder(self) -> Path:
-        """Return the folder of the sweep."""
-        assert self.out is not None, "it was checked"
-        return self.out
+        study = typed(FederatedConfig, self.study)
+        return replace(study, out=self.out, rounds=self.rounds, save_every=self.rounds, evaluate_every=0)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.partition import Member, PatientCounts
-from heartlm.federated.scores import Scores, beat_scores
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.waveforms import NUM_CLASSES, WINDOW, BeatSet, Labelled, beat_set, labelled_records
 from heartlm.files import atomic_folder, write_json
@@ -148,10 +147,6 @@ class TinyLearning:
         batches = torch.from_numpy(self.test.waveform).to(self.device).split(EVALUATION_BATCH)  # type: ignore[no-untyped-call]
         found = [self.flat.module(batch).argmax(dim=1).to("cpu", torch.int8).numpy() for batch in batches]
         return np.concatenate(found), self.test.label, self.test.patient
-
-    def scores(self, parts: list[Any], final: bool) -> Scores:
-        """Beat scores over the parts of all ranks."""
-        return beat_scores(parts, final)
 
     def save(self, folder: Path) -> None:
         """Write `model.safetensors` and `config.json`."""
