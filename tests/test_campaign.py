@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from heartlm.cli.main import main
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of, in_order, load_campaign
 from heartlm.cluster.campaign.grid import combinations
+from heartlm.cluster.campaign.slurm import jobs_of
+from heartlm.cluster.profile import load_profile
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
@@ -166,8 +168,9 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path: Path, text: str, said: str
         (["--submit", "--parallel", "2"], "parallel: found without --local"),
         (["--local", "--parallel", "0"], "parallel: 0 found"),
         (["--local", "--only", "a,b"], "'b' found, one of a expected"),
-        (["--profile", "generic", "--only", "a"], "only: found without --local"),
+        (["--profile", "generic", "--submit", "--only", "a"], "only: found without --local"),
         (["--local", "--wait"], "wait: found without --submit"),
+        (["--profile", "meluxina"], "profile: found without --submit"),
     ],
 )
 def test_where_to_run_has_to_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str):
@@ -187,6 +190,7 @@ def test_help_explains_the_file(capsys: pytest.CaptureFixture[str]):
 
 def test_the_example_is_a_campaign(capsys: pytest.CaptureFixture[str]):
     path = Path(__file__).parent.parent / "examples" / "campaign.yaml"
-    assert main(["campaign", "run", str(path), "--profile", "meluxina", "--account", "p1"]) == 0
-    assert capsys.readouterr().out.count("### sbatch") == 3 * (4 + 16 + 16) // 4 // 3
-    assert len(load_campaign(path).experiments) == 4 + 16 + 16
+    assert main(["campaign", "run", str(path)]) == 0
+    campaign = load_campaign(path)
+    assert capsys.readouterr().out.count("  $ heartlm ") == len(campaign.experiments) == 4 + 16 + 16
+    assert len(jobs_of(campaign.experiments, load_profile("meluxina"))) == (4 + 16 + 16) // 4

@@ -172,8 +172,8 @@ def test_shells_read_the_scripts(name: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--profile", "local"], "profile: local found, a profile of a site with SLURM"),
-        (["--profile", "meluxina"], "account: nothing found"),
+        (["--profile", "local", "--submit"], "profile: local found, a profile of a site with SLURM"),
+        (["--profile", "meluxina", "--submit"], "account: nothing found"),
         (["--profile", "nowhere", "--submit"], "profile: 'nowhere' found"),
     ],
 )

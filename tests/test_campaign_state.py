@@ -12,8 +12,16 @@ import yaml
 
 from heartlm.cli.main import main
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of
-from heartlm.cluster.campaign.done import progress_of, steps_of, words_to_continue
-from heartlm.cluster.campaign.state import Attempt, attempts_of, next_attempt, rows_of, summary
+from heartlm.cluster.campaign.state import (
+    Attempt,
+    attempts_of,
+    next_attempt,
+    progress_of,
+    rows_of,
+    steps_of,
+    summary,
+    words_to_continue,
+)
 from heartlm.cluster.submit import last_line
 from heartlm.errors import HeartlmError
 from heartlm.files import write_json

@@ -34,7 +34,7 @@ class RunOptions(SiteOptions):
         local: run on the cores of this machine.
         parallel: number of experiments that run here at the same time, each on its own cores.
         only: comma-separated names of the experiments to run here; by default all.
-        profile: site profile for the jobs: a name or a YAML file; with --submit generic by default.
+        profile: site profile for the jobs: a name or a YAML file; by default generic.
         submit: submit a job for each experiment to SLURM.
         wait: wait until none of the submitted jobs is in the queue.
     """
@@ -81,12 +81,11 @@ def run_run(argv: Sequence[str]) -> int:
     options = parse(RunOptions, argv, "campaign run", run_run, positionals=["campaign"])
     from heartlm.cluster.campaign.campaign import load_campaign
 
-    if options.local and (options.submit or options.profile is not None):
-        raise HeartlmError("local: found together with --profile or --submit: a campaign runs here or on SLURM")
-    if not options.local and (options.only is not None or options.parallel != 1):
-        raise HeartlmError(f"{'parallel' if options.only is None else 'only'}: found without --local")
-    if options.wait and not options.submit:
-        raise HeartlmError("wait: found without --submit")
+    if options.local and options.submit:
+        raise HeartlmError("local: found together with --submit: a campaign runs here or on SLURM")
+    for name, where in {"only": "local", "parallel": "local", "profile": "submit", "wait": "submit"}.items():
+        if getattr(options, name) != getattr(RunOptions, name) and not getattr(options, where):
+            raise HeartlmError(f"{name}: found without --{where}")
     campaign = load_campaign(existing(options.campaign, "campaign"))
     names = [each.name for each in campaign.experiments] if options.only is None else options.only.split(",")
     experiments = [campaign[name.strip()] for name in names]
@@ -97,14 +96,14 @@ def run_run(argv: Sequence[str]) -> int:
             raise HeartlmError(f"{experiment.name}: {str(error).partition('  (see ')[0]}") from error
     if options.local:
         return _run_here(campaign, options.parallel, [each.name for each in experiments])
-    if options.submit or options.profile is not None:
+    if options.submit:
         return _run_on_slurm(campaign, options)
     return _show_plan(campaign)
 
 
 def _show_plan(campaign: Campaign) -> int:
     """Print the experiments in order, with those that are already done."""
-    from heartlm.cluster.campaign.done import progress_of, words_to_continue
+    from heartlm.cluster.campaign.state import progress_of, words_to_continue
 
     for experiment in campaign.experiments:
         progress = progress_of(experiment, campaign.folder)
@@ -125,18 +124,9 @@ def _run_here(campaign: Campaign, parallel: int, names: Sequence[str]) -> int:
 
 
 def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
-    from heartlm.cluster.campaign.slurm import dependency, job_name, pending_jobs, queue_of, script_of, submit_campaign
+    from heartlm.cluster.campaign.slurm import queue_of, submit_campaign
 
-    profile = load_slurm_profile(options.profile or "generic", options, "profile")
-    if not options.submit:
-        numbers = dict[str, str]()
-        for job in pending_jobs(campaign, profile):
-            name = job_name(job, campaign)
-            print(f"### {shlex.join(['sbatch', *dependency(job, numbers), f'{name}.sh'])}")
-            print(script_of(job, campaign, profile))
-            numbers |= {each.name: f"<{name}>" for each in job}
-        return 0
-    submit_campaign(campaign, profile, say)
+    submit_campaign(campaign, load_slurm_profile(options.profile or "generic", options, "profile"), say)
     if not options.wait:
         say(f"see how far it is with:  heartlm campaign status {shlex.quote(str(options.campaign))}")
         return 0

@@ -22,8 +22,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment
-from heartlm.cluster.campaign.done import progress_of, words_to_continue
-from heartlm.cluster.campaign.state import Attempt, attempts_of, failure, next_attempt
+from heartlm.cluster.campaign.state import (
+    Attempt,
+    attempts_of,
+    failure,
+    next_attempt,
+    progress_of,
+    words_to_continue,
+)
 from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.cores import Core, cpus_of, format_cpus, share_of, share_of_cores
 from heartlm.errors import HeartlmError

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TypedDict
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment
-from heartlm.cluster.campaign.done import progress_of
+from heartlm.cluster.campaign.state import progress_of
 from heartlm.cluster.fragment import fragment
 from heartlm.cluster.profile import SiteProfile
 from heartlm.cluster.script import batch_script, command_lines, render

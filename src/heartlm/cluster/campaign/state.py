@@ -9,13 +9,15 @@ CAMPAIGN.campaign/
         attempt-1.ended               exit status and time (JSON)
 
 A started attempt without an end note is running if its log is locked or its job is in the queue. Otherwise it was
-killed.
+killed. Progress is read from the result itself: a run is done if its `run.json` says so, an evaluation if its scores
+exist, a corpus if its manifest exists. A result with other settings never counts as done.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import socket
 import time
 from collections import Counter
@@ -23,15 +25,24 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment
-from heartlm.cluster.campaign.done import progress_of, steps_of
+from heartlm.cluster.run_file import RunFile
 from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
+from heartlm.runs.run_folder import RunFolder
+from heartlm.safe_yaml import parse_yaml
+from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig
 
 State = Literal["done", "running", "queued", "waiting", "interrupted", "failed", "not run"]
+
+_PATHS = ("corpus", "run")
+_HOW = ("--threads=", "--device=", "--processes=")
+"""Options of the other commands that affect the computation but not the result."""
+
+Progress = Literal["absent", "started", "done"]
 
 STOPPED = (143, -15, 130, -2)
 """Exit statuses of processes stopped by a signal."""
@@ -202,3 +213,73 @@ def summary(rows: Sequence[ExperimentState]) -> list[str]:
         if row.state == "failed":
             lines.append(f"failed: {row.name}: {row.note}" + (f"  (log: {row.log})" if row.log else ""))
     return lines + [f"not run: {row.name}: {row.note}" for row in rows if row.state == "not run"]
+
+
+# --- results --------------------------------------------------------------------------------------------------------
+
+
+def progress_of(experiment: Experiment, folder: Path) -> Progress:
+    """Return the progress of `experiment`; paths are relative to `folder`.
+
+    Raises:
+        HeartlmError: the result folder contains a result of other settings.
+    """
+    run, note = experiment.run, _note(experiment, folder)
+    if not note.is_file():
+        return "absent"
+    if not run.is_training:
+        made_by, ours = read_json(note, dict[str, Any]).get("command"), shlex.join(["heartlm", *run.argv()])
+        if _without_compute_options(made_by) != _without_compute_options(ours):
+            raise HeartlmError(
+                f"{experiment.name}: {note.parent} was made by  {made_by or 'an unknown command'}  and not by  "
+                f"{ours}: remove it, or give the experiment another name"
+            )
+        return "done"
+    made = RunFolder(note.parent)
+    found = {**made.settings, "kind": made.run_json.get("kind")}
+    defaults = vars(PretrainConfig() if run.command == "pretrain" else FinetuneConfig())
+    for name, value in {"kind": run.command, **defaults, **run.fields}.items():
+        if value is None or name in (*LAYOUT, "out", "resume"):
+            continue
+        expected = str((folder / str(value)).resolve()) if name in _PATHS else value
+        if not _same(found.get(name), expected):
+            raise HeartlmError(
+                f"{experiment.name}: {note.parent} is there already with {name} {found.get(name)}, {expected} "
+                "expected: remove it, or give the experiment another out"
+            )
+    return "done" if made.is_finished else "started"
+
+
+def _note(experiment: Experiment, folder: Path) -> Path:
+    """Return the file that exists when `experiment` is done, or, for a training run, when it has started."""
+    names = {"evaluate": "scores.json", "tokenize": "manifest.json"}
+    return folder / experiment.result / names.get(experiment.run.command, "run.json")
+
+
+def _same(one: Any, other: Any) -> bool:
+    with suppress(ValueError):
+        return bool(one == other or parse_yaml(str(one)) == parse_yaml(str(other)))
+    return False
+
+
+def words_to_continue(experiment: Experiment, progress: Progress) -> list[str]:
+    """Return the arguments of `heartlm` that start or resume `experiment`."""
+    run = experiment.run
+    if run.is_training and progress == "started":  # the run's settings apply, with the compute options of the campaign
+        layout = {name: value for name, value in run.fields.items() if name in LAYOUT}
+        run = RunFile(run.command, {"resume": str(run.out), **layout})
+    return run.argv()
+
+
+def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:
+    """Return the completed steps and all steps of a training run, or None if it has not started."""
+    if not experiment.run.is_training or not (note := _note(experiment, folder)).is_file():
+        return None
+    run = RunFolder(note.parent)
+    steps = run.run_json.get("steps", 0)
+    return (steps if run.is_finished else run.last_step), steps
+
+
+def _without_compute_options(command: Any) -> list[str]:
+    """Return the words of a command without compute options; other quoting or order is another command."""
+    return [word for word in str(command or "").split() if not word.startswith(_HOW)]
