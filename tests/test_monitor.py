@@ -35,6 +35,7 @@ from heartlm.monitor.engine import Monitor
 from heartlm.monitor.lead_rules import JudgedBeat, LeadRules, LeadSecond
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
+from heartlm.monitor.rules import Rules
 from heartlm.monitor.state import packed, unpacked
 from heartlm.monitor.stream import Ward, alarms_of
 from heartlm.monitor.trend import NUM_MINUTES, Trend
@@ -718,3 +719,45 @@ def test_asystole_before_a_usual_beat_is_known_needs_the_network(height: float, 
     for second in range(1, 9):
         lead.add(250 * second, LeadSecond([], [1 - asystole, 0.0, 0.0, asystole, 0.0], 1.0, height))
     assert ("asystole" in lead.judge(2000).found) == called
+
+
+@pytest.mark.parametrize(("lowest", "called"), [(0.7, False), (0.1, True)])
+def test_standstill_and_bradycardia_need_a_low_second(lowest: float, called: bool) -> None:
+    """After an artefact the detector may miss beats of usual height."""
+    still, slow = LeadRules(AlarmRules(), 250.0), LeadRules(AlarmRules(), 250.0)
+    for second in range(1, 13):
+        wave = [0.9, 0.0, 0.0, 0.1, 0.0]
+        still.add(250 * second, LeadSecond([], wave, 1.0, lowest))
+        beats = [JudgedBeat(250 * second - 200, "N", 0.9, 0.0)] if second % 2 else []
+        slow.add(250 * second, LeadSecond(beats, wave, 1.0, 1.0 if beats else lowest))
+    assert ("asystole" in still.judge(3000).found) == called
+    assert ("extreme bradycardia" in slow.judge(3000).found) == called
+
+
+@pytest.mark.parametrize(("probability", "vt", "called"), [(0.75, 0.1, False), (0.95, 0.0, True), (0.75, 0.2, True)])
+def test_vt_of_five_beats_needs_sure_beats_or_waveform(probability: float, vt: float, called: bool) -> None:
+    lead = LeadRules(AlarmRules(), 250.0)
+    for second in range(1, 9):  # 120/min
+        beats = [JudgedBeat(250 * second - each, "V", probability, probability) for each in (250, 125)]
+        lead.add(250 * second, LeadSecond(beats, [1 - vt, vt, 0.0, 0.0, 0.0], 1.0, 1.0))
+    assert ("VT" in lead.judge(2000).found) == called
+
+
+@pytest.mark.parametrize(("windows", "height", "called"), [(3, 1.0, True), (3, np.nan, False), (5, np.nan, True)])
+def test_vf_before_a_usual_beat_is_known_needs_five_windows(windows: int, height: float, called: bool) -> None:
+    lead = LeadRules(AlarmRules(), 250.0)
+    for second in range(1, windows + 1):
+        lead.add(250 * second, LeadSecond([], [0.05, 0.0, 0.95, 0.0, 0.0], 1.0, height))
+    assert ("VF" in lead.judge(250 * windows).found) == called
+
+
+@pytest.mark.parametrize(("symbol", "rr", "kind"), [("N", 100, "extreme tachycardia"), ("V", 125, "VT")])
+def test_a_flat_lead_denies_no_alarm_of_another(symbol: str, rr: int, kind: str) -> None:
+    rules, raised = Rules("a", AlarmRules(), 250.0, num_leads=2), set[str]()
+    flat = LeadSecond([], [0.0, 0.0, 0.0, 1.0, 0.0], 1.0, 0.01)
+    for second in range(1, 15):
+        samples = range(-(-250 * (second - 1) // rr) * rr, 250 * second, rr)
+        beats = [JudgedBeat(sample, symbol, 0.95, 0.95 * (symbol == "V")) for sample in samples]
+        seconds = [LeadSecond(beats, [1.0, 0.0, 0.0, 0.0, 0.0], 1.0, 1.0), flat]
+        raised |= {alarm.kind for alarm in rules.update(250 * second, seconds, None)}
+    assert kind in raised and "asystole" not in raised

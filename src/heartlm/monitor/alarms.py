@@ -48,7 +48,7 @@ class AlarmRules:
             ventricular, averaged over the leads, reaches this value.
         vf_probability: VF needs this mean probability of VF in the last three windows.
         vt_probability: VT found in the waveform needs this mean probability of VT in the last three windows, at the
-            rate of VT.
+            rate of VT over beats whose mean probability of being ventricular is 0.35, or less if theirs is higher.
         run_beats: a run has at least this number of consecutive ventricular beats.
         pause_s: seconds between two beats.
         af_probability: AF begins at this probability of AF, and ends below half of it.

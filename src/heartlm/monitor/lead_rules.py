@@ -29,12 +29,20 @@ _ASYSTOLE_ENDED_S = 2
 seconds."""
 _CLEAR = 0.25
 """A lead may veto alarms of other leads if its mean probability of noise and VF in the last four windows is below."""
+_START_WINDOWS = 5
+"""Until a usual beat's height is known, VF needs its mean probability over this number of windows: an electrode that
+settles sways."""
 _BEFORE_NOISE_S = 2
 """A slow rhythm that began more than this time before noise may lack beats that the noise hides."""
 _VALID, _COMPLETE = 0.5, 0.9
 """Fraction of valid samples above which a second can be judged, and above which its gaps cannot hide a beat."""
+_LOW_HEIGHT = 0.6
+"""Bradycardia and asystole need a second whose range is below this fraction of a usual beat's range: after an artefact,
+the detector may miss beats of usual height."""
 _MIN_VENTRICULAR = 0.35
 """VT found in the waveform needs this mean probability of ventricular beats. Other tachycardias show less."""
+_MIN_VT_OF_BEATS = 0.9
+"""VT found by the classes of beats needs this sum of their mean probability and that of VT in the waveform."""
 _NOT_VENTRICULAR, _MAX_OTHER_BEATS = 0.1, 1
 """VT found in the waveform may have this number of beats whose probability of V is below. Bigeminy has more."""
 _MIN_ASYSTOLE = 0.5
@@ -184,6 +192,9 @@ class LeadRules(Stateful):
         noise = sum(noises) / len(known) if known else 0.0
         fibrillation = sum([wave[VF] for wave in known]) / len(known) if known else 0.0
         noisy = len(known) > 0 and noise >= rules.noise_probability
+        usual_known = not math.isnan(self.heights[-1])
+        if not usual_known:
+            mean_vf = min(mean_vf, sum(wave[VF] for wave in self.waves[-_START_WINDOWS:] if wave) / _START_WINDOWS)
         if mean_vf >= rules.vf_probability:
             self.last_vf = now
         if self.last_vf > now - _VF_END_S * rate_hz:
@@ -192,8 +203,10 @@ class LeadRules(Stateful):
         since_beat_s = (now - (beats[-1].sample if beats else self.begin)) / rate_hz
         if known and sum(noises[-2:]) >= rules.noise_probability * len(noises[-2:]) and not self._is_quiet():
             self.last_noise = now  # in a quiet lead, noise hides no beat
-        usual_known = not math.isnan(self.heights[-1])
-        may_stand_still = usual_known or mean_asystole >= _MIN_ASYSTOLE
+        if usual_known:
+            may_stand_still = min(self.heights[-4:]) < _LOW_HEIGHT
+        else:
+            may_stand_still = mean_asystole >= _MIN_ASYSTOLE
         if readable and (not noisy or self._is_quiet()) and "VF" not in found and may_stand_still:
             confidence = max(mean_asystole, 1 - mean_noise)
             if since_beat_s >= rules.asystole_s + _BEAT_DELAY_S:
@@ -221,7 +234,8 @@ class LeadRules(Stateful):
             for last_rr_s, offset in ((rr_s[-needed:], 0), (unended, 1)):
                 if len(last_rr_s) == needed and sum(last_rr_s) / len(last_rr_s) > 60 / rules.bradycardia_bpm:
                     start = beats[offset - len(last_rr_s) - 1].sample
-                    if usual_known and start >= self.last_noise - _BEFORE_NOISE_S * rate_hz:
+                    unhidden = start >= self.last_noise - _BEFORE_NOISE_S * rate_hz
+                    if usual_known and unhidden and min(self.heights) < _LOW_HEIGHT:
                         found["extreme bradycardia"] = start, 1.0
             num_v = 0
             while num_v < len(beats) and beats[-1 - num_v].symbol == "V":
@@ -229,14 +243,17 @@ class LeadRules(Stateful):
             if num_v >= rules.run_beats:
                 confidence = fmean(beat.probability for beat in beats[-num_v:])
                 found["run"] = beats[-num_v].sample, confidence
-                if num_v >= rules.vt_beats and fmean(rr_s[len(rr_s) - num_v + 1 :]) <= 60 / rules.vt_bpm:
+                fast = num_v >= rules.vt_beats and fmean(rr_s[len(rr_s) - num_v + 1 :]) <= 60 / rules.vt_bpm
+                if fast and usual_known and confidence + mean_vt >= _MIN_VT_OF_BEATS:
                     found["VT"] = beats[-num_v].sample, confidence
             last_rr_s, needed = rr_s[1 - rules.vt_beats :], rules.vt_beats - 1
-            if "VT" not in found and mean_vt >= rules.vt_probability and len(last_rr_s) == needed:
+            if "VT" not in found and len(last_rr_s) == needed and fmean(last_rr_s) <= 60 / rules.vt_bpm:
                 ventricular = [beat.ventricular for beat in beats[-rules.vt_beats :]]
                 few_others = sum(each < _NOT_VENTRICULAR for each in ventricular) <= _MAX_OTHER_BEATS
-                if fmean(last_rr_s) <= 60 / rules.vt_bpm and fmean(ventricular) >= _MIN_VENTRICULAR and few_others:
-                    found["VT"] = beats[-rules.vt_beats].sample, mean_vt
+                mean_v = fmean(ventricular)
+                sure = mean_vt + mean_v >= rules.vt_probability + _MIN_VENTRICULAR
+                if sure and mean_v >= _MIN_VENTRICULAR and few_others:
+                    found["VT"] = beats[-rules.vt_beats].sample, max(mean_vt, mean_v)
         if rr_s and rr_s[-1] >= rules.pause_s and since_beat_s < rules.pause_s:
             found["pause"] = beats[-2].sample, 1.0
         return LeadJudgement(found, clear, True)

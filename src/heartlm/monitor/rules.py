@@ -16,9 +16,8 @@ from heartlm.monitor.state import Stateful
 
 _VETO_RATE = 0.7
 """A lead vetoes a tachycardia if its rate is below this fraction of the limit: leads miss some of the beats."""
-_MIN_VT_OR_VF = 0.06
-"""VT found by the classes of beats needs this probability of VT or VF in a window of any lead. Noise that resembles V
-beats shows less."""
+_CLEAR_VETO_RATE = 0.92
+"""The same for a lead with a clear signal, if the tachycardia is found in leads without one only."""
 
 
 class Rules(Stateful):
@@ -27,6 +26,7 @@ class Rules(Stateful):
     With several leads, a readable lead may veto an alarm of another, because noise, a loose electrode and a low QRS
     complex mostly affect a single lead. VF, asystole, bradycardia and pauses are vetoed by a lead that does not find
     them; VT and runs by a low mean probability of ventricular beats over the leads; a tachycardia by a far lower rate.
+    A lead that shows asystole vetoes VF and asystole only.
 
     Args:
         stream: name of the stream.
@@ -119,22 +119,24 @@ class Rules(Stateful):
             findings = [judgement.found[kind] for _, judgement in judged if kind in judgement.found]
             start = min(start for start, _ in findings)
             clear = [(lead, judgement) for lead, judgement in judged if judgement.clear and lead.begin <= start]
-            able = [(lead, judgement) for lead, judgement in clear if judgement.has_beats]
+            able = [  # a lead in standstill beside another with beats has come off
+                lead for lead, judgement in clear if judgement.has_beats and "asystole" not in judgement.found
+            ]
             if kind in ("VF", "asystole"):
                 vetoed = any(kind not in judgement.found for _, judgement in clear)
             elif kind in ("VT", "run"):
-                ventricular = [lead.ventricular_since(start) for lead, _ in able]
+                ventricular = [lead.ventricular_since(start) for lead in able]
                 vetoed = bool(ventricular) and sum(ventricular) / len(ventricular) < rules.v_probability
-                if kind == "VT":  # if beats or waveform are certain, a trace in the other is enough
+                if kind == "VT":  # unless the waveform is certain
                     waves = [wave for lead, _ in judged if not math.isnan(wave := lead.max_vt_or_vf())]
-                    if waves:
-                        unsure = sum(waves) / len(waves) < rules.vt_probability
-                        vetoed = max(waves) < _MIN_VT_OR_VF or (vetoed and unsure)
+                    vetoed = vetoed and not (waves and sum(waves) / len(waves) >= rules.vt_probability)
             elif kind == "extreme tachycardia":
                 first = now - round(60 / rules.tachycardia_bpm * rules.tachycardia_beats * self.rate_hz)
-                vetoed = any(lead.rate_since(first) < _VETO_RATE * rules.tachycardia_bpm for lead, _ in able)
+                found_in_clear = any(kind in judgement.found for _, judgement in clear)
+                share = _VETO_RATE if found_in_clear else _CLEAR_VETO_RATE
+                vetoed = any(lead.rate_since(first) < share * rules.tachycardia_bpm for lead in able)
             else:
-                vetoed = any(kind not in judgement.found for _, judgement in able)
+                vetoed = any(kind not in judgement.found for lead, judgement in clear if lead in able)
             if not vetoed:
                 combined[kind] = start, min(confidence for _, confidence in findings)
         if not with_beats:  # alarms of beats continue: their end cannot be seen
