@@ -62,19 +62,14 @@ def run(arguments: Sequence[str]) -> int:
         print(f"  damaged: {fault}")
     for reason, count in result.known.ignored.items():
         print(f"  left out: {count} annotations {reason}")
-    print("  " + (beat_counts(result.found) if result.task == "beats" else rhythm_shares(result.found)))
+    beats = Counter(result.found.symbol.tolist()).most_common()
+    print("  " + ("  ".join(f"{name} {count:,}" for name, count in beats) or rhythm_shares(result.found)))
     print(path)
     if result.seconds is not None:
         rows = enumerate(result.seconds.tolist())
         table = [{"time_s": second} | dict(zip(CLASSES, row, strict=True)) for second, row in rows]
         print(write_csv(table, path.with_name(path.name + ".csv"), ["time_s", *CLASSES], digits=4))
     return 0
-
-
-def beat_counts(found: Annotations) -> str:
-    """Return the number of beats of each class as text."""
-    counts = Counter(found.symbol.tolist())
-    return "  ".join(f"{name} {count:,}" for name, count in counts.most_common())
 
 
 def rhythm_shares(found: Annotations) -> str:

@@ -273,11 +273,11 @@ class RecordComparison:
     def to_json(self) -> dict[str, Any]:
         """Return all results as JSON values; undefined scores are None."""
         error = self.beats.rr_error_ms
-        row = {"record": self.record, "patient": self.patient} | _plain(beat_ratios(self.beats.matrix))
+        row = {"record": self.record, "patient": self.patient} | _means(beat_ratios(self.beats.matrix))
         row |= {"rr_error_ms": None if math.isnan(error) else error, "shutdown_s": self.beats.shutdown_s}
         row["matrix"] = self.beats.matrix.tolist()
         for kind, found in self.episodes.items():
-            row[kind] = found._asdict() | _plain(episode_ratios(np.array(found[:NUM_COUNTS])))
+            row[kind] = found._asdict() | _means(episode_ratios(np.array(found[:NUM_COUNTS])))
         return row
 
 
@@ -332,10 +332,6 @@ def summarize(records: Sequence[RecordComparison]) -> dict[str, Any]:
 
 
 def _means(scores: dict[str, Floats]) -> dict[str, Any]:
-    """Return the mean of each score over the records in which it is defined."""
+    """Return the mean of each score over the records, of one or several, in which it is defined."""
     known = {name: values[~np.isnan(values)] for name, values in scores.items()}
     return {name: float(values.mean()) if len(values) else None for name, values in known.items()}
-
-
-def _plain(scores: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if np.isnan(value) else float(value) for name, value in scores.items()}

@@ -81,11 +81,9 @@ def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
     splits = {key: rows[index].split for key, index in chosen.items()}
     wanted = _wanted(splits, config)
     leads = [lead_of_row(corpus, chosen[key]) for key in chosen if key in wanted and rows[chosen[key]].num_tokens > 0]
-    empty = [key for key in wanted if rows[chosen[key]].num_tokens == 0]
-    damaged = [
-        entry for entry in corpus.manifest.get("damaged", []) if entry["record"] in {lead.name for lead in leads}
-    ]
-    left_out = [{"record": "/".join(key), "reason": "no tokens"} for key in sorted(empty)]
+    empty = [key for key in sorted(wanted) if rows[chosen[key]].num_tokens == 0]
+    left_out, names = [{"record": "/".join(key), "reason": "no tokens"} for key in empty], {lead.name for lead in leads}
+    damaged = [entry for entry in corpus.manifest.get("damaged", []) if entry["record"] in names]
     return ScoredLeads(leads, left_out, damaged)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from heartlm.report.numbers import percent, plural
 from heartlm.report.render import render
 from heartlm.report.scaling_charts import CAPTIONS, charts_of
 from heartlm.scaling.cell import PARTS, load_measurements
-from heartlm.scaling.equations import Interval, karp_flatt
+from heartlm.scaling.equations import Interval
 from heartlm.scaling.fits import fit_amdahl, fit_usl
-from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
+from heartlm.scaling.reference_marks import SOURCE, SPEEDUP
 from heartlm.scaling.table import CellRow, flat, groups, table_of
 
 STAGES = {"pretrain": "Pretraining", "finetune": "Fine-tuning"}
@@ -44,8 +44,8 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
         )
     kinds = groups(table.rows, lambda cell: (cell.stage, cell.database, cell.precision, cell.scaling))
     panels = [_panel(kind, of_kind) for kind, of_kind in kinds.items()]
-    revealed = {ranks: found for ranks in EFFICIENCY if (found := karp_flatt(SPEEDUP[ranks], ranks)) is not None}
-    published = _law("published, A100 (no measurement of this study)", SPEEDUP, revealed)
+    curves = [("published, A100 (no measurement of this study)", SPEEDUP)]
+    curves += [curve for panel in panels for curve in panel["curves"]]
     page, skipped = folder / "report.html", Path(study) / "skipped.json"
     text = render(
         "scaling.html",
@@ -57,7 +57,7 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
         panels=panels,
         captions=CAPTIONS,
         parts=PART_WORDS,
-        laws=[published, *(law for panel in panels for law in panel["laws"])],
+        laws=[(name, fit_amdahl(speedups), fit_usl(speedups)) for name, speedups in curves],
         failed=table.failed,
         skipped=read_json(skipped, list[tuple[str, str]]) if skipped.exists() else [],
         environment=table.environment,
@@ -99,27 +99,21 @@ def _median(intervals: Iterable[Interval | None]) -> float:
 
 
 def _panel(kind: tuple[str, str, str, str], rows: Sequence[CellRow]) -> dict[str, Any]:
-    """Return the panel of one stage, database, precision and scaling mode: charts, table and fitted laws."""
+    """Return the panel of one stage, database, precision and scaling mode: charts, rows, speedups of each curve."""
     stage, database, precision, scaling = kind
     title = f"{STAGES[stage]} on {database}"
     title += "" if (precision, scaling) == ("fp32", "strong") else f", {precision}, {scaling} scaling"
     several = [row for row in rows if row.speedup is not None and row.cell.ranks > 1]
-    laws = []
-    for (window, cpus, cap), some in groups(
-        several, lambda cell: (cell.window, cell.cpus_per_task, cell.bucket_cap_mb)
-    ).items():
+    curves = list[tuple[str, dict[int, float]]]()
+    by_curve = groups(several, lambda cell: (cell.window, cell.cpus_per_task, cell.bucket_cap_mb))
+    for (window, cpus, cap), some in by_curve.items():
         speedups = {row.cell.ranks: row.speedup.value for row in some if row.speedup is not None}
-        revealed = {row.cell.ranks: row.karp_flatt for row in some if row.karp_flatt is not None}
-        laws.append(_law(f"{title}, {window}, {plural(cpus, 'CPU')}, {cap:g} MiB", speedups, revealed))
+        curves.append((f"{title}, {window}, {plural(cpus, 'CPU')}, {cap:g} MiB", speedups))
     return {
         "title": title,
         "anchor": "-".join(kind).lower(),
         "charts": charts_of(rows),
         "rows": rows,
         "longest_s": max(sum(row.part_s.values()) for row in rows),
-        "laws": laws,
+        "curves": curves,
     }
-
-
-def _law(name: str, speedups: Mapping[int, float], revealed: Mapping[int, float]) -> dict[str, Any]:
-    return {"name": name, "karp_flatt": revealed, "fits": [fit_amdahl(speedups), fit_usl(speedups)]}

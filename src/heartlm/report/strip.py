@@ -17,9 +17,8 @@ MM = 4.0
 """Drawing units per millimetre of paper."""
 
 SECOND, MILLIVOLT = 25 * MM, 10 * MM
-ROW_S, LONGEST_S = 10.0, 3600.0
-"""Row length in seconds, and maximum length of a strip: every grid square is drawn, so a wrong rate would produce a
-huge drawing."""
+ROW_S = 10.0
+"""Row length in seconds."""
 
 LEAD_IN_S = 0.4
 """Length in seconds of the paper before the signal, for the calibration pulse."""
@@ -91,13 +90,7 @@ class Strip:
 
 
 def sheet(strip: Strip, label: str) -> Markup:
-    """Draw all leads of a strip on one sheet of paper, with its beats and rhythms; `label` is its description.
-
-    Raises:
-        ValueError: the strip is longer than `LONGEST_S`.
-    """
-    if strip.duration_s > LONGEST_S:
-        raise ValueError(f"a strip of {strip.duration_s:g} s")
+    """Draw all leads of a strip on one sheet of paper, with its beats and rhythms; `label` is its description."""
     start_s, stop_s, beats = strip.start_s, strip.start_s + strip.duration_s, strip.beats or ()
     rhythms = _rhythm_rows(strip.rhythms, start_s, stop_s)
     top = RHYTHM_ROW * len(rhythms) + (6 if strip.beats is None else BEAT_LANE)
