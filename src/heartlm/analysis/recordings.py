@@ -1,11 +1,10 @@
 """Sequential or parallel analysis of recordings, with the result files in one folder.
 
-recordings ─► processes, each with an `Analyst` ─► files of each recording (`write_findings`) ─► summaries, in order
+recordings ─► processes, each with an `Analyst` ─► files of each recording ─► summaries, in order
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from heartlm.ecg.locate import locate
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file, read_json, write_csv
+from heartlm.files import atomic_file, read_json, write_csv, write_json
 from heartlm.parent import end_with_parent
 from heartlm.progress import say, track
 
@@ -75,7 +74,11 @@ class AnalysisTask:
     page: Callable[[Findings], str] | None
 
     def of(self, analyst: Analyst, recording: Recording, watch: Watch = iter) -> dict[str, Any]:
-        """Return the summary of a recording; analyse it unless its results exist.
+        """Return the summary of a recording; unless its results exist, analyse it and write them.
+
+        RECORD.hlm has beats and rhythms in WFDB format, RECORD.events.csv one event per row, RECORD.hours.csv one hour
+        per row, RECORD.html the page. RECORD.json, the summary, is written last: if it exists, the other files are
+        complete.
 
         Raises:
             HeartlmError: see `Analyst.analyze`; also if a file cannot be written.
@@ -86,38 +89,21 @@ class AnalysisTask:
             if known.get("schema_version") == SCHEMA_VERSION and known.get("made_by") == analyst.made_by:
                 return dict(known["summary"])
         findings = analyst.analyze(recording, watch)
-        return write_findings(findings, self.out, self.page and self.page(findings))
-
-
-def write_findings(findings: Findings, folder: Path, page: str | None = None) -> dict[str, Any]:
-    """Write the findings of a recording to `folder`, and return the summary.
-
-    RECORD.hlm has beats and rhythms in WFDB format, RECORD.events.csv one event per row, RECORD.hours.csv one hour per
-    row, RECORD.html the page. RECORD.json, the summary, is written last: if it exists, the other files are complete.
-
-    Raises:
-        HeartlmError: a file cannot be written.
-    """
-    record = findings.recording.record_id
-    folder, name = Path(folder) / Path(record).parent, Path(record).name
-    folder.mkdir(parents=True, exist_ok=True)
-    write_annotations(folder, name, findings.annotations())
-    events = findings.event_rows()
-    for event in events:
-        event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
-    columns = ("start_s", "duration_s", "kind", "confidence", "num_beats", "rate_bpm")
-    write_csv(events, folder / f"{name}.events.csv", columns, digits=4)
-    write_csv(findings.hours(), folder / f"{name}.hours.csv", digits=4)
-    if page is not None:
-        with atomic_file(folder / f"{name}.html") as stream:
-            stream.write(page)
-    summary = findings.summary()
-    described = {"schema_version": SCHEMA_VERSION, "made_by": findings.made_by, "summary": summary}
-    with atomic_file(folder / f"{name}.json") as stream:
+        page, summary, events = self.page and self.page(findings), findings.summary(), findings.event_rows()
+        write_annotations(path.parent, path.stem, findings.annotations())
+        for event in events:
+            event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
+        columns = ("start_s", "duration_s", "kind", "confidence", "num_beats", "rate_bpm")
+        write_csv(events, path.with_suffix(".events.csv"), columns, digits=4)
+        write_csv(findings.hours(), path.with_suffix(".hours.csv"), digits=4)
+        if page is not None:
+            with atomic_file(path.with_suffix(".html")) as stream:
+                stream.write(page)
         # NaN, which is not equal to itself, becomes None
         plain = [{key: None if value != value else value for key, value in event.items()} for event in events]
-        json.dump(described | {"notes": findings.notes, "events": plain}, stream, indent=1)
-    return summary
+        described = {"schema_version": SCHEMA_VERSION, "made_by": analyst.made_by, "summary": summary}
+        write_json(path, described | {"notes": findings.notes, "events": plain})
+        return summary
 
 
 def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:

@@ -50,11 +50,11 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
     device, _ = device_and_precision(config.device, "fp32")
     tuned = load_finetuned(config.run, config.checkpoint, device)
     rival = load_random_init(config.random_init, tuned, config.checkpoint, device) if config.random_init else None
-    if tuned.info.task != "rhythm" and config.window is not None:
-        units = "single beats" if tuned.info.task == "beats" else "windows of 4 s"
-        raise HeartlmError(f"window: {config.window} found, but the task {tuned.info.task} scores {units}")
     if tuned.info.task == "rhythm":
         window_of(tuned, config)
+    elif config.window is not None:
+        units = "single beats" if tuned.info.task == "beats" else "windows of 4 s"
+        raise HeartlmError(f"window: {config.window} found, but the task {tuned.info.task} scores {units}")
     scored = leads_to_score(config, tuned)
     if not scored.leads:
         reasons = f" ({commonest(entry['reason'] for entry in scored.left_out)})" if scored.left_out else ""

@@ -28,12 +28,8 @@ class Score:
         if not isinstance(entry, dict):
             return cls()
         ci = entry.get("ci")
-        low, high = ci if isinstance(ci, list | tuple) and len(ci) == 2 else (None, None)
-        value = entry.get("value")
-        score = float(value) if is_number(value) else None
-        if is_number(low) and is_number(high):
-            return cls(score, float(low), float(high))
-        return cls(score)
+        parts = (entry.get("value"), *(ci if isinstance(ci, list) and len(ci) == 2 else (None, None)))
+        return cls(*(float(part) if is_number(part) else None for part in parts))
 
     @property
     def text(self) -> str:
