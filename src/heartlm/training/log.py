@@ -37,7 +37,7 @@ class Log:
         self._board: Any = None
         profiles = job.config.profile and job.ranks.is_first
         self.profiling = Profiling(job.run.profile, self.meters, device, self.say) if profiles else None
-        self.meters.on_step = self._on_step if self.measured or self.profiling else None
+        self.meters.on_step = self.measured.add if self.measured else None
 
     def write(self, step: int, split: str, entry: dict[str, float]) -> None:
         """Write `entry` after `step`. Every rank calls this, since energy is summed over ranks."""
@@ -70,12 +70,6 @@ class Log:
         """Advance the profiler between two steps."""
         if self.profiling is not None:
             self.profiling.stepped()
-
-    def _on_step(self, step: int, num_tokens: int, busy_s: float, part_s: dict[str, float]) -> None:
-        if self.measured is not None:
-            self.measured.add(step, num_tokens, busy_s, part_s)
-        if self.profiling is not None:
-            self.profiling.add(part_s)
 
     def say(self, line: str) -> None:
         """Print `line` on rank 0."""
@@ -117,7 +111,7 @@ def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAl
         sum_over_ranks=lambda value: sums(value)[0],
         peak_device_memory_bytes=(lambda: torch.cuda.max_memory_allocated(device)) if gpu else None,
         spans=spans,
-        synchronize=(lambda: torch.cuda.synchronize(device)) if gpu and spans is not None else None,
+        synchronize=(lambda: torch.cuda.synchronize(device)) if gpu and (spans or config.profile) else None,
     )
 
 
