@@ -31,12 +31,15 @@ def test_the_largest_part_is_the_bottleneck(part: str, hint: str):
     assert told.startswith(f"bottleneck: {part}, 500.0 of 900.0 ms a step: ") and hint in told
 
 
-def check_trace_events(path: Path) -> list[dict[str, Any]]:
-    """See that `path` is in the Trace Event Format, as Perfetto's importer of JSON wants it; return its events.
+def events_of(path: Path) -> list[dict[str, Any]]:
+    return list(json.loads(path.read_text(encoding="utf-8"))["traceEvents"])
+
+
+def check_trace_events(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """See that `events` are in the Trace Event Format, as Perfetto's importer of JSON wants them; return them.
 
     Slices of one thread have to lie inside or next to one another: Perfetto asks for strict nesting.
     """
-    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     slices: dict[Any, list[tuple[float, float]]] = {}
     for event in events:
         assert isinstance(event["ph"], str) and isinstance(event["name"], str)
@@ -54,7 +57,7 @@ def check_trace_events(path: Path) -> list[dict[str, Any]]:
                 open_until.pop()
             assert not open_until or begin + duration <= open_until[-1] + 0.2
             open_until.append(begin + duration)
-    return list(events)
+    return events
 
 
 def names(events: list[dict[str, Any]]) -> set[str]:
@@ -70,11 +73,11 @@ def test_a_training_is_looked_at(tiny_corpus: Path, tmp_path: Path, capfd: pytes
     assert "aten::mm" in (run / "profile" / "operators.txt").read_text()
     assert {path.name for path in (run / "profile").iterdir()} == {"operators.txt", "trace.json"}
 
-    trace = check_trace_events(run / "profile" / "trace.json")
+    trace = check_trace_events(events_of(run / "profile" / "trace.json"))
     assert "aten::mm" in names(trace)
 
-    assert main(["trace", str(run)]) == 0
-    spans = check_trace_events(run / "trace.json")
+    lines = (run / "spans" / "rank-0.jsonl").read_text().splitlines()
+    spans = check_trace_events([json.loads(line) for line in lines])
     numbers = sorted(event["args"]["step"] for event in spans if event["name"] == "step")
     assert numbers == list(range(1, num_steps + 1)), "a look takes no span away"
 
@@ -89,7 +92,7 @@ def test_a_run_that_ends_early_says_so(tiny_corpus: Path, tmp_path: Path, capsys
 def test_a_look_that_the_end_cuts_short_is_kept(tiny_corpus: Path, tmp_path: Path):
     words = ("--corpus", str(tiny_corpus), "--out", str(tmp_path / "run"), "--steps", str(WAIT_STEPS + 2), *SHORT)
     assert main(["pretrain", *words, "--profile"]) == 0
-    events = check_trace_events(tmp_path / "run" / "profile" / "trace.json")
+    events = check_trace_events(events_of(tmp_path / "run" / "profile" / "trace.json"))
     assert "aten::mm" in names(events)
 
 

@@ -1,4 +1,4 @@
-"""Spans: lines while training, one trace afterwards."""
+"""Spans: lines while training."""
 
 from __future__ import annotations
 
@@ -7,23 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.instrumentation.meters import Meters
-from heartlm.instrumentation.spans import Spans, write_trace
+from heartlm.instrumentation.spans import Spans
 
 
 def events_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def two_ranks(folder: Path) -> None:
-    for rank in (0, 1):
-        spans = Spans(folder / f"rank-{rank}.jsonl", rank)
-        for step in range(3):
-            spans.add("data", 10.0 + step, 10.5 + step, step)
-            spans.add("step", 10.0 + step, 11.0 + step, step)
-        spans.flush()
 
 
 def test_lines_are_trace_events(tmp_path: Path) -> None:
@@ -64,39 +54,7 @@ def test_a_meter_writes_its_spans(tmp_path: Path) -> None:
     assert events[1]["dur"] >= events[0]["dur"]
 
 
-def test_a_trace_joins_the_ranks(tmp_path: Path) -> None:
-    two_ranks(tmp_path / "spans")
-    with (tmp_path / "spans" / "rank-1.jsonl").open("a") as stream:
-        stream.write('{"name":"data","ph":"X","ts":17')
-    assert write_trace(tmp_path / "spans", tmp_path / "trace.json") == 12
-    trace = json.loads((tmp_path / "trace.json").read_text())
-    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert {event["pid"] for event in spans} == {0, 1}
-    assert min(event["ts"] for event in spans) == 0
-    assert max(event["ts"] + event["dur"] for event in spans) == pytest.approx(3e6, abs=1e5)
-    assert [event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"] == ["rank 0", "rank 1"]
-
-
-def test_nothing_to_trace_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(HeartlmError, match="no spans found"):
-        write_trace(tmp_path, tmp_path / "trace.json")
-    assert not (tmp_path / "trace.json").exists()
-
-
 def test_an_unwritable_place_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HeartlmError, match=r"^cannot write .*rank-0\.jsonl: [^\n]*$"):
         Spans(tmp_path / "file" / "rank-0.jsonl")
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    two_ranks(tmp_path / "run" / "spans")
-    assert main(["trace", str(tmp_path / "run")]) == 0
-    said = capsys.readouterr().out
-    assert f"wrote {tmp_path}/run/trace.json: 12 spans of 2 ranks" in said
-    assert "https://ui.perfetto.dev" in said
-    assert json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
-    assert main(["trace", str(tmp_path / "run"), "--out", str(tmp_path / "other.json")]) == 0
-    assert (tmp_path / "other.json").is_file()
-    assert main(["trace", str(tmp_path)]) == 2
-    assert "no spans found" in capsys.readouterr().err

@@ -33,7 +33,6 @@ COMMANDS: dict[str, str] = {
     "predict": "annotate one recording",
     "compare": "compare two annotation files beat by beat and episode by episode",
     "report": "write one self-contained HTML page about a run",
-    "trace": "show where the time of each training step went",
     "campaign": "run many dependent experiments, on SLURM or on this machine",
     "image": "print the definition of the Apptainer image that clusters run",
     "doctor": "report what this machine can do and which settings to change first",

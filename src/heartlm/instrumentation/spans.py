@@ -1,18 +1,17 @@
-"""Timeline of each step: spans as JSON lines per rank, and export for Perfetto.
+"""Timeline of each step: spans as JSON lines per rank.
 
 `spans/rank-0.jsonl`, `rank-1.jsonl`, … hold one event a line in the Trace Event Format (the document of that name by
-the Chromium project): `ts` and `dur` in microseconds, `pid` the rank. `write_trace` merges them into one file for
-https://ui.perfetto.dev or chrome://tracing.
+the Chromium project): `ts` and `dur` in microseconds, `pid` the rank. An array of the events of all ranks, as from
+`jq -s . spans/*.jsonl`, is a file for https://ui.perfetto.dev or chrome://tracing.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 from heartlm.errors import HeartlmError
-from heartlm.files import append_line, atomic_file, read_json_lines
+from heartlm.files import append_line
 
 
 class Spans:
@@ -58,33 +57,3 @@ class Spans:
         if self._lines:
             append_line(self.path, "\n".join(self._lines))
             self._lines = []
-
-
-def span_files(folder: Path) -> list[Path]:
-    """Return the span files in `folder`, one per rank."""
-    return sorted(folder.glob("rank-*.jsonl"))
-
-
-def write_trace(folder: Path, out: Path) -> int:
-    """Merge the spans of all ranks in `folder` into one trace `out`, with times relative to the first span.
-
-    Incomplete lines are skipped.
-
-    Returns:
-        The number of spans.
-
-    Raises:
-        HeartlmError: there are no spans, or `out` cannot be written.
-    """
-    lines = [line for path in span_files(folder) for line in read_json_lines(path)[0]]
-    events = [line for line in lines if {"name", "ts", "dur", "pid"} <= line.keys()]
-    if not events:
-        raise HeartlmError(f"{folder}: no spans found: train with --spans first")
-    first_us = min(event["ts"] for event in events)
-    ranks = sorted({event["pid"] for event in events})
-    names = [{"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}} for rank in ranks]
-    for event in events:
-        event["ts"] = round(event["ts"] - first_us, 1)
-    with atomic_file(out) as stream:
-        json.dump({"traceEvents": names + events, "displayTimeUnit": "ms"}, stream)
-    return len(events)
