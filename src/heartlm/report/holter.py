@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,6 @@ def _kind_row(findings: Findings, kind: str) -> dict[str, Any]:
     """Return one row of the findings: number, duration, rate, confidence, and position of the worst event."""
     events, rate_hz = findings.of_kind(kind), findings.recording.rate_hz
     rates = [event.rate_bpm for event in events if math.isfinite(event.rate_bpm)]
-    confidences = [event.confidence for event in events if math.isfinite(event.confidence)]
     return {
         "kind": kind,
         "num": len(events),
@@ -88,7 +88,7 @@ def _kind_row(findings: Findings, kind: str) -> dict[str, Any]:
         "longest_s": max(event.stop - event.start for event in events) / rate_hz,
         "num_beats": max(event.num_beats for event in events),
         "rate_bpm": (min if kind in _SLOW else max)(rates, default=None),
-        "confidence": np.mean(confidences) if confidences else None,
+        "confidence": np.mean([event.confidence for event in events]),
         "worst_s": max(events, key=_badness).start / rate_hz,
     }
 
@@ -129,11 +129,10 @@ def _strips_by_kind(findings: Findings) -> list[dict[str, Any]]:
                 chosen[start] = event
         figures = []
         for start, event in sorted(chosen.items()):
-            parts = [clock(event.start / rate_hz), duration((event.stop - event.start) / rate_hz)]
-            parts.append(f"{event.num_beats} beats")
-            if math.isfinite(event.rate_bpm):
-                parts.append(f"{event.rate_bpm:.0f}/min")
-            figures.append(_figure(findings, ", ".join(parts), start, f"confidence {percent(event.confidence, 0)}"))
+            lasts, rate = duration((event.stop - event.start) / rate_hz), event.rate_bpm
+            title = f"{clock(event.start / rate_hz)}, {lasts}, {event.num_beats} beats"
+            title += f", {rate:.0f}/min" if math.isfinite(rate) else ""
+            figures.append(_figure(findings, title, start, f"confidence {percent(event.confidence, 0)}"))
         if figures:
             sections.append({"kind": kind, "num": len(findings.of_kind(kind)), "figures": figures})
     return sections
@@ -152,13 +151,10 @@ def _figure(findings: Findings, title: str, start: int, note: str = "") -> dict[
 
 def _whole(findings: Findings) -> list[dict[str, Any]]:
     """Return the whole recording with all leads, in rows."""
-    recording, rows = findings.recording, []
-    step = round(ROW_S * recording.rate_hz)
-    for start in range(0, recording.num_samples, step):
-        stop = min(start + step, recording.num_samples)
-        title = f"{start / recording.rate_hz:g} to {stop / recording.rate_hz:g} s"
-        rows.append(_strip(findings, start, stop, range(recording.num_leads), title))
-    return rows
+    recording, rate_hz = findings.recording, findings.recording.rate_hz
+    starts = range(0, recording.num_samples, round(ROW_S * rate_hz))
+    rows, leads = pairwise([*starts, recording.num_samples]), range(recording.num_leads)
+    return [_strip(findings, *row, leads, f"{row[0] / rate_hz:g} to {row[1] / rate_hz:g} s") for row in rows]
 
 
 def _strip(
