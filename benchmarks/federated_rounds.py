@@ -39,7 +39,6 @@ from heartlm.distributed.mpi import MPICommunicator
 from heartlm.federated.aggregate import Aggregator, PendingMean
 from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.local import LocalClients, patients_of
-from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
 from heartlm.federated.strategy import OuterSGD
 from heartlm.federated.study_file import FederatedConfig
@@ -76,10 +75,10 @@ class Rank:
         self.samples = sum(member.num_samples for member in members)
         self.number = rank
         self.clients = LocalClients(study, members, learning, {rank: {}})
-        self.flat, self.strategy, self.meter = learning.flat, OuterSGD(), CommunicationMeter()
+        self.flat, self.strategy = learning.flat, OuterSGD()
         self.vector = self.flat.on_host()
         self.mean, self.late_mean = (
-            Aggregator(replace(study, staleness=staleness), communicator, len(self.flat), len(members), self.meter)
+            Aggregator(replace(study, staleness=staleness), communicator, len(self.flat), len(members))
             for staleness in (0, 1)
         )
         self.round_index = 0

@@ -46,7 +46,7 @@ class Training:
         self.weight = torch.from_numpy((counts.max() / counts) ** 0.5).float()
         self.x, self.label = torch.from_numpy(beats.waveform), torch.from_numpy(beats.label).long()
         self.optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE)
-        num_steps = num_epochs * (-(-len(beats) // BATCH))
+        num_steps = num_epochs * (-(-len(beats.label) // BATCH))
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, LEARNING_RATE, num_steps)
         self.epochs_s: list[float] = []
 
@@ -94,7 +94,10 @@ def run(seed: int, train: BeatSet, num_epochs: int) -> dict[str, Training]:
 def compare(title: str, train: BeatSet, test: BeatSet, seeds: int, num_epochs: int) -> Table:
     """A table of trainings, two rows a seed, and what they have in common."""
     columns = "seed", "convolution", "V F1", "S F1", "N F1", "accuracy", "s an epoch", "torch's time over ours"
-    table = Table(f"{title}: {len(train)} beats of DS1, {len(test)} of DS2, {train.waveform.shape[2]} samples", columns)
+    table = Table(
+        f"{title}: {len(train.label)} beats of DS1, {len(test.label)} of DS2, {train.waveform.shape[2]} samples",
+        columns,
+    )
     ratios: list[float] = []
     scores: dict[str, list[dict[str, Any]]] = {"heartlm": [], "torch": []}
     for seed in range(seeds):

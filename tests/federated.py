@@ -18,7 +18,6 @@ from heartlm.distributed import shared_memory
 from heartlm.distributed.communicator import SHARED_BYTES, Communicator
 from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.local import LocalClients
-from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.rounds import Rounds, Server
 from heartlm.federated.strategy import strategy_of
@@ -66,15 +65,14 @@ def rounds_of(
     mine = range(communicator.rank, len(sizes), communicator.size)
     learning = learning_of(study, mine, sizes, communicator.rank)
     clients = LocalClients(study, members(sizes), learning, {number: {} for number in mine})
-    meter = CommunicationMeter()
-    mean = Aggregator(study, communicator, len(learning.flat), len(sizes), meter)
+    mean = Aggregator(study, communicator, len(learning.flat), len(sizes))
     server = Server(learning.flat.on_host(), strategy_of(study))
 
     def look(vector: torch.Tensor) -> dict[str, Any]:
         learning.flat.load(vector)
         return {"sum": float(vector.double().sum())}
 
-    return Rounds(study, members(sizes), clients, server, mean, meter, evaluate or look, communicator.rank)
+    return Rounds(study, members(sizes), clients, server, mean, evaluate or look, communicator.rank)
 
 
 def final_vector(communicator: Communicator | None = None, **settings: Any) -> torch.Tensor:

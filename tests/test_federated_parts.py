@@ -113,7 +113,7 @@ def test_fedprox_keeps_clients_closer():
 
 
 def test_the_mean_weighs_by_samples_whoever_is_missing():
-    mean = Aggregator(FederatedConfig(), Communicator(), 3, 3, CommunicationMeter())
+    mean = Aggregator(FederatedConfig(), Communicator(), 3, 3)
     updates = {
         client: Update(torch.full((3,), value, dtype=torch.float64), num, 1, 0.0, 0.0)
         for client, value, num in ((0, 1.0, 10), (1, 4.0, 20))
@@ -202,8 +202,8 @@ def test_what_an_optimizer_remembers_comes_back(kind):
 def test_waveforms_of_a_simulated_database(tiny_database: Path):
     found, left_out = labelled_records([tiny_database])
     beats, counts = beat_set(found), np.sum([each.counts for each in found], axis=0)
-    assert not left_out and len(beats) == counts.sum() > 500
-    assert beats.waveform.shape == (len(beats), 1, len(WINDOW.times_s)) and beats.waveform.dtype == np.float32
+    assert not left_out and len(beats.label) == counts.sum() > 500
+    assert beats.waveform.shape == (len(beats.label), 1, len(WINDOW.times_s)) and beats.waveform.dtype == np.float32
     assert np.isfinite(beats.waveform).all() and np.abs(beats.waveform).max() <= WINDOW.clip
     assert np.bincount(beats.label, minlength=NUM_CLASSES).tolist() == counts.tolist()
     alone = beat_set(found[3:4])  # a recording's waveforms do not depend on the others

@@ -13,7 +13,6 @@ from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.client import Update
-from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.privacy import Privacy, clip_and_noise, clipped, epsilon_of, guarantee, secret_generator
 from heartlm.federated.study_file import FederatedConfig
 
@@ -90,7 +89,7 @@ def test_promises_without_a_bound_or_noise_are_refused(changed: dict[str, float]
 def test_promises_that_may_fail_for_a_client_are_refused(delta: float):
     with pytest.raises(HeartlmError, match="privacy_delta"):
         study = FederatedConfig(clip_norm=1.0, noise_multiplier=1.0, privacy_delta=delta)
-        Aggregator(study, Communicator(), 3, 10, CommunicationMeter())
+        Aggregator(study, Communicator(), 3, 10)
 
 
 def test_clients_count_the_same_and_the_noise_is_that_of_the_sum(monkeypatch: pytest.MonkeyPatch):
@@ -101,7 +100,7 @@ def test_clients_count_the_same_and_the_noise_is_that_of_the_sum(monkeypatch: py
     }
     monkeypatch.setattr("heartlm.federated.aggregate.secret_generator", known_generator)
     study = FederatedConfig(clip_norm=0.5, noise_multiplier=1.0, privacy_delta=1e-3)
-    private = Aggregator(study, Communicator(), size, 3, CommunicationMeter())
+    private = Aggregator(study, Communicator(), size, 3)
     mean = private.start(0, updates, 2510).wait()
     plain = sum(clipped(update.delta, PROMISE.clip_norm) for update in updates.values()) / 3
     assert mean is not None

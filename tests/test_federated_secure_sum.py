@@ -13,7 +13,6 @@ from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator, add_up
 from heartlm.federated.client import Update
-from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.secure_sum import MaskingClient, RoundAbandoned, unmasked_sum
 from heartlm.federated.study_file import FederatedConfig
 
@@ -92,5 +91,5 @@ def test_masked_updates_are_the_weighted_sum():
         add_up(totals, [update], sum(samples))
         numbers[str(client)] = totals.numpy()
     total = unmasked_sum(masked(numbers), numbers)
-    mean = Aggregator(FederatedConfig(), Communicator(), 1000, 3, CommunicationMeter()).start(0, updates, sum(samples))
+    mean = Aggregator(FederatedConfig(), Communicator(), 1000, 3).start(0, updates, sum(samples))
     np.testing.assert_array_equal(total, mean.totals.numpy())

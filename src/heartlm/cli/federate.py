@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from heartlm.cli.options import given_to_resume, parse
 from heartlm.federated.study_file import LAYOUT, FederatedConfig
-
-LINGER_S = 3.0
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -34,14 +31,9 @@ def run(arguments: Sequence[str]) -> int:
         print(f"wrote {run_with_flower(study)}")
         return 0
 
-    from heartlm.distributed.ranks import ReportedByPeer
     from heartlm.federated.federate import federate, shown
 
-    try:
-        outcome = federate(study, tuple(changed))
-    except ReportedByPeer:
-        time.sleep(LINGER_S)  # a launcher ends all ranks when the first exits, and the rank that prints may be late
-        return 2
+    outcome = federate(study, changed)
     if outcome.scores:  # only the first rank has scores
         print(f"{outcome.folder}: {shown(outcome.scores)}")
     return 0

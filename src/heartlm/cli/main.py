@@ -11,11 +11,13 @@ import re
 import select
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
 from heartlm import __version__
+from heartlm.distributed.ranks import LINGER_S, ReportedByPeer
 from heartlm.errors import HeartlmError, needs
 from heartlm.parent import end_with_parent
 from heartlm.progress import show_progress
@@ -70,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(argv)
         finally:
             sys.stdout.flush()  # also after --help: a closed pipe must not print a traceback
+    except ReportedByPeer:
+        time.sleep(LINGER_S)
+        return 2
     except HeartlmError as error:
         line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], str(error))
         print(f"heartlm {argv[0]}: {line}", file=sys.stderr)  # a file name may contain terminal control characters

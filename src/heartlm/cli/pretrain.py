@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import TypeVar
 
 from heartlm.cli.options import existing, given_to_resume, parse
-from heartlm.distributed.ranks import Ranks, ReportedByPeer
+from heartlm.distributed.ranks import LINGER_S, Ranks, ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
@@ -19,9 +19,6 @@ from heartlm.typed import typed
 Config = TypeVar("Config", bound=TrainingConfig)
 
 STOPPED_STATUS = 143
-
-LINGER_S = 3.0
-"""Waiting time in seconds of ranks that print nothing: torchrun ends all ranks when one rank exits."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -44,24 +41,20 @@ def train(kind: type[Config], arguments: Sequence[str], command: str, run: Calla
     """
     ranks = Ranks.from_environment()
     try:
-        try:
-            config = _settings(kind, arguments, command, run)
-        except HeartlmError as error:  # all ranks have the same arguments
-            raise error if ranks.is_first else ReportedByPeer(str(error)) from error
-        from heartlm import api
-        from heartlm.training.loop import Stopped
+        config = _settings(kind, arguments, command, run)
+    except HeartlmError as error:  # all ranks have the same arguments
+        raise error if ranks.is_first else ReportedByPeer(str(error)) from error
+    from heartlm import api
+    from heartlm.training.loop import Stopped
 
-        try:
-            path = getattr(api, command)(**vars(config)).path
-        except Stopped as stopped:
-            if ranks.is_first:
-                print(stopped, file=sys.stderr)
-            else:
-                time.sleep(LINGER_S)
-            return STOPPED_STATUS
-    except ReportedByPeer:
-        time.sleep(LINGER_S)
-        return 2
+    try:
+        path = getattr(api, command)(**vars(config)).path
+    except Stopped as stopped:
+        if ranks.is_first:
+            print(stopped, file=sys.stderr)
+        else:
+            time.sleep(LINGER_S)
+        return STOPPED_STATUS
     if ranks.is_first:
         print(path)
     return 0

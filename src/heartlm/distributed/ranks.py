@@ -14,6 +14,9 @@ from heartlm.errors import HeartlmError
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 """Environment variables that `torchrun` sets for each rank."""
 
+LINGER_S = 3.0
+"""Seconds that a rank which prints nothing waits: a launcher ends all ranks when the first exits."""
+
 
 class ReportedByPeer(HeartlmError):  # noqa: N818
     """An error that another rank reports to the user."""

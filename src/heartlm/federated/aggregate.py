@@ -72,13 +72,13 @@ class Aggregator:
         communicator: of the ranks.
         num_parameters: P.
         num_clients: of the study.
-        meter: notes what is sent and waited for.
         masked_sum: sums the updates that nodes keep and mask; without it, updates are summed over ranks.
 
     Raises:
         HeartlmError: the privacy that the study asks for is impossible with this number of clients.
 
     Attributes:
+        meter: notes what is sent and waited for.
         rounds_of: number of rounds that each client took part in, with differential privacy.
     """
 
@@ -88,10 +88,10 @@ class Aggregator:
         communicator: Communicator,
         num_parameters: int,
         num_clients: int,
-        meter: CommunicationMeter,
         masked_sum: MaskedSum | None = None,
     ) -> None:
-        self._study, self._communicator, self._meter, self._masked_sum = study, communicator, meter, masked_sum
+        self._study, self._communicator, self._masked_sum = study, communicator, masked_sum
+        self.meter = CommunicationMeter()
         self._totals = torch.zeros(num_parameters + 1, dtype=torch.int64)
         self._privacy, self._noise, self.rounds_of = privacy_of(study), secret_generator(), Counter[int]()
         if self._privacy is not None and not 0 < self._privacy.delta < 1 / num_clients:
@@ -114,16 +114,16 @@ class Aggregator:
             self.rounds_of.update(clients)
             asked_samples = len(clients)
         if self._masked_sum is not None:
-            return PendingMean(self._masked_sum(round_index, updates, asked_samples), asked_samples, self._meter)
+            return PendingMean(self._masked_sum(round_index, updates, asked_samples), asked_samples, self.meter)
         ready = [with_privacy(update, study, asked_samples, self._noise) for update in updates.values()]
-        with self._meter:
+        with self.meter:
             add_up(totals, ready, asked_samples)
-            self._meter.num_bytes += totals.nbytes
+            self.meter.num_bytes += totals.nbytes
             if study.staleness:
                 pending = self._communicator.start_sum(totals)
             else:
                 self._communicator.sum(totals)
-        return PendingMean(totals, asked_samples, self._meter, pending)
+        return PendingMean(totals, asked_samples, self.meter, pending)
 
     def replay_accounting(self, members: Sequence[Member], num_rounds: int) -> None:
         """Count the rounds before a study was resumed: all sampled clients are taken to have taken part."""

@@ -17,7 +17,6 @@ from heartlm.distributed.ranks import ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.local import Learning, LocalClients, patients_of
-from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
 from heartlm.federated.rounds import Line, Rounds, Server
 from heartlm.federated.scores import scores_of, summary
@@ -100,8 +99,8 @@ def ready(
     learning = patients.learning(members, mine, rank, size)
     server = Server(learning.flat.on_host(), strategy_of(study))
     clients = fleet or LocalClients(study, members, learning, {number: {} for number in mine})
-    meter, masked_sum = CommunicationMeter(), fleet.masked_sum if fleet is not None and study.secure_sum else None
-    aggregator = Aggregator(study, communicator, len(learning.flat), len(members), meter, masked_sum)
+    masked_sum = fleet.masked_sum if fleet is not None and study.secure_sum else None
+    aggregator = Aggregator(study, communicator, len(learning.flat), len(members), masked_sum)
     if study.resume is None and rank == 0:
         folder.start_study(study, {"clients": [vars(member) for member in members], "left_out": patients.left_out})
     if study.resume is not None and (first := folder.last_round()):
@@ -109,7 +108,7 @@ def ready(
         aggregator.replay_accounting(members, first)
         clients.kept = {number: folder.load_client(first, number) for number in mine}
     scoring = partial(evaluate, learning, communicator)
-    return Rounds(study, members, clients, server, aggregator, meter, scoring, rank), learning
+    return Rounds(study, members, clients, server, aggregator, scoring, rank), learning
 
 
 def run_rounds(rounds: Rounds, learning: Learning, folder: StudyFolder, communicator: Communicator) -> dict[str, Any]:

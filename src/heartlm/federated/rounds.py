@@ -23,7 +23,6 @@ from torch import Tensor
 from heartlm.federated.aggregate import Aggregator, PendingMean
 from heartlm.federated.client import Clients, ClientTask, Update, sample_clients
 from heartlm.federated.fixed_point import FixedPoint
-from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.strategy import Strategy
 from heartlm.federated.study_file import FederatedConfig
@@ -59,7 +58,6 @@ class Rounds:
         clients: clients of this rank.
         server: state of the server.
         aggregator: aggregator of updates over ranks.
-        meter: meter of communication.
         evaluate: function that scores weights on all ranks together; a pure function of the weights.
         rank: rank of this process.
         lines: metrics of this rank not yet written.
@@ -70,7 +68,6 @@ class Rounds:
     clients: Clients
     server: Server
     aggregator: Aggregator
-    meter: CommunicationMeter
     evaluate: Callable[[Tensor], Line]
     rank: int = 0
     lines: list[Line] = field(default_factory=list)
@@ -104,7 +101,7 @@ class Rounds:
             evaluation_s = time.perf_counter() - evaluation_begin_s
             if self.rank == 0:
                 self.lines.append({"kind": "evaluation", "round": round_index, **scores})
-        cost, round_s = self.meter.take(), time.perf_counter() - begin_s
+        cost, round_s = self.aggregator.meter.take(), time.perf_counter() - begin_s
         # Where the time of this rank went: compute, evaluation, exposed and other add up to the round.
         self.lines.append(
             {

@@ -15,12 +15,16 @@ updates again under other masks would show the difference of two sums, which may
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 
 Ring = NDArray[np.int64]
 """Whole numbers modulo 2**64, written as int64."""
@@ -43,14 +47,13 @@ class MaskingClient:
     """
 
     def __init__(self, name: str, private_key: bytes | None = None) -> None:
-        self.name, kind = name, _x25519().X25519PrivateKey
+        kind, self.name = X25519PrivateKey, name
         self._private_key = kind.generate() if private_key is None else kind.from_private_bytes(private_key)
-        self.public_key: bytes = self._private_key.public_key().public_bytes_raw()
+        self.public_key = self._private_key.public_key().public_bytes_raw()
 
     def private_bytes(self) -> bytes:
         """The private key, known to this client alone."""
-        key: bytes = self._private_key.private_bytes_raw()
-        return key
+        return self._private_key.private_bytes_raw()
 
     def masked(self, numbers: Ring, public_keys: Mapping[str, bytes], context: bytes) -> Ring:
         """`numbers` under the masks that this client has in common with every other.
@@ -68,11 +71,6 @@ class MaskingClient:
             raise HeartlmError(f"{self.name}: its own public key is not among those of the sum: the key was exchanged")
         if len(public_keys) < 2:
             raise HeartlmError(f"{self.name}: alone in a masked sum, which would show its update: two clients expected")
-        from cryptography.hazmat.primitives.ciphers import Cipher
-        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
         masked = numbers.astype(np.uint64)
         for other, public_key in public_keys.items():
             if other == self.name:
@@ -81,8 +79,8 @@ class MaskingClient:
             both = sorted([(self.name.encode(), self.public_key), (other.encode(), public_key)])
             words = [b"heartlm masked sum", context, *(word for pair in both for word in pair)]
             info = b"".join(len(word).to_bytes(4, "big") + word for word in words)
-            common = self._private_key.exchange(_x25519().X25519PublicKey.from_public_bytes(public_key))
-            key: bytes = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(common)
+            common = self._private_key.exchange(X25519PublicKey.from_public_bytes(public_key))
+            key = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(common)
             # A key is used once, so its nonce may be zero.
             stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * len(numbers)))
             mask = np.frombuffer(stream, "<u8").astype(np.uint64)
@@ -105,9 +103,3 @@ def unmasked_sum(masked: Mapping[str, Ring], announced: Collection[str]) -> Ring
         raise RoundAbandoned(f"masks do not cancel: {why}; the round is abandoned and must be trained again")
     total = sum((each.astype(np.uint64) for each in masked.values()), start=np.uint64(0))
     return np.asarray(total, np.uint64).astype(np.int64)
-
-
-def _x25519() -> Any:
-    with needs("privacy"):
-        from cryptography.hazmat.primitives.asymmetric import x25519
-    return x25519

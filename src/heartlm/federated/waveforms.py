@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.database import Database, open_database
-from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES
 from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms
 
@@ -63,9 +62,6 @@ class BeatSet:
     label: NDArray[np.int8]
     patient: NDArray[np.str_]
 
-    def __len__(self) -> int:
-        return len(self.label)
-
 
 def labelled_records(folders: Sequence[str | Path]) -> tuple[list[Labelled], list[str]]:
     """Look through databases for recordings whose beats were classified.
@@ -74,7 +70,7 @@ def labelled_records(folders: Sequence[str | Path]) -> tuple[list[Labelled], lis
         The recordings, in the order of `folders` and their names; and what was left out, one line each.
 
     Raises:
-        HeartlmError: a folder is no database, an annotation file is unreadable, or there is no such recording at all.
+        HeartlmError: a folder is no database, or an annotation file is unreadable.
     """
     found, left_out = list[Labelled](), list[str]()
     for folder in folders:
@@ -89,10 +85,6 @@ def labelled_records(folders: Sequence[str | Path]) -> tuple[list[Labelled], lis
                 continue
             why = "excluded" if split == "excluded" else "no signal" if counts.any() else "no labelled beats"
             left_out.append(f"{database.name}/{record_id}: {why}")
-    if not found:
-        raise HeartlmError(
-            f"{', '.join(map(str, folders))}: no recording with a signal and classified beats; TinyECG learns from such"
-        )
     return found, left_out
 
 
