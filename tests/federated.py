@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,10 +54,7 @@ def learning_of(study: FederatedConfig, clients: range, sizes: tuple[int, ...] =
 
 
 def rounds_of(
-    study: FederatedConfig,
-    communicator: Communicator | None = None,
-    sizes: tuple[int, ...] = SIZES,
-    evaluate: Callable[..., dict[str, Any]] | None = None,
+    study: FederatedConfig, communicator: Communicator | None = None, sizes: tuple[int, ...] = SIZES
 ) -> Rounds:
     """The rounds of `study` over clients of so many beats each, on this rank."""
     communicator = communicator or Communicator()
@@ -67,12 +63,7 @@ def rounds_of(
     clients = LocalClients(study, members(sizes), learning, {number: {} for number in mine})
     mean = Aggregator(study, communicator, len(learning.flat), len(sizes))
     server = Server(learning.flat.on_host(), strategy_of(study))
-
-    def look(vector: torch.Tensor) -> dict[str, Any]:
-        learning.flat.load(vector)
-        return {"sum": float(vector.double().sum())}
-
-    return Rounds(study, members(sizes), clients, server, mean, evaluate or look, communicator.rank)
+    return Rounds(study, members(sizes), clients, server, mean, learning, communicator)
 
 
 def final_vector(communicator: Communicator | None = None, **settings: Any) -> torch.Tensor:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
 
 from heartlm.distributed.communicator import CollectiveError, Communicator, agreed, communicator_of
 from heartlm.distributed.parallel import is_peer_failure, reason_of
 from heartlm.distributed.ranks import ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.local import Learning, LocalClients, patients_of
+from heartlm.federated.local import LocalClients, patients_of
 from heartlm.federated.partition import partition
-from heartlm.federated.rounds import Line, Rounds, Server
-from heartlm.federated.scores import scores_of, summary
+from heartlm.federated.rounds import Rounds, Server
+from heartlm.federated.scores import summary
 from heartlm.federated.strategy import strategy_of
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
@@ -70,8 +67,8 @@ def federate(study: FederatedConfig, changed: Sequence[str] = (), fleet: Fleet |
     folder = StudyFolder(path)
     communicator = communicator_of(study.communicator, study.device, study.threads, study.timeout_s)
     try:
-        rounds, learning = agreed(communicator, lambda: ready(study, folder, communicator, fleet))
-        scores = run_rounds(rounds, learning, folder, communicator)
+        rounds = agreed(communicator, lambda: ready(study, folder, communicator, fleet))
+        scores = run_rounds(rounds, folder)
     except (CollectiveError, ReportedByPeer):
         raise
     except Exception as error:
@@ -88,10 +85,8 @@ def federate(study: FederatedConfig, changed: Sequence[str] = (), fleet: Fleet |
     return StudyOutcome(folder.path, scores)
 
 
-def ready(
-    study: FederatedConfig, folder: StudyFolder, communicator: Communicator, fleet: Fleet | None
-) -> tuple[Rounds, Learning]:
-    """Return the rounds and the learner of this rank, restored if resumed; else write the files of a new study."""
+def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicator, fleet: Fleet | None) -> Rounds:
+    """Return the rounds of this rank, restored if resumed; else write the files of a new study."""
     rank, size = communicator.rank, communicator.size
     patients = patients_of(study)
     members = partition(patients.patients(), study) if fleet is None else fleet.members
@@ -107,33 +102,32 @@ def ready(
         folder.load_server(server, first)
         aggregator.replay_accounting(members, first)
         clients.kept = {number: folder.load_client(first, number) for number in mine}
-    scoring = partial(evaluate, learning, communicator)
-    return Rounds(study, members, clients, server, aggregator, scoring, rank), learning
+    return Rounds(study, members, clients, server, aggregator, learning, communicator)
 
 
-def run_rounds(rounds: Rounds, learning: Learning, folder: StudyFolder, communicator: Communicator) -> dict[str, Any]:
+def run_rounds(rounds: Rounds, folder: StudyFolder) -> dict[str, Any]:
     """Run the remaining rounds, score and save; return the summary of the scores on rank 0."""
-    if communicator.rank == 0:
+    if rounds.communicator.rank == 0:
         folder.truncate_metrics(rounds.server.round_index - 1, "round")
-    rounds.run(lambda: _save(rounds, folder, communicator))
-    scores = evaluate(learning, communicator, rounds.server.vector, final=True)
-    if communicator.rank != 0:
+    rounds.run(lambda: _save(rounds, folder))
+    scores = rounds.evaluate(final=True)
+    if rounds.communicator.rank != 0:
         return {}
-    learning.save(folder.model)
+    rounds.learning.save(folder.model)
     rounds.aggregator.write_privacy(folder.path)
     write_json(folder.scores, scores)
     folder.finish()
     return summary(scores)
 
 
-def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> None:
+def _save(rounds: Rounds, folder: StudyFolder) -> None:
     """Save the state of the study; every rank writes the state of its own clients."""
     server = rounds.server
     for number, kept in rounds.clients.kept.items():
         folder.save_client(server.round_index, number, kept)
-    lines = [line for part in communicator.gather_objects(rounds.lines) for line in part]
+    lines = [line for part in rounds.communicator.gather_objects(rounds.lines) for line in part]
     rounds.lines.clear()
-    if communicator.rank == 0:
+    if rounds.communicator.rank == 0:
         for line in sorted(lines, key=lambda line: (line["round"], line["kind"], line.get("rank", 0))):
             folder.add_metrics({key: None if value != value else value for key, value in line.items()})
         folder.save_server(server)
@@ -141,13 +135,3 @@ def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> No
             if line["kind"] == "evaluation":
                 words = shown({key: value for key, value in line.items() if key not in ("kind", "round")})
                 print(f"round {line['round'] + 1}/{rounds.study.rounds}  {words}", file=sys.stderr, flush=True)
-
-
-def evaluate(learning: Learning, communicator: Communicator, vector: Tensor, final: bool = False) -> Line:
-    """Score weights, with each rank scoring its part; with `final`, add confidence intervals.
-
-    Ranks other than 0 return an empty line.
-    """
-    learning.flat.load(vector)
-    parts = communicator.gather_objects(learning.evaluate())
-    return scores_of(parts, final) if communicator.rank == 0 else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,31 +30,28 @@ def patients_of(study: FederatedConfig) -> TinyPatients | LanguageLearning:
     return TinyPatients(study) if study.model == "tiny_ecg" else LanguageLearning(study)
 
 
+@dataclass
 class LocalClients:
     """Clients that train in this process.
 
-    Args:
+    Attributes:
         study: settings.
         members: all clients of the study.
         learning: model and optimiser shared by the clients of this rank.
         kept: optimiser state between rounds of each client of this rank, by its number; modified in place.
     """
 
-    def __init__(
-        self,
-        study: FederatedConfig,
-        members: Sequence[Member],
-        learning: Learning,
-        kept: dict[int, dict[str, Tensor]],
-    ) -> None:
-        self._study, self._members, self._learning, self.kept = study, members, learning, kept
+    study: FederatedConfig
+    members: Sequence[Member]
+    learning: Learning
+    kept: dict[int, dict[str, Tensor]]
 
     def train(self, global_vector: Tensor, tasks: Mapping[int, ClientTask]) -> dict[int, Update | str]:
         """Train one after the other the clients of this rank that have a task; see `Clients`."""
         return {n: self._train(n, global_vector, task) for n, task in tasks.items() if n in self.kept}
 
     def _train(self, number: int, global_vector: Tensor, task: ClientTask) -> Update | str:
-        begin_s, study, learning = time.perf_counter(), self._study, self._learning
+        begin_s, study, learning = time.perf_counter(), self.study, self.learning
         learning.flat.load(global_vector)
         restore(learning.optimizer, self.kept[number] if study.keep_optimizer else {})
         anchors = learning.flat.views(learning.flat.vector.clone()) if study.strategy == "fedprox" else []
@@ -78,7 +76,7 @@ class LocalClients:
         delta = learning.flat.vector.detach().cpu().double().sub_(global_vector)
         if study.keep_optimizer:
             self.kept[number] = remembered(learning.optimizer)
-        loss, num_samples = float(torch.stack(losses).mean()), self._members[number].num_samples
+        loss, num_samples = float(torch.stack(losses).mean()), self.members[number].num_samples
         return Update(delta, num_samples, len(losses), loss, time.perf_counter() - begin_s)
 
 

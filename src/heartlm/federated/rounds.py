@@ -20,10 +20,13 @@ from typing import Any
 
 from torch import Tensor
 
+from heartlm.distributed.communicator import Communicator
 from heartlm.federated.aggregate import Aggregator, PendingMean
 from heartlm.federated.client import Clients, ClientTask, Update, sample_clients
 from heartlm.federated.fixed_point import FixedPoint
+from heartlm.federated.local import Learning
 from heartlm.federated.partition import Member
+from heartlm.federated.scores import scores_of
 from heartlm.federated.strategy import Strategy
 from heartlm.federated.study_file import FederatedConfig
 
@@ -58,8 +61,8 @@ class Rounds:
         clients: clients of this rank.
         server: state of the server.
         aggregator: aggregator of updates over ranks.
-        evaluate: function that scores weights on all ranks together; a pure function of the weights.
-        rank: rank of this process.
+        learning: model that scores the global weights on the test patients.
+        communicator: of the ranks.
         lines: metrics of this rank not yet written.
     """
 
@@ -68,8 +71,8 @@ class Rounds:
     clients: Clients
     server: Server
     aggregator: Aggregator
-    evaluate: Callable[[Tensor], Line]
-    rank: int = 0
+    learning: Learning
+    communicator: Communicator
     lines: list[Line] = field(default_factory=list)
     _pending: PendingMean | None = None
 
@@ -97,9 +100,9 @@ class Rounds:
         server.round_index = round_index + 1
         if last or (study.evaluate_every and (round_index + 1) % study.evaluate_every == 0):
             evaluation_begin_s = time.perf_counter()
-            scores = self.evaluate(server.vector)
+            scores = self.evaluate()
             evaluation_s = time.perf_counter() - evaluation_begin_s
-            if self.rank == 0:
+            if self.communicator.rank == 0:
                 self.lines.append({"kind": "evaluation", "round": round_index, **scores})
         cost, round_s = self.aggregator.meter.take(), time.perf_counter() - begin_s
         # Where the time of this rank went: compute, evaluation, exposed and other add up to the round.
@@ -107,7 +110,7 @@ class Rounds:
             {
                 "kind": "round",
                 "round": round_index,
-                "rank": self.rank,
+                "rank": self.communicator.rank,
                 "num_asked": len(asked),
                 "num_lost": sum("lost" in line for line in self.lines if line["round"] == round_index),
                 "round_s": round_s,
@@ -123,7 +126,7 @@ class Rounds:
         updates = dict[int, Update]()
         for number, update in self.clients.train(self.server.vector, asked).items():
             round_index, name = asked[number].round_index, self.members[number].name
-            line = {"kind": "client", "round": round_index, "client": name, "rank": self.rank}
+            line = {"kind": "client", "round": round_index, "client": name, "rank": self.communicator.rank}
             if isinstance(update, str):
                 line |= {"lost": update}
             else:
@@ -132,6 +135,15 @@ class Rounds:
                 line |= {"loss": update.loss, "train_s": update.seconds}
             self.lines.append(line)
         return updates
+
+    def evaluate(self, final: bool = False) -> Line:
+        """Score the global weights, with each rank scoring its part; with `final`, add confidence intervals.
+
+        Ranks other than 0 return an empty line.
+        """
+        self.learning.flat.load(self.server.vector)
+        parts = self.communicator.gather_objects(self.learning.evaluate())
+        return scores_of(parts, final) if self.communicator.rank == 0 else {}
 
     def _apply(self) -> None:
         """Wait for the mean of the last round, if it was not applied, and move the global weights by it."""
