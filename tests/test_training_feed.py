@@ -25,7 +25,9 @@ from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.training.batches import (
     Batch,
+    BatchPosition,
     CausalBatches,
+    HostBatch,
     LabelBatches,
     MakeBatch,
     MaskedBatches,
@@ -152,10 +154,10 @@ def test_a_batch_that_cannot_be_split_is_refused() -> None:
 class Breaking(CausalBatches):
     """Breaks at step 3."""
 
-    def __call__(self, windows: Windows, step: int | None, first_window: int = 0, total: int | None = None) -> Batch:
-        if step == 3:
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+        if place.step == 3:
             raise KeyError("step 3")
-        return super().__call__(windows, step, first_window, total)
+        return super().draft(windows, place)
 
 
 def feed_threads() -> list[threading.Thread]:

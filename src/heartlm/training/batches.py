@@ -1,6 +1,6 @@
 """Batches from windows: inputs, targets and the mask of counted tokens, a pure function of seed and step.
 
-    windows ─► codes, hidden tokens, labels ─► batch (inputs, targets), on the host ─► (pinned) ─► device
+    windows ─► draft (host: what is hidden, labels) ─► parts (device: with the codes) ─► batch (inputs, targets)
 
 Shapes: B windows, W their width, T tokens of a window that the model sees, F facets.
 
@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -68,16 +66,9 @@ class Batch:
         return self.num_tokens == self.valid.numel()
 
     def to(self, device: torch.device) -> Batch:
-        """Return the batch on `device`; a copy from pinned memory to a GPU does not wait."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pinned(self) -> Batch:
-        """Return a copy in pinned memory."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        changed: dict[str, Any] = {name: change(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
-        return replace(self, **changed)
+        """Return the batch on `device`."""
+        codes, target, counts, valid = (x.to(device) for x in (self.codes, self.target, self.counts, self.valid))
+        return Batch(codes, target, counts, valid, self.num_valid, self.num_counting)
 
     def micro_batches(self, num: int) -> list[Batch]:
         """Split this batch into `num` equal parts, in order, as views."""
@@ -88,25 +79,83 @@ class Batch:
         return [Batch(*(x[part] for x in vars(self).values())) for part in parts]
 
 
+@dataclass(frozen=True)
+class BatchPosition:
+    """Position of windows in the data order, which determines their random numbers.
+
+    Attributes:
+        step: step number; None for validation, which uses the masks of step 0.
+        first_window: index of the first window in the global batch.
+        batch_size: windows in the global batch.
+    """
+
+    step: int | None
+    first_window: int
+    batch_size: int
+
+    def stream(self, seed: int, use: int) -> Stream:
+        """Return the random stream of the step."""
+        return Stream(seed, self.step or 0, use)
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """The parts of a batch computed on the host, except the codes of the corpus.
+
+    Attributes:
+        num_valid: number of valid input tokens of each window, int64 `[B]`.
+        num_counting: number of counted tokens (or windows) in each window, int64 `[B]`.
+        hidden: tokens `[B, W]` or codes `[B, W, F]` to hide, bool; None to hide nothing.
+        labels: labels, int64 `[B, W]` or `[B]`; None if codes are predicted.
+        codes: codes that replace those of the corpus, int64 `[B, W, F]`; None to use the corpus.
+    """
+
+    num_valid: NDArray[np.int64]
+    num_counting: NDArray[np.int64]
+    hidden: NDArray[np.bool_] | None = None
+    labels: NDArray[np.int64] | None = None
+    codes: NDArray[np.int64] | None = None
+
+
 class MakeBatch(ABC):
     """Base class of builders of batches from windows of `corpus`."""
 
     corpus: Corpus
 
-    @abstractmethod
-    def __call__(self, windows: Windows, step: int | None, first_window: int = 0, total: int | None = None) -> Batch:
+    def __call__(
+        self, windows: Windows, step: int | None, first_window: int = 0, batch_size: int | None = None
+    ) -> Batch:
         """Make the batch of `windows`, on the host.
 
         Args:
             windows: windows of the global batch, or of a part of it.
             step: step number for the random numbers; None for validation, which uses the masks of step 0.
             first_window: index of the first of `windows` in the global batch.
-            total: number of windows in the global batch; by default it ends with `windows`.
+            batch_size: windows in the global batch; by default it ends with `windows`.
         """
+        of = first_window + len(windows) if batch_size is None else batch_size
+        draft = self.draft(windows, BatchPosition(step, first_window, of))
+        codes = gather_codes(self.corpus.codes, windows.first, windows.length, windows.width)
+        hidden, labels = (None if array is None else torch.from_numpy(array) for array in (draft.hidden, draft.labels))
+        return self.finish(draft, torch.from_numpy(codes), torch.from_numpy(windows.valid), hidden, labels)
 
-    def codes_of(self, windows: Windows) -> Tensor:
-        """Return the codes of `windows`, int64 `[B, W, F]`."""
-        return torch.from_numpy(gather_codes(self.corpus.codes, windows.first, windows.length, windows.width))
+    @abstractmethod
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+        """Compute the host part of the batch of `windows`, without the codes of the corpus."""
+
+    @abstractmethod
+    def finish(
+        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
+    ) -> Batch:
+        """Build the batch on the device of these tensors.
+
+        Args:
+            draft: the host part of the batch.
+            codes: codes of the windows, int64 `[B, W, F]`.
+            valid: tokens inside the recording, bool `[B, W]`.
+            hidden: as in `draft`.
+            labels: as in `draft`.
+        """
 
 
 @dataclass(frozen=True)
@@ -119,14 +168,27 @@ class MaskedBatches(MakeBatch):
     longest: int
     seed: int
 
-    def __call__(self, windows: Windows, step: int | None, first_window: int = 0, total: int | None = None) -> Batch:
-        """Choose the spans to hide, and replace their tokens by the mask codes."""
-        spans, stream = HiddenSpans(self.share, self.longest), Stream(self.seed, step or 0, MASK_STREAM)
-        of = first_window + len(windows) if total is None else total
-        chosen, num_hidden = hide_spans(spans, stream, windows.length, windows.width, first_window, of)
-        codes, hidden, valid = self.codes_of(windows), torch.from_numpy(chosen), torch.from_numpy(windows.valid)
-        masked = torch.where(hidden[..., None], torch.from_numpy(self.mask_codes), codes)
-        return Batch(masked, codes, hidden, valid, windows.length, num_hidden)
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+        """Choose the spans to hide."""
+        stream = place.stream(self.seed, MASK_STREAM)
+        spans = HiddenSpans(self.share, self.longest)
+        of = place.first_window, place.batch_size
+        hidden, num_hidden = hide_spans(spans, stream, windows.length, windows.width, *of)
+        return HostBatch(windows.length, num_hidden, hidden)
+
+    def finish(
+        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
+    ) -> Batch:
+        """Replace the hidden tokens by the mask codes."""
+        assert hidden is not None
+        masked = torch.where(hidden[..., None], _on_device(tuple(self.mask_codes.tolist()), codes.device), codes)
+        return Batch(masked, codes, hidden, valid, draft.num_valid, draft.num_counting)
+
+
+@functools.cache
+def _on_device(mask_codes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return the mask codes on the device, cached, since a copy in each step would synchronise."""
+    return torch.tensor(mask_codes, device=device)
 
 
 @dataclass(frozen=True)
@@ -135,11 +197,15 @@ class CausalBatches(MakeBatch):
 
     corpus: Corpus
 
-    def __call__(self, windows: Windows, step: int | None, first_window: int = 0, total: int | None = None) -> Batch:
-        """Shift the targets by one token; nothing is random."""
-        codes, valid = self.codes_of(windows), torch.from_numpy(windows.valid)
-        num_valid = np.minimum(windows.length, windows.width - 1)
-        return Batch(codes[:, :-1], codes[:, 1:], valid[:, 1:], valid[:, :-1], num_valid, windows.length - 1)
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+        """Count the tokens; nothing is random."""
+        return HostBatch(np.minimum(windows.length, windows.width - 1), windows.length - 1)
+
+    def finish(
+        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
+    ) -> Batch:
+        """Shift the targets by one token."""
+        return Batch(codes[:, :-1], codes[:, 1:], valid[:, 1:], valid[:, :-1], draft.num_valid, draft.num_counting)
 
 
 @dataclass(frozen=True)
@@ -167,31 +233,29 @@ class LabelBatches(MakeBatch):
     num_kept: int = 0
     waveform_dropout: float = 0.0
 
-    def __call__(self, windows: Windows, step: int | None, first_window: int = 0, total: int | None = None) -> Batch:
-        """Gather the labels; in training draw the width, and replace the hidden codes by the mask codes."""
-        codes, valid, width = self.codes_of(windows), windows.valid, windows.width
-        of_tokens = gather_windows(self.labels, windows.first, windows.length, width)
-        of_tokens[~valid] = IGNORE
-        if self.shortest is not None and step is not None:
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+        """Gather the labels, and draw the hidden codes and the width."""
+        of_tokens = gather_windows(self.labels, windows.first, windows.length, windows.width)
+        of_tokens[~windows.valid] = IGNORE
+        width = windows.width
+        if self.shortest is not None and place.step is not None:
             widths = part_widths(width, self.shortest)
-            width = widths[int(draws(Stream(self.seed, step, WIDTH_STREAM), 0, 1)[0]) % len(widths)]
-        if step is not None and (self.facet_dropout or self.waveform_dropout):
-            hidden = torch.from_numpy(self._dropped(windows, step, first_window))
-            codes = torch.where(hidden, torch.from_numpy(self.mask_codes), codes)
-        of_tokens, valid = of_tokens.reshape(-1, width), valid.reshape(-1, width)
+            width = widths[int(draws(place.stream(self.seed, WIDTH_STREAM), 0, 1)[0]) % len(widths)]
+        of_tokens = of_tokens.reshape(-1, width)
         labels = majority(of_tokens) if self.pooled else of_tokens
-        counts = labels != IGNORE
-        num_counting = counts.reshape(len(counts), -1).sum(axis=1)
-        target, counted, inside = map(torch.from_numpy, (labels, counts, valid))
-        return Batch(codes.view(len(valid), width, -1), target, counted, inside, valid.sum(axis=1), num_counting)
+        num_counting = (labels != IGNORE).reshape(len(of_tokens), -1).sum(axis=1)
+        hides = place.step is not None and (self.facet_dropout or self.waveform_dropout)
+        hidden = self._dropped(windows, place) if hides else None
+        return HostBatch(windows.valid.reshape(-1, width).sum(axis=1), num_counting, hidden, labels)
 
-    def _dropped(self, windows: Windows, step: int, first_window: int) -> NDArray[np.bool_]:
+    def _dropped(self, windows: Windows, place: BatchPosition) -> NDArray[np.bool_]:
         shape = len(windows), windows.width, self.corpus.codes.shape[1]
-        first, stream = first_window * shape[1] * shape[2], Stream(self.seed, step, DROP_STREAM)
+        first = place.first_window * shape[1] * shape[2]
+        stream = place.stream(self.seed, DROP_STREAM)
         hidden = draws_below(self.facet_dropout, stream, first, int(np.prod(shape))).reshape(shape)
         if self.waveform_dropout:
-            stream = Stream(self.seed, step, WAVEFORM_STREAM)
-            bare = draws_below(self.waveform_dropout, stream, first_window, len(windows))
+            stream = place.stream(self.seed, WAVEFORM_STREAM)
+            bare = draws_below(self.waveform_dropout, stream, place.first_window, len(windows))
             hidden |= bare[:, None, None] & self._of_waveform
         hidden[..., : self.num_kept] = False
         return hidden
@@ -200,6 +264,17 @@ class LabelBatches(MakeBatch):
     def _of_waveform(self) -> NDArray[np.bool_]:
         names = [facet["name"] for facet in self.corpus.manifest["tokenizer"]["facets"]]
         return np.array([name.startswith(("shape_", "deviation_")) for name in names])
+
+    def finish(
+        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
+    ) -> Batch:
+        """Replace the hidden codes by the mask codes."""
+        assert labels is not None
+        if hidden is not None:
+            codes = torch.where(hidden, _on_device(tuple(self.mask_codes.tolist()), codes.device), codes)
+        num_windows = len(draft.num_valid)
+        codes, valid = codes.view(num_windows, -1, codes.shape[2]), valid.reshape(num_windows, -1)
+        return Batch(codes, labels, labels != IGNORE, valid, draft.num_valid, draft.num_counting)
 
 
 def part_widths(widest: int, shortest: int) -> list[int]:

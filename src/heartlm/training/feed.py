@@ -1,24 +1,28 @@
 """The data feed: prepares the batches of every step on the device in advance.
 
-    order ─► windows of this rank ─► batch ─► (pinned) ─► device ─► micro-batches
-             └──── in a thread, some steps ahead ────┘
+    order ─► windows of this rank ─► codes gathered, draft ─► (pinned) ─► device ─► batch ─► micro-batches
+             └────────────── in a thread, some steps ahead ─────────┘
 
-Copies to a GPU do not wait: torch's allocator of pinned memory reuses a buffer only after its copy is done.
+Codes are copied to a GPU as stored in the corpus, two bytes each, and converted to int64 there. The copies do not wait:
+torch's allocator of pinned memory reuses a buffer only after its copy is done.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from heartlm.corpus.watch import WatchedFile
 from heartlm.corpus.windows import WindowSampler
 from heartlm.distributed.device import on_this_device
-from heartlm.training.batches import Batch, MakeBatch
+from heartlm.kernels.gather import gather_codes, gather_windows
+from heartlm.training.batches import Batch, BatchPosition, HostBatch, MakeBatch
 from heartlm.training.layout import BatchLayout
 
 
@@ -45,6 +49,9 @@ TOGETHER, TOGETHER_BYTES = 16, 4 << 20
 """Steps prepared together without a thread, and their size in bytes.
 
 After a training step the CPU caches are cold, so the first step prepared costs as much as several others."""
+
+_Prepared = tuple[int, HostBatch, dict[str, Tensor]]
+"""One step prepared on the host: its number, its draft, and the tensors to send to the device."""
 
 
 class Feed:
@@ -77,11 +84,13 @@ class Feed:
         self.layout = layout or BatchLayout(sampler.batch_size)
         self.device = device or torch.device("cpu")
         codes = make_batch.corpus.codes
-        self._num_bytes = 8 * self.layout.num_windows * sampler.width * codes.shape[1]
+        self._shape = self.layout.num_windows, sampler.width, codes.shape[1]
+        self._all_valid = torch.ones(self._shape[:2], dtype=torch.bool, device=self.device)
         self._watched = WatchedFile(codes)
-        self.prefetch = (2 if self.device.type == "cuda" else 0) if prefetch is None else prefetch
+        self._gpu = self.device.type == "cuda"
+        self.prefetch = (2 if self._gpu else 0) if prefetch is None else prefetch
         self._free = threading.Semaphore(self.prefetch)
-        self._ready: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[_Prepared | BaseException] = queue.SimpleQueue()
         self._is_closed = False
         self._thread = threading.Thread(target=on_this_device(self._work), name="heartlm-feed", daemon=True)
 
@@ -105,15 +114,13 @@ class Feed:
         Raises:
             HeartlmError: the corpus cannot be read any more.
         """
-        together = 1 if self.prefetch else min(max(1, TOGETHER_BYTES // self._num_bytes), TOGETHER)
+        together = 1 if self.prefetch else min(max(1, TOGETHER_BYTES // (8 * math.prod(self._shape))), TOGETHER)
         for first in self.steps[::together]:
             ready: list[StepBatches] = []
             error = None
             try:
                 for step in range(first, min(first + together, self.steps.stop)):
-                    batch = self._from_thread() if self.prefetch else self._prepare(step)
-                    micro_batches = batch.to(self.device).micro_batches(self.layout.accumulation)
-                    ready.append(StepBatches(step, micro_batches, batch.num_counted, batch.num_tokens))
+                    ready.append(self._finish(*(self._from_thread() if self.prefetch else self._prepare(step))))
             except BaseException as found:  # raised after the steps prepared before it
                 error = found
             for place, batches in enumerate(ready):
@@ -121,7 +128,7 @@ class Feed:
             if error is not None:
                 raise error
 
-    def _from_thread(self) -> Batch:
+    def _from_thread(self) -> _Prepared:
         prepared = self._ready.get()
         if isinstance(prepared, BaseException):
             raise prepared
@@ -138,9 +145,24 @@ class Feed:
         except BaseException as error:
             self._ready.put(error)
 
-    def _prepare(self, step: int) -> Batch:
-        """Prepare the batch of `step` on the host."""
+    def _prepare(self, step: int) -> _Prepared:
+        """Prepare `step` on the host."""
         self._watched.check()
-        first, num, of = self.layout.first_window, self.layout.num_windows, self.layout.batch_size
-        batch = self.make_batch(self.sampler.windows(step, first, num), step, first, of)
-        return batch.pinned() if self.device.type == "cuda" else batch
+        windows = self.sampler.windows(step, self.layout.first_window, self.layout.num_windows)
+        draft = self.make_batch.draft(windows, BatchPosition(step, self.layout.first_window, self.layout.batch_size))
+        gather = gather_windows if self._gpu else gather_codes
+        codes = gather(self.make_batch.corpus.codes, windows.first, windows.length, windows.width)
+        valid = windows.valid if windows.length.min() < windows.width else None
+        arrays = {"codes": codes, "hidden": draft.hidden, "labels": draft.labels, "valid": valid}
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
+        if self._gpu:
+            tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+        return step, draft, tensors
+
+    def _finish(self, step: int, draft: HostBatch, tensors: dict[str, Tensor]) -> StepBatches:
+        """Copy a prepared step to the device and build its batches there."""
+        sent = {name: tensor.to(self.device, non_blocking=True) for name, tensor in tensors.items()}
+        codes, valid = sent["codes"].to(torch.int64), sent.get("valid", self._all_valid)
+        batch = self.make_batch.finish(draft, codes, valid, sent.get("hidden"), sent.get("labels"))
+        micro_batches = batch.micro_batches(self.layout.accumulation)
+        return StepBatches(step, micro_batches, batch.num_counted, batch.num_tokens)

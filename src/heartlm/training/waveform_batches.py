@@ -14,15 +14,16 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
 from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
-from heartlm.kernels.draws import Stream, draws, uniform
+from heartlm.kernels.draws import draws, uniform
 from heartlm.kernels.gather import gather_windows
 from heartlm.tokenizers.millivolts import dequantize, quantize
 from heartlm.tokenizers.sample import GRID_HZ
-from heartlm.training.batches import IGNORE, Batch, MakeBatch, majority
+from heartlm.training.batches import IGNORE, Batch, BatchPosition, HostBatch, MakeBatch, majority
 from heartlm.training.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, runs_of
 
 Floats = NDArray[np.float32]
@@ -54,23 +55,27 @@ class WaveformBatches(MakeBatch):
     rows: NDArray[np.int64]
     seed: int
 
-    def __call__(self, windows: Windows, step: int | None, first_window: int = 0, total: int | None = None) -> Batch:
-        """Label each window by the majority of its tokens; in training some are simulated and all are augmented."""
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+        """Label each window by the majority of its tokens; in training compute the codes of the augmented windows."""
         of_tokens = gather_windows(self.classes, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
         labels = majority(of_tokens)
-        if step is None:
-            codes = self.codes_of(windows)
-        else:
-            num = _NUM_CHOICES + 2 * WINDOW
-            drawn = draws(Stream(self.seed, step, _STREAM), first_window * num, len(windows) * num)
+        codes = None
+        if place.step is not None:
+            stream, num = place.stream(self.seed, _STREAM), _NUM_CHOICES + 2 * WINDOW
+            drawn = draws(stream, place.first_window * num, len(windows) * num)
             numbers = uniform(drawn).reshape(len(windows), num)
             mv, labels = self._made(self._mv(windows.first), labels, numbers)
-            mv = self._disturbed(mv, labels, _Choices(numbers, 1))
-            codes = torch.from_numpy(quantize(mv).astype(np.int64)[..., None])
-        counts = labels != IGNORE
-        target, counted, valid = map(torch.from_numpy, (labels, counts, windows.valid))
-        return Batch(codes, target, counted, valid, windows.length, counts.astype(np.int64))
+            codes = quantize(self._disturbed(mv, labels, _Choices(numbers, 1))).astype(np.int64)[..., None]
+        return HostBatch(windows.length, (labels != IGNORE).astype(np.int64), None, labels, codes)
+
+    def finish(
+        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
+    ) -> Batch:
+        """Use the augmented codes in training, and those of the corpus otherwise."""
+        assert labels is not None
+        codes = codes if draft.codes is None else torch.from_numpy(draft.codes).to(codes.device)
+        return Batch(codes, labels, labels != IGNORE, valid, draft.num_valid, draft.num_counting)
 
     def _mv(self, first: NDArray[np.int64]) -> Floats:
         length = np.full(len(first), WINDOW)
