@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any
-
-import numpy as np
 
 from heartlm import __version__
 from heartlm.corpus.journal import Journal
@@ -106,25 +106,11 @@ def _database(name: str, rows: Sequence[LeadRow], beats: SplitCounts, rhythms: S
 
 
 def _write_rows(journal: Journal, rows: Sequence[LeadRow]) -> None:
-    import pyarrow
-    import pyarrow.parquet
+    # By way of JSON, because pyarrow imports pandas to convert lists of Python objects.
+    from pyarrow import json as arrow_json
+    from pyarrow import parquet
 
-    schema = row_schema()
-    with pyarrow.parquet.ParquetWriter(journal.folder / "records.parquet", schema) as writer:
-        for first in range(0, len(rows), ROWS_AT_ONCE):
-            group = rows[first : first + ROWS_AT_ONCE]
-            columns = [_column([getattr(row, entry.name) for row in group], entry.type) for entry in schema]
-            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
-
-
-def _column(values: Sequence[Any], kind: Any) -> Any:
-    """Return a column of text or numbers, built from bytes because pyarrow imports pandas to convert a list."""
-    import pyarrow
-
-    if not pyarrow.types.is_string(kind):
-        numbers = np.array(values, kind.to_pandas_dtype())
-        return pyarrow.Array.from_buffers(kind, len(values), [None, pyarrow.py_buffer(numbers)])
-    texts = [value.encode() for value in values]
-    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
-    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(b"".join(texts))]
-    return pyarrow.Array.from_buffers(kind, len(values), buffers)
+    text = "\n".join(json.dumps(vars(row)) for row in rows)
+    options = arrow_json.ParseOptions(explicit_schema=row_schema())
+    table = arrow_json.read_json(BytesIO(text.encode()), parse_options=options).combine_chunks()
+    parquet.write_table(table, journal.folder / "records.parquet", row_group_size=ROWS_AT_ONCE)

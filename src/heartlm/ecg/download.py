@@ -2,8 +2,8 @@
 
     SHA256SUMS.txt ─► requested files ─► threads: skip if verified, else fetch, verify, rename ─► summary
 
-A file is downloaded to `NAME.part`, which is renamed when its SHA-256 matches. If some files fail, an error is raised,
-but the verified files are kept. The same call later fetches only the missing files.
+A file is downloaded under a temporary name and renamed when its SHA-256 matches. If some files fail, an error is
+raised, but the verified files are kept. The same call later fetches only the missing files.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from http import HTTPStatus
-from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import TypeVar
 from urllib.parse import quote
 
 import requests
@@ -38,11 +37,18 @@ FIRST_WAIT_S = 1.0
 TIMEOUT_S = 60.0
 """Time in seconds without data after which a connection counts as lost."""
 
+T = TypeVar("T")
+
 _LIST_BYTES = 1 << 28
 """Maximum size of a list of files: enough for two million files with long names."""
 _MAY_PASS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 _ARCHIVES = {".zip", ".gz", ".bz2", ".xz", ".tar"}
 _NAMED_IN_ERROR = 5
+_REASONS = {
+    requests.Timeout: "the server is silent",
+    requests.exceptions.ChunkedEncodingError: "the connection was cut",
+    requests.ConnectionError: "no connection to the server",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class DownloadSummary:
         folder: folder of the files.
         num_fetched: number of files fetched and verified.
         num_skipped: number of files that already existed and verified.
-        num_bytes: number of bytes received, including failed attempts.
+        num_bytes: number of bytes in the files fetched.
     """
 
     folder: Path
@@ -88,7 +94,10 @@ def download_database(
     folder = Path(folder)
     site = f"{base_url.rstrip('/')}/{info.physionet_path}"
     checksums = _checksums(f"{site}/{CHECKSUMS}")
-    listed, _ = _text(f"{site}/{RECORDS}")  # empty if the database has no list of recordings
+    try:
+        listed = _text(f"{site}/{RECORDS}")
+    except _UnavailableError:
+        listed = ""  # the database has no list of recordings
     if records is not None:
         # a recording is an entry of RECORDS that is not a folder, or a record with a header
         entries = (entry for entry in listed.split() if not entry.endswith("/"))
@@ -105,28 +114,28 @@ def download_database(
 
         checksums = {file: sha for file, sha in checksums.items() if _recording_of(file) in chosen or is_document(file)}
         listed = "".join(f"{record}\n" for record in chosen)
-    fetched = _fetch_all(site, folder, checksums, workers)
+    running = _fetch_all(site, folder, checksums, workers)
     if RECORDS not in checksums and listed:
         with atomic_file(folder / RECORDS) as stream:
             stream.write(listed)
     with atomic_file(folder / CHECKSUMS) as stream:
         stream.writelines(f"{digest} {file}\n" for file, digest in checksums.items())
-    if failed := [f"{file}: {each.failure}" for file, each in sorted(fetched.items()) if each.failure]:
+    if failed := [f"{file}: {error}" for file, each in sorted(running.items()) if (error := each.exception())]:
         more = f"; and {len(failed) - _NAMED_IN_ERROR} more" if len(failed) > _NAMED_IN_ERROR else ""
         raise HeartlmError(
-            f"{len(failed)} of {len(fetched)} files could not be had ({'; '.join(failed[:_NAMED_IN_ERROR])}{more}); "
+            f"{len(failed)} of {len(running)} files could not be had ({'; '.join(failed[:_NAMED_IN_ERROR])}{more}); "
             f"the verified ones are kept in {folder}, the same command fetches the others"
         )
-    num_skipped = sum(each.num_bytes is None for each in fetched.values())
-    num_bytes = sum(each.num_bytes or 0 for each in fetched.values())
-    return DownloadSummary(folder, len(fetched) - num_skipped, num_skipped, num_bytes)
+    sizes = [size for each in running.values() if (size := each.result()) is not None]
+    return DownloadSummary(folder, len(sizes), len(running) - len(sizes), sum(sizes))
 
 
 def _checksums(source: str) -> dict[str, str]:
     """Fetch the list of files, path → SHA-256; reject paths outside the folder."""
-    text, failure = _text(source)
-    if failure:
-        raise HeartlmError(f"{source}: {failure}; without it nothing can be verified, check --base-url")
+    try:
+        text = _text(source)
+    except _UnavailableError as error:
+        raise HeartlmError(f"{source}: {error}; without it nothing can be verified, check --base-url") from error
     checksums: dict[str, str] = {}
     for number, line in enumerate(filter(str.strip, text.splitlines()), start=1):
         digest, _, file = line.strip().partition(" ")
@@ -147,85 +156,94 @@ def _recording_of(file: str) -> str:
     return str(path.with_name(path.name.partition(".")[0] or path.name))
 
 
-@dataclass(frozen=True)
-class _Fetched:
-    """Result for one file: bytes received, None if it already existed and verified, and the reason of a failure."""
-
-    num_bytes: int | None
-    failure: str = ""
-
-
-def _fetch_all(site: str, folder: Path, checksums: dict[str, str], workers: int) -> dict[str, _Fetched]:
+def _fetch_all(site: str, folder: Path, checksums: dict[str, str], workers: int) -> dict[str, Future[int | None]]:
+    """Fetch all files; return for each the number of bytes, None if it already verifies, or an `_UnavailableError`."""
     for path in {path for file in checksums for path in (PurePosixPath(file), *PurePosixPath(file).parents)}:
-        for place in (folder / path, folder / f"{path}.part"):
-            if str(path) != "." and place.is_symlink():
-                raise HeartlmError(f"{place} is a symbolic link, which a download does not follow; remove it")
-    outcomes: dict[str, _Fetched] = {}
+        if str(path) != "." and (folder / path).is_symlink():
+            raise HeartlmError(f"{folder / path} is a symbolic link, which a download does not follow; remove it")
     stop = threading.Event()
+
+    def megabytes(future: Future[int | None]) -> float:
+        return 0.0 if future.exception() else (future.result() or 0) / 1e6
+
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="download") as pool:
         running = {
-            pool.submit(_fetch, f"{site}/{quote(file)}", folder / file, digest, stop): file
+            file: pool.submit(_fetch, f"{site}/{quote(file)}", folder / file, digest, stop)
             for file, digest in checksums.items()
         }
         try:
-
-            def megabytes(future: Future[_Fetched]) -> float:
-                return (future.result().num_bytes or 0) / 1e6
-
-            for future in track(as_completed(running), len(running), "download", megabytes, "MB"):
-                outcomes[running[future]] = future.result()
+            for future in track(as_completed(running.values()), len(running), "download", megabytes, "MB"):
+                if not isinstance(future.exception(), _UnavailableError):
+                    future.result()  # raises an error of the disk, which ends the download
         except BaseException:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return outcomes
+    return running
 
 
-def _fetch(url: str, path: Path, sha256: str, stop: threading.Event) -> _Fetched:
-    """Fetch `url` to `path`, unless `path` already verifies.
+class _UnavailableError(Exception):
+    """A file could not be fetched, with the reason."""
+
+
+def _fetch(url: str, path: Path, sha256: str, stop: threading.Event) -> int | None:
+    """Fetch `url` to `path` and return its size; return None if `path` already verifies.
 
     Raises:
         HeartlmError: the disk is full or `path` is not writable.
+        _UnavailableError: the file could not be fetched.
     """
-    part = path.with_name(path.name + ".part")
-    try:
-        if path.is_file() and sha256_of(path) == sha256:
-            return _Fetched(None)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as stream:
-            fetched = _receive(url, stream, stop, sha256)
-        if fetched.failure:
-            part.unlink()
-        else:
-            part.replace(path)
-    except OSError as error:
-        raise HeartlmError(
-            f"cannot write {path}: {error.strerror or error}; free space or choose another place"
-        ) from error
-    return fetched
+    if path.is_file() and sha256_of(path) == sha256:
+        return None
+
+    def write(chunks: Iterator[bytes]) -> int:
+        digest, num_bytes = hashlib.sha256(), 0
+        with atomic_file(path, "wb") as stream:
+            for chunk in chunks:
+                if stop.is_set():
+                    raise _UnavailableError("interrupted")
+                digest.update(chunk)
+                num_bytes += stream.write(chunk)
+            if digest.hexdigest() != sha256:
+                raise requests.RequestException(f"wrong bytes, their SHA-256 is not the published {sha256[:8]}…")
+        return num_bytes
+
+    return _receive(url, stop, write)
 
 
-def _text(url: str) -> tuple[str, str]:
-    """Fetch a list of files or recordings; return its text, and why it could not be had."""
-    stream = BytesIO()
-    failure = _receive(url, stream, threading.Event()).failure
-    return ("" if failure else stream.getvalue().decode("utf-8", "replace")), failure
+def _text(url: str) -> str:
+    """Fetch a list of files or recordings.
+
+    Raises:
+        _UnavailableError: it could not be fetched or is too large.
+    """
+
+    def join(chunks: Iterator[bytes]) -> str:
+        content = bytearray()
+        for chunk in chunks:
+            content += chunk
+            if len(content) > _LIST_BYTES:
+                raise _UnavailableError(f"more than {_LIST_BYTES} bytes")
+        return content.decode("utf-8", "replace")
+
+    return _receive(url, threading.Event(), join)
 
 
 _of_thread = threading.local()
 
 
-def _receive(url: str, stream: IO[bytes], stop: threading.Event, sha256: str | None = None) -> _Fetched:
-    """Write the content of `url` to the empty `stream`, in several attempts unless the server refuses it."""
+def _receive(url: str, stop: threading.Event, use: Callable[[Iterator[bytes]], T]) -> T:
+    """Return what `use` makes of the content of `url`, in several attempts unless the server refuses it.
+
+    Raises:
+        _UnavailableError: no attempt succeeded.
+    """
     if not hasattr(_of_thread, "session"):
         _of_thread.session = requests.Session()
-    num_bytes, failure = 0, "interrupted"
+    failure = "interrupted"
     for attempt in range(ATTEMPTS):
         if stop.wait(FIRST_WAIT_S * 2 ** (attempt - 1) if attempt else 0.0):
             break
-        stream.seek(0)
-        stream.truncate()
-        digest = hashlib.sha256()
         try:
             with _of_thread.session.get(
                 url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=TIMEOUT_S
@@ -234,27 +252,9 @@ def _receive(url: str, stream: IO[bytes], stop: threading.Event, sha256: str | N
                     failure = f"the server answers {response.status_code} {response.reason}"
                     if response.status_code < 500 and response.status_code not in _MAY_PASS:
                         break
-                    failure += f", in {ATTEMPTS} tries"
-                    continue
-                for chunk in response.iter_content(1 << 16):
-                    digest.update(chunk)
-                    num_bytes += stream.write(chunk)
-                    if stop.is_set() or (sha256 is None and num_bytes > _LIST_BYTES):
-                        return _Fetched(num_bytes, f"interrupted after {num_bytes} bytes")
+                    raise requests.RequestException(failure)
+                return use(response.iter_content(1 << 16))
         except requests.RequestException as error:
-            failure = f"{_explain(error)}, in {ATTEMPTS} tries"
-            continue
-        if sha256 in (None, digest.hexdigest()):
-            return _Fetched(num_bytes)
-        failure = f"wrong bytes, their SHA-256 is not the published {str(sha256)[:8]}…, in {ATTEMPTS} tries"
-    return _Fetched(num_bytes, failure)
-
-
-def _explain(error: requests.RequestException) -> str:
-    if isinstance(error, requests.Timeout):
-        return "the server is silent"
-    if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return "the connection was cut"
-    if isinstance(error, requests.ConnectionError):
-        return "no connection to the server"
-    return " ".join(str(error).split())
+            known = (reason for kind, reason in _REASONS.items() if isinstance(error, kind))
+            failure = f"{next(known, ' '.join(str(error).split()))}, in {ATTEMPTS} tries"
+    raise _UnavailableError(failure)
