@@ -46,9 +46,7 @@ def test_every_step_is_kept_with_its_parts(tmp_path: Path) -> None:
             with meters.span("data"):
                 hand.forward(1)
             with meters.span("forward_backward"):
-                with meters.span("forward"):
-                    hand.forward(2)
-                hand.forward(3)
+                hand.forward(5)
                 with meters.span("communication"):
                     hand.forward(0.5)
             hand.forward(0.25)
@@ -62,8 +60,8 @@ def test_every_step_is_kept_with_its_parts(tmp_path: Path) -> None:
     assert [step["loss"] for step in told["steps"]] == [7.0, 3.5, None]
     for step in told["steps"]:
         assert step["step_s"] == pytest.approx(6.75)
-        seconds = [step[f"{name}_s"] for name in (*PARTS, "other", "forward")]
-        assert seconds == pytest.approx([1, 5, 0.5, 0, 0.25, 2])
+        seconds = [step[f"{name}_s"] for name in (*PARTS, "other")]
+        assert seconds == pytest.approx([1, 5, 0.5, 0, 0.25])
 
 
 def test_data_prepared_for_all_steps_of_a_study_counts_in_each(tmp_path: Path) -> None:
@@ -116,7 +114,7 @@ def test_on_two_ranks_the_parts_add_up(told: dict[str, list[dict[str, Any]]], wh
         for step in each["steps"]:
             parts_s = sum(step[f"{name}_s"] for name in (*PARTS, "other"))
             assert parts_s == pytest.approx(step["step_s"])
-            assert 0 < step["forward_s"] < step["forward_backward_s"]
+            assert step["forward_backward_s"] > 0
             assert step["communication_s"] > 0
 
 

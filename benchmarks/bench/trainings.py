@@ -168,16 +168,10 @@ class Trainer:
         cell = StudyCell("pretrain", "bench", size.window, num_ranks, global_batch=num_ranks * size.batch_size)
         found = measured(cell, 0, [ranks], warm_up=size.warm_up, wall_s=0.0, environment={})
         _check_finite("heartlm", found.losses)
-        waited = found.exposed_communication_s + found.straggler_s
-        part_s = {
-            "data": found.data_s,
-            "compute": found.compute_s,
-            "communication": waited,
-            "optimizer": found.optimizer_s,
-            "other": found.other_s,
-        }
+        part_s = dict(found.part_s)
+        part_s["communication"] = part_s.pop("exposed_communication") + part_s.pop("straggler")
         tokens = round(found.tokens_per_s * found.training_s)
-        return Trained(found.training_s, tokens, part_s, found.num_parameters, found.flops_per_token or math.nan)
+        return Trained(found.training_s, tokens, part_s, found.num_parameters, ranks[0]["flops_per_token"] or math.nan)
 
     def plain(self, num_ranks: int) -> Trained:
         """Train with torch's own modules and a plain loop.

@@ -213,7 +213,7 @@ def ask_ranks(measure: Callable[..., Any], num_ranks: int, *arguments: Any) -> A
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            spawn(_ask_rank, (num_ranks, Path(folder), measure, arguments), num_ranks)
+            spawn(_ask_rank, (num_ranks, Path(folder), measure, arguments), num_ranks)  # type: ignore[no-untyped-call]
         except ProcessException as error:
             raise HeartlmError(f"a rank failed: {str(error).strip().splitlines()[-1]}") from None
         return pickle.loads((Path(folder) / "found").read_bytes())

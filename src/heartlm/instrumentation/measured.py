@@ -12,10 +12,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from heartlm.files import write_json
-from heartlm.instrumentation.meters import Meters
 
 
 class MeasuredSteps:
@@ -25,8 +22,7 @@ class MeasuredSteps:
         path: output file.
 
     Attributes:
-        steps: one entry per step: `step`, `num_tokens` of all ranks, `loss`, `step_s`, and seconds of every part and
-            detail of the meters.
+        steps: one entry per step: `step`, `num_tokens` of all ranks, `loss`, `step_s`, and seconds of every part.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,18 +47,3 @@ class MeasuredSteps:
             HeartlmError: the file cannot be written.
         """
         write_json(self.path, {**about, "steps": self.steps})
-
-
-def measure_forward(module: nn.Module, meters: Meters) -> None:
-    """Time the forward pass of `module` separately in `meters`; only for synchronous devices (CPU)."""
-    opened: list[Any] = []
-
-    def begin(*_: object) -> None:
-        opened.append(meters.span("forward"))
-        opened[-1].__enter__()
-
-    def end(*_: object) -> None:
-        opened.pop().__exit__(None, None, None)
-
-    module.register_forward_pre_hook(begin)
-    module.register_forward_hook(end)

@@ -6,8 +6,7 @@
 A step lasts from the end of the previous step to its own end, without pauses (validation, checkpoints). Work between
 steps counts as `other`. Time in nested parts counts only for the inner part, so the parts and `other` add up to the
 step. Time to prepare batches of several steps together is divided equally among them. The first two steps, which warm
-up caches and compile, are excluded. The forward pass is a detail: it is timed separately, and also counts in
-`forward_backward`.
+up caches and compile, are excluded.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ from pathlib import Path
 from heartlm.instrumentation.spans import Spans
 
 PARTS = ("data", "forward_backward", "communication", "optimizer")
-DETAILS = ("forward",)
-"""Spans timed separately within a part, for `on_step` only."""
 
 OnStep = Callable[[int, int, float, dict[str, float]], None]
-"""Callback with step number, tokens, seconds, and seconds of every part and measured detail."""
+"""Callback with step number, tokens, seconds, and seconds of every part."""
 
 
 def _no_sums() -> dict[str, float]:
@@ -78,7 +75,6 @@ class Meters:
 
     def _clear(self) -> None:
         self._num_tokens, self._paused_s, self._part_s = 0, 0.0, dict.fromkeys(PARTS, 0.0)
-        self._detail_s: dict[str, float] = {}
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
@@ -95,7 +91,7 @@ class Meters:
         busy_s = now_s - self._mark_s - self._paused_s
         if self.on_step is not None:
             other_s = busy_s - sum(self._part_s.values())
-            self.on_step(step, self._num_tokens, busy_s, {**self._part_s, "other": other_s, **self._detail_s})
+            self.on_step(step, self._num_tokens, busy_s, {**self._part_s, "other": other_s})
         if self._num_steps > self.WARM_UP_STEPS:
             self._steps_s.append(busy_s)
             taken = {"num_steps": 1, "num_tokens": self._num_tokens, "busy_s": busy_s, **self._part_s}
@@ -111,26 +107,30 @@ class Meters:
     def span(self, name: str) -> Iterator[None]:
         """Measure a part of a step; a name not in `PARTS`, or a span in a pause, is only written to the timeline."""
         counts = name in PARTS and not self._is_paused
-        begin_s = self._open(counts)
+        begin_s = self.now_s()
+        if counts:
+            self._inner_s.append(0.0)
         yield
         if self.synchronize is not None and name in PARTS:
             self.synchronize()
-        whole_s, own_s = self._close(name, begin_s, counts)
+        now_s = self.now_s()
+        self._write(name, begin_s, now_s)
         if counts:
-            self._part_s[name] += own_s
-        elif name in DETAILS and not self._is_paused:
-            self._detail_s[name] = self._detail_s.get(name, 0.0) + whole_s
+            self._part_s[name] += now_s - begin_s - self._inner_s.pop()
+            self._inner_s[-1] += now_s - begin_s
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:
         """Exclude the context from all metrics, for validation and checkpoints."""
         outermost, self._is_paused = not self._is_paused, True
-        begin_s, begin_j = self._open(outermost), self._read_j()
+        begin_s, begin_j = self.now_s(), self._read_j()
         yield
-        whole_s, _ = self._close(name, begin_s, outermost)
+        now_s = self.now_s()
+        self._write(name, begin_s, now_s)
         if outermost:
             self._is_paused = False
-            self._paused_s += whole_s
+            self._inner_s[-1] += now_s - begin_s
+            self._paused_s += now_s - begin_s
             self._mark_j += self._read_j() - begin_j
 
     def share_data(self, num_steps: int) -> None:
@@ -194,21 +194,6 @@ class Meters:
         if self.peak_device_memory_bytes is not None:
             numbers["peak_device_memory_bytes"] = self.peak_device_memory_bytes()
         return numbers
-
-    def _open(self, counts: bool) -> float:
-        if counts:
-            self._inner_s.append(0.0)
-        return self.now_s()
-
-    def _close(self, name: str, begin_s: float, counts: bool) -> tuple[float, float]:
-        """End a span; return its duration, and its duration without counted inner spans."""
-        now_s = self.now_s()
-        self._write(name, begin_s, now_s)
-        whole_s, inner_s = now_s - begin_s, 0.0
-        if counts:
-            inner_s = self._inner_s.pop()
-            self._inner_s[-1] += whole_s
-        return whole_s, whole_s - inner_s
 
     def _write(self, name: str, begin_s: float, end_s: float) -> None:
         if self.spans is not None:

@@ -12,7 +12,7 @@ from heartlm.report.charts import Series, line_chart
 from heartlm.report.numbers import plural
 from heartlm.report.render import Markup
 from heartlm.scaling.cell import StudyCell
-from heartlm.scaling.equations import Interval, efficiency
+from heartlm.scaling.equations import Interval
 from heartlm.scaling.reference_marks import EFFICIENCY, SPEEDUP
 from heartlm.scaling.table import CellRow, groups
 
@@ -51,7 +51,7 @@ def charts_of(rows: Sequence[CellRow]) -> dict[str, list[Markup]]:
         ]
         efficiencies = [
             Series("ideal", counts, [1.0] * len(counts), "ideal"),
-            _published("published", {number: efficiency(SPEEDUP[number], number) for number in SPEEDUP}, counts),
+            _published("published", {number: value / number for number, value in SPEEDUP.items()}, counts),
             _published("published, best", EFFICIENCY, counts),
         ]
         values: list[tuple[str, str, Callable[[CellRow], Interval | None], list[Series]]] = [

@@ -5,8 +5,8 @@ The parts of a measurement are means over the ranks; each rank uses its own cloc
     |- data -|------ compute ------|- exposed communication -|- straggler -|- optimizer -|- other -|
     |---------------------------------------- a step ----------------------------------------------|
 
-`exposed_communication_s` is the time that a rank waits for sums over ranks, without `straggler_s`, the time that it
-waits for a slower rank. Sums that overlap with computation are not part of a step.
+`exposed_communication` is the time that a rank waits for sums over ranks, without `straggler`, the time that it waits
+for a slower rank. Sums that overlap with computation are not part of a step.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 from heartlm.typed import typed
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 PARTS = ("data", "compute", "exposed_communication", "straggler", "optimizer", "other")
 """Parts that add up to a step."""
@@ -108,16 +108,9 @@ class Measurement:
         repeat: index of the repeat, from 0.
         step_s: time of every counted step.
         tokens_per_s: valid tokens per second of all ranks (and copies) together.
-        data_s: waiting time for batches.
-        compute_s: time of the forward and backward pass.
-        exposed_communication_s: waiting time for sums over ranks, without `straggler_s`.
-        straggler_s: waiting time for a slower rank.
-        optimizer_s: time of gradient clipping and the optimiser step.
-        other_s: remaining time.
-        forward_s: forward part of `compute_s`; None if not measured.
-        backward_s: backward part of `compute_s`; None if not measured.
+        part_s: time of each of `PARTS`; they add up to `mean_step_s`. `compute` is the forward and backward pass,
+            `optimizer` gradient clipping and the optimiser step.
         num_parameters: number of trainable parameters.
-        flops_per_token: FLOPs per token; see `instrumentation.utilization`.
         peak_memory_bytes: maximum main memory of a rank.
         peak_device_memory_bytes: maximum GPU memory of a rank; None on CPUs.
         energy_j: energy of the counted steps of all ranks in joules; None without a counter.
@@ -131,16 +124,8 @@ class Measurement:
     repeat: int
     step_s: list[float] = field(default_factory=list)
     tokens_per_s: float = 0.0
-    data_s: float = 0.0
-    compute_s: float = 0.0
-    exposed_communication_s: float = 0.0
-    straggler_s: float = 0.0
-    optimizer_s: float = 0.0
-    other_s: float = 0.0
-    forward_s: float | None = None
-    backward_s: float | None = None
+    part_s: dict[str, float] = field(default_factory=dict)
     num_parameters: int = 0
-    flops_per_token: float | None = None
     peak_memory_bytes: int = 0
     peak_device_memory_bytes: int | None = None
     energy_j: float | None = None
@@ -158,11 +143,6 @@ class Measurement:
     def training_s(self) -> float:
         """Total time of all counted steps in seconds."""
         return sum(self.step_s)
-
-    @property
-    def part_s(self) -> dict[str, float]:
-        """Seconds per step of each of `PARTS`; they add up to `mean_step_s`."""
-        return {name: cast(float, getattr(self, f"{name}_s")) for name in PARTS}
 
     def path(self, study: Path) -> Path:
         """Return the path of the measurement's file in a study folder."""
@@ -184,6 +164,8 @@ class Measurement:
             raise HeartlmError(f"{path}: schema {schema!r} found, {SCHEMA_VERSION} expected: remove it, measure again")
         measurement = typed(cls, value, path)
         typed(_Probes, measurement.environment, f"{path}: environment")
+        if measurement.failed is None and measurement.part_s.keys() != set(PARTS):
+            raise HeartlmError(f"{path}: part_s: {', '.join(measurement.part_s)} found, {', '.join(PARTS)} expected")
         return measurement
 
 

@@ -7,6 +7,7 @@ for the difference, and this part of the waiting time belongs to the straggler, 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.instrumentation.meters import Meters
 from heartlm.runs.run_folder import RunFolder
-from heartlm.scaling.cell import Measurement, StudyCell
-from heartlm.scaling.equations import mean_known
+from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 
 Rank = Mapping[str, Any]
 """Record of one rank: see `training.measured`."""
@@ -59,7 +59,7 @@ def measured(
         environment: machine and versions.
     """
     parts = [_parts(ranks, warm_up) for ranks in trainings]
-    means = {name: mean_known([part[name] for part in parts]) for name in parts[0]}
+    part_s = {name: statistics.fmean(part[name] for part in parts) for name in PARTS}
     steps_s = np.mean([_of_ranks(ranks, "step_s")[:, warm_up:].mean(axis=0) for ranks in trainings], axis=0)
     every, firsts = [rank for ranks in trainings for rank in ranks], [ranks[0] for ranks in trainings]
     rates = [sum(step["num_tokens"] for step in first["steps"][warm_up:]) for first in firsts]
@@ -75,19 +75,18 @@ def measured(
         repeat=repeat,
         step_s=steps_s.tolist(),
         tokens_per_s=sum(rates) / float(steps_s.sum()),
+        part_s=part_s,
         num_parameters=every[0]["num_parameters"],
-        flops_per_token=every[0]["flops_per_token"],
         peak_memory_bytes=max(rank["peak_memory_bytes"] for rank in every),
         peak_device_memory_bytes=max(rank["peak_device_memory_bytes"] or 0 for rank in every) or None,
         energy_j=energy_j,
         losses=losses[farthest].tolist(),
         wall_s=wall_s,
         environment=dict(environment),
-        **means,  # type: ignore[arg-type]
     )
 
 
-def _parts(ranks: Sequence[Rank], warm_up: int) -> dict[str, float | None]:
+def _parts(ranks: Sequence[Rank], warm_up: int) -> dict[str, float]:
     """Return the mean seconds of every part of a step of one training, over ranks and counted steps."""
     # Working time of each rank before the ranks synchronise in a step, `[num_ranks, num_steps]`. The optimiser part of
     # a step follows the synchronisation, so the optimiser part of the previous step is used.
@@ -101,16 +100,13 @@ def _parts(ranks: Sequence[Rank], warm_up: int) -> dict[str, float | None]:
     def mean(name: str) -> float:
         return float(_of_ranks(ranks, name)[:, warm_up:].mean())
 
-    timed = all("forward_s" in step for rank in ranks for step in rank["steps"])
     return {
-        "data_s": mean("data_s"),
-        "compute_s": mean("forward_backward_s"),
-        "exposed_communication_s": float((waited_s - behind_s).mean()),
-        "straggler_s": float(behind_s.mean()),
-        "optimizer_s": mean("optimizer_s"),
-        "other_s": mean("other_s"),
-        "forward_s": mean("forward_s") if timed else None,
-        "backward_s": mean("forward_backward_s") - mean("forward_s") if timed else None,
+        "data": mean("data_s"),
+        "compute": mean("forward_backward_s"),
+        "exposed_communication": float((waited_s - behind_s).mean()),
+        "straggler": float(behind_s.mean()),
+        "optimizer": mean("optimizer_s"),
+        "other": mean("other_s"),
     }
 
 

@@ -39,16 +39,6 @@ def ideal_s(base_s: float, num_ranks: int, scaling: str) -> float:
     return base_s / num_ranks if scaling == "strong" else base_s
 
 
-def speedup(base_s: float, test_s: float) -> float:
-    """Return how many times faster the test is than the base."""
-    return base_s / test_s
-
-
-def efficiency(of_speedup: float, num_ranks: int) -> float:
-    """Return the speedup divided by the number of ranks."""
-    return of_speedup / num_ranks
-
-
 def karp_flatt(of_speedup: float, num_ranks: int) -> float | None:
     """Return the serial fraction of a speedup (Karp and Flatt 1990), or None for one rank.
 
@@ -82,9 +72,3 @@ def overhead_interval(ideal_s: float, efficiency: Interval) -> Interval:
     """
     low, high = (None if each is None else ideal_s / each - ideal_s for each in (efficiency.high, efficiency.low))
     return Interval(ideal_s / efficiency.value - ideal_s, low, high)
-
-
-def mean_known(values: Sequence[float | None]) -> float | None:
-    """Return the mean of `values`, or None if one of them is None or there is none."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known and len(known) == len(values) else None

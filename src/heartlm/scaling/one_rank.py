@@ -35,26 +35,10 @@ NORMAL = 1.4826
 """Standard deviation of a normal distribution divided by the median of its absolute deviations."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """Fields that two measurements must share to be comparable."""
-
-    stage: str
-    database: str
-    window: int
-    cpus_per_task: int
-    precision: str
-
-    @classmethod
-    def of(cls, cell: StudyCell) -> Kind:
-        """Return the kind of a cell."""
-        return cls(cell.stage, cell.database, cell.window, cell.cpus_per_task, cell.precision)
-
-    @property
-    def name(self) -> str:
-        """Name for display."""
-        cpus = counted(self.cpus_per_task, "core")
-        return f"{self.stage} {self.database} {self.window}, {cpus} a rank, {self.precision}"
+def kind_of(cell: StudyCell) -> str:
+    """Return the fields of a cell that two measurements must share to be comparable, for display."""
+    cpus = counted(cell.cpus_per_task, "core")
+    return f"{cell.stage} {cell.database} {cell.window}, {cpus} a rank, {cell.precision}"
 
 
 @dataclass(frozen=True)
@@ -69,8 +53,7 @@ class Range:
 class OneRank:
     """Measurements of one kind with one rank, without failed ones."""
 
-    def __init__(self, kind: Kind, measurements: Sequence[Measurement]) -> None:
-        self.kind = kind
+    def __init__(self, measurements: Sequence[Measurement]) -> None:
         self.alone = [each for each in measurements if each.cell.copies == 1]
         self.beside = [each for each in measurements if each.cell.copies > 1]
         assert self.alone, "a kind without one-rank measurements"
@@ -86,18 +69,16 @@ class OneRank:
         """Return the work of a rank of `cell` in a step; `pick` chooses a value from the range of each part."""
         micro_batches = cell.accumulation
         tokens = tokens_of(cell)
-        compute_s = pick(self._seconds(tokens, lambda each: _scaled(each, each.compute_s) / each.cell.accumulation))
-        # If the backward pass was not timed, it takes two thirds, by operation count.
-        fractions = [each.backward_s / each.compute_s for each in self.alone if each.backward_s and each.compute_s]
-        backward_s = compute_s * (statistics.median(fractions) if fractions else 2 / 3)
-        optimizer_s = statistics.median(_scaled(each, each.optimizer_s) for each in self.alone)
+        compute_s = pick(self._seconds(tokens, lambda each: _scaled(each, "compute") / each.cell.accumulation))
+        backward_s = compute_s * (2 / 3)  # by operation count
+        optimizer_s = statistics.median(_scaled(each, "optimizer") for each in self.alone)
         return RankWork(
             forward_s=compute_s - backward_s,
             backward_s=backward_s,
             optimizer_s=optimizer_s,
             data_s=micro_batches
-            * pick(self._seconds(tokens, lambda each: _scaled(each, each.data_s) / each.cell.accumulation)),
-            other_s=statistics.median(_scaled(each, each.other_s) for each in self.alone),
+            * pick(self._seconds(tokens, lambda each: _scaled(each, "data") / each.cell.accumulation)),
+            other_s=statistics.median(_scaled(each, "other") for each in self.alone),
             micro_batches=micro_batches,
             bucket_bytes=bucket_bytes(self.gradient_bytes, cell.bucket_cap_mb),
         )
@@ -127,8 +108,8 @@ class OneRank:
             lone = [one for one in self.alone if tokens_of(one.cell) == tokens_of(each.cell)]
             lone = [one for one in lone if one.repeat == each.repeat] or lone
             if lone:
-                alone_s = statistics.median(_scaled(one, one.compute_s) for one in lone)
-                ratios.append(_scaled(each, each.compute_s) / alone_s)
+                alone_s = statistics.median(_scaled(one, "compute") for one in lone)
+                ratios.append(_scaled(each, "compute") / alone_s)
         if not ratios:
             return None
         value = max(1.0, statistics.median(ratios))
@@ -142,13 +123,13 @@ class OneRank:
         return at(tokens, [(size, statistics.median(points[size])) for size in sizes])
 
 
-def by_kind(measurements: Iterable[Measurement]) -> dict[Kind, OneRank]:
+def by_kind(measurements: Iterable[Measurement]) -> dict[str, OneRank]:
     """Group measurements by kind; keep kinds with at least one measurement of a single rank alone."""
-    kinds: dict[Kind, list[Measurement]] = {}
+    kinds: dict[str, list[Measurement]] = {}
     for each in measurements:
-        kinds.setdefault(Kind.of(each.cell), []).append(each)
+        kinds.setdefault(kind_of(each.cell), []).append(each)
     return {
-        kind: OneRank(kind, each)
+        kind: OneRank(each)
         for kind, each in kinds.items()
         if any(one.cell.ranks == 1 and one.cell.copies == 1 for one in each)
     }
@@ -209,9 +190,9 @@ def repeat_noise(measurements: Iterable[Measurement]) -> tuple[float, int]:
     return (NORMAL * statistics.median(deviations) if deviations else 0.0), freedom
 
 
-def _scaled(measurement: Measurement, seconds: float) -> float:
+def _scaled(measurement: Measurement, part: str) -> float:
     """Scale the mean seconds of a part to a typical step."""
-    return seconds * typical_s(measurement.step_s) / measurement.mean_step_s
+    return measurement.part_s[part] * typical_s(measurement.step_s) / measurement.mean_step_s
 
 
 def tokens_of(cell: StudyCell) -> float:

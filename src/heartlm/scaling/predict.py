@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from heartlm.errors import HeartlmError
-from heartlm.scaling.cell import Measurement, StudyCell
+from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.scaling.hardware import Network
-from heartlm.scaling.one_rank import Kind, OneRank, Range, by_kind, repeat_noise, steady, tokens_of
+from heartlm.scaling.one_rank import OneRank, Range, by_kind, kind_of, repeat_noise, steady, tokens_of
 from heartlm.scaling.simulate import Simulated, Surroundings, simulate, typical_s
 
 TOO_FAR = 8
@@ -95,9 +95,8 @@ class Predictor:
             HeartlmError: its kind was not measured, ranks do not fill the nodes or divide the batch evenly, or the
                 network is unknown.
         """
-        if (kind := Kind.of(cell)) not in self.kinds:
-            known = "; ".join(each.name for each in self.kinds)
-            raise HeartlmError(f"{kind.name}: one rank was not measured; measured are {known}")
+        if (kind := kind_of(cell)) not in self.kinds:
+            raise HeartlmError(f"{kind}: one rank was not measured; measured are {'; '.join(self.kinds)}")
         if reason := self.unfit(cell):
             raise HeartlmError(reason)
         one = self.kinds[kind]
@@ -268,13 +267,13 @@ def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Valid
             cells.setdefault(each.cell, []).append(each)
     if not cells:
         raise HeartlmError("no good measurement of more than one rank found: there is nothing to compare with")
-    known = {cell: cells[cell] for cell in cells if Kind.of(cell) in predictor.kinds and cell.parallel == "ddp"}
+    known = {cell: cells[cell] for cell in cells if kind_of(cell) in predictor.kinds and cell.parallel == "ddp"}
     if not known:
         raise HeartlmError("no cell with more than one rank has a one-rank cell of its kind: nothing can be predicted")
     checked = list[Checked]()
     for cell, found in known.items():
         predicted, repeats_s = predictor.predict(cell), [typical_s(each.step_s) for each in found]
-        part_s = {name: statistics.median(each.part_s[name] for each in found) for name in found[0].part_s}
+        part_s = {name: statistics.median(each.part_s[name] for each in found) for name in PARTS}
         step_s = statistics.median(repeats_s)
         outside = max(0.0, step_s - predicted.high_s, predicted.low_s - step_s) / step_s
         checked.append(Checked(predicted, repeats_s, part_s, step_s, predicted.step_s / step_s - 1, outside))

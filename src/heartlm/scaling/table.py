@@ -10,23 +10,14 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell
-from heartlm.scaling.equations import (
-    Interval,
-    efficiency,
-    geometric_interval,
-    ideal_s,
-    karp_flatt,
-    mean_known,
-    overhead_interval,
-    speedup,
-)
+from heartlm.scaling.equations import Interval, geometric_interval, ideal_s, karp_flatt, overhead_interval
 from heartlm.scaling.probe import moved, probes_of
 
 
@@ -123,6 +114,9 @@ def _row(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> CellRow:
     repeats = passed[cell]
     every = list(repeats.values())
     steps_s = [step for each in every for step in each.step_s]
+    energies = [
+        1e6 * each.energy_j / each.tokens_per_s / each.training_s for each in every if each.energy_j is not None
+    ]
     return CellRow(
         cell=cell,
         repeats=len(every),
@@ -133,17 +127,8 @@ def _row(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> CellRow:
         tokens_per_s=statistics.fmean(each.tokens_per_s for each in every),
         part_s={name: statistics.fmean(each.part_s[name] for each in every) for name in PARTS},
         peak_memory_bytes=max(each.peak_memory_bytes for each in every),
-        energy_j_per_mtoken=_energy_j_per_mtoken(every),
+        energy_j_per_mtoken=statistics.fmean(energies) if len(energies) == len(every) else None,
         **_against(cell, repeats, passed),
-    )
-
-
-def _energy_j_per_mtoken(measurements: Sequence[Measurement]) -> float | None:
-    return mean_known(
-        [
-            None if each.energy_j is None else each.energy_j / each.tokens_per_s / each.training_s * 1e6
-            for each in measurements
-        ]
     )
 
 
@@ -157,8 +142,8 @@ def _against(cell: StudyCell, repeats: Repeats, passed: dict[StudyCell, Repeats]
         return {}
     whole = 1 if cell.scaling == "strong" else cell.ranks  # multiple of the base's work
     best_s = statistics.geometric_mean([ideal_s(base, cell.ranks, cell.scaling) for base, _ in pairs])
-    gained = geometric_interval([whole * speedup(base, test) for base, test in pairs])
-    of_ranks = gained.scaled(efficiency(1.0, cell.ranks))
+    gained = geometric_interval([whole * base / test for base, test in pairs])
+    of_ranks = gained.scaled(1 / cell.ranks)
     found: dict[str, Any] = {
         "speedup": gained,
         "efficiency": of_ranks,

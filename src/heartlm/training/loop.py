@@ -22,7 +22,6 @@ from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.parallel import HostAllReduce, is_peer_failure, reason_of
 from heartlm.errors import HeartlmError
-from heartlm.instrumentation.measured import measure_forward
 from heartlm.models.store import save_tensors, whole_tensors
 from heartlm.training.bad_steps import BadSteps
 from heartlm.training.checkpoint import Checkpoints, Progress
@@ -82,8 +81,6 @@ class _Loop:
             layout=self.layout,
             exchange=self.exchange,
         )
-        if self.log.measured is not None and device.type == "cpu":
-            measure_forward(self.learner.alone, self.log.meters)
         self.checkpoints = Checkpoints(job.run.checkpoints, job.config.keep_checkpoints, timeout_s=job.config.timeout_s)
         self.bad_steps = BadSteps(job.config.bad_steps, job.config.spike_factor)
         self.progress = Progress()
