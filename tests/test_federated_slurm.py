@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.cluster.profile import load_slurm_profile
-from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
@@ -87,8 +85,3 @@ def test_scripts_ask_for_what_the_ranks_need(
 
 def test_gpus_are_asked_for_where_ranks_compute_on_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "#SBATCH --gpus-per-node=2\n" in script_of(tmp_path, monkeypatch, 4, "cuda")
-
-
-def test_a_site_without_slurm_is_refused():
-    with pytest.raises(HeartlmError, match="slurm: local found, a profile of a site with SLURM expected"):
-        load_slurm_profile("local")

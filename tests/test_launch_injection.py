@@ -152,7 +152,6 @@ REFUSED = {
     "image": ["--image", "a\ntouch x #", "--profile", "container.yaml"],
     "profile": ["--profile", "a\ntouch x #.yaml"],
     "environment": ["--profile", "environment.yaml"],
-    "environment, local": ["--profile", "environment.yaml", "--local"],
     "gpu_option": ["--profile", "gpu_option.yaml", "--gpus-per-node", "1"],
 }
 PROFILES = {

@@ -64,7 +64,6 @@ SCRIPTS = {
     "own-site": lambda: render(BEATS, Topology(3, 2, 2, 16, 90000), profile_of(SITE, "own"), name="beats", logs=LOGS),
     "tokenize": lambda: render(TOKENS, Topology(1, 0, 1, 32, 3600), profile("generic"), name="tokens", logs=LOGS),
     "evaluate": lambda: render(SCORES, Topology(1, 1, 1, 8, 3600), profile_of(SITE, "own"), name="scores", logs=LOGS),
-    "local": lambda: render(FOUNDATION, Topology(1, 0, 2, 4, 60), profile("local"), name="foundation", logs=LOGS),
 }
 
 
@@ -99,12 +98,21 @@ def test_no_golden_file_is_left_over():
 
 def words_of(run: RunFile, folder: Path, cpus: int = 4) -> list[str]:
     """The words that the script of a run starts heartlm with, run in `folder` by a stand-in that prints them."""
-    program = folder / "program"
-    program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
-    program.chmod(0o755)
-    topology = Topology(1, 0, 1, cpus, 60)
-    script = render(run, topology, replace(load_profile("local"), python=str(program)), name="x", logs=LOGS)
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=folder, timeout=60)
+    address = '[[ $1 == show ]] && echo node1 || echo "NodeName=node1 NodeAddr=10.0.0.1 Port=1"'
+    for name, text in (("srun", 'printf "%s\\n" "$@"'), ("scontrol", address)):
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    script = render(run, Topology(1, 0, 1, cpus, 60), profile("generic"), name="x", logs=LOGS)
+    slurm = {
+        "SLURM_CPUS_PER_TASK": str(cpus),
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_JOB_NODELIST": "n",
+        "SLURM_JOB_ID": "7",
+    }
+    environment = os.environ | slurm | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, cwd=folder, env=environment, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     return lines[len(lines) - 1 - lines[::-1].index("heartlm") + 1 :]
@@ -175,7 +183,7 @@ def test_words_of_a_run_file_are_read_as_its_fields(fields: dict[str, object]):
 
 
 def test_every_profile_that_is_shipped_can_be_read():
-    assert profile_names() == ["generic", "local", "meluxina"]
+    assert profile_names() == ["generic", "meluxina"]
     for name in profile_names():
         assert load_profile(name).description
     node = load_profile("meluxina")
@@ -188,7 +196,7 @@ REFUSED: dict[str, tuple[dict[str, object], list[str], str]] = {
     "no time": ({}, ["--time", "00:00:00"], "time: '00:00:00' found, more than nothing expected"),
     "ranks do not divide": ({}, ["--nodes", "5"], "batch_size: 12 found, a multiple of 5 expected"),
     "default batch": ({"batch_size": None}, ["--nodes", "3"], "batch_size: 16 found, a multiple of 3 expected"),
-    "unknown profile": ({}, ["--profile", "mars"], "profile: 'mars' found, one of generic, local, meluxina"),
+    "unknown profile": ({}, ["--profile", "mars"], "profile: 'mars' found, one of generic, meluxina"),
     "missing profile": ({}, ["--profile", "./mars.yaml"], "cannot read mars.yaml"),
     "no account": ({}, ["--profile", "meluxina"], "account: nothing found, but meluxina wants one"),
     "too many GPUs": (
@@ -206,7 +214,7 @@ REFUSED: dict[str, tuple[dict[str, object], list[str], str]] = {
     "nodes here": ({}, ["--local", "--nodes", "2"], "nodes: 2 found, 1 expected: this machine is one node"),
     "two ways": ({}, ["--local", "--submit"], "local: found together with --submit"),
     "nothing to wait for": ({}, ["--wait"], "wait: there is nothing to wait for"),
-    "queue nowhere": ({}, ["--profile", "local", "--submit"], "profile local: it has no scheduler"),
+    "profile here": ({}, ["--profile", "generic", "--local"], "local: found together with --profile"),
     "unknown field": ({"stepz": 3}, [], "stepz"),
     "impossible field": ({"steps": 0}, [], "steps: 0 found, at least 1 expected"),
     "unknown command": ({"command": "train"}, [], "command: 'train' found, one of pretrain"),

@@ -40,6 +40,6 @@ def test_a_study_through_slurm(
         assert each.environment["num_ranks"] == each.cell.ranks
 
 
-def test_a_site_without_slurm_is_refused() -> None:
-    with pytest.raises(HeartlmError, match="slurm: local found, a profile of a site with SLURM expected"):
-        SlurmTrainer("local", "cpu", 60.0)
+def test_an_incomplete_profile_is_refused() -> None:
+    with pytest.raises(HeartlmError, match="account: nothing found, but meluxina wants one"):
+        SlurmTrainer("meluxina", "cpu", 60.0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from heartlm.cli.options import existing, parse
 from heartlm.cli.run_check import checked_options
 from heartlm.cli.subcommands import run_subcommand
-from heartlm.cluster.profile import SiteOptions, load_slurm_profile
+from heartlm.cluster.profile import SiteOptions, load_site
 from heartlm.cores import usable_cores
 from heartlm.errors import HeartlmError
 from heartlm.progress import say
@@ -33,7 +33,7 @@ class RunOptions(SiteOptions):
         campaign: the campaign file; see heartlm campaign --help.
         local: run on the cores of this machine.
         parallel: number of experiments that run here at the same time, each on its own cores.
-        only: comma-separated names of the experiments to run here; by default all.
+        only: names of the experiments to run here, separated by commas or blanks; by default all.
         profile: site profile for the jobs: a name or a YAML file; by default generic.
         submit: submit a job for each experiment to SLURM.
         wait: wait until none of the submitted jobs is in the queue.
@@ -87,8 +87,10 @@ def run_run(argv: Sequence[str]) -> int:
         if getattr(options, name) != getattr(RunOptions, name) and not getattr(options, where):
             raise HeartlmError(f"{name}: found without --{where}")
     campaign = load_campaign(existing(options.campaign, "campaign"))
-    names = [each.name for each in campaign.experiments] if options.only is None else options.only.split(",")
-    experiments = [campaign[name.strip()] for name in names]
+    names = (
+        [each.name for each in campaign.experiments] if options.only is None else options.only.replace(",", " ").split()
+    )
+    experiments = [campaign[name] for name in names]
     for experiment in experiments:
         try:
             checked_options(experiment.run, experiment.topology)
@@ -126,7 +128,7 @@ def _run_here(campaign: Campaign, parallel: int, names: Sequence[str]) -> int:
 def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
     from heartlm.cluster.campaign.slurm import queue_of, submit_campaign
 
-    submit_campaign(campaign, load_slurm_profile(options.profile or "generic", options, "profile"), say)
+    submit_campaign(campaign, load_site(options.profile or "generic", options), say)
     if not options.wait:
         say(f"see how far it is with:  heartlm campaign status {shlex.quote(str(options.campaign))}")
         return 0

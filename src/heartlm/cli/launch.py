@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.options import parse
 from heartlm.cli.run_check import checked_options
-from heartlm.cluster.profile import SiteOptions, SiteProfile, load_profile
+from heartlm.cluster.profile import SiteOptions, SiteProfile, load_site
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology, counted, seconds_of
 from heartlm.errors import HeartlmError
+from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import TrainingConfig
 
 
@@ -24,7 +24,7 @@ class LaunchOptions(SiteOptions):
 
     Attributes:
         run: a YAML file with the options of one command, and  command: pretrain, finetune, evaluate or tokenize.
-        profile: site profile: a name (generic, local, meluxina) or a YAML file; by default generic, with --local local.
+        profile: site profile: a name (generic or meluxina) or a YAML file; by default generic.
         nodes: number of nodes.
         gpus_per_node: number of GPUs per node; by default all in the profile; 0 trains on CPUs.
         ranks_per_node: number of processes per node; by default one per GPU, or 1 without GPUs.
@@ -65,16 +65,21 @@ def run(arguments: Sequence[str]) -> int:
         raise HeartlmError("local: found together with --submit: a run runs here or on SLURM")
     if options.wait and not options.submit:
         raise HeartlmError("wait: there is nothing to wait for: give it with --submit")
-    profile = _profile(options)
+    if options.local and options.profile is not None:
+        raise HeartlmError("local: found together with --profile, which describes a site with SLURM")
+    if options.local and options.nodes > 1:
+        raise HeartlmError(f"nodes: {options.nodes} found, 1 expected: this machine is one node; use --ranks-per-node")
+    num_cpus = len(os.sched_getaffinity(0))
+    here = SiteProfile(name="this machine", cpus_per_node=num_cpus, whole_nodes=True)
+    profile = here if options.local else load_site(options.profile or "generic", options)
     topology = _topology(options, profile)
     work = _work(options.run, topology)
+    if options.local:
+        return _run_here(work, topology)
     from heartlm.cluster.script import render
 
     name = options.name or options.run.stem
     script = render(work, topology, profile, name=name, logs=options.logs)
-    if options.local:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # bash cannot trap what it inherits as ignored, as in a background
-        os.execvp("bash", ["bash", "-c", script])
     if not options.submit:
         print(script, end="")
         print(f"printed only: --submit queues it, --local runs it here; {options.logs} must exist", file=sys.stderr)
@@ -96,42 +101,33 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _run_here(run: RunFile, topology: Topology) -> int:
+    """Replace this process by the command, or by the launcher of its ranks; a started training continues."""
+    words, launcher = run.argv(), list[str]()
+    if run.is_training:
+        launcher = ["heartlm.cluster.torchrun", "--standalone", f"--nproc-per-node={topology.ranks_per_node}", "-m"]
+        assert run.out is not None
+        if (run.out / "run.json").exists() and not RunFolder(run.out).is_finished:
+            print(f"{run.out} was started and is not finished: it continues", file=sys.stderr)
+            words = [run.command, f"--resume={run.out}"]
+    os.environ["OMP_NUM_THREADS"] = str(max(1, topology.cpus_per_task // topology.ranks_per_node))
+    os.execv(sys.executable, [sys.executable, "-m", *launcher, "heartlm", *words])
+
+
 # --- what was asked for -----------------------------------------------------------------------------------------------
 
 
-def _profile(options: LaunchOptions) -> SiteProfile:
-    profile = load_profile(options.profile or ("local" if options.local else "generic"))
-    profile = options.applied_to(profile)
-    if options.local:
-        return replace(profile, scheduler="none", required=[])
-    if profile.scheduler == "none" and options.submit:
-        raise HeartlmError(f"profile {profile.name}: it has no scheduler: use --local, or another --profile")
-    profile.check()
-    return profile
-
-
 def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
-    here = profile.scheduler == "none"
-    if here and options.nodes > 1:
-        raise HeartlmError(f"nodes: {options.nodes} found, 1 expected: this machine is one node; use --ranks-per-node")
-    gpus = profile.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
+    """Return the resources; by default all GPUs of a node, and CPUs in proportion, or one per rank if unknown."""
     for name, most in (("gpus_per_node", profile.gpus_per_node), ("cpus_per_task", profile.cpus_per_node)):
         asked = getattr(options, name)
         if most and asked is not None and asked > most:
             raise HeartlmError(f"{name}: {asked} found, at most {most} expected: a node of {profile.name} has no more")
+    gpus = profile.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
     ranks = options.ranks_per_node or gpus or 1
-    cpus = options.cpus_per_task or _cpus(profile, gpus, ranks)
-    return Topology(options.nodes, gpus, ranks, cpus, seconds_of(options.time))
-
-
-def _cpus(profile: SiteProfile, gpus: int, ranks: int) -> int:
-    """Return the CPUs in proportion to the GPUs of a node, or one CPU per rank if the profile has no counts."""
-    if profile.scheduler == "none":
-        return len(os.sched_getaffinity(0))
-    if profile.cpus_per_node is None:
-        return ranks
     share = 1.0 if profile.whole_nodes or not (gpus and profile.gpus_per_node) else gpus / profile.gpus_per_node
-    return max(ranks, int(profile.cpus_per_node * share))
+    cpus = options.cpus_per_task or max(ranks, int((profile.cpus_per_node or 0) * share))
+    return Topology(options.nodes, gpus, ranks, cpus, seconds_of(options.time))
 
 
 def _work(path: Path, topology: Topology) -> RunFile:

@@ -45,7 +45,6 @@ class SiteProfile(SiteOptions):
     Attributes:
         name: name of the profile; by default the file name without its ending.
         description: one-line description.
-        scheduler: slurm or none.
         required: options that a job must set, among account, partition, qos and image.
         gpus_per_node: number of GPUs of a node, and the default number of a job.
         cpus_per_node: number of hardware threads of a node; None if unknown.
@@ -62,7 +61,6 @@ class SiteProfile(SiteOptions):
 
     name: str
     description: str = ""
-    scheduler: Literal["slurm", "none"] = "slurm"
     required: list[Literal["account", "partition", "qos", "image"]] = field(default_factory=list)
     gpus_per_node: int = 0
     cpus_per_node: int | None = None
@@ -113,22 +111,14 @@ def load_profile(name_or_path: str) -> SiteProfile:
     return profile_of(content or {}, Path(name_or_path).stem)
 
 
-def load_slurm_profile(name_or_path: str, options: SiteOptions | None = None, field: str = "slurm") -> SiteProfile:
-    """Return the complete profile of a SLURM site.
-
-    Args:
-        name_or_path: name or YAML file of the profile.
-        options: options that override fields of the profile.
-        field: name of the user's option, for the error message.
+def load_site(name_or_path: str, options: SiteOptions) -> SiteProfile:
+    """Return a profile with the given options applied.
 
     Raises:
-        HeartlmError: the profile does not exist, is incomplete, or is of a site without SLURM.
+        HeartlmError: the profile does not exist, or is incomplete.
     """
-    profile = load_profile(name_or_path)
-    profile = options.applied_to(profile) if options is not None else profile
+    profile = options.applied_to(load_profile(name_or_path))
     profile.check()
-    if profile.scheduler != "slurm":
-        raise HeartlmError(f"{field}: {profile.name} found, a profile of a site with SLURM expected")
     return profile
 
 

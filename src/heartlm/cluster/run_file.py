@@ -25,8 +25,11 @@ TRAINING = ("pretrain", "finetune")
 RANKED = (*TRAINING, "federate")
 """Commands that run on many ranks."""
 
+RESUMED = (*TRAINING, "campaign")
+"""Commands that can be asked to stop and then continue."""
+
 COMMANDS = (*TRAINING, "evaluate", "tokenize")
-POSITIONAL = {"evaluate": "run", "tokenize": "databases"}
+POSITIONAL = {"evaluate": "run", "tokenize": "databases", "campaign": "words"}
 """Positional field of a command."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heartlm.cluster.profile import load_slurm_profile
+from heartlm.cluster.profile import SiteOptions, load_site
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.script import render
 from heartlm.cluster.submit import run_job
@@ -33,14 +33,14 @@ class SlurmTrainer:
         timeout_s: time limit of a job in seconds.
 
     Raises:
-        HeartlmError: the profile is invalid, incomplete or of a site without SLURM; or SLURM is not available here.
+        HeartlmError: the profile is invalid or incomplete, or SLURM is not available here.
 
     Attributes:
         place: available resources: no limits.
     """
 
     def __init__(self, profile: str, device: str, timeout_s: float) -> None:
-        self.profile, self.device, self.timeout_s = load_slurm_profile(profile), device, timeout_s
+        self.profile, self.device, self.timeout_s = load_site(profile, SiteOptions()), device, timeout_s
         if shutil.which("sbatch") is None:
             raise HeartlmError("slurm: no sbatch found, so no SLURM here: leave it out to measure on this machine")
         self.place = Resources(ANY, None if device == "cpu" else ANY, ANY)

@@ -1,5 +1,5 @@
 #!/bin/bash -l
-# Campaign widths, 4 experiments on 1 node × 4 GPUs, profile meluxina.
+# heartlm campaign on 1 node × 4 GPUs, profile meluxina.
 #SBATCH --job-name=widths-finetune-mitdb-128@4
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -28,7 +28,7 @@ command=(
     /project/work/widths.yaml
     --local
     --parallel=4
-    "--only=finetune-mitdb-128,finetune-mitdb-256,finetune-mitdb-512,finetune-svdb-128"
+    '--only=finetune-mitdb-128 finetune-mitdb-256 finetune-mitdb-512 finetune-svdb-128'
 )
 
 # How.

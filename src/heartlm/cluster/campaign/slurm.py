@@ -18,9 +18,9 @@ from typing import TypedDict
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment
 from heartlm.cluster.campaign.state import progress_of
-from heartlm.cluster.fragment import fragment
 from heartlm.cluster.profile import SiteProfile
-from heartlm.cluster.script import batch_script, command_lines, render
+from heartlm.cluster.run_file import RunFile
+from heartlm.cluster.script import fragment, render
 from heartlm.cluster.submit import call, submit
 from heartlm.cluster.topology import Topology
 from heartlm.cluster.torchrun import STOPPED_STATUS
@@ -95,17 +95,10 @@ def script_of(job: Job, campaign: Campaign, profile: SiteProfile) -> str:
         return render(run, topology, profile, name=name, logs=logs, before=attempt)
     places = places_on_node(topology, profile)
     cpus = min(topology.cpus_per_task * places, profile.cpus_per_node or topology.cpus_per_task * places)
-    words = ["campaign", "run", shlex.quote(str(campaign.path)), "--local", f"--parallel={places}"]
-    words.append(f'"--only={",".join(each.name for each in job)}"')
-    return batch_script(
-        command_lines(words),
-        replace(topology, gpus_per_node=topology.gpus_per_node * places, cpus_per_task=cpus),
-        profile,
-        title=f"Campaign {campaign.name}, {len(job)} experiments",
-        name=name,
-        logs=logs,
-        ranks=False,
-    )
+    only = " ".join(each.name for each in job)  # shellcheck suspects commas in an array
+    run = RunFile("campaign", {"words": ["run", str(campaign.path)], "local": True, "parallel": places, "only": only})
+    whole = replace(topology, gpus_per_node=topology.gpus_per_node * places, cpus_per_task=cpus)
+    return render(run, whole, profile, name=name, logs=logs)
 
 
 def job_name(job: Job, campaign: Campaign) -> str:

@@ -1,3 +1,0 @@
-# Where: on this machine.
-cpus=@cpus@
-ranks=@ranks@
