@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.readers.wfdb import read_wfdb
-from heartlm.ecg.readers.wfdb_header import read_header
+from heartlm.ecg.readers.wfdb_header import DECODED, adu_type, decode, num_bytes, read_header
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.kernels.library import using, variants
-from heartlm.kernels.wfdb import GROUP, adu_type, decode, num_bytes
 
 RATE_HZ = 500
 LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
@@ -168,8 +167,8 @@ def decoders(rounds: int) -> Table:
         ("format", "variant", "to adu", "to float32 mV"),
     )
     num_frames, calibration = 500_000, np.array([[1024, 200, 1]] * 2, np.float64)
-    for fmt in GROUP:
-        size = num_bytes(GROUP[fmt], 2 * num_frames)
+    for fmt in DECODED:
+        size = num_bytes(DECODED[fmt], 2 * num_frames)
         content = np.random.default_rng(0).integers(0, 256, size).astype(np.uint8)
         adu, mv = np.empty((2, num_frames), adu_type(fmt)), np.empty((2, num_frames), np.float32)
         rivals: dict[str, Callable[[], object]] = {}

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from heartlm.kernels.draws import HiddenSpans, Rows, Stream, uniform
+from heartlm.corpus.windows import RandomSampler
+from heartlm.ecg.readers.annotation_file import DecodedAnnotations
+from heartlm.ecg.readers.wfdb_header import _NUM_BITS, DECODED, num_bytes
+from heartlm.kernels.draws import HiddenSpans, Stream, mix, uniform
 from heartlm.kernels.library import using, variants
-from heartlm.kernels.permute import mix
 from heartlm.kernels.running import mean_around
-from heartlm.kernels.wfdb import _NUM_BITS, GROUP, DecodedAnnotations, num_bytes
 from heartlm.tokenizers.quantize import Codebooks
 from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale
 from heartlm.tokenizers.sample import (
@@ -115,15 +116,17 @@ def hide_spans_reference(
 
 
 def draw_windows_reference(
-    rows: Rows, width: int, stream: Stream, first_window: int, num_windows: int, batch_size: int
+    sampler: RandomSampler, step: int, first_window: int, num_windows: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The same in NumPy."""
+    stream, width, batch_size = Stream(sampler.seed, step), sampler.width, sampler.batch_size
+    reach = np.cumsum(sampler.probability)
     chosen = uniform(draws_reference(stream, first_window, num_windows))
     placed = uniform(draws_reference(stream, batch_size + first_window, num_windows))
-    row = np.minimum(np.searchsorted(rows.reach, chosen, side="right"), len(rows.first) - 1)
-    num_tokens = rows.num_tokens[row]
+    row = np.minimum(np.searchsorted(reach, chosen, side="right"), len(sampler.first) - 1)
+    num_tokens = sampler.num_tokens[row]
     start = np.floor(placed * (np.maximum(num_tokens - width, 0) + 1)).astype(np.int64)
-    return rows.first[row] + start, np.minimum(num_tokens, width)
+    return sampler.first[row] + start, np.minimum(num_tokens, width)
 
 
 # --- fixed_point ---
@@ -307,7 +310,7 @@ def decode_reference(
 ) -> None:
     """The same in NumPy."""
     num_samples = out.shape[1] * width
-    samples = _unpack(content[: num_bytes(GROUP[fmt], skip + num_samples)], fmt)[skip : skip + num_samples]
+    samples = _unpack(content[: num_bytes(DECODED[fmt], skip + num_samples)], fmt)[skip : skip + num_samples]
     adu = samples.reshape(-1, width).T[list(columns)]
     if sums is not None:
         sums += adu.sum(axis=1, dtype=np.int64).astype(np.uint16)

@@ -7,18 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heartlm.corpus.windows import RandomSampler
 from heartlm.kernels.draws import (
     HiddenSpans,
-    Rows,
     Stream,
-    draw_windows,
     draws,
     draws_below,
     hide_spans,
+    permute,
     uniform,
 )
 from heartlm.kernels.library import using, variants
-from heartlm.kernels.permute import permute
 from tests.kernel_references import draw_windows_reference, draws_reference, hide_spans_reference, permute_reference
 
 pure = settings(derandomize=True, deadline=None)
@@ -82,21 +81,28 @@ def test_hiding_a_part_of_a_batch_is_part_of_hiding_it(
     num_tokens=st.lists(st.integers(1, 60), min_size=1, max_size=9),
     weight=st.lists(st.floats(0.01, 1), min_size=9, max_size=9),
     width=st.integers(1, 30),
-    stream=streams,
+    seed=st.integers(0, 2**31 - 1),
+    step=st.integers(0, 2**40),
     place=st.tuples(st.integers(0, 9), st.integers(0, 20), st.integers(0, 9)),
 )
 def test_drawing_windows_is_the_same_in_every_variant(
-    variant: str, num_tokens: list[int], weight: list[float], width: int, stream: Stream, place: tuple[int, int, int]
+    variant: str,
+    num_tokens: list[int],
+    weight: list[float],
+    width: int,
+    seed: int,
+    step: int,
+    place: tuple[int, int, int],
 ) -> None:
     tokens = np.array(num_tokens)
     share = np.array(weight[: len(tokens)])
-    rows = Rows(np.cumsum(tokens) - tokens, tokens, np.cumsum(share / share.sum()))
     first_window, num_windows, after = place
-    how = width, stream, first_window, num_windows, first_window + num_windows + after
+    batch_size = first_window + num_windows + after
+    sampler = RandomSampler(np.cumsum(tokens) - tokens, tokens, width, batch_size, seed, share / share.sum())
     with using(variant):
-        drawn = draw_windows(rows, *how)
-    for found, expected in zip(drawn, draw_windows_reference(rows, *how), strict=True):
-        assert np.array_equal(found, expected)
+        drawn = sampler.windows(step, first_window, num_windows)
+    first, length = draw_windows_reference(sampler, step, first_window, num_windows)
+    assert np.array_equal(drawn.first, first) and np.array_equal(drawn.length, length)
 
 
 @every_variant

@@ -10,18 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from heartlm.kernels.wfdb import (
-    GROUP,
-    adu_type,
-    decode,
-    decode_annotations,
-    num_bytes,
-)
+from heartlm.ecg.readers.annotation_file import decode_annotations
+from heartlm.ecg.readers.wfdb_header import DECODED, adu_type, decode, num_bytes
 from tests.kernel_references import decode_annotations_reference, decode_reference, each_variant
 
 NUM_BITS = {"212": 12, "16": 16, "61": 16, "80": 8, "24": 24, "32": 32}
 
-formats = st.sampled_from(sorted(GROUP))
+formats = st.sampled_from(sorted(DECODED))
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -51,7 +46,7 @@ def test_adu_are_what_was_encoded(seed: int, fmt: str, width: int, num_frames: i
     skip = skip if fmt == "212" else 0
     samples = random_samples(seed, fmt, skip + num_frames * width)
     content = np.frombuffer(encode(samples.tolist(), fmt), np.uint8)
-    assert len(content) == num_bytes(GROUP[fmt], len(samples))
+    assert len(content) == num_bytes(DECODED[fmt], len(samples))
     columns = np.random.default_rng(seed).integers(0, width, 3).tolist()
     expected = samples[skip:].reshape(num_frames, width).T[columns]
     for variant in chain([None], each_variant()):
@@ -104,7 +99,7 @@ def test_every_16_bit_sample_is_rounded_once(fmt: str, calibration: tuple[float,
         assert np.array_equal(out[0], expected), variant
 
 
-@pytest.mark.parametrize("fmt", sorted(GROUP))
+@pytest.mark.parametrize("fmt", sorted(DECODED))
 @pytest.mark.parametrize("width", [1, 2, 12, 2000])
 def test_many_blocks(fmt: str, width: int) -> None:
     num_frames = 20_001 // width

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
-from heartlm.kernels.frames import frame_samples
 from heartlm.kernels.library import using, variants
 from heartlm.models.waveform import WaveformNetwork
-from heartlm.monitor.link import read_frame
+from heartlm.monitor.link import frame_samples, read_frame
 from heartlm.monitor.models import KEPT_BEATS, BeatsKernel, LiveModels, WindowsKernel
 from heartlm.monitor.signal import SecondsKernel
 from heartlm.monitor.stream import Ward, WatchedLead

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.schema import RecordTable
 from heartlm.errors import HeartlmError
-from heartlm.kernels.draws import Rows, Stream, draw_windows, draws
-from heartlm.kernels.permute import mix, permute
+from heartlm.kernels.draws import Stream, draws, mix, permute
+from heartlm.kernels.library import kernel
 
 ORDER_STREAM = 4
 """Stream of random numbers of the order of epochs; other streams are those of masks, hidden codes and dropout."""
@@ -97,6 +97,8 @@ class WindowSampler(ABC):
 class RandomSampler(WindowSampler):
     """Draw windows with replacement: rows by their probability, positions uniformly within a row.
 
+    The stream of a step holds a draw for the row of each window of the batch, then one for the position of each.
+
     Attributes:
         probability: probability of each row, float64 `[R]`, with sum one.
     """
@@ -104,12 +106,16 @@ class RandomSampler(WindowSampler):
     probability: NDArray[np.float64]
 
     @cached_property
-    def _rows(self) -> Rows:
-        return Rows(self.first, self.num_tokens, np.cumsum(self.probability))
+    def _reach(self) -> NDArray[np.float64]:
+        """Cumulative probability of the rows, `[R]`."""
+        return np.cumsum(self.probability)
 
     def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        stream = Stream(self.seed, step)
-        return draw_windows(self._rows, self.width, stream, first_window, num_windows, self.batch_size)
+        first, length = np.empty(num_windows, np.int64), np.empty(num_windows, np.int64)
+        place = self.seed, 0, step, first_window, self.batch_size, num_windows
+        rows = self._reach, self.first, self.num_tokens, len(self.first)
+        kernel("draw_windows")(*place, *rows, self.width, first, length)
+        return first, length
 
 
 @dataclass(frozen=True)

@@ -95,38 +95,26 @@ def hide_spans(
     return hidden, num_hidden
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows of tokens to draw windows from.
+def permute(place: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Where each place goes in the permutation of 0 … size − 1 that its key names; int64 `[N]`.
 
-    Attributes:
-        first: first token of each, int64 `[R]`.
-        num_tokens: tokens of each, int64 `[R]`, none of them 0.
-        reach: sum of the probabilities up to and with each, float64 `[R]`.
-    """
-
-    first: NDArray[np.int64]
-    num_tokens: NDArray[np.int64]
-    reach: NDArray[np.float64]
-
-
-def draw_windows(
-    rows: Rows, width: int, stream: Stream, first_window: int, num_windows: int, batch_size: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw windows of a batch: rows by their probability, positions uniform within a row.
+    Nothing is kept of the size of the permutation, so it may be of billions.
 
     Args:
-        rows: to draw from.
-        width: tokens of a window.
-        stream: to draw from; it holds a draw a window for the row, then one for the position.
-        first_window: place of the first window at hand in the batch.
-        num_windows: at hand.
-        batch_size: windows in the batch.
-
-    Returns:
-        First token and valid tokens of each window, int64 `[num_windows]`.
+        place: int64 `[N]`, 0 to below `size`.
+        size: of the permutation.
+        key: uint64 `[N]`, or `[1]` for all.
     """
-    first, length = np.empty(num_windows, np.int64), np.empty(num_windows, np.int64)
-    place = stream.seed, stream.use, stream.step, first_window, batch_size, num_windows
-    kernel("draw_windows")(*place, rows.reach, rows.first, rows.num_tokens, len(rows.first), width, first, length)
-    return first, length
+    assert len(key) in (1, len(place))
+    assert not len(place) or (place.min() >= 0 and place.max() < size), "walks from outside never end"
+    out = np.empty(len(place), np.int64)
+    kernel("permute")(place, len(place), size, key, int(len(key) > 1), out)
+    return out
+
+
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scatter bits: the finaliser of SplitMix64 (Steele 2014), a bijection of uint64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    scattered: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return scattered

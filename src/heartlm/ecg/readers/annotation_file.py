@@ -18,6 +18,7 @@ import re
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from heartlm.ecg.readers.foreign import LIST_BYTES, check_rate, first_bytes, one
 from heartlm.ecg.recording import RhythmSpan
 from heartlm.ecg.rhythms import RHYTHMS, rhythm_index
 from heartlm.errors import HeartlmError
-from heartlm.kernels.wfdb import DecodedAnnotations, decode_annotations
+from heartlm.kernels.library import kernel
 
 _NOTE = 22
 
@@ -86,6 +87,35 @@ class AnnotationFile:
     def symbol(self) -> NDArray[np.str_]:
         """The WFDB symbol of each annotation, `<U1` `[num_annotations]`; empty for unused codes."""
         return SYMBOL_OF_CODE[self.code]
+
+
+class DecodedAnnotations(NamedTuple):
+    """The annotations of a file, in its order.
+
+    Attributes:
+        sample: position in ticks, int64 `[num_annotations]`.
+        code: what was annotated, uint8 `[num_annotations]`.
+        texts: of each AUX text the annotation it belongs to (-1: none), its first byte and its length, int64
+            `[num_texts, 3]`.
+        subtype: the annotation's subtype, 0 where none is stated, int8 `[num_annotations]`.
+    """
+
+    sample: NDArray[np.int64]
+    code: NDArray[np.uint8]
+    texts: NDArray[np.int64]
+    subtype: NDArray[np.int8]
+
+
+def decode_annotations(content: bytes) -> DecodedAnnotations | None:
+    """Decode an annotation file; None where it ends before its end mark."""
+    num_words = len(content) // 2
+    sample, code = np.empty(num_words, np.int64), np.empty(num_words, np.uint8)
+    texts, num_texts = np.empty((num_words, 3), np.int64), np.zeros(1, np.int64)
+    subtype = np.zeros(num_words, np.int8)
+    found = kernel("wfdb_annotations")(content, num_words, sample, code, texts, num_texts, subtype)
+    return (
+        None if found < 0 else DecodedAnnotations(sample[:found], code[:found], texts[: num_texts[0]], subtype[:found])
+    )
 
 
 def read_annotation_file(path: Path) -> AnnotationFile:

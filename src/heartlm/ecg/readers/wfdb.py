@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import check_calibration, first_bytes, is_there, one_line, size_of, to_millivolts
-from heartlm.ecg.readers.wfdb_header import GROUP, Header, Signal, SignalFile, read_header
+from heartlm.ecg.readers.wfdb_header import GROUP, Header, Signal, SignalFile, adu_type, decode, read_header
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
-from heartlm.kernels.wfdb import adu_type, decode
 
 _FLAC_FORMATS = ("508", "516", "524")
 _MATLAB_INT16 = 30

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import HEADER_BYTES, check_rate, open_file, read_bytes, stays_inside
 from heartlm.errors import HeartlmError
-from heartlm.kernels.wfdb import GROUP as DECODED
-from heartlm.kernels.wfdb import MAX_WIDTH, num_bytes
+from heartlm.kernels.library import kernel
 
 NO_FILE = "~"
 """File name of a signal, or name of a segment, without samples."""
@@ -47,10 +46,77 @@ _RECORD = re.compile(
 _SEGMENT = re.compile(rf"(\S+)\s+({_COUNT})(?!\S).*")
 
 
+DECODED: dict[str, tuple[int, ...]] = {
+    "212": (0, 2, 3),
+    "16": (0, 2),
+    "61": (0, 2),
+    "80": (0, 1),
+    "24": (0, 3),
+    "32": (0, 4),
+}
+"""Sizes in bytes of 0, 1, ... samples up to a full group, for each format that the kernel decodes."""
+
+_NUM_BITS = {"212": 12, "16": 16, "61": 16, "80": 8, "24": 24, "32": 32}
+"""Of a sample; the lowest that they hold marks a missing value."""
+
+MAX_WIDTH = 2048
+"""Samples a frame that the kernel takes; it works in blocks that hold whole frames."""
+
 GROUP: dict[str, tuple[int, ...]] = DECODED | {"8": (0, 1), "160": (0, 2), "310": (0, 2, 4, 4), "311": (0, 2, 3, 4)}
 """Sizes in bytes of 0, 1, ... samples up to a full group, for each format whose length follows from the file size."""
 
 _CHUNK_BYTES = 1 << 20
+
+
+def num_bytes(group: tuple[int, ...], num_samples: int) -> int:
+    """Bytes that `num_samples` take in a format with that `GROUP`."""
+    groups, rest = divmod(num_samples, len(group) - 1)
+    return groups * group[-1] + group[rest]
+
+
+def adu_type(fmt: str) -> type[np.int16] | type[np.int32]:
+    """The type of the samples of a format; of 80 int16 too, for fewer types."""
+    return np.int16 if _NUM_BITS[fmt] <= 16 else np.int32
+
+
+def decode(
+    content: NDArray[np.uint8],
+    fmt: str,
+    width: int,
+    columns: Sequence[int],
+    out: NDArray[Any],
+    skip: int = 0,
+    calibration: NDArray[np.float64] | None = None,
+    sums: NDArray[np.uint16] | None = None,
+) -> None:
+    """Decode some columns of frames of `width` samples, as many frames as `out` has samples.
+
+    Args:
+        content: bytes of the file, from the start of a group of its format.
+        fmt: a key of `DECODED`.
+        width: samples a frame.
+        columns: which samples of a frame are wanted, `[num_columns]`.
+        out: `[num_columns, num_frames]`, contiguous along frames: of `adu_type` of the format for adu, float32 for
+            physical values, NaN where the sample marks a missing one.
+        skip: samples of the first group that come before the first frame.
+        calibration: baseline, gain and a factor of each column, `[num_columns, 3]`: physical is
+            `(adu - baseline) / gain * factor`, in float64 and rounded once. None for adu.
+        sums: `[num_columns]`; the sum of each column's adu is added, modulo 65536.
+    """
+    num_frames = out.shape[1]
+    assert (
+        width <= MAX_WIDTH
+        and out.shape[0] == len(columns)
+        and out.dtype == (adu_type(fmt) if calibration is None else np.float32)
+    )
+    assert len(content) >= num_bytes(DECODED[fmt], skip + num_frames * width) and all(
+        0 <= column < width for column in columns
+    )
+    assert out.strides[1] == out.itemsize or num_frames < 2
+    kernel("wfdb_decode")(
+        *(content, int(fmt), skip, num_frames, width, np.array(columns, np.int64), len(columns)),
+        *(calibration, out.ctypes.data, out.strides[0] // out.itemsize, sums),
+    )
 
 
 class Signal(NamedTuple):
