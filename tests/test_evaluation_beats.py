@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
+from heartlm.ecg.beats import UNLABELLED
 from heartlm.evaluation.beats import NO_BEAT, score_beats
 from heartlm.evaluation.bootstrap import Resampling
 
@@ -194,9 +194,3 @@ def test_nothing_to_score_is_undefined_not_zero() -> None:
     written = score_beats(empty, empty, np.empty(0, np.str_))
     assert written["num_beats"] == 0
     assert written["accuracy"]["value"] is None
-
-
-def test_scored_classes_can_be_chosen() -> None:
-    scores = score_beats(beats("NVQ"), beats("NVQ"), one_patient(3), classes=BEAT_CLASSES)
-    assert scores["num_left_out"] == 0
-    assert scores["per_class"]["Q"]["f1"]["value"] == 1.0

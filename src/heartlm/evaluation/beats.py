@@ -8,7 +8,6 @@ Chazal, every confusion counts: a fusion beat predicted as V is an error of both
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.evaluation.bootstrap import THOUSAND, Counts, Floats, Resampling, estimate, ratio
 
-SCORED_CLASSES: tuple[str, ...] = ("N", "S", "V", "F")
-"""Default classes to score: all except Q."""
+SCORED_CLASSES = BEAT_CLASSES[:4]
+"""Classes to score: the first of `BEAT_CLASSES`, all except Q."""
 
 NO_BEAT = -2
 """Class of a missing partner: reference of an extra detection, or prediction of a missed beat (O of EC57)."""
@@ -31,7 +30,6 @@ def score_beats(
     predicted: Classes,
     patient: NDArray[np.str_],
     *,
-    classes: Sequence[str] = SCORED_CLASSES,
     resampling: Resampling = THOUSAND,
 ) -> dict[str, Any]:
     """Score predicted beat classes against the reference, with confidence intervals over patients.
@@ -40,9 +38,8 @@ def score_beats(
         reference: index into `BEAT_CLASSES` of each beat, or `UNLABELLED`, or `NO_BEAT` for an extra detection;
             int8 `[num_beats]`.
         predicted: predicted index of each beat, `NO_BEAT` for a missed beat; int8 `[num_beats]`. On a scored beat, a
-            prediction outside of `classes` is an error.
+            prediction outside of the scored classes is an error.
         patient: patient of each beat, `[num_beats]`.
-        classes: AAMI classes to score; beats of other classes are excluded and counted.
         resampling: bootstrap settings of the intervals.
 
     Returns:
@@ -54,8 +51,11 @@ def score_beats(
         they occur, `"other"` (a prediction outside of the classes) and `"none"` (missed beats as column, extra
         detections as row).
     """
-    num, other, none = len(classes), len(classes), len(classes) + 1
-    row, column = _label_places(reference, classes), _label_places(predicted, classes)
+    num = other = len(SCORED_CLASSES)
+    none = num + 1
+    row, column = (
+        np.select([each == NO_BEAT, (each >= 0) & (each < num)], [none, each], other) for each in (reference, predicted)
+    )
     scored = row != other
     extra = [place for place in (other, none) if np.any(scored & ((column == place) | (row == place)))]
     labels = [*range(num), *extra]
@@ -64,7 +64,7 @@ def score_beats(
     np.add.at(of_patient, (index[scored], row[scored], column[scored]), 1)
     of_patient = of_patient[:, labels][:, :, labels]
     confusion = of_patient.sum(axis=0)
-    point, drawn = _ratios(confusion, num), _ratios(resampling.resample(of_patient), num)
+    point, drawn = _ratios(confusion), _ratios(resampling.resample(of_patient))
     scores = {
         name: [
             estimate(value, resampled, len(patients))
@@ -79,7 +79,7 @@ def score_beats(
         "support": confusion.sum(axis=1)[:num],
     }
     return {
-        "classes": list(classes),
+        "classes": list(SCORED_CLASSES),
         "num_beats": int(confusion[:num].sum()),
         "num_patients": len(patients),
         "num_left_out": int(np.count_nonzero(~scored)),
@@ -88,10 +88,10 @@ def score_beats(
         "per_class": {
             name: {score: scores[score][place] for score in ("se", "ppv", "f1", "sp")}
             | {each: int(values[place]) for each, values in counts.items()}
-            for place, name in enumerate(classes)
+            for place, name in enumerate(SCORED_CLASSES)
         },
         "confusion": confusion.tolist(),
-        "confusion_labels": [[*classes, "other", "none"][place] for place in labels],
+        "confusion_labels": [[*SCORED_CLASSES, "other", "none"][place] for place in labels],
         "per_patient": [
             {
                 "patient": name,
@@ -99,7 +99,7 @@ def score_beats(
                 "confusion": own.tolist(),
                 "f1": {
                     each: None if np.isnan(f1) else f1
-                    for each, f1 in zip(classes, _ratios(own, num)["f1"].tolist(), strict=True)
+                    for each, f1 in zip(SCORED_CLASSES, _ratios(own)["f1"].tolist(), strict=True)
                 },
             }
             for name, own in zip(patients.tolist(), of_patient, strict=True)
@@ -107,17 +107,9 @@ def score_beats(
     }
 
 
-def _label_places(classes_of_beats: Classes, classes: Sequence[str]) -> NDArray[np.int64]:
-    """Return the confusion matrix index of each beat: its class, then one for other classes, then one for no beat."""
-    places = np.full(len(classes_of_beats), len(classes), np.int64)
-    for place, name in enumerate(classes):
-        places[classes_of_beats == BEAT_CLASSES.index(name)] = place
-    places[classes_of_beats == NO_BEAT] = len(classes) + 1
-    return places
-
-
-def _ratios(confusion: Counts, num_classes: int) -> dict[str, Floats]:
-    """Return scores of confusion matrices `[..., num_labels, num_labels]`: `[..., num_classes]`, overall `[...]`."""
+def _ratios(confusion: Counts) -> dict[str, Floats]:
+    """Return scores of confusion matrices `[..., num_labels, num_labels]`: `[..., 4]`, overall `[...]`."""
+    num_classes = len(SCORED_CLASSES)
     tp = np.diagonal(confusion, axis1=-2, axis2=-1)[..., :num_classes]
     support = confusion.sum(axis=-1)[..., :num_classes]
     called = confusion.sum(axis=-2)[..., :num_classes]

@@ -209,6 +209,5 @@ def _score(answers: Sequence[LeadAnswers], config: EvaluationConfig) -> dict[str
         np.concatenate([each.reference for each in answers]),
         np.concatenate([each.predicted for each in answers]),
         np.repeat([each.lead.patient_id for each in answers], [len(each.sample) for each in answers]),
-        classes=BEAT_TASK_CLASSES,
         resampling=config.resampling,
     )
