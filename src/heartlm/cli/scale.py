@@ -14,7 +14,7 @@ SUBCOMMANDS: Subcommands = {
     ),
     "predict": ("heartlm.cli.scale_predict:run_predict", "what other numbers of ranks and nodes would take"),
     "validate": ("heartlm.cli.scale_predict:run_validate", "predicted next to measured, for the cells of a study"),
-    "hardware": ("heartlm.cli.scale_predict:run_hardware", "measure the links of this machine, or list known machines"),
+    "hardware": ("heartlm.cli.scale_predict:run_hardware", "measure an all-reduce on this machine"),
 }
 
 

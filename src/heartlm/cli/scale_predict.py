@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -29,7 +28,6 @@ class StudyOptions:
             measured on this machine if it is missing.
         all_reduce_between: file of an all-reduce fit between nodes, with one rank per node.
         out: JSON file for the result.
-        json: print JSON instead of a table.
     """
 
     study: Path
@@ -37,7 +35,6 @@ class StudyOptions:
     all_reduce: Path | None = None
     all_reduce_between: Path | None = None
     out: Path | None = None
-    json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +61,11 @@ class HardwareOptions:
     """Options of `heartlm scale hardware`.
 
     Attributes:
-        out: output JSON file, for --all-reduce; without it, the shipped machines are printed.
+        out: output JSON file, for --all-reduce.
         ranks: number of processes in the all-reduce measurement; by default one per core or GPU, from 2 to 8.
     """
 
-    out: Path | None = None
+    out: Path
     ranks: int | None = None
 
 
@@ -81,21 +78,21 @@ def run_predict(arguments: Sequence[str]) -> int:
     """
     options = parse(StepOptions, arguments, "scale predict", run_predict, positionals=["study"])
     from heartlm.cli.scale_table import prediction_table
-    from heartlm.scaling.predict import scaled
+    from heartlm.scaling.predict import Prediction, scaled
 
     require(options, lambda value: value > 0, "more than 0", "ranks", "nodes", "bucket_mb", "tokens")
     if not (options.ranks and options.nodes):
         raise HeartlmError("ranks, nodes: nothing found, at least one number expected")
     predictor = _predictor(options, max(options.ranks) > 1)
-    cells = [
-        [
-            scaled(one.largest(options.bucket_mb), ranks, nodes, options.scaling)
-            for ranks, nodes in product(options.ranks, options.nodes)
-        ]
-        for one in predictor.kinds.values()
-    ]
-    left_out = {reason for kind in cells for cell in kind if (reason := predictor.unfit(cell))}
-    kinds = [[predictor.predict(cell) for cell in kind if not predictor.unfit(cell)] for kind in cells]
+    kinds, left_out = list[list[Prediction]](), set[str]()
+    for one in predictor.kinds.values():
+        kinds.append([])
+        for ranks, nodes in product(options.ranks, options.nodes):
+            cell = scaled(one.largest(options.bucket_mb), ranks, nodes, options.scaling)
+            if reason := predictor.unfit(cell):
+                left_out.add(reason)
+            else:
+                kinds[-1].append(predictor.predict(cell))
     if not any(kinds):
         raise HeartlmError(f"nothing left to predict: {min(left_out)}")
     for reason in sorted(left_out):
@@ -112,7 +109,7 @@ def run_validate(arguments: Sequence[str]) -> int:
 
     Examples:
         heartlm scale validate studies/laptop
-        heartlm scale validate studies/laptop --json
+        heartlm scale validate studies/laptop --out validation.json
     """
     options = parse(StudyOptions, arguments, "scale validate", run_validate, positionals=["study"])
     from heartlm.cli.scale_table import validation_table
@@ -121,29 +118,17 @@ def run_validate(arguments: Sequence[str]) -> int:
 
     measurements = load_measurements(options.study)
     validation = validate(measurements, _predictor(options, True))
-    summary = {"median_error": validation.median_error, "num_outside": validation.num_outside}
-    _show(options, summary | asdict(validation), validation_table(validation))
+    _show(options, asdict(validation), validation_table(validation))
     return 0
 
 
 def run_hardware(arguments: Sequence[str]) -> int:
-    """Measure an all-reduce on this machine into a JSON file for --all-reduce, or print the shipped machines.
+    """Measure an all-reduce on this machine into a JSON file for --all-reduce.
 
     Examples:
-        heartlm scale hardware
         heartlm scale hardware this-machine.json --ranks 2
     """
     options = parse(HardwareOptions, arguments, "scale hardware", run_hardware, positionals=["out"])
-    if options.out is None:
-        from heartlm.scaling.hardware import known_hardware, load_hardware
-
-        for hardware in map(load_hardware, known_hardware()):
-            print(f"{hardware.name}: {hardware.description}")
-            rows = [[name, str(fact.value), fact.source] for name, fact in hardware.facts.items()]
-            widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-            for name, value, source in rows:
-                print(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {source}")
-        return 0
     from heartlm.distributed.allreduce import measure_all_reduce
 
     fit = measure_all_reduce(options.ranks)
@@ -184,4 +169,4 @@ def _predictor(options: StudyOptions, with_network: bool) -> Predictor:
 def _show(options: StudyOptions, content: object, lines: Sequence[str]) -> None:
     if options.out is not None:
         write_json(options.out, content)
-    print(json.dumps(content, indent=2) if options.json else "\n".join(lines))
+    print("\n".join(lines))

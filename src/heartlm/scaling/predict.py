@@ -239,20 +239,14 @@ class Validation:
     Attributes:
         cells: cells with more than one rank.
         not_checked: names of cells without a good one-rank measurement of their kind, and cells of FSDP2.
+        median_error: median of the absolute errors.
+        num_outside: number of cells measured outside their interval.
     """
 
     cells: list[Checked]
     not_checked: list[str]
-
-    @property
-    def median_error(self) -> float:
-        """Median of the absolute errors."""
-        return statistics.median(abs(each.error) for each in self.cells)
-
-    @property
-    def num_outside(self) -> int:
-        """Number of cells measured outside their interval."""
-        return sum(each.outside > 0 for each in self.cells)
+    median_error: float
+    num_outside: int
 
 
 def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Validation:
@@ -277,4 +271,9 @@ def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Valid
         step_s = statistics.median(repeats_s)
         outside = max(0.0, step_s - predicted.high_s, predicted.low_s - step_s) / step_s
         checked.append(Checked(predicted, repeats_s, part_s, step_s, predicted.step_s / step_s - 1, outside))
-    return Validation(checked, [cell.name for cell in cells if cell not in known])
+    return Validation(
+        checked,
+        not_checked=[cell.name for cell in cells if cell not in known],
+        median_error=statistics.median(abs(each.error) for each in checked),
+        num_outside=sum(each.outside > 0 for each in checked),
+    )
