@@ -2,6 +2,8 @@
 
 simulate ─► verify ─► tokenize ─► pretrain ─► finetune (twice) ─► evaluate ─► predict ─► report
 simulate a day ─► analyze, with the models that come with heartlm ─► page
+
+The commands are in `demo.yaml`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
-from heartlm.files import write_json
+from heartlm.files import read_yaml, write_json
 
 MADE = ("data", "corpus", "foundation", "beats", "scratch", "report.html", "day", "analysis", "demo.json")
 """Files and folders that the demo writes in its folder, except the annotated recording."""
@@ -63,9 +65,14 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(DemoOptions, arguments, "demo", run)
     prepare(options)
     begin = time.monotonic()
-    for number, (title, command) in enumerate(steps(options), start=1):
-        print(f"\n{number}. {title}\n$ heartlm {command}", flush=True)
-        if status := _run(shlex.split(command)):
+    values = {**vars(options), "out": shlex.quote(str(options.out)), "day_minutes": 60 * options.hours}
+    steps = read_yaml(Path(__file__).with_suffix(".yaml"), "the steps of the demo")
+    for number, (title, command) in enumerate(steps.items(), start=1):
+        if "{record}" in command:
+            values["record"] = _test_record(options.out / "data")
+        line = command.format(**values)
+        print(f"\n{number}. {title.format(**values)}\n$ heartlm {line}", flush=True)
+        if status := _run(shlex.split(line)):
             return status
     print("", *key_scores(options.out / "beats"), sep="\n")
     print(f"\nAll of it took {time.monotonic() - begin:.0f} s.")
@@ -91,44 +98,6 @@ def prepare(options: DemoOptions) -> None:
         else:
             path.unlink(missing_ok=True)
     write_json(note, {name: value for name, value in asdict(options).items() if name not in ("out", "overwrite")})
-
-
-def steps(options: DemoOptions) -> Iterator[tuple[str, str]]:
-    """Yield the title and the arguments of each command; a command may use the files of the previous ones."""
-    out, seed, threads = shlex.quote(str(options.out)), f"--seed {options.seed}", f"--threads {options.threads}"
-    training = f"--batch-size 16 --validate-every 50 {seed} {threads}"
-    tuning = f"--task beats --corpus {out}/corpus --steps {options.finetune_steps}"
-    tuning += f" --learning-rate 6e-4 --class-balance 0.25 {training}"
-    size = f"--patients {options.patients} --minutes {options.minutes:g}"
-    yield f"Simulate the hearts of {options.patients} patients", f"data simulate {out}/data {size} {seed}"
-    yield "Check every file of the database", f"data verify {out}/data"
-    corpus = f"--tokenizer beat --training-leads all --out {out}/corpus"
-    yield "Turn heartbeats into tokens", f"tokenize {out}/data {corpus} {seed}"
-    shape = f"--objective causal --depth {options.depth} --steps {options.steps}"
-    yield (
-        "Pretrain a foundation model: predict the next heartbeat",
-        f"pretrain --corpus {out}/corpus {shape} {training} --out {out}/foundation",
-    )
-    yield "Fine-tune it to name heartbeats", f"finetune {out}/foundation {tuning} --out {out}/beats"
-    yield (
-        "Train the same model from random weights, to see what pretraining was worth",
-        f"finetune {out}/foundation --from-scratch {tuning} --out {out}/scratch",
-    )
-    last = "--checkpoint last"  # the validation split has too few patients to choose the best checkpoint
-    yield (
-        "Score both on patients they have never seen, next to simpler methods",
-        f"evaluate {out}/beats --on {out}/corpus --random-init {out}/scratch {last} --name test {threads}",
-    )
-    record = _test_record(options.out / "data")
-    yield "Annotate a recording of the test split", f"predict {out}/beats {out}/data/{record} {last} --out {out}"
-    yield "Write the report", f"report {out}/beats --out {out}/report.html"
-    day = f"--patients 1 --minutes {60 * options.hours:g} --name day"
-    yield f"Simulate {options.hours:g} hours of one patient", f"data simulate {out}/day {day} {seed}"
-    record = _test_record(options.out / "day")
-    yield (
-        "Analyse them with the models that come with heartlm",
-        f"analyze {out}/day/{record} --out {out}/analysis",
-    )
 
 
 def _test_record(folder: Path) -> str:
