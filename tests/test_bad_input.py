@@ -527,5 +527,4 @@ def test_an_option_that_would_hang_is_one_line(capfd: pytest.CaptureFixture[str]
     for name, words in {"weights": ["pretrain", "--corpus", "x"], "training": ["federate", "--corpus", "x"]}.items():
         for given in ([f"--{name}={value}"], [f"--{name}", value]):
             said = only_line(capfd, *words, *given)
-            assert f"--{name}: not valid YAML (" in said
-            assert "more than 1000000 values" in said or "nested more than 64 deep" in said
+            assert f'"{name}": Expected a mapping' in said

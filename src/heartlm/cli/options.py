@@ -18,12 +18,14 @@ from typing import Any, TypeVar
 
 from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
-from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentError, ArgumentParser
+from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentError, ArgumentParser, set_loader
 from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
 from heartlm.safe_yaml import parse_yaml
+
+set_loader("safe", parse_yaml, exceptions=(ValueError,))
 
 Options = TypeVar("Options")
 
@@ -80,8 +82,6 @@ def parse(
             content = read_yaml(Path(word), "a YAML file of settings")
             if not isinstance(content, dict):
                 raise HeartlmError(f"{word}: fields with their values expected, for example  steps: 1000")
-    for before, word in pairwise(["", *words]):
-        _check_value(options, before, word)
     try:
         values = parser.parse_args(words).as_dict()
     except (ArgumentError, TypeError, ValueError) as error:
@@ -105,6 +105,7 @@ def _parser(
         epilog="examples:\n" + "\n".join(f"  {line}" for line in examples.splitlines()),
         formatter_class=_Formatter,
         exit_on_error=False,
+        parser_mode="safe",
         default_env=False,
         print_config=None,
     )
@@ -130,17 +131,6 @@ def _parser(
     for name in sorted(flags):
         parser.add_argument(f"--{name}", action=ActionYesNo, default=fields[name].default, help=documented.get(name))
     return parser
-
-
-def _check_value(options: type[Any], before: str, word: str) -> None:
-    """Refuse a YAML list or mapping that is nested too deeply or expands to too much."""
-    option, equals, value = word.partition("=")
-    name, text = (option, value) if equals and word.startswith("--") else (before, word)
-    if typing.get_origin(typing.get_type_hints(options).get(name.removeprefix("--"))) in (list, dict):
-        try:
-            parse_yaml(text)
-        except ValueError as error:
-            raise HeartlmError(f"{_hyphenated(name)}: not valid YAML ({error})") from error
 
 
 _PLAIN_WORDS = (

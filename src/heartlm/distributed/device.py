@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import torch
 
 from heartlm.errors import HeartlmError
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def device_and_precision(device: str, precision: str, local_rank: int = 0) -> tuple[torch.device, torch.dtype]:
@@ -34,7 +38,7 @@ def device_and_precision(device: str, precision: str, local_rank: int = 0) -> tu
     return found, torch.bfloat16 if use_bf16 else torch.float32
 
 
-def on_this_device(function: Callable[..., None]) -> Callable[..., None]:
+def on_this_device(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Wrap `function` for another thread, so that it uses the current GPU of this thread.
 
     The current CUDA device is a property of the thread. A new thread starts with device 0, so ranks with another GPU
@@ -44,8 +48,8 @@ def on_this_device(function: Callable[..., None]) -> Callable[..., None]:
         return function
     device = torch.cuda.current_device()
 
-    def run(*arguments: object) -> None:
+    def run(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
         torch.cuda.set_device(device)
-        function(*arguments)
+        return function(*arguments, **named)
 
     return run

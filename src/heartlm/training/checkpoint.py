@@ -15,11 +15,11 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
@@ -68,8 +68,7 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int = 2, timeout_s: float | None = None) -> None:
         self.folder, self.keep = Path(folder), keep
         self._ranks = RankConsensus(timeout_s, apart=True)
-        self._writer: Thread | None = None
-        self._failure: Exception | None = None
+        self._writing: Future[None] | None = None
         self._damaged: list[Path] = []
         warnings.filterwarnings("ignore", "torch.distributed is disabled", module="torch.distributed.checkpoint")
 
@@ -87,10 +86,9 @@ class Checkpoints:
         state = tree_map(
             lambda x: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, _state(model, optimizer)
         )
-        self._writer = Thread(
-            target=on_this_device(self._try_to_write), args=(state, asdict(progress)), name="checkpoint"
-        )
-        self._writer.start()
+        writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writing = writer.submit(on_this_device(self._try_to_write), state, asdict(progress))
+        writer.shutdown(wait=False)  # its thread ends with the checkpoint
 
     def wait(self) -> None:
         """Wait until the checkpoint in progress is written.
@@ -98,12 +96,9 @@ class Checkpoints:
         Raises:
             HeartlmError: the checkpoint could not be written; earlier ones are intact.
         """
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def restore(self, model: nn.Module, optimizer: Optimizer) -> Progress:
         """Load the newest intact checkpoint into `model` and `optimizer`, and print which were skipped.
@@ -154,15 +149,12 @@ class Checkpoints:
         try:
             self._write(temporary, path, state, progress)
         except HeartlmError as error:
-            self._failure = HeartlmError(str(error).replace(str(temporary), str(path)))
+            raise HeartlmError(str(error).replace(str(temporary), str(path))) from error
         except OSError as error:
-            self._failure = explained(path, error)
+            raise explained(path, error) from error
         except RuntimeError as error:  # from gloo or from another rank
-            self._failure = HeartlmError(
-                f"{path} was not finished: {reason_of(error)}; the newest complete checkpoint is good"
-            )
-        except Exception as error:
-            self._failure = error
+            reason = f"{path} was not finished: {reason_of(error)}; the newest complete checkpoint is good"
+            raise HeartlmError(reason) from error
 
     def _write(self, temporary: Path, path: Path, state: dict[str, Any], progress: dict[str, Any]) -> None:
         def begin() -> None:

@@ -10,10 +10,11 @@ torch's allocator of pinned memory reuses a buffer only after its copy is done.
 from __future__ import annotations
 
 import math
-import queue
-import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -89,24 +90,17 @@ class Feed:
         self._watched = WatchedFile(codes)
         self._gpu = self.device.type == "cuda"
         self.prefetch = (2 if self._gpu else 0) if prefetch is None else prefetch
-        self._free = threading.Semaphore(self.prefetch)
-        self._ready: queue.SimpleQueue[_Prepared | BaseException] = queue.SimpleQueue()
-        self._is_closed = False
-        self._thread = threading.Thread(target=on_this_device(self._work), name="heartlm-feed", daemon=True)
+        self._pool = ThreadPoolExecutor(1, "heartlm-feed")
+        self._ahead: deque[Future[_Prepared]] = deque()
+        self._unprepared = iter(steps)
 
     def __enter__(self) -> Feed:
-        if self.prefetch:
-            self._thread.start()
+        self._prepare_ahead(self.prefetch)
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the thread, waiting at most 10 s, for example if a disk does not respond."""
-        self._is_closed = True
-        self._free.release()
-        if self._thread.is_alive():
-            self._thread.join(timeout=10)
-        if not self._thread.is_alive():
-            self._watched.close()
+        self._pool.shutdown(cancel_futures=True)
+        self._watched.close()
 
     def __iter__(self) -> Iterator[StepBatches]:
         """Iterate over the batches of every step.
@@ -129,21 +123,13 @@ class Feed:
                 raise error
 
     def _from_thread(self) -> _Prepared:
-        prepared = self._ready.get()
-        if isinstance(prepared, BaseException):
-            raise prepared
-        self._free.release()
+        prepared = self._ahead.popleft().result()
+        self._prepare_ahead(1)
         return prepared
 
-    def _work(self) -> None:
-        try:
-            for step in self.steps:
-                self._free.acquire()
-                if self._is_closed:
-                    return
-                self._ready.put(self._prepare(step))
-        except BaseException as error:
-            self._ready.put(error)
+    def _prepare_ahead(self, num_steps: int) -> None:
+        prepare = on_this_device(self._prepare)
+        self._ahead.extend(self._pool.submit(prepare, step) for step in islice(self._unprepared, num_steps))
 
     def _prepare(self, step: int) -> _Prepared:
         """Prepare `step` on the host."""
