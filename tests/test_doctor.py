@@ -23,7 +23,7 @@ from heartlm.cluster.doctor.hardware import (
     usable_cores,
 )
 from heartlm.cluster.doctor.section import Advice, Section
-from heartlm.cluster.doctor.software import allocation, check_versions, mismatches
+from heartlm.cluster.doctor.software import check_allocation, check_versions, mismatches
 from heartlm.cluster.doctor.trials import summary, trials
 
 
@@ -139,10 +139,10 @@ def test_versions_of_this_machine():
 
 
 def test_an_allocation_is_told_by_its_variables():
-    section = allocation({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8"}, usable_cores=1)
+    section = check_allocation({"usable_cores": 1}, {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8"})
     assert section.facts == {"slurm": {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8"}}
     assert [advice.how.split()[1] for advice in section.advice] == ["--cpus-per-task=8"]
-    assert allocation({}, 2).lines == ["not in a SLURM allocation"]
+    assert check_allocation({}, {}).lines == ["not in a SLURM allocation"]
 
 
 def outcome(kind: str, step_s: float) -> dict[str, Any]:

@@ -103,15 +103,15 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run_here(run: RunFile, topology: Topology) -> int:
     """Replace this process by the command, or by the launcher of its ranks; a started training continues."""
-    words, launcher = run.argv(), list[str]()
+    launcher = list[str]()
     if run.is_training:
         launcher = ["heartlm.cluster.torchrun", "--standalone", f"--nproc-per-node={topology.ranks_per_node}", "-m"]
         assert run.out is not None
         if (run.out / "run.json").exists() and not RunFolder(run.out).is_finished:
             print(f"{run.out} was started and is not finished: it continues", file=sys.stderr)
-            words = [run.command, f"--resume={run.out}"]
+            run = run.resumed()
     os.environ["OMP_NUM_THREADS"] = str(max(1, topology.cpus_per_task // topology.ranks_per_node))
-    os.execv(sys.executable, [sys.executable, "-m", *launcher, "heartlm", *words])
+    os.execv(sys.executable, [sys.executable, "-m", *launcher, "heartlm", *run.argv()])
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------------

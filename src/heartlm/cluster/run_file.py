@@ -18,6 +18,7 @@ from typing import Any
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
+from heartlm.training.config import LAYOUT
 
 TRAINING = ("pretrain", "finetune")
 """Commands that run on many ranks and can be resumed."""
@@ -101,6 +102,11 @@ class RunFile:
     def having(self, **fields: Any) -> RunFile:
         """Return the same run with some fields set."""
         return RunFile(self.command, {**self.fields, **fields})
+
+    def resumed(self) -> RunFile:
+        """Return the training that continues this one: its own settings apply, with the compute options given here."""
+        layout = {name: value for name, value in self.fields.items() if name in LAYOUT}
+        return RunFile(self.command, {"resume": str(self.out), **layout})
 
     def with_device(self, device: str) -> RunFile:
         """Return the same run; a training that names no device gets this one."""

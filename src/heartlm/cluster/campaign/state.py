@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment
-from heartlm.cluster.run_file import RunFile
 from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
@@ -265,10 +264,7 @@ def _same(one: Any, other: Any) -> bool:
 def words_to_continue(experiment: Experiment, progress: Progress) -> list[str]:
     """Return the arguments of `heartlm` that start or resume `experiment`."""
     run = experiment.run
-    if run.is_training and progress == "started":  # the run's settings apply, with the compute options of the campaign
-        layout = {name: value for name, value in run.fields.items() if name in LAYOUT}
-        run = RunFile(run.command, {"resume": str(run.out), **layout})
-    return run.argv()
+    return (run.resumed() if run.is_training and progress == "started" else run).argv()
 
 
 def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heartlm import __version__
 from heartlm.cluster.doctor.section import Advice, Section
-from heartlm.errors import HeartlmError
 from heartlm.kernels.library import VARIANTS, variants
 
 
@@ -56,27 +54,17 @@ def mismatches(facts: dict[str, Any], gpus: Sequence[Any], driver_cuda: Sequence
 
 
 def check_kernels(known: Mapping[str, Any]) -> Section:
-    """Report which kernels are used, and why faster ones are not."""
-    compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
-    setting = os.environ.get("HEARTLM_KERNELS", "")
-    facts: dict[str, Any] = {"setting": setting or None, "compiler": compiler}
-    try:
-        facts["variants"] = list(variants())
-    except HeartlmError as error:
-        how = "pip install --force-reinstall --no-deps heartlm"
-        return Section([str(error)], facts, [Advice("build the compiled kernels", how, None, str(error))])
-    best = setting if setting in VARIANTS else variants()[-1]
-    line = f"compiled, {best} is used; this processor runs {', '.join(variants())}"
+    """Report which kernels are used."""
+    setting, found = os.environ.get("HEARTLM_KERNELS", ""), list(variants())
+    best = setting if setting in VARIANTS else found[-1]
+    line = f"compiled, {best} is used; this processor runs {', '.join(found)}"
+    facts = {"setting": setting or None, "variants": found}
     return Section([line + (f" (HEARTLM_KERNELS={setting})" if setting else "")], facts)
 
 
-def check_allocation(known: Mapping[str, Any]) -> Section:
-    """Report the allocation of SLURM."""
-    return allocation(os.environ, int(known.get("usable_cores", 1)))
-
-
-def allocation(environment: Mapping[str, str], usable_cores: int) -> Section:
-    """Report the variables in `environment` and the number of usable cores of this process."""
+def check_allocation(known: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Section:
+    """Report the allocation of SLURM, and whether this process has all its cores."""
+    usable_cores = int(known.get("usable_cores", 1))
     told = ("SLURM_JOB_", "SLURM_CPUS_", "SLURM_GPUS_", "SLURM_NTASKS", "SLURM_MEM_", "SLURM_PROCID")  # excludes tokens
     slurm = {name: environment[name] for name in sorted(environment) if name.startswith(told)}
     facts: dict[str, Any] = {"slurm": slurm}
