@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from heartlm.cli.options import given_to_resume, parse
 from heartlm.federated.study_file import LAYOUT, FederatedConfig
+from heartlm.federated.sweep_file import SweepConfig
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -20,9 +22,7 @@ def run(arguments: Sequence[str]) -> int:
         heartlm federate --resume studies/patients
     """
     if arguments and arguments[0] == "sweep":
-        from heartlm.cli.federate_sweep import run as run_sweep
-
-        return run_sweep(arguments[1:])
+        return sweep(arguments[1:])
     study = parse(FederatedConfig, arguments, "federate", run, config_file=True)
     changed = given_to_resume(arguments, LAYOUT, "study") if study.resume is not None else []
     if study.engine == "flower":
@@ -31,9 +31,34 @@ def run(arguments: Sequence[str]) -> int:
         print(f"wrote {run_with_flower(study)}")
         return 0
 
-    from heartlm.federated.federate import federate, shown
+    from heartlm.federated.federate import federate
+    from heartlm.federated.scores import shown
 
     outcome = federate(study, changed)
     if outcome.scores:  # only the first rank has scores
         print(f"{outcome.folder}: {shown(outcome.scores)}")
     return 0
+
+
+def sweep(arguments: Sequence[str]) -> int:
+    """Run a grid of short federated studies: heartlm federate sweep SWEEP.yaml --out FOLDER.
+
+    Finished studies are skipped. The exit status is 1 if a study failed.
+
+    Examples:
+        heartlm federate sweep examples/federated_sweep.yaml --out sweeps/laptop
+        heartlm federate sweep SWEEP.yaml --world-sizes '[1, 2]' --repeats 2 --out sweeps/quick
+        heartlm federate sweep SWEEP.yaml --slurm meluxina.yaml --nodes 2 --out sweeps/meluxina
+    """
+    config = parse(SweepConfig, arguments, "federate sweep", sweep, config_file=True)
+
+    from heartlm.cli.score_table import aligned
+    from heartlm.federated.sweep import run_sweep
+    from heartlm.report.federated import sweep_table
+
+    rows, failed = run_sweep(config)
+    for line in aligned(sweep_table(rows)) if rows else []:
+        print(line)
+    for name, reason in failed.items():
+        print(f"failed: {name}: {reason}", file=sys.stderr)
+    return 1 if failed else 0

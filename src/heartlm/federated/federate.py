@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,11 +38,6 @@ class StudyOutcome:
 
     folder: Path
     scores: dict[str, Any]
-
-
-def shown(scores: Mapping[str, Any]) -> str:
-    """Return scores as text."""
-    return ", ".join(f"{key} {value:.3f}" for key, value in scores.items() if isinstance(value, float))
 
 
 @at_full_speed()
@@ -97,7 +92,10 @@ def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicato
     masked_sum = fleet.masked_sum if fleet is not None and study.secure_sum else None
     aggregator = Aggregator(study, communicator, len(learning.flat), len(members), masked_sum)
     if study.resume is None and rank == 0:
-        folder.start_study(study, {"clients": [vars(member) for member in members], "left_out": patients.left_out})
+        folder.write_settings(study.to_yaml())
+        about = {"clients": [vars(member) for member in members], "left_out": patients.left_out}
+        write_json(folder.path / "clients.json", about)
+        folder.write_about({"kind": "federated"})
     if study.resume is not None and (first := folder.last_round()):
         folder.load_server(server, first)
         aggregator.replay_accounting(members, first)
@@ -113,9 +111,9 @@ def run_rounds(rounds: Rounds, folder: StudyFolder) -> dict[str, Any]:
     scores = rounds.evaluate(final=True)
     if rounds.communicator.rank != 0:
         return {}
-    rounds.learning.save(folder.model)
+    rounds.learning.save(folder.path / "models" / "last")
     rounds.aggregator.write_privacy(folder.path)
-    write_json(folder.scores, scores)
+    write_json(folder.path / "scores.json", scores)
     folder.finish()
     return summary(scores)
 
@@ -131,7 +129,3 @@ def _save(rounds: Rounds, folder: StudyFolder) -> None:
         for line in sorted(lines, key=lambda line: (line["round"], line["kind"], line.get("rank", 0))):
             folder.add_metrics({key: None if value != value else value for key, value in line.items()})
         folder.save_server(server)
-        for line in lines:
-            if line["kind"] == "evaluation":
-                words = shown({key: value for key, value in line.items() if key not in ("kind", "round")})
-                print(f"round {line['round'] + 1}/{rounds.study.rounds}  {words}", file=sys.stderr, flush=True)

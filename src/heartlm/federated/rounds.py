@@ -13,6 +13,7 @@ it keeps has changed. If all die, the global weights stay. What a rank has no cl
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from heartlm.federated.client import Clients, ClientTask, Update, sample_clients
 from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.local import Learning
 from heartlm.federated.partition import Member
-from heartlm.federated.scores import scores_of
+from heartlm.federated.scores import scores_of, shown
 from heartlm.federated.strategy import Strategy
 from heartlm.federated.study_file import FederatedConfig
 
@@ -103,6 +104,7 @@ class Rounds:
             scores = self.evaluate()
             evaluation_s = time.perf_counter() - evaluation_begin_s
             if self.communicator.rank == 0:
+                print(f"round {round_index + 1}/{study.rounds}  {shown(scores)}", file=sys.stderr, flush=True)
                 self.lines.append({"kind": "evaluation", "round": round_index, **scores})
         cost, round_s = self.aggregator.meter.take(), time.perf_counter() - begin_s
         # Where the time of this rank went: compute, evaluation, exposed and other add up to the round.

@@ -10,12 +10,9 @@ import numpy as np
 from heartlm.evaluation.beats import score_beats
 from heartlm.evaluation.bootstrap import Resampling
 
-Scores = dict[str, Any]
-"""A loss, or the result of `score_beats`."""
 
-
-def scores_of(parts: list[Any], final: bool) -> Scores:
-    """Return the scores over the parts of all ranks.
+def scores_of(parts: list[Any], final: bool) -> dict[str, Any]:
+    """Return the mean loss, or the result of `score_beats`, over the parts of all ranks.
 
     Args:
         parts: of each rank, counted tokens and the sum of their losses; or classes of beats found and annotated, int8
@@ -31,9 +28,14 @@ def scores_of(parts: list[Any], final: bool) -> Scores:
     return scores if final else summary(scores)
 
 
-def summary(scores: Mapping[str, Any]) -> Scores:
+def summary(scores: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of `scores` for a line of metrics."""
     if "per_class" not in scores:
         return dict(scores)
     f1 = {f"f1/{name}": each["f1"]["value"] for name, each in scores["per_class"].items()}
     return {"accuracy": scores["accuracy"]["value"], "macro_f1": scores["macro_f1"]["value"], **f1}
+
+
+def shown(scores: Mapping[str, Any]) -> str:
+    """Return scores as text."""
+    return ", ".join(f"{key} {value:.3f}" for key, value in scores.items() if isinstance(value, float))

@@ -10,6 +10,18 @@ from typing import Any, Literal
 from heartlm.errors import HeartlmError, require
 from heartlm.training.config import LearningConfig
 
+LANGUAGE = ("pretrain", "finetune")
+SOURCES = {
+    "corpus": (LANGUAGE, "a corpus folder"),
+    "foundation": (("finetune",), "the run folder of a pretrained model"),
+    "databases": (("tiny_ecg",), "folders with recordings"),
+    "training": (LANGUAGE, ""),
+}
+"""The models that a setting is for, and what they need; without a text it may be left out."""
+
+ENGINES = {"resume": "ranks", "superlink": "flower", "secure_sum": "flower"}
+"""The engine that a setting is for."""
+
 LAYOUT = ("communicator", "device", "threads", "timeout_s")
 """Settings that may change when a study is resumed, because they do not change what it computes."""
 
@@ -117,26 +129,15 @@ class FederatedConfig(LearningConfig):
         require(self, lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "stragglers")
         require(self, lambda value: 0 < value <= 1, "more than 0, at most 1", "participation")
         require(self, lambda value: value in (0, 1), "0 or 1", "staleness")
-        tiny = self.model == "tiny_ecg"
-        if tiny and not self.databases:
-            raise HeartlmError("databases: nothing found, folders with recordings expected by model tiny_ecg")
-        if not tiny and self.corpus is None:
-            raise HeartlmError(f"corpus: nothing found, a corpus folder expected by model {self.model}")
-        if self.model == "finetune" and self.foundation is None:
-            raise HeartlmError("foundation: nothing found, the run folder of a pretrained model expected")
-        by_model, by_engine = f"model {self.model}", f"engine {self.engine}"
-        useless = {
-            "corpus": by_model if tiny else None,
-            "foundation": by_model if self.model != "finetune" else None,
-            "training": by_model if tiny else None,
-            "databases": by_model if not tiny else None,
-            "resume": by_engine if self.engine == "flower" else None,
-            "superlink": by_engine if self.engine != "flower" else None,
-            "secure_sum": by_engine if self.engine != "flower" else None,
-        }
-        for name, by_what in useless.items():
-            if by_what and getattr(self, name):
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by {by_what}")
+        for name, (models, what) in SOURCES.items():
+            found, expected = getattr(self, name), self.model in models
+            if expected and what and not found:
+                raise HeartlmError(f"{name}: nothing found, {what} expected by model {self.model}")
+            if found and not expected:
+                raise HeartlmError(f"{name}: {found} found, nothing expected by model {self.model}")
+        for name, engine in ENGINES.items():
+            if getattr(self, name) and self.engine != engine:
+                raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by engine {self.engine}")
         privacy = {name: getattr(self, name) for name in ("clip_norm", "noise_multiplier", "privacy_delta")}
         missing = [name for name, value in privacy.items() if value is None]
         if missing and len(missing) < len(privacy):

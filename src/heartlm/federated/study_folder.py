@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,40 +28,19 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.rounds import Server
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.files import atomic_file, write_json
+from heartlm.files import atomic_file
 from heartlm.runs.run_folder import ResultFolder
 from heartlm.typed import typed
 
 
 class StudyFolder(ResultFolder):
-    """The files of one federated study.
-
-    Attributes:
-        scores: scores of the final model.
-        model: folder of the final model.
-    """
+    """The files of one federated study."""
 
     kind_of_folder, made_by = "federated study", "federate"
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.scores, self.model = self.path / "scores.json", self.path / "models" / "last"
 
     def state(self, round_index: int) -> Path:
         """Folder of the state before round `round_index`."""
         return self.path / "state" / f"round-{round_index:06d}"
-
-    # --- begin and end ----------------------------------------------------------------------------------------------
-
-    def start_study(self, study: FederatedConfig, clients: Mapping[str, Any]) -> None:
-        """Write the files of a new study.
-
-        Raises:
-            HeartlmError: the folder holds something already, or cannot be written.
-        """
-        self.write_settings(study.to_yaml())
-        write_json(self.path / "clients.json", clients)
-        self.write_about({"kind": "federated"})
 
     def resumable(self) -> FederatedConfig:
         """The settings of an interrupted study.
@@ -74,8 +52,6 @@ class StudyFolder(ResultFolder):
             raise HeartlmError(f"{self.path}: a {kind} run found, a federated study expected")
         self.check_unfinished()
         return typed(FederatedConfig, self.settings, self.config_file)
-
-    # --- state ------------------------------------------------------------------------------------------------------
 
     def save_client(self, round_index: int, number: int, kept: dict[str, Tensor]) -> None:
         """Write what a client keeps before round `round_index`; nothing where it keeps nothing."""
