@@ -139,7 +139,6 @@ class Trainer:
         self.size, self.corpus, self.scratch = size, corpus, scratch
         self._number = itertools.count()
         self._fork_server = ForkServer()
-        self._fork_server.ready()
 
     def _shared(self, out: Path) -> dict[str, Any]:
         """Settings that both ways have."""

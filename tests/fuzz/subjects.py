@@ -169,8 +169,7 @@ def _settings(folder: Path) -> None:
     grid = "grid: {window: [64, 128]}\nstages:\n  train:\n    name: 'w{window}'\n"
     grid += "    run: {command: pretrain, corpus: c, window: '{window}', out: 'runs/w{window}'}\n"
     (folder / "campaign.yaml").write_text("name: widths\ntopology: {gpus_per_node: 1, time: '02:00:00'}\n" + grid)
-    times = "{hours_on_one_gpu: 1, speedup: {1: 1.0, 2: 1.6, 4: 1.9}}"
-    plan = f"nodes: 2\ngpus_per_node: 4\ngoal: soonest\ntimes: {times}\ncampaign:\n"
+    plan = "nodes: 2\ngpus_per_node: 4\ngoal: soonest\nhours: {1: 1.0, 2: 0.6, 4: 0.5}\ncampaign:\n"
     (folder / "plan.yaml").write_text(plan + "".join(f"  {line}\n" for line in ("name: p\n" + grid).splitlines()))
 
 

@@ -53,15 +53,13 @@ def run_study(arguments: Sequence[str]) -> int:
         from heartlm.scaling.local import LocalTrainer
 
         trainer = LocalTrainer(config.device, config.timeout_s)
-    outcome = measure(config, trainer)
-    told = [f"{outcome.num_measured} measured", f"{outcome.num_before} were there already"]
-    told += [f"{len(outcome.skipped)} cells skipped"] if outcome.skipped else []
-    told += [f"{len(outcome.failed)} FAILED and not used"] if outcome.failed else []
-    print(f"{folder}: {', '.join(told)}")
-    for each in outcome.failed:
+    made = measure(config, trainer)
+    failed = [each for each in made if each.failed is not None]
+    print(f"{folder}: {len(made)} measured" + (f", {len(failed)} of them FAILED and not used" if failed else ""))
+    for each in failed:
         print(f"failed: {each.cell.name}, repeat {each.repeat + 1}: {each.failed}", file=sys.stderr)
     print(f"next:  heartlm scale report {folder}")
-    return 1 if outcome.failed else 0
+    return 1 if failed else 0
 
 
 def run_report(arguments: Sequence[str]) -> int:

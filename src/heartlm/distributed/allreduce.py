@@ -20,7 +20,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from heartlm.cores import cpus_of, pin, usable_cores
+from heartlm.cores import usable_cores
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
@@ -173,7 +173,7 @@ def _median_s(num_bytes: int, rounds: int, device: Any, act: Callable[[Any], obj
 
 @contextmanager
 def process_group(ranks: Ranks, device: str = "auto", meet_at: str = "env://") -> Iterator[None]:
-    """Join a process group of gloo or NCCL within the context.
+    """Join a process group of gloo or NCCL within the context; CPU ranks are pinned to their cores.
 
     Args:
         ranks: rank of this process and number of ranks.
@@ -188,14 +188,11 @@ def process_group(ranks: Ranks, device: str = "auto", meet_at: str = "env://") -
     from heartlm.distributed.parallel import joined, reason_of
 
     use_gpu = device != "cpu" and torch.cuda.device_count() >= ranks.local_world_size
-    cores = usable_cores()
     try:
         with joined("cuda" if use_gpu else "cpu", threads=1, timeout_s=TIMEOUT_S, ranks=ranks, meet_at=meet_at):
             yield
     except RuntimeError as error:
         raise HeartlmError(f"rank {ranks.rank} cannot add up with the others: {reason_of(error)}") from error
-    finally:
-        pin(cpus_of(cores))
 
 
 def ask_ranks(measure: Callable[..., Any], num_ranks: int, *arguments: Any) -> Any:

@@ -56,20 +56,13 @@ class Rank:
 
 def ranks_of(command: str, fields: Mapping[str, Any], num_ranks: int, cpus: Sequence[int], log: Path) -> list[Rank]:
     """Return the ranks of one training on `cpus` of this machine, with the environment that torchrun would set."""
-    if num_ranks == 1:
-        return [Rank(command, fields, tuple(cpus), {}, log)]
-    (port,) = free_ports(1)
-    together = {"WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [
-        Rank(
-            command,
-            fields,
-            tuple(cpus),
-            {key: str(value) for key, value in {**together, "RANK": rank, "LOCAL_RANK": rank}.items()},
-            log.with_name(f"{log.stem}-{rank}{log.suffix}"),
-        )
-        for rank in range(num_ranks)
-    ]
+    together = {"WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1"}
+    together["MASTER_PORT"] = free_ports(1)[0]
+    ranks = []
+    for rank in range(num_ranks):
+        own = {name: str(value) for name, value in {**together, "RANK": rank, "LOCAL_RANK": rank}.items()}
+        ranks.append(Rank(command, fields, tuple(cpus), own, log.with_name(f"{log.stem}-{rank}{log.suffix}")))
+    return ranks
 
 
 class ForkServer:
@@ -78,10 +71,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
-
-    def ready(self) -> None:
-        """Wait until all imports are done, so that the first training is not delayed."""
-        process = self._context.Process(target=int, daemon=True)  # a no-op
+        process = self._context.Process(target=int, daemon=True)  # waits for all imports, not to delay a training
         process.start()
         process.join()
 
@@ -128,7 +118,6 @@ class LocalTrainer:
         self.cores, self.device, self.timeout_s = usable_cores(), device, timeout_s
         self.devices = visible_gpus()
         self.fork_server = ForkServer()
-        self.fork_server.ready()
         self.place = Resources(len(self.cores), None if device == "cpu" else len(self.devices))
 
     def train(self, cell: StudyCell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
@@ -139,7 +128,7 @@ class LocalTrainer:
             ranks = ranks_of(cell.stage, settings, cell.ranks, cpus_of(cores), logs / f"copy-{copy}.log")
             if self.place.num_devices and cell.copies > 1:
                 shown = {MASK: self.devices[copy % len(self.devices)]}
-                ranks = [replace(rank, environment=shown) for rank in ranks]
+                ranks = [replace(rank, environment={**rank.environment, **shown}) for rank in ranks]
             started += ranks
         begin_s = time.monotonic()
         statuses = self.fork_server.run(started, self.timeout_s)

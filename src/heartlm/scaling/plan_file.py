@@ -4,15 +4,12 @@
     nodes: 4
     gpus_per_node: 4
     goal: soonest                     # or cheapest: least node-hours
-    times:                            # of all experiments …
-      speedup: {2: 1.6, 4: 1.9}       # over one GPU
-      hours_on_one_gpu: 2.5
-    of:                               # experiments by name or stage; the last match applies
-      "pretrain-*": {hours: {1: 3.0, 2: 1.9}}
-      evaluate: {hours: {1: 0.1}}
+    hours: {1: 2.5, 2: 1.6, 4: 1.3}   # of an experiment, by number of GPUs
+    of:                               # hours of experiments by name or stage; the last match applies
+      "pretrain-*": {1: 3.0, 2: 1.9}
+      evaluate: {1: 0.1}
 
-Give times as `hours` by number of GPUs, which `heartlm scale predict --tokens` prints; or as `hours_on_one_gpu` with
-`speedup`.
+`heartlm scale predict --tokens` prints hours.
 """
 
 from __future__ import annotations
@@ -33,15 +30,6 @@ from heartlm.typed import typed
 
 
 @dataclass(frozen=True)
-class Times:
-    """Durations of experiments by number of GPUs."""
-
-    hours: dict[int, float] | None = None
-    hours_on_one_gpu: float | None = None
-    speedup: dict[int, float] | None = None
-
-
-@dataclass(frozen=True)
 class PlanSettings:
     """Fields of a plan file."""
 
@@ -49,8 +37,8 @@ class PlanSettings:
     nodes: int
     gpus_per_node: int
     goal: Literal["soonest", "cheapest"] = "soonest"
-    times: Times = field(default_factory=Times)
-    of: dict[str, Times] = field(default_factory=dict)
+    hours: dict[int, float] = field(default_factory=dict)
+    of: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
 def load_plan(path: Path) -> tuple[PlanSettings, Campaign, list[PlannedJob]]:
@@ -70,7 +58,7 @@ def load_plan(path: Path) -> tuple[PlanSettings, Campaign, list[PlannedJob]]:
             campaign = campaign_of(settings.campaign, default_name=path.stem, folder=folder)
         cluster, jobs = Cluster(settings.nodes, settings.gpus_per_node), list[PlannedJob]()
         for experiment in campaign.experiments:
-            known = _times(experiment, settings)
+            known = _hours(experiment, settings)
             fitting = {gpus: hours for gpus, hours in known.items() if cluster.fits(gpus)}
             if not fitting:
                 gpus = ", ".join(map(str, known))
@@ -91,18 +79,14 @@ def _check_positive(value: Any, path: str) -> None:
         raise HeartlmError(f"{path}: {value} found, more than 0 expected")
 
 
-def _times(experiment: Experiment, settings: PlanSettings) -> dict[int, float]:
-    """Return the hours by number of GPUs, from the last matching entry that has them."""
-    hours, on_one, speedup = settings.times.hours, settings.times.hours_on_one_gpu, settings.times.speedup
+def _hours(experiment: Experiment, settings: PlanSettings) -> dict[int, float]:
+    """Return the hours by number of GPUs, from the last matching entry."""
+    hours = settings.hours
     for pattern, own in settings.of.items():
         if fnmatch.fnmatchcase(experiment.name, pattern) or experiment.stage == pattern:
-            if own.hours or own.hours_on_one_gpu:
-                hours, on_one = own.hours, own.hours_on_one_gpu
-            speedup = own.speedup or speedup
-    if hours is None and on_one is not None:
-        hours = {gpus: on_one / times for gpus, times in ({1: 1.0} | (speedup or {})).items()}
-    if hours is None:
-        raise HeartlmError(f"{experiment.name}: nothing says how long it takes: give hours or hours_on_one_gpu")
+            hours = own
+    if not hours:
+        raise HeartlmError(f"{experiment.name}: nothing says how long it takes: give hours by number of GPUs")
     return dict(sorted(hours.items()))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,25 +27,8 @@ if TYPE_CHECKING:
     CellTrainer = LocalTrainer | SlurmTrainer
 
 
-@dataclass
-class ScalingOutcome:
-    """Result of a run of a study.
-
-    Attributes:
-        num_measured: number of measurements of this call.
-        num_before: number of measurements that existed before.
-        failed: measurements that must not be used.
-        skipped: cells that do not fit, with the reason.
-    """
-
-    num_measured: int = 0
-    num_before: int = 0
-    failed: list[Measurement] = field(default_factory=list)
-    skipped: list[tuple[StudyCell, str]] = field(default_factory=list)
-
-
-def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> ScalingOutcome:
-    """Measure every cell of a study that is not measured yet.
+def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> list[Measurement]:
+    """Measure every cell of a study that is not measured yet; return the new measurements, with failed ones.
 
     Raises:
         HeartlmError: a setting is invalid, the folder has another study, or no cell can be measured here.
@@ -65,7 +47,8 @@ def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> ScalingOutcom
         done = {(each.cell, each.repeat): each for each in kept if each.failed is None}
         every = list(grid.measurements(config.repeats))
         wanted = [pair for pair in every if pair not in done]
-        outcome = ScalingOutcome(num_before=len(every) - len(wanted), skipped=grid.skipped)
+        say(f"{len(every) - len(wanted)} of {len(every)} measurements are there already")
+        made = list[Measurement]()
         for index, (cell, repeat) in enumerate(wanted, start=1):
             found = _measure(config, trainer, cell, repeat)
             if found.failed is None:
@@ -74,17 +57,16 @@ def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> ScalingOutcom
                 reference = next((each.losses for each in one if each.cell.work == cell.work), [])
                 found = checked(found, reference, config.tolerance or (1e-4 if cell.precision == "fp32" else 2e-2))
             found.save(folder)
-            outcome.num_measured += 1
+            made.append(found)
             head = f"{index:>{len(str(len(wanted)))}}/{len(wanted)}  {cell.name}  repeat {repeat + 1}"
             if found.failed is not None:
-                outcome.failed.append(found)
                 say(f"{head}  FAILED: {found.failed}")
                 continue
             done[cell, repeat] = found
             left_s = statistics.fmean(each.wall_s for each in done.values()) * (len(wanted) - index)
             left, rate = time.strftime("%H:%M:%S", time.gmtime(left_s)), found.tokens_per_s / 1000
             say(f"{head}  {1000 * found.mean_step_s:.1f} ms a step  {rate:.1f} k tokens/s  left {left}")
-    return outcome
+    return made
 
 
 def _measure(config: ScalingStudyConfig, trainer: CellTrainer, cell: StudyCell, repeat: int) -> Measurement:
