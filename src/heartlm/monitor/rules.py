@@ -119,7 +119,7 @@ class Rules(Stateful):
             findings = [judgement.found[kind] for _, judgement in judged if kind in judgement.found]
             start = min(start for start, _ in findings)
             clear = [(lead, judgement) for lead, judgement in judged if judgement.clear and lead.begin <= start]
-            able = [  # a lead in standstill beside another with beats has come off
+            able = [  # a lead in standstill next to another with beats has come off
                 lead for lead, judgement in clear if judgement.has_beats and "asystole" not in judgement.found
             ]
             if kind in ("VF", "asystole"):
