@@ -22,8 +22,7 @@ from heartlm.analysis.findings import Findings
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.ecg.database import open_database
-from heartlm.ecg.locate import locate
+from heartlm.ecg.database import locate, open_database
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.models.pretrained import FOLDER, find_run

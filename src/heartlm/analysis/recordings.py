@@ -19,8 +19,7 @@ import torch
 from heartlm.analysis.analyze import Analyst, Watch
 from heartlm.analysis.findings import Findings
 from heartlm.corpus.processes import AHEAD, in_order
-from heartlm.ecg.database import Database, open_database
-from heartlm.ecg.locate import locate
+from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError

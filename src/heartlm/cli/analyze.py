@@ -85,8 +85,7 @@ def _print_findings(summary: dict[str, Any]) -> None:
 def _causal(options: AnalyzeOptions) -> int:
     """Write a table of the alarms that `heartlm monitor` would raise for each recording."""
     from heartlm import api
-    from heartlm.ecg.database import open_database
-    from heartlm.ecg.locate import locate
+    from heartlm.ecg.database import locate, open_database
     from heartlm.files import write_csv
     from heartlm.monitor.alarms import read_rules
     from heartlm.progress import track

@@ -98,8 +98,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]]:
     """Yield each recording with its reference file and its test file."""
-    from heartlm.ecg.database import open_database
-    from heartlm.ecg.locate import locate
+    from heartlm.ecg.database import locate, open_database
 
     endings = options.annotators.split(",")
     if len(endings) != 2 or not all(each.isalnum() for each in endings):

@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
     """
     options = parse(ShowOptions, argv, "data show", run, positionals=["record"])
     from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
-    from heartlm.ecg.locate import locate
+    from heartlm.ecg.database import locate
     from heartlm.report.figures import save_strip
     from heartlm.report.strip import Beat, Strip
 

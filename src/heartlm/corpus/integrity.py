@@ -10,10 +10,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,6 @@ from heartlm.files import read_json, write_json
 from heartlm.progress import track
 
 TOKENS_AT_ONCE = 1 << 20
-SHOWN_FROM_BYTES = 1 << 30
-"""Minimum size of a corpus in bytes for which progress is shown."""
-
 SETTLED_S = 2.0
 """Minimum age of a change in seconds. A file changed later is not noted: it may change again at the same time stamp."""
 
@@ -45,27 +41,23 @@ def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str]
         stats = {name: (folder / name).stat() for name in checksums}
         files = {name: [each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for name, each in stats.items()}
         state = {"folder": str(folder), "manifest": manifest_hash, "files": files}
-        note = _cache() / f"corpus-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"
-        if _noted(note) == state:
-            return
-        with note.with_suffix(".lock").open("w") as lock:
-            with suppress(OSError):  # continue without a lock if files cannot be locked
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if _noted(note) == state:  # written by the previous rank
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heartlm"
+        note = cache / f"corpus-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"
+        with ExitStack() as stack:
+            with suppress(OSError):  # without a cache folder that supports locks, every rank reads the files
+                cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+                fcntl.flock(stack.enter_context(note.with_suffix(".lock").open("w")), fcntl.LOCK_EX)
+            if _noted(note) == state:  # maybe by the previous rank
                 return
-            num_bytes = sum(each.st_size for each in stats.values())
             limits = {
                 "codes.bin": [(0, size - 1) for size in facet_sizes],
                 "labels.bin": [(-1, len(BEAT_CLASSES) - 1), (-1, len(RHYTHMS) - 1)],
                 "sample.bin": [(0, np.iinfo(np.int64).max)],
             }
-            names: Iterable[str] = checksums
-            if num_bytes >= SHOWN_FROM_BYTES:
-                names = track(names, len(checksums), f"check the files of {folder.name}, once on this machine")
-            for name in names:
+            for name in track(checksums, len(checksums), f"check the files of {folder.name}, once on this machine"):
                 _check(folder / name, checksums[name], limits.get(name, []))
             if time.time() > max(each.st_ctime for each in stats.values()) + SETTLED_S:
-                with suppress(HeartlmError):  # disk full: the next process checks again
+                with suppress(HeartlmError):  # disk full, or no cache folder: the next process checks again
                     write_json(note, state)
     except OSError as error:
         raise HeartlmError(f"{error.filename or folder} cannot be read ({error.strerror}): tokenize again") from error
@@ -105,14 +97,3 @@ def _noted(note: Path) -> Any:
         return read_json(note)
     except HeartlmError:
         return None
-
-
-def _cache() -> Path:
-    """Return a folder that only this user can write: in the cache folder, else in the folder of temporary files."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for folder in (home / "heartlm", Path(tempfile.gettempdir()) / f"heartlm-{os.getuid()}"):
-        with suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK):
-                return folder
-    return Path(tempfile.mkdtemp(prefix="heartlm-"))
