@@ -58,15 +58,6 @@ def jobs_of(experiments: Sequence[Experiment], profile: SiteProfile) -> list[Job
     return jobs
 
 
-def pending_jobs(campaign: Campaign, profile: SiteProfile) -> list[Job]:
-    """Return the jobs of all unfinished experiments.
-
-    Raises:
-        HeartlmError: a result folder contains a result of other settings.
-    """
-    return jobs_of([each for each in campaign.experiments if progress_of(each, campaign.folder) != "done"], profile)
-
-
 def dependency(job: Job, jobs: Mapping[str, str]) -> list[str]:
     """Return the options of `sbatch` by which a job waits for those that it needs.
 
@@ -125,9 +116,10 @@ def submit_campaign(campaign: Campaign, profile: SiteProfile, say: Callable[[str
             f"{campaign.name}: {len(still)} experiments are in the queue, for example {next(iter(still))}: let them "
             f"end, or cancel them with  scancel {' '.join(numbers)}"
         )
+    pending = [each for each in campaign.experiments if progress_of(each, campaign.folder) != "done"]
     jobs: dict[str, str] = {}
     try:
-        for job in pending_jobs(campaign, profile):
+        for job in jobs_of(pending, profile):
             path = campaign.state_folder / "jobs" / f"{job_name(job, campaign)}.sh"
             with atomic_file(path) as stream:
                 stream.write(script_of(job, campaign, profile))
