@@ -147,7 +147,7 @@ def rule_table(shapes: Sequence[ConvShape], threads: int) -> BenchTable:
     table = BenchTable(f"The rule on new layers, times torch's conv1d: {threads} thread{'s'[: threads - 1]}", columns)
     entries = [fastest(case_of(shape)) for shape in shapes]
     for name in PASSES:
-        to_torch = [not getattr(rule(shape, threads), name) for shape in shapes]
+        to_torch = [name not in rule(shape, threads) for shape in shapes]
         ratios = [theirs / ours for ours, theirs in (entry[name] for entry in entries)]
         ruled = [1.0 if torch_does else ratio for torch_does, ratio in zip(to_torch, ratios, strict=True)]
         best = [max(1.0, ratio) for ratio in ratios]

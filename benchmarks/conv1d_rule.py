@@ -30,7 +30,7 @@ from heartlm.conv1d import passes
 from heartlm.conv1d.kernel import ConvShape
 from heartlm.conv1d.module import conv1d
 from heartlm.conv1d.passes import gradients, plan
-from heartlm.conv1d.rule import PASSES, Box, Choice, inside, sizes
+from heartlm.conv1d.rule import PASSES, Box, inside, sizes
 from heartlm.kernels.library import chosen_variant
 from heartlm.memory import keep_memory
 
@@ -73,11 +73,11 @@ def turns(case: Case) -> dict[str, Callable[[], object]]:
     }
 
 
-ALL_BY_KERNEL, ALL_BY_TORCH = Choice(True, True, True, True), Choice(False, False, False, False)
+ALL_BY_KERNEL, ALL_BY_TORCH = frozenset(PASSES), frozenset[str]()
 
 
 @contextmanager
-def imposed(choice: Choice) -> Iterator[None]:
+def imposed(choice: frozenset[str]) -> Iterator[None]:
     """Let `choice` hold for every shape."""
     passes.plan.cache_clear()
     with mock.patch.object(passes, "fastest", lambda *_: choice):

@@ -127,7 +127,7 @@ def conv1d(
             return conv1d(x.unsqueeze(0), weight, bias, stride, padding, dilation, groups, relu).squeeze(0)
         if work is not None:
             learns = torch.is_grad_enabled() and _learns(x, weight, bias)
-            if (work.choice.training if learns else work.choice.forward) and _plain(x, weight, bias):
+            if ("training" if learns else "forward") in work.by_kernel and _plain(x, weight, bias):
                 if not learns:
                     return forward(work, x, weight, bias, relu)
                 y: Tensor = _Conv1d.apply(x, weight, bias, work, relu)  # type: ignore[no-untyped-call]

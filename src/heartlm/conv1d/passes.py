@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.conv1d import kernel
 from heartlm.conv1d.kernel import ConvShape
-from heartlm.conv1d.rule import Choice, fastest
+from heartlm.conv1d.rule import fastest
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -26,7 +26,7 @@ class Plan:
     Attributes:
         shape: of the convolution.
         out: shape of the result, `[N, O, M]`.
-        choice: which passes the kernel does.
+        by_kernel: passes that the kernel does, see `rule.fastest`.
         forward: the kernel's forward pass, without a ReLU and with one.
         input_gradient: the kernel's gradient of x.
         weight_gradient: the kernel's gradients of weight and bias.
@@ -34,7 +34,7 @@ class Plan:
 
     shape: ConvShape
     out: tuple[int, int, int]
-    choice: Choice
+    by_kernel: frozenset[str]
     forward: tuple[kernel.Pass, kernel.Pass]
     input_gradient: kernel.Pass
     weight_gradient: kernel.Pass
@@ -70,7 +70,7 @@ def plan(
 
 def forward(work: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     """Compute the convolution of plain tensors, without a gradient."""
-    if not work.choice.forward:
+    if "forward" not in work.by_kernel:
         shape = work.shape
         y = F.conv1d(x, weight, bias, shape.stride, shape.padding, shape.dilation, shape.groups)
         return y.relu_() if relu else y
@@ -85,13 +85,13 @@ def gradients(
     work: Plan, x: Tensor, weight: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool], y: Tensor | None = None
 ) -> Gradients:
     """Gradients of plain x, weight and bias, None where they are not `wanted`; `y` is the result if a ReLU ended it."""
-    shape, choice = work.shape, work.choice
+    shape, by_kernel = work.shape, work.by_kernel
     dx, dweight, dbias = None, None, None
     dy = dy.contiguous()
     by_torch = (
-        wanted[0] and not choice.input_gradient,
-        wanted[1] and not choice.weight_gradient,
-        wanted[2] and not (wanted[1] and choice.weight_gradient),
+        wanted[0] and "input_gradient" not in by_kernel,
+        wanted[1] and "weight_gradient" not in by_kernel,
+        wanted[2] and not (wanted[1] and "weight_gradient" in by_kernel),
     )
     if any(by_torch):
         if y is not None:
@@ -100,11 +100,11 @@ def gradients(
             dy, x, weight, shape.stride, shape.padding, shape.dilation, shape.groups, wanted=by_torch
         )
     gate = 0 if y is None else y.data_ptr()
-    if wanted[0] and choice.input_gradient:
+    if wanted[0] and "input_gradient" in by_kernel:
         weight = weight.contiguous()
         dx = torch.empty(x.shape)
         work.input_gradient(dy.data_ptr(), gate, weight.data_ptr(), dx.data_ptr())
-    if wanted[1] and choice.weight_gradient:
+    if wanted[1] and "weight_gradient" in by_kernel:
         x = x.contiguous()
         dweight = torch.empty(weight.shape)
         dbias = torch.empty(weight.shape[0]) if wanted[2] else None

@@ -14,7 +14,6 @@ kind, derive them again, and paste what is printed into that file:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -33,33 +32,17 @@ TORCH_IS_FASTER: dict[str, dict[str, list[Box]]] = yaml.safe_load(
 """By variant of the kernels and pass; a shape in any of the boxes goes to torch."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Passes that the kernels compute for a shape; torch computes the others.
+def fastest(shape: ConvShape, num_threads: int) -> frozenset[str]:
+    """Return the `PASSES` that the kernels compute for `shape`, as measured; torch computes the others.
 
-    Attributes:
-        forward: whether the kernel computes the result.
-        input_gradient: whether, in training, the kernel computes the gradient of the input.
-        weight_gradient: whether, in training, the kernel computes the gradients of weights and bias.
-        training: whether the kernels compute any pass in training; if not, torch's autograd is used.
+    Without `training`, training uses torch's autograd.
     """
-
-    forward: bool
-    input_gradient: bool
-    weight_gradient: bool
-    training: bool
-
-
-def fastest(shape: ConvShape, num_threads: int) -> Choice:
-    """Return the measured choice for `shape`."""
     boxes = TORCH_IS_FASTER.get(chosen_variant(), {})
     if num_threads > 1:
         boxes = TORCH_IS_FASTER.get(f"{chosen_variant()}, threads", boxes)
     found = sizes(shape)
-    forward, of_input, of_weight, training = (
-        not any(inside(found, box) for box in boxes.get(name, ())) for name in PASSES
-    )
-    return Choice(forward, of_input, of_weight, training and (forward or of_input or of_weight))
+    by_kernel = frozenset(name for name in PASSES if not any(inside(found, box) for box in boxes.get(name, ())))
+    return frozenset() if by_kernel == {"training"} else by_kernel
 
 
 def sizes(shape: ConvShape) -> dict[str, float]:
