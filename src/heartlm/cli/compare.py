@@ -64,19 +64,12 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.evaluation.ec57 import LABELS, compare_record, summarize
     from heartlm.files import write_json
 
+    how: dict[str, Any] = {"learning_s": options.learning, "window_s": options.window, "exclude_vf": options.exclude_vf}
     records, left_out = [], list[dict[str, str]]()
     for database, record_id, reference, test in _pairs(options):
         try:
-            records.append(
-                compare_record(
-                    database.recording(record_id),
-                    read_annotation_file(reference),
-                    read_annotation_file(test),
-                    learning_s=options.learning,
-                    window_s=options.window,
-                    exclude_vf=options.exclude_vf,
-                )
-            )
+            files = read_annotation_file(reference), read_annotation_file(test)
+            records.append(compare_record(database.recording(record_id), *files, **how))
         except HeartlmError as error:
             if not options.reference.is_dir():
                 raise
@@ -89,9 +82,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"left out: {len(left_out)} of {len(left_out) + len(rows)} records")
         print("\n".join(f"  {each['record']}: {each['reason']}" for each in left_out))
     if options.out is not None:
-        how = {"learning_s": options.learning, "window_s": options.window, "exclude_vf": options.exclude_vf}
-        found = {"labels": LABELS, "records": rows, "left_out": left_out}
-        write_json(options.out, how | found | summary)
+        write_json(options.out, how | {"labels": LABELS, "records": rows, "left_out": left_out} | summary)
         print(options.out)
     return 0
 
