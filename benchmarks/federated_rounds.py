@@ -130,7 +130,7 @@ class Rank:
     def _move(self, pending: PendingMean) -> None:
         mean = pending.wait()
         assert mean is not None
-        self.flat.load(self.strategy.step(self.vector, mean))
+        self.flat.vector.copy_(self.strategy.step(self.vector, mean))
 
     def run(self, repeats: int) -> dict[str, list[float]]:
         """Seconds of each repeat, means over ranks; the first repeat does not count."""

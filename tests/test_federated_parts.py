@@ -165,7 +165,7 @@ def test_a_flat_model_is_its_vector():
     flat = FlatModel(model)
     assert len(flat) == sum(parameter.numel() for parameter in model.parameters()) == 1509
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
-    flat.load(torch.zeros(1509))
+    flat.vector.zero_()
     assert all(not parameter.any() for parameter in model.parameters())
     model.classifier.bias.data.fill_(2.0)
     assert flat.vector[-5:].tolist() == [2.0] * 5

@@ -168,8 +168,3 @@ def add_up(totals: Tensor, updates: Iterable[Update], asked_samples: int) -> Non
     updates = list(updates)
     sum_in_fixed_point(totals, [(update.delta, update.num_samples / asked_samples) for update in updates])
     totals[-1] = sum(update.num_samples for update in updates)
-
-
-def mask_context(study: FederatedConfig, round_index: int) -> bytes:
-    """Return the context from which masks of a round are derived, in addition to the keys."""
-    return f"seed {study.seed} round {round_index}".encode()

@@ -40,10 +40,6 @@ class FlatModel:
         parts = vector.split(sizes)  # type: ignore[no-untyped-call]
         return [part.view(each.shape) for part, each in zip(parts, self.parameters, strict=True)]
 
-    def load(self, vector: Tensor) -> None:
-        """Take the weights from `vector` `[P]`, which may be on another device."""
-        self.vector.copy_(vector)
-
     def on_host(self) -> Tensor:
         """A copy of the weights in main memory, float32 `[P]`."""
         return self.vector.detach().to("cpu", copy=True)

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from heartlm.federated.aggregate import add_up, mask_context, with_privacy
+from heartlm.federated.aggregate import add_up, with_privacy
 from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.flower_messages import Told, message, read
 from heartlm.federated.local import LocalClients, patients_of
@@ -86,8 +86,8 @@ def mask(asked: Message, context: Context) -> Message:
         numbers = torch.zeros(len(update.delta) + 1, dtype=torch.int64)
         add_up(numbers, [update], told["asked_samples"])
         masking = MaskingClient(name, kept["key"].numpy().tobytes())
-        masked = masking.masked(numbers.numpy(), keys, mask_context(study, told["round"]))
-        total = total + torch.from_numpy(masked)
+        of_round = f"seed {study.seed} round {told['round']}".encode()
+        total = total + torch.from_numpy(masking.masked(numbers.numpy(), keys, of_round))
     return Message(message({}, {"masked": total}), reply_to=asked)
 
 

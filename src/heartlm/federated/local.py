@@ -52,7 +52,7 @@ class LocalClients:
 
     def _train(self, number: int, global_vector: Tensor, task: ClientTask) -> Update | str:
         begin_s, study, learning = time.perf_counter(), self.study, self.learning
-        learning.flat.load(global_vector)
+        learning.flat.vector.copy_(global_vector)
         restore(learning.optimizer, self.kept[number] if study.keep_optimizer else {})
         anchors = learning.flat.views(learning.flat.vector.clone()) if study.strategy == "fedprox" else []
         losses = list[Tensor]()

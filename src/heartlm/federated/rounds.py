@@ -143,7 +143,7 @@ class Rounds:
 
         Ranks other than 0 return an empty line.
         """
-        self.learning.flat.load(self.server.vector)
+        self.learning.flat.vector.copy_(self.server.vector)
         parts = self.communicator.gather_objects(self.learning.evaluate())
         return scores_of(parts, final) if self.communicator.rank == 0 else {}
 
