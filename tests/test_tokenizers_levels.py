@@ -121,8 +121,7 @@ def _waves(num: int, num_points: int = 12, seed: int = 0) -> np.ndarray:
 
 
 def _fit(waves: np.ndarray, num_levels: int = 4, num_codes: int = 16) -> ResidualQuantizer:
-    weight = np.ones(waves.shape[1], np.float32)
-    return fit_quantizer(waves, num_levels=num_levels, num_codes=num_codes, weight=weight, seed=3)
+    return fit_quantizer(waves, num_levels, num_codes, seed=3)
 
 
 def test_each_level_of_codes_lowers_the_error() -> None:

@@ -21,7 +21,7 @@ from tests.synthetic_leads import heart_lead
 
 
 def beat_tokenizer() -> BeatTokenizer:
-    tokenizer = BeatTokenizer(num_levels=2, num_codes=8, emphasis=0.5, window=BeatWindow(after_s=0.4))
+    tokenizer = BeatTokenizer(num_levels=2, num_codes=8, window=BeatWindow(after_s=0.4))
     tokenizer.fit([heart_lead(20)])
     tokenizer.fitted_on = {"split": "train", "recordings": {"simdb": 1}, "seed": 0}
     return tokenizer
@@ -77,7 +77,7 @@ def test_the_hash_follows_codebooks_settings_and_origin() -> None:
 
     changes: list[Callable[[BeatTokenizer], None]] = [
         with_other_codebook,
-        lambda tokenizer: setattr(tokenizer, "emphasis", 0.25),
+        lambda tokenizer: setattr(tokenizer, "decode_error", 0.25),
         lambda tokenizer: setattr(tokenizer, "fitted_on", {}),
     ]
     hashes = {beat_tokenizer().content_hash(), RhythmTokenizer().content_hash(), SampleTokenizer().content_hash()}
@@ -96,7 +96,7 @@ def test_a_changed_codebook_is_refused(saved: Path) -> None:
 
 
 def test_a_changed_setting_is_refused(saved: Path) -> None:
-    edit(saved, lambda content: content["settings"].update(emphasis=0.75))
+    edit(saved, lambda content: content["settings"].update(decode_error=0.75))
     assert "does not match its content hash" in refused(saved)
 
 

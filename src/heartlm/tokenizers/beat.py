@@ -58,8 +58,6 @@ class BeatTokenizer(Tokenizer):
         causal_only: whether to omit the next RR interval and compute all means and medians from the past only.
         compare: whether to add the facets of `heartlm.tokenizers.comparisons`.
         window: grid of times around the R peak.
-        emphasis: weight of low-amplitude parts of the beat in the codebooks. Distances at each grid point are divided
-            by its standard deviation to this power; 0 gives equal weights, 1 whitens.
     """
 
     kind: ClassVar[str] = "beat"
@@ -69,7 +67,6 @@ class BeatTokenizer(Tokenizer):
     num_codes: int = 256
     causal_only: bool = False
     compare: bool = True
-    emphasis: float = 0.0
     window: BeatWindow = field(default_factory=BeatWindow)
     quantizer: ResidualQuantizer | None = None
     deviation_quantizer: ResidualQuantizer | None = None
@@ -140,15 +137,9 @@ class BeatTokenizer(Tokenizer):
         if not sum(map(len, parts)):
             raise HeartlmError("the training split has no beats to fit the beat tokenizer on")
         shape, deviation = np.concatenate([part[:share] for part in parts]).swapaxes(0, 1)
-        self.quantizer = self._fit_codes(shape, self.num_levels, seed)
-        self.deviation_quantizer = self._fit_codes(deviation, self.num_deviation_levels, seed + 1)
+        self.quantizer = fit_quantizer(shape, self.num_levels, self.num_codes, seed)
+        self.deviation_quantizer = fit_quantizer(deviation, self.num_deviation_levels, self.num_codes, seed + 1)
         self.decode_error = round(self.quantizer.relative_error(shape), 6)
-
-    def _fit_codes(self, sample: Floats, num_levels: int, seed: int) -> ResidualQuantizer:
-        deviation = sample.std(axis=0)
-        weight = (deviation / max(deviation.mean(), 1e-6) + 0.1) ** -self.emphasis
-        weight = (weight / np.sqrt(np.mean(weight**2))).astype(np.float32)
-        return fit_quantizer(sample, num_levels=num_levels, num_codes=self.num_codes, weight=weight, seed=seed)
 
     def encode(self, lead: Lead) -> Tokens:
         """Encode every beat of one lead."""
@@ -199,9 +190,10 @@ class BeatTokenizer(Tokenizer):
 
     def settings(self) -> dict[str, Any]:
         """Return the sizes, the window and the decoding error."""
-        names = "num_levels", "num_deviation_levels", "num_codes", "causal_only", "compare", "emphasis"
+        names = "num_levels", "num_deviation_levels", "num_codes", "causal_only", "compare"
         own = {name: getattr(self, name) for name in names}
-        return own | {"window": asdict(self.window), "decode_error": self.decode_error}
+        # "emphasis" once weighted the points of a waveform; it stays, so that hashes stay
+        return own | {"emphasis": 0.0, "window": asdict(self.window), "decode_error": self.decode_error}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the codebooks and grid-point weights of the waveform and of its deviation."""
@@ -217,9 +209,9 @@ class BeatTokenizer(Tokenizer):
         shape, deviation = (
             ResidualQuantizer(arrays[f"{name}.codebooks"], arrays[f"{name}.weight"]) for name in ("shape", "deviation")
         )
-        return cls(
-            **{**settings, "window": BeatWindow(**settings["window"])}, quantizer=shape, deviation_quantizer=deviation
-        )
+        own = {name: value for name, value in settings.items() if name != "emphasis"}
+        own["window"] = BeatWindow(**settings["window"])
+        return cls(**own, quantizer=shape, deviation_quantizer=deviation)
 
     def _fitted(self) -> tuple[ResidualQuantizer, ResidualQuantizer]:
         if self.quantizer is None or self.deviation_quantizer is None:

@@ -1,8 +1,7 @@
 """Residual vector quantisation: encode a waveform as a few codes, coarse to fine.
 
 Level one is the nearest centroid of a codebook, level two quantises the residual, and so on. Decoding sums the selected
-centroids. Codebooks are fitted by k-means. Distances weight each sample of the waveform, so that the QRS complex does
-not dominate the small P wave.
+centroids. Codebooks are fitted by k-means.
 
 The choice is exact: of centroids that single precision cannot tell apart, the one with the highest score in double
 precision is taken, and of equals the first. So codes do not depend on the processor.
@@ -90,20 +89,18 @@ class ResidualQuantizer:
 
 
 def fit_quantizer(
-    waveform: Floats, *, num_levels: int, num_codes: int, weight: Floats, seed: int, num_rounds: int = 20
+    waveform: Floats, num_levels: int, num_codes: int, seed: int, num_rounds: int = 20
 ) -> ResidualQuantizer:
     """Fit the codebooks of a `ResidualQuantizer` to `waveform` `[num_waveforms, num_points]`, level by level.
 
     If there are fewer waveforms than `num_codes`, the codebook contains repeated centroids.
     """
     generator = np.random.Generator(np.random.Philox(seed))
-    rest = waveform * weight
-    codebooks = []
+    rest, codebooks = waveform, []
     for _ in range(num_levels):
-        codebook = k_means(rest, num_codes, generator, num_rounds)
-        rest = rest - codebook[nearest_centroid(rest, codebook)]
-        codebooks.append(codebook / weight)
-    return ResidualQuantizer(np.stack(codebooks).astype(np.float32), weight.astype(np.float32))
+        codebooks.append(k_means(rest, num_codes, generator, num_rounds))
+        rest = rest - codebooks[-1][nearest_centroid(rest, codebooks[-1])]
+    return ResidualQuantizer(np.stack(codebooks), np.ones(waveform.shape[1], np.float32))
 
 
 def k_means(points: Floats, num_codes: int, generator: np.random.Generator, num_rounds: int) -> Floats:
