@@ -15,14 +15,13 @@ from bench.measure import cores
 from heartlm.cores import cpus_of, usable_cores
 from heartlm.corpus.corpus import open_corpus
 from heartlm.distributed.device import device_and_precision
-from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.instrumentation.utilization import peak_flops
 from heartlm.models.config import ModelConfig
 from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.collect import measured, read_ranks
-from heartlm.scaling.local import ForkServer, Rank, ranks_of
+from heartlm.scaling.local import ranks_of, run_ranks
 
 if TYPE_CHECKING:
     from bench.train import Options
@@ -138,7 +137,6 @@ class Trainer:
     def __init__(self, size: Size, corpus: Path, scratch: Path) -> None:
         self.size, self.corpus, self.scratch = size, corpus, scratch
         self._number = itertools.count()
-        self._fork_server = ForkServer()
 
     def _shared(self, out: Path) -> dict[str, Any]:
         """Settings that both ways have."""
@@ -205,16 +203,8 @@ class Trainer:
         on_cpus = self.size.device != "cuda"
         used = cpus_of(usable_cores()[: num_ranks * self.size.threads if on_cpus else None])
         ranks = ranks_of(command, fields, num_ranks, used, out.with_name(f"{out.name}.log"))
-        statuses = self._fork_server.run(ranks, TIMEOUT_S)
-        bad = [(rank, status) for rank, status in zip(ranks, statuses, strict=True) if status]
-        if bad:
-            raise HeartlmError(f"{num_ranks} rank(s) of {command.partition(':')[0]}: {_last_words(bad)}")
-
-
-def _last_words(bad: Sequence[tuple[Rank, int]]) -> str:
-    """Why ranks ended badly: what one that was not killed said last."""
-    rank, status = next(((rank, status) for rank, status in bad if status > 0), bad[0])
-    return last_line(rank.log) or f"ended with status {status} and printed nothing"
+        if reason := run_ranks(ranks, TIMEOUT_S):
+            raise HeartlmError(f"{num_ranks} rank(s) of {command.partition(':')[0]}: {reason}")
 
 
 def _check_finite(way: str, losses: Sequence[float]) -> None:

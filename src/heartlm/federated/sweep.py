@@ -23,7 +23,7 @@ from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
 from heartlm.files import read_json, write_csv, write_json
 from heartlm.progress import say
 from heartlm.runs.run_folder import ResultFolder
-from heartlm.scaling.local import ForkServer, failure_of, ranks_of
+from heartlm.scaling.local import ranks_of, run_ranks
 from heartlm.scaling.slurm import SlurmTrainer
 from heartlm.scaling.study import started_with
 
@@ -60,7 +60,7 @@ def run_sweep(sweep: SweepConfig) -> tuple[list[Row], dict[str, str]]:
             else:
                 function, cpus = "heartlm.federated.federate:federate", sorted(os.sched_getaffinity(0))
                 ranks = ranks_of(function, {"study": study}, cell.world_size, cpus, logs / "rank.log")
-                reason = failure_of(ranks, ForkServer().run(ranks, sweep.timeout_s))
+                reason = run_ranks(ranks, sweep.timeout_s)
             if reason is not None:
                 failed[cell.name] = reason
                 say(f"{head}  FAILED: {reason}")

@@ -65,37 +65,26 @@ def ranks_of(command: str, fields: Mapping[str, Any], num_ranks: int, cpus: Sequ
     return ranks
 
 
-class ForkServer:
-    """Server that forks ranks and waits for them without polling, so that it uses no CPU time of the trainings."""
+def run_ranks(ranks: Sequence[Rank], timeout_s: float) -> str | None:
+    """Fork all ranks at once and wait without polling, which would take CPU time; a hung rank is killed.
 
-    def __init__(self) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOADED)
-        process = self._context.Process(target=int, daemon=True)  # waits for all imports, not to delay a training
+    Returns:
+        The reason why the training failed, or None if all ranks ended with status 0.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    processes = [context.Process(target=run_rank, args=(rank,), daemon=True) for rank in ranks]
+    for process in processes:
         process.start()
+    give_up_s = time.monotonic() + timeout_s
+    while (left := [process for process in processes if process.exitcode is None]) and time.monotonic() < give_up_s:
+        wait([process.sentinel for process in left], max(0.0, give_up_s - time.monotonic()))
+        if any(process.exitcode for process in processes):
+            give_up_s = min(give_up_s, time.monotonic() + GRACE_S)
+    for process in processes:
+        process.kill()
         process.join()
-
-    def run(self, ranks: Sequence[Rank], timeout_s: float) -> list[int]:
-        """Start all ranks at once; return their exit statuses. A hung rank is killed and has a negative status."""
-        processes = [self._context.Process(target=run_rank, args=(rank,), daemon=True) for rank in ranks]
-        for process in processes:
-            process.start()
-        give_up_s = time.monotonic() + timeout_s
-        while (left := [process for process in processes if process.exitcode is None]) and (
-            time.monotonic() < give_up_s
-        ):
-            wait([process.sentinel for process in left], max(0.0, give_up_s - time.monotonic()))
-            if any(process.exitcode for process in processes):
-                give_up_s = min(give_up_s, time.monotonic() + GRACE_S)
-        for process in processes:
-            process.kill()
-            process.join()
-        return [process.exitcode or 0 for process in processes]
-
-
-def failure_of(ranks: Sequence[Rank], statuses: Sequence[int]) -> str | None:
-    """Return the reason why a training failed, or None if all ranks ended with status 0."""
-    bad = [(rank, status) for rank, status in zip(ranks, statuses, strict=True) if status]
+    bad = [(rank, process.exitcode) for rank, process in zip(ranks, processes, strict=True) if process.exitcode]
     if not bad:
         return None
     rank, status = next((each for each in bad if each[1] > 0), bad[0])  # others may have been killed after it
@@ -117,7 +106,6 @@ class LocalTrainer:
     def __init__(self, device: str, timeout_s: float) -> None:
         self.cores, self.device, self.timeout_s = usable_cores(), device, timeout_s
         self.devices = visible_gpus()
-        self.fork_server = ForkServer()
         self.place = Resources(len(self.cores), None if device == "cpu" else len(self.devices))
 
     def train(self, cell: StudyCell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
@@ -131,9 +119,8 @@ class LocalTrainer:
                 ranks = [replace(rank, environment={**rank.environment, **shown}) for rank in ranks]
             started += ranks
         begin_s = time.monotonic()
-        statuses = self.fork_server.run(started, self.timeout_s)
-        taken_s = time.monotonic() - begin_s
-        return failure_of(started, statuses), taken_s
+        reason = run_ranks(started, self.timeout_s)
+        return reason, time.monotonic() - begin_s
 
     def probe(self, cell: StudyCell) -> float:
         """Return the speed of the cores that a cell uses."""

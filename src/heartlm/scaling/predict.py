@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell
@@ -201,11 +202,10 @@ def _bottleneck(one: OneRank, cell: StudyCell, part_s: Mapping[str, float]) -> s
     return worst if costs[worst] > NOTHING_LOST * sum(part_s.values()) else "compute"
 
 
-def scaled(base: StudyCell, ranks: int, nodes: int, scaling: str) -> StudyCell:
+def scaled(base: StudyCell, ranks: int, nodes: int, scaling: Literal["strong", "weak"]) -> StudyCell:
     """Scale a one-rank cell to `ranks` on `nodes`: the same work (strong), or the same work per rank (weak)."""
     batch = base.global_batch * (ranks if scaling == "weak" else 1)
-    layout = {"ranks": ranks, "nodes": nodes, "global_batch": batch}
-    return replace(base, scaling="weak" if scaling == "weak" else "strong", **layout)  # type: ignore[arg-type]
+    return replace(base, ranks=ranks, nodes=nodes, scaling=scaling, global_batch=batch)
 
 
 # --- validation -----------------------------------------------------------------------------------------------------
