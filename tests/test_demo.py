@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from heartlm.cli import demo
 from heartlm.cli.main import main
 from heartlm.files import read_json
 from tests.browser import open_page
@@ -67,24 +66,9 @@ def test_a_day_is_analysed_with_the_shipped_models(finished):
     assert summary.with_suffix(".html").stat().st_size > 20_000
 
 
-def test_an_earlier_demo_is_not_replaced_unasked(here, capsys):
-    before = (here / "demo.json").read_text()
+def test_an_earlier_demo_or_any_other_file_is_not_touched(here, tmp_path, capsys):
     assert main(["demo", *TINY, "--seed", "3"]) == 2
-    assert "--overwrite" in capsys.readouterr().err
-    assert (here / "demo.json").read_text() == before
-
-
-def test_overwrite_begins_anew_and_touches_only_a_demo(tmp_path, capsys):
-    mine = tmp_path / "mine.txt"
-    mine.write_text("precious")
-    assert main(["demo", *TINY, "--out", str(tmp_path), "--overwrite"]) == 2
-    assert mine.read_text() == "precious"
-    assert "not made by heartlm demo" in capsys.readouterr().err
-    old = tmp_path / "old"
-    demo.prepare(demo.DemoOptions(out=old, seed=1))
-    (old / "data").mkdir()
-    (old / "s0001.hlm").touch()
-    (old / "notes.txt").touch()
-    demo.prepare(demo.DemoOptions(out=old, seed=2, overwrite=True))
-    assert sorted(path.name for path in old.iterdir()) == ["demo.json", "notes.txt"]
-    assert read_json(old / "demo.json")["seed"] == 2
+    assert "demo exists and is not empty: remove it, or give another --out" in capsys.readouterr().err
+    (tmp_path / "mine.txt").write_text("precious")
+    assert main(["demo", *TINY, "--out", str(tmp_path)]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -26,6 +26,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, TypeVar, overload
 
@@ -36,6 +37,7 @@ T = TypeVar("T")
 
 MAX_DEPTH = 64
 """Maximum nesting depth of lists and mappings in JSON and YAML."""
+TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
 
 MAX_JSON_BYTES, MAX_YAML_BYTES = 1 << 28, 1 << 22
 """Maximum file sizes. A manifest may list a million skipped recordings; settings are written by hand."""
@@ -318,11 +320,18 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
             text = text.decode(json.detect_encoding(text), "surrogatepass")
         value = _DECODERS[finite].decode(text)
     except RecursionError:
-        raise ValueError(f"nested more than {MAX_DEPTH} deep") from None
+        raise ValueError(TOO_DEEP) from None
+    return limited(value)
+
+
+def limited(value: Any, max_values: int | None = None) -> Any:
+    """Return `value`; raise ValueError if it is nested too deeply, or has `max_values` values or more at one depth."""
     level, depth = [value], 0
-    while level := [entry for each in level for entry in _below(each)]:
+    while level := list(islice(chain.from_iterable(map(_below, level)), max_values)):
         if (depth := depth + 1) > MAX_DEPTH:
-            raise ValueError(f"nested more than {MAX_DEPTH} deep")
+            raise ValueError(TOO_DEEP)
+        if len(level) == max_values:
+            raise ValueError(f"more than {max_values} values, aliases expanded")
     return value
 
 
@@ -389,26 +398,6 @@ def read_json_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         except (ValueError, HeartlmError):
             num_torn += bool(text.strip())
     return lines, num_torn
-
-
-def keep_lines(path: Path, name: str, most: int) -> None:
-    """Remove the JSON lines whose integer `name` exceeds `most`, and all lines from the first invalid one on.
-
-    Raises:
-        HeartlmError: the file cannot be read or written.
-    """
-    if not Path(path).exists():
-        return
-    kept = []
-    for line in read_text(path, MAX_JSON_BYTES).splitlines():
-        try:
-            number = typed(int, typed(dict[str, Any], parse_json(line, finite=False)).get(name))
-        except (ValueError, HeartlmError):
-            break
-        if number <= most:
-            kept.append(line)
-    with atomic_file(path) as stream:
-        stream.writelines(line + "\n" for line in kept)
 
 
 def read_yaml(path: Path, what: str) -> Any:

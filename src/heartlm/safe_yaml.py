@@ -6,16 +6,17 @@ It is a separate module because importing PyYAML is slow.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 import yaml
 from yaml.constructor import ConstructorError
-from yaml.nodes import MappingNode, Node, ScalarNode
+from yaml.nodes import MappingNode, ScalarNode
 
-from heartlm.files import MAX_DEPTH, finite_float, small_int
+from heartlm.files import TOO_DEEP, finite_float, limited, small_int
 
-MAX_NODES = 1_000_000
-"""Maximum number of values in a file; the values of an alias count each time."""
+MAX_VALUES = 1_000_000
+"""Maximum number of values at one depth of a file; the values of an alias count each time."""
 
 
 def parse_yaml(text: str) -> Any:
@@ -25,64 +26,35 @@ def parse_yaml(text: str) -> Any:
         ValueError: the text is not YAML, or exceeds the limits of size and depth; the message is one line.
     """
     try:
-        return yaml.load(text, _Loader)
+        return limited(yaml.load(text, _Loader), MAX_VALUES)
     except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+        raise ValueError(TOO_DEEP) from None
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
 
 
-_TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
-
-
 class _Loader(yaml.SafeLoader):
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._sizes: dict[Node, tuple[int, int]] = {}
-        """Number of values in each finished node, with aliases expanded, and its depth."""
+    _num_fields = 0
 
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """Return the next node of the file; raise ConstructorError if it has too many values or contains itself."""
-        is_alias = self.check_event(yaml.AliasEvent)
-        node = super().compose_node(parent, index)
-        if node is None or (is_alias and node in self._sizes):
-            return node
-        below: list[Any] = [] if isinstance(node, ScalarNode) else node.value
-        if isinstance(node, MappingNode):
-            keys = [(key.tag, key.value) for key, _ in below if isinstance(key, ScalarNode)]
-            for twice in {key for key in keys if keys.count(key) > 1} if len({*keys}) < len(keys) else ():
-                raise _refused(f"{twice[1]} stands there twice", node)
-            below = [each for pair in below for each in pair]
-        if is_alias:
-            raise _refused("an alias of what it stands in", node)
-        num_values = 1 + sum(self._sizes[each][0] for each in below)
-        depth = 1 + max((self._sizes[each][1] for each in below), default=0)
-        if num_values > MAX_NODES:
-            raise _refused(f"more than {MAX_NODES} values, aliases expanded", node)
-        if depth > MAX_DEPTH:
-            raise _refused(_TOO_DEEP, node)
-        self._sizes[node] = num_values, depth
+    def compose_mapping_node(self, anchor: Any) -> MappingNode:
+        """Return the next mapping of the file; raise ConstructorError if it repeats a key."""
+        node = super().compose_mapping_node(anchor)
+        keys = Counter((key.tag, key.value) for key, _ in node.value if isinstance(key, ScalarNode))
+        for (_, name), num in keys.items():
+            if num > 1:
+                raise ConstructorError(None, None, f"{name} found {num} times", node.start_mark)
         return node
 
-    def construct_whole(self, node: Any) -> int:
-        """Return a 64-bit integer."""
-        return small_int(self.construct_yaml_int(node))
-
-    def construct_finite(self, node: Any) -> float:
-        """Return a finite number."""
-        return finite_float(self.construct_yaml_float(node))
-
-    def construct_date(self, node: Any) -> Any:
-        """Return a date as text."""
-        return self.construct_scalar(node)
-
-
-def _refused(problem: str, node: Node) -> ConstructorError:
-    return ConstructorError(None, None, problem, node.start_mark)
+    def flatten_mapping(self, node: MappingNode) -> None:
+        """Merge the mappings of `<<` keys into `node`; PyYAML calls this for every mapping and every merged one."""
+        super().flatten_mapping(node)
+        self._num_fields += len(node.value)
+        if self._num_fields > MAX_VALUES:
+            raise ValueError(f"more than {MAX_VALUES} values, merged ones expanded")
 
 
 _FLOAT = "tag:yaml.org,2002:float"
 _Loader.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789"))
-_Loader.add_constructor(_FLOAT, _Loader.construct_finite)
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_date)
+_Loader.add_constructor(_FLOAT, lambda loader, node: finite_float(loader.construct_yaml_float(node)))
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: small_int(loader.construct_yaml_int(node)))
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_scalar)

@@ -8,21 +8,17 @@ The commands are in `demo.yaml`.
 
 from __future__ import annotations
 
-import importlib
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+from heartlm.cli.main import main
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
-from heartlm.files import read_yaml, write_json
-
-MADE = ("data", "corpus", "foundation", "beats", "scratch", "report.html", "day", "analysis", "demo.json")
-"""Files and folders that the demo writes in its folder, except the annotated recording."""
+from heartlm.files import read_yaml
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class DemoOptions:
     """Options of `heartlm demo`.
 
     Attributes:
-        out: output folder.
+        out: output folder, empty or not existing.
         seed: random seed of patients, training and sampling.
         threads: number of CPU threads of torch; with 1, the same seed gives identical scores.
         patients: number of simulated patients; about six in ten are for training, three for the test.
@@ -39,7 +35,6 @@ class DemoOptions:
         steps: number of pretraining steps.
         finetune_steps: number of fine-tuning steps, also for the same model from random weights.
         hours: length in hours of the recording that is analysed at the end.
-        overwrite: remove the results of an earlier demo in the folder.
     """
 
     out: Path = Path("demo")
@@ -51,7 +46,6 @@ class DemoOptions:
     steps: int = 500
     finetune_steps: int = 250
     hours: float = 24.0
-    overwrite: bool = False
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -63,7 +57,8 @@ def run(arguments: Sequence[str]) -> int:
         heartlm demo --out quick --patients 30 --minutes 2 --steps 60 --finetune-steps 40
     """
     options = parse(DemoOptions, arguments, "demo", run)
-    prepare(options)
+    if options.out.is_file() or (options.out.is_dir() and any(options.out.iterdir())):
+        raise HeartlmError(f"{options.out} exists and is not empty: remove it, or give another --out")
     begin = time.monotonic()
     values = {**vars(options), "out": shlex.quote(str(options.out)), "day_minutes": 60 * options.hours}
     steps = read_yaml(Path(__file__).with_suffix(".yaml"), "the steps of the demo")
@@ -72,32 +67,14 @@ def run(arguments: Sequence[str]) -> int:
             values["record"] = _test_record(options.out / "data")
         line = command.format(**values)
         print(f"\n{number}. {title.format(**values)}\n$ heartlm {line}", flush=True)
-        if status := _run(shlex.split(line)):
+        sys.argv = ["heartlm", *shlex.split(line)]  # which the run folders record
+        if status := main(sys.argv[1:]):
             return status
     print("", *key_scores(options.out / "beats"), sep="\n")
     print(f"\nAll of it took {time.monotonic() - begin:.0f} s.")
     print(f"Open the page of a simulated day:      {next((options.out / 'analysis').glob('*.html'))}")
     print(f"Open the report of the training runs:  {options.out / 'report.html'}")
     return 0
-
-
-def prepare(options: DemoOptions) -> None:
-    """Create the demo folder and remove the results of an earlier demo if `overwrite` is set.
-
-    Raises:
-        HeartlmError: the folder holds other files, or an earlier demo and `overwrite` is not set.
-    """
-    note = options.out / "demo.json"
-    if not note.is_file() and options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
-        raise HeartlmError(f"{options.out} exists and was not made by heartlm demo: give another --out")
-    if note.is_file() and not options.overwrite:
-        raise HeartlmError(f"{options.out} holds an earlier demo: give --overwrite or another --out")
-    for path in (*map(options.out.joinpath, MADE), *options.out.glob("*.hlm")):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    write_json(note, {name: value for name, value in asdict(options).items() if name not in ("out", "overwrite")})
 
 
 def _test_record(folder: Path) -> str:
@@ -107,16 +84,6 @@ def _test_record(folder: Path) -> str:
     database = open_database(folder)
     test = [record_id for record_id in database.record_ids if database.split_of(record_id) == "test"]
     return (test or list(database.record_ids))[0]
-
-
-def _run(words: list[str]) -> int:
-    """Run a command as if typed in a shell; its run folder records `sys.argv`."""
-    before, sys.argv = sys.argv, ["heartlm", *words]
-    try:
-        status: int = importlib.import_module(f"heartlm.cli.{words[0]}").run(words[1:])
-        return status
-    finally:
-        sys.argv = before
 
 
 def key_scores(run: Path) -> Iterator[str]:

@@ -42,8 +42,6 @@ from heartlm.errors import HeartlmError
 from heartlm.files import (
     append_line,
     atomic_file,
-    keep_lines,
-    parse_json,
     read_json,
     read_json_lines,
     read_yaml,
@@ -174,7 +172,8 @@ class ResultFolder:
         if self.path.exists() and not self.config_file.exists() and (self.path.is_file() or any(self.path.iterdir())):
             raise HeartlmError(f"{self.path} exists and is no {kind}: choose another --out")
         with atomic_file(self.config_file) as stream:
-            yaml.safe_dump(_plain(settings), stream, sort_keys=False)
+            plain = json.loads(json.dumps(settings, default=lambda path: str(path.resolve())))
+            yaml.safe_dump(plain, stream, sort_keys=False)
         write_json(self.path / "environment.json", environment(settings["device"]))
 
     def write_about(self, about: Mapping[str, Any]) -> None:
@@ -195,7 +194,11 @@ class ResultFolder:
 
     def truncate_metrics(self, last: int, name: str = "step") -> None:
         """Remove lines with `name` above `last`, and an incomplete last line, before resuming from a checkpoint."""
-        keep_lines(self.metrics_file, name, last)
+        if self.metrics_file.exists():
+            kept = [line for line in self.metrics if isinstance(line.get(name), int) and line[name] <= last]
+            with atomic_file(self.metrics_file) as stream:
+                stream.writelines(json.dumps(line) + "\n" for line in kept)
+            del self._lines
 
 
 class RunFolder(ResultFolder):
@@ -250,14 +253,8 @@ class RunFolder(ResultFolder):
 
     @property
     def last_step(self) -> int:
-        """Step of the last complete line of metrics; 0 without one. Reads only the end of the file."""
-        try:
-            with self.metrics_file.open("rb") as stream:
-                stream.seek(max(0, self.metrics_file.stat().st_size - 4096))
-                lines = stream.read().rpartition(b"\n")[0].splitlines()
-            return typed(int, parse_json(lines[-1], finite=False)["step"])
-        except (HeartlmError, OSError, ValueError, TypeError, LookupError):
-            return 0
+        """Largest step in the metrics; 0 without one."""
+        return max((line["step"] for line in self.metrics if isinstance(line.get("step"), int)), default=0)
 
     @cached_property
     def trained_on(self) -> list[TrainedOn]:
@@ -286,7 +283,8 @@ class RunFolder(ResultFolder):
     @cached_property
     def corpora(self) -> list[dict[str, Any]]:
         """Unchecked content of `data.json`; empty if the file is missing."""
-        return _mappings(self.path / "data.json")
+        file = self.path / "data.json"
+        return read_json(file, list[dict[str, Any]]) if file.is_file() else []
 
     @cached_property
     def score_sets(self) -> list[dict[str, Any]]:
@@ -391,16 +389,6 @@ def _check_schema(file: Path, value: Mapping[str, Any]) -> None:
         raise HeartlmError(
             f"{file}: schema is {value['schema']!r}, this heartlm reads {SCHEMA_VERSION}: use the version that wrote it"
         )
-
-
-def _mappings(file: Path) -> list[dict[str, Any]]:
-    return read_json(file, list[dict[str, Any]]) if file.is_file() else []
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return str(value.resolve()) if isinstance(value, Path) else value
 
 
 def _now() -> str:
