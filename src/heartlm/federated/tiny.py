@@ -108,10 +108,7 @@ class TinyLearning:
             self.optimizer = torch.optim.AdamW(self.flat.parameters, rate, weight_decay=decay)
         self._class_weight = class_weight.to(self.device)
         self._samples = {
-            client: (
-                torch.from_numpy(beats.waveform).to(self.device),
-                torch.from_numpy(beats.label).long().to(self.device),
-            )
+            client: [torch.from_numpy(values).to(self.device) for values in (beats.waveform, beats.label)]
             for client, beats in samples.items()
         }
 
