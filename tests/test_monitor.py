@@ -734,6 +734,14 @@ def test_standstill_and_bradycardia_need_a_low_second(lowest: float, called: boo
     assert ("extreme bradycardia" in slow.judge(3000).found) == called
 
 
+def test_a_limit_of_the_rate_above_40_needs_no_low_second() -> None:
+    lead = LeadRules(AlarmRules(bradycardia_bpm=70), 250.0)
+    for second in range(1, 9):
+        beat = JudgedBeat(250 * second - 200, "N", 0.9, 0.0)
+        lead.add(250 * second, LeadSecond([beat], [1.0, 0.0, 0.0, 0.0, 0.0], 1.0, 1.0))
+    assert "extreme bradycardia" in lead.judge(2000).found
+
+
 @pytest.mark.parametrize(("probability", "vt", "called"), [(0.75, 0.1, False), (0.95, 0.0, True), (0.75, 0.2, True)])
 def test_vt_of_five_beats_needs_sure_beats_or_waveform(probability: float, vt: float, called: bool) -> None:
     lead = LeadRules(AlarmRules(), 250.0)

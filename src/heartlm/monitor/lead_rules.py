@@ -36,9 +36,11 @@ _BEFORE_NOISE_S = 2
 """A slow rhythm that began more than this time before noise may lack beats that the noise hides."""
 _VALID, _COMPLETE = 0.5, 0.9
 """Fraction of valid samples above which a second can be judged, and above which its gaps cannot hide a beat."""
-_LOW_HEIGHT = 0.6
+_LOW_HEIGHT = 0.7
 """Bradycardia and asystole need a second whose range is below this fraction of a usual beat's range: after an artefact,
 the detector may miss beats of usual height."""
+_EMPTY_RR_S = 1.5
+"""Mean interval between beats above which some second has none. The default limit, 40/min, is this interval."""
 _MIN_VENTRICULAR = 0.35
 """VT found in the waveform needs this mean probability of ventricular beats. Other tachycardias show less."""
 _MIN_VT_OF_BEATS = 0.9
@@ -232,10 +234,11 @@ class LeadRules(Stateful):
             if beats and len(rr_s) >= needed - 1:
                 unended = [*rr_s[len(rr_s) - needed + 1 :], since_beat_s - _BEAT_DELAY_S]
             for last_rr_s, offset in ((rr_s[-needed:], 0), (unended, 1)):
-                if len(last_rr_s) == needed and sum(last_rr_s) / len(last_rr_s) > 60 / rules.bradycardia_bpm:
+                if len(last_rr_s) == needed and (mean_rr_s := fmean(last_rr_s)) > 60 / rules.bradycardia_bpm:
                     start = beats[offset - len(last_rr_s) - 1].sample
                     unhidden = start >= self.last_noise - _BEFORE_NOISE_S * rate_hz
-                    if usual_known and unhidden and min(self.heights) < _LOW_HEIGHT:
+                    has_low_second = mean_rr_s < _EMPTY_RR_S or min(self.heights) < _LOW_HEIGHT
+                    if usual_known and unhidden and has_low_second:
                         found["extreme bradycardia"] = start, 1.0
             num_v = 0
             while num_v < len(beats) and beats[-1 - num_v].symbol == "V":
