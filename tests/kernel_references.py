@@ -15,9 +15,8 @@ from heartlm.ecg.readers.annotation_file import DecodedAnnotations
 from heartlm.ecg.readers.wfdb_header import _NUM_BITS, DECODED, num_bytes
 from heartlm.kernels.draws import HiddenSpans, Stream, mix, uniform
 from heartlm.kernels.library import using, variants
-from heartlm.kernels.running import mean_around
 from heartlm.tokenizers.quantize import Codebooks
-from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale
+from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale, mean_around
 from heartlm.tokenizers.sample import (
     FIRST_SCALE_MV,
     GRID_HZ,

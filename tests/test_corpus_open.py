@@ -22,7 +22,7 @@ from heartlm.corpus import integrity
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.schema import FILES
-from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.ecg.recording import RHYTHM_INDEX
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError

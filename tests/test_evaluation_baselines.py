@@ -15,7 +15,7 @@ from heartlm.evaluation.features import (
     boosting,
     rr_window_features,
 )
-from heartlm.kernels.running import mean_around, trailing_median
+from heartlm.tokenizers.rr import mean_around, trailing_median
 
 
 def recording(num_beats: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.ecg.beats import UNLABELLED
-from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.ecg.recording import RHYTHM_INDEX
 from heartlm.ecg.spans import runs
 from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.episodes import compare_spans, score_episodes

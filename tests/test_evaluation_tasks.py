@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
-from heartlm.ecg.recording import Annotations
-from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.ecg.recording import RHYTHM_INDEX, Annotations
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import NO_BEAT
 from heartlm.evaluation.beats_task import PairedLead, columns_of

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.ecg.database import open_database
-from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.ecg.recording import RHYTHM_INDEX
 from heartlm.evaluation import zhou
 from tests.conftest import shared_data
 

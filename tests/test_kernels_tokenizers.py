@@ -8,15 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.ecg.database import open_database
-from heartlm.kernels.running import (
-    stretch_medians,
-    trailing_median,
-)
 from heartlm.tokenizers.quantize import fit_quantizer, prepare_codebooks, residual_codes, sums_by_code
 from heartlm.tokenizers.rhythm import RHYTHM_SCALES
-from heartlm.tokenizers.rr import CAUSAL_SCALES, OFFLINE_SCALES, LogScale, rr_codes
+from heartlm.tokenizers.rr import CAUSAL_SCALES, OFFLINE_SCALES, LogScale, rr_codes, trailing_median
 from heartlm.tokenizers.sample import GRID_HZ, amplitude_levels
-from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms, hann_weights
+from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms, hann_weights, stretch_medians
 from tests.conftest import shared_data
 from tests.kernel_references import (
     amplitude_levels_reference,

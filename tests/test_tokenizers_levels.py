@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.kernels.running import trailing_median
 from heartlm.tokenizers.quantize import ResidualQuantizer, fit_quantizer, nearest_centroid
-from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale, ordinal_coordinates
+from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale, ordinal_coordinates, trailing_median
 from heartlm.tokenizers.sample import LIMIT, NUM_LEVELS, STEP, dequantize
 from heartlm.tokenizers.waveform import fill_gaps, hann_weights, interpolate, smooth
 from tests.kernel_references import quantize, rr_values

@@ -19,8 +19,7 @@ from heartlm.corpus.schema import FILES
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.database import Database
 from heartlm.ecg.detect import detect_beats
-from heartlm.ecg.recording import Annotations, Damaged, Recording
-from heartlm.ecg.rhythms import RHYTHMS
+from heartlm.ecg.recording import RHYTHMS, Annotations, Damaged, Recording
 from heartlm.ecg.splits import Split
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens

@@ -19,9 +19,17 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.beats import UNLABELLED, aami_classes
 from heartlm.ecg.readers.foreign import one_line
-from heartlm.ecg.rhythms import rhythm_index
 from heartlm.errors import HeartlmError
+from heartlm.files import read_json
 from heartlm.progress import say
+
+_TABLES = read_json(Path(__file__).with_name("rhythms.json"), dict[str, dict[str, str]])
+
+RHYTHMS: tuple[str, ...] = tuple(_TABLES["names"])
+"""Rhythm names: the WFDB AUX strings without the opening bracket. The position of a rhythm is its index in corpora and
+scores. `rhythms.json` holds the names with their meaning, and other names for them; new names are only appended."""
+
+RHYTHM_INDEX: dict[str, int] = {name: index for index, name in enumerate(RHYTHMS)}
 
 Damaged = Literal["refuse", "warn"]
 """Treatment of a recording that is readable but shows damage."""
@@ -154,9 +162,15 @@ class Recording:
             say(f"warning: {self.path}: damaged ({fault})")
 
 
+def rhythm_index(name: str) -> int:
+    """Return the index of a rhythm name, ignoring a bracket or NUL around it; an unknown name is `OTHER`."""
+    bare = name.strip("\x00 \t\n(")
+    return RHYTHM_INDEX.get(_TABLES["aliases"].get(bare, bare), RHYTHM_INDEX["OTHER"])
+
+
 @dataclass(frozen=True)
 class RhythmSpan:
-    """A span `[start, stop)` of samples with one rhythm, named as in `heartlm.ecg.rhythms`."""
+    """A span `[start, stop)` of samples with one rhythm, named as in `RHYTHMS`."""
 
     start: int
     stop: int

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
-from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.ecg.recording import RHYTHM_INDEX
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import NO_BEAT, Classes, score_beats
 from heartlm.evaluation.config import EvaluationConfig

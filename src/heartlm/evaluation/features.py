@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation import zhou
-from heartlm.kernels.running import mean_around, trailing_median
 from heartlm.models.statistics import SCALES, interval_statistics
 from heartlm.tokenizers.comparisons import correlation
+from heartlm.tokenizers.rr import mean_around, trailing_median
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.ecg.recording import RHYTHM_INDEX
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
 from heartlm.evaluation import zhou

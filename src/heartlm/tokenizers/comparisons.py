@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.files import read_json
-from heartlm.kernels.running import mean_around, stretch_medians, trailing_median
-from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY, BeatBlock
+from heartlm.tokenizers.rr import mean_around, trailing_median
+from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY, BeatBlock, stretch_medians
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

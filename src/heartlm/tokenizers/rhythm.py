@@ -15,10 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.running import trailing_median
 from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
-from heartlm.tokenizers.rr import LogScale, ordinal_coordinates, rr_codes, rr_intervals_s
+from heartlm.tokenizers.rr import LogScale, ordinal_coordinates, rr_codes, rr_intervals_s, trailing_median
 from heartlm.tokenizers.waveform import BeatWindow, beat_blocks
 
 RHYTHM_SCALES = {

@@ -127,3 +127,28 @@ def rr_codes(
         *(kinds, np.concatenate(edges), first_edge, len(scales), rr, total, ordered, codes),
     )
     return codes
+
+
+def trailing_median(values: Floats, width: int) -> Floats:
+    """Median of each value and the up to `width - 1` values before it, NaN left out; NaN where all are.
+
+    Args:
+        values: float64 `[num_values]`.
+        width: at least 1.
+    """
+    values = np.ascontiguousarray(values, np.float64)
+    median, ordered = np.empty_like(values), np.empty(width)
+    kernel("trailing_median")(values, len(values), width, ordered, median)
+    return median
+
+
+def mean_around(values: Floats, before: int, after: int) -> Floats:
+    """Mean of the known values from `before` places back to `after` places ahead; the shape of `values`."""
+    known = ~np.isnan(values)
+    total = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
+    count = np.concatenate([[0], np.cumsum(known)])
+    place = np.arange(len(values))
+    first, last = np.maximum(place - before, 0), np.minimum(place + after + 1, len(values))
+    with np.errstate(invalid="ignore"):
+        mean: Floats = (total[last] - total[first]) / (count[last] - count[first])
+    return mean

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.library import kernel
-from heartlm.kernels.running import stretch_medians
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -29,6 +28,10 @@ SPARE = 64
 DOMINANT_BEATS, DOMINANT_EVERY = 300, 32
 BLOCK_BEATS = 128 * DOMINANT_EVERY
 """Maximum number of beats in a block: about an hour."""
+
+_MOST_PLACES = 1024
+_ROWS_AT_ONCE = 4096
+"""Rows that the kernel turns into columns at once: what a processor keeps near, however many rows there are."""
 
 
 @dataclass(frozen=True)
@@ -218,3 +221,26 @@ def interpolate(signal: Floats, position: Doubles) -> Floats:
     weight = (position - left).astype(np.float32)
     between: Floats = signal[left] * (1 - weight) + signal[right] * weight
     return between
+
+
+def stretch_medians(rows: Floats, first: NDArray[np.int64], last: NDArray[np.int64]) -> Floats:
+    """Median of every place over stretches of rows.
+
+    Args:
+        rows: float32 `[num_rows, row_length]`, no NaN.
+        first: row each stretch begins with, ascending, `[num_stretches]`.
+        last: row it ends before, more than `first` and ascending.
+
+    Returns:
+        float32 `[num_stretches, row_length]`.
+    """
+    assert rows.shape[1] <= _MOST_PLACES, "longer rows than the kernel holds"
+    rows, medians = np.ascontiguousarray(rows, np.float32), np.empty((len(first), rows.shape[1]), np.float32)
+    if len(first) == 0:
+        return medians
+    assert first[0] >= 0 and last[-1] <= len(rows) and (first < last).all()
+    longest = int((last - np.append(first[:1], first[:-1])).max())
+    rows_at_once = min(max(longest, _ROWS_AT_ONCE), int(last[-1] - first[0]))
+    columns = np.empty(rows_at_once * rows.shape[1], np.int32)
+    kernel("stretch_medians")(rows, rows.shape[1], first, last, len(first), rows_at_once, columns, medians)
+    return medians

@@ -262,7 +262,7 @@ class FinetuneConfig(TrainingConfig):
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
-        from heartlm.ecg.rhythms import RHYTHMS
+        from heartlm.ecg.recording import RHYTHMS
 
         super().check()
         if self.task == "waveform":
