@@ -13,7 +13,7 @@ from scipy.signal import lfilter
 from heartlm.corpus.windows import RandomSampler
 from heartlm.ecg.readers.annotation_file import DecodedAnnotations
 from heartlm.ecg.readers.wfdb_header import _NUM_BITS, DECODED, num_bytes
-from heartlm.kernels.draws import HiddenSpans, Stream, mix, uniform
+from heartlm.kernels.draws import Stream, mix, uniform
 from heartlm.kernels.library import using, variants
 from heartlm.tokenizers.quantize import Codebooks
 from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale, mean_around
@@ -96,19 +96,25 @@ def draws_reference(stream: Stream, first: int, num: int) -> NDArray[np.uint64]:
 
 
 def hide_spans_reference(
-    spans: HiddenSpans, stream: Stream, length: NDArray[np.int64], width: int, first_window: int, batch_size: int
+    share: float,
+    longest: int,
+    stream: Stream,
+    length: NDArray[np.int64],
+    width: int,
+    first_window: int,
+    batch_size: int,
 ) -> NDArray[np.bool_]:
     """Which are hidden, in NumPy."""
     shape = len(length), width
     first, num = first_window * width, len(length) * width
-    begins = (uniform(draws_reference(stream, first, num)) < spans.begin).reshape(shape)
+    begins = (uniform(draws_reference(stream, first, num)) < share / ((longest + 1) / 2)).reshape(shape)
     sure = uniform(draws_reference(stream, batch_size * width + first_window, len(length)))
     begins[np.arange(len(length)), np.floor(sure * length).astype(int)] = True
     pairs = draws_reference(stream, batch_size * (width + 1) + first // 2, num // 2 + 1)
     halves = pairs.astype("<u8").view("<u4")[first % 2 :][:num].astype(np.uint64)
-    run = (1 + (halves * np.uint64(spans.longest) >> np.uint64(32)).astype(np.int64)).reshape(shape)
+    run = (1 + (halves * np.uint64(longest) >> np.uint64(32)).astype(np.int64)).reshape(shape)
     hidden = np.zeros(shape, np.bool_)
-    for back in range(min(spans.longest, width)):
+    for back in range(min(longest, width)):
         reaches = begins & (run > back)
         hidden[:, back:] |= reaches[:, : width - back]
     return hidden & (np.arange(width) < length[:, None])

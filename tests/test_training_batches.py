@@ -14,7 +14,7 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.recording import RHYTHM_INDEX
-from heartlm.kernels.draws import HiddenSpans, Stream, hide_spans
+from heartlm.kernels.draws import Stream, hide_spans
 from heartlm.training.batches import (
     IGNORE,
     CausalBatches,
@@ -56,7 +56,7 @@ def test_every_window_hides_something_and_never_padding(
     lengths: list[int], width: int, share: float, longest: int, seed: int
 ) -> None:
     length = np.minimum(lengths, width)
-    hidden, _ = hide_spans(HiddenSpans(share, longest), Stream(seed, 0), length, width)
+    hidden, _ = hide_spans(share, longest, Stream(seed, 0), length, width)
     assert hidden.any(axis=1).all()
     assert not (hidden & (np.arange(width) >= length[:, None])).any()
 
@@ -64,7 +64,7 @@ def test_every_window_hides_something_and_never_padding(
 @pytest.mark.parametrize("longest", [1, 4, 8])
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_about_the_asked_share_is_hidden_in_runs(share: float, longest: int) -> None:
-    hidden, _ = hide_spans(HiddenSpans(share, longest), Stream(0, 0), np.full(400, 256), 256)
+    hidden, _ = hide_spans(share, longest, Stream(0, 0), np.full(400, 256), 256)
     # spans that overlap hide less than the share; the one that every window is sure of hides a little more
     assert 0.8 * share < hidden.mean() < 1.1 * share
     edges = np.diff(np.pad(hidden, ((0, 0), (1, 1))).astype(int), axis=1)
@@ -73,7 +73,7 @@ def test_about_the_asked_share_is_hidden_in_runs(share: float, longest: int) -> 
 
 
 def test_what_is_hidden_stays_that_of_published_figures() -> None:
-    hidden, _ = hide_spans(HiddenSpans(0.3, 4), Stream(7, 3, 1), np.array([16, 16, 5]), 16)
+    hidden, _ = hide_spans(0.3, 4, Stream(7, 3, 1), np.array([16, 16, 5]), 16)
     assert [np.flatnonzero(window).tolist() for window in hidden] == [
         [0, 1, 8, 9, 10, 11],
         [12, 13, 14, 15],

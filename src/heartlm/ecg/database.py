@@ -74,6 +74,7 @@ class Database:
         name: catalogue name, for example `"mitdb"`; the folder name if the database is not in the catalogue.
         title: title to show in text.
         record_ids: names of the records, ascending.
+        known: properties that the files do not state, those of `database.json` in place of the published ones.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +84,13 @@ class Database:
         self._settings = _read_settings(folder / "database.json")
         self.name: str = self._settings.get("name") or database_name(folder.resolve().name)
         self.title: str = self._settings.get("title") or self.name
-        self._known = KNOWN_DATABASES.get(self.name, UNKNOWN)
+        known = KNOWN_DATABASES.get(self.name, UNKNOWN)
+        self.known = replace(
+            known,
+            beats_labelled=self._settings.get("beat_labels", known.beats_labelled),
+            uncalibrated=self._settings.get("uncalibrated", known.uncalibrated),
+            rate_hz=self._settings.get("rate_hz", known.rate_hz),
+        )
         self._files = find_records(folder)
         self._patient_of: dict[str, str] = {}
         self.record_ids: tuple[str, ...] = tuple(sorted(self._files))
@@ -125,19 +132,19 @@ class Database:
             sample, symbol, ignored = beats_of(beat_file, rate_hz, length)
         if rhythm_file is not None:
             end = length or _end_of(rate_hz, beat_file, rhythm_file)
-            rhythms, left_out = rhythms_of(rhythm_file, rate_hz, end, self._known.bracketed_rhythm)
+            rhythms, left_out = rhythms_of(rhythm_file, rate_hz, end, self.known.bracketed_rhythm)
             ignored |= left_out
         elif (stated := whole_record_rhythm(self.name, self.folder, recording)) is not None:
             rhythms = (RhythmSpan(0, length, stated[0]),)
             sources.append(stated[1])
-        elif self._known.whole_rhythm is not None and beat_file is not None:
-            rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self._known.whole_rhythm),)
+        elif self.known.whole_rhythm is not None and beat_file is not None:
+            rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self.known.whole_rhythm),)
         if not sources:
             return None
         if not self._settings.get("rhythm_labels", True):
             rhythms = ()
         annotator = beat_file.path.suffix.removeprefix(".") if beat_file is not None else None
-        labelled = self.beats_labelled and annotator not in (None, *self._known.unlabelled_annotators)
+        labelled = self.known.beats_labelled and annotator not in (None, *self.known.unlabelled_annotators)
         faults = [fault for file in files.values() for fault in file.faults]
         if (outside := sum(ignored.get(reason, 0) for reason in OUTSIDE)) > _MOST_OUTSIDE * (outside + len(sample)):
             faults.append(f"{sources[0]}: {outside} of {outside + len(sample)} beats are outside of the recording")
@@ -152,7 +159,7 @@ class Database:
         """
         if record_id in self._patient_of:
             return self._patient_of[record_id]
-        files, known = self.files(record_id), self._known
+        files, known = self.files(record_id), self.known
         patient = self._patients.get(record_id)
         if patient is None and known.patient_in_name and (found := re.match(known.patient_in_name, record_id)):
             patient = found[1]
@@ -176,16 +183,6 @@ class Database:
         published = de_chazal_split(in_mitdb) if in_mitdb is not None else None
         return published or hash_split(patient_id)
 
-    @property
-    def beats_labelled(self) -> bool:
-        """Whether an annotator classified the beats of this database."""
-        return bool(self._settings.get("beat_labels", self._known.beats_labelled))
-
-    @property
-    def accepts_uncalibrated(self) -> bool:
-        """Whether leads of gain 0 are read with 200 adu/mV because the published database has no calibration."""
-        return bool(self._settings.get("uncalibrated", self._known.uncalibrated))
-
     def annotation_paths(self, record_id: str) -> list[Path]:
         """Return the annotation files of a record that are read, with the beat file first."""
         return [path for path in dict.fromkeys(self._annotation_files(record_id)) if path is not None]
@@ -193,12 +190,12 @@ class Database:
     def _annotation_files(self, record_id: str) -> tuple[Path | None, Path | None]:
         """Return the files with the beats and with the rhythms of a record, often the same file."""
         files = self.files(record_id)
-        return files.annotation(self._known.beat_annotators), files.annotation(self._known.rhythm_annotators)
+        return files.annotation(self.known.beat_annotators), files.annotation(self.known.rhythm_annotators)
 
     @cached_property
     def _patients(self) -> dict[str, str]:
         stated = self._settings.get("patients", {})
-        return self._known.patients | stated_patients(self.name, self.folder) | stated
+        return self.known.patients | stated_patients(self.name, self.folder) | stated
 
     def files(self, record_id: str) -> RecordFiles:
         """Return the files of a record.
@@ -216,11 +213,9 @@ class Database:
         if not str(files.stem).isprintable():
             raise HeartlmError(f"{printable(str(files.stem))}: the name of the file is not readable as text; rename it")
         if files.signal is not None:
-            return read_recording(files.signal, accept_uncalibrated=self.accepts_uncalibrated)
-        rate_hz = self._settings.get("rate_hz", self._known.rate_hz)
+            return read_recording(files.signal, accept_uncalibrated=self.known.uncalibrated)
         path = files.annotation_paths[0]
-        if rate_hz is None:
-            rate_hz = read_annotation_file(path).ticks_hz
+        rate_hz = self.known.rate_hz or read_annotation_file(path).ticks_hz
         if rate_hz is None:
             raise HeartlmError(
                 f'{path}: has no header and states no rate; write "rate_hz" into {self.folder / "database.json"}'

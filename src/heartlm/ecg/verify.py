@@ -81,7 +81,7 @@ def _of_record(database: Database, record_id: str, first_with: dict[bytes, str])
     """Check the files of one record; `first_with` maps a digest of samples to the first record with these samples."""
     recording = database.recording(record_id)
     if recording.path.suffix == ".hea":
-        refused = not database.accepts_uncalibrated
+        refused = not database.known.uncalibrated
         consequence = "its signal is refused" if refused else "200 adu/mV are assumed"
         for part in read_header(recording.path).parts:
             for lead in part.signals:

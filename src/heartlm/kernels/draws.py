@@ -48,26 +48,9 @@ def draws_below(share: float, stream: Stream, first: int, num: int) -> NDArray[n
     return out
 
 
-@dataclass(frozen=True)
-class HiddenSpans:
-    """Runs of tokens to hide.
-
-    Attributes:
-        share: of the tokens to hide, about.
-        longest: tokens of the longest run, at least 1; all lengths from 1 on are as likely.
-    """
-
-    share: float
-    longest: int
-
-    @property
-    def begin(self) -> float:
-        """Probability that a run begins at a token."""
-        return self.share / ((self.longest + 1) / 2)
-
-
 def hide_spans(
-    spans: HiddenSpans,
+    share: float,
+    longest: int,
     stream: Stream,
     length: NDArray[np.int64],
     width: int,
@@ -77,7 +60,8 @@ def hide_spans(
     """Choose tokens to hide in windows of a batch: at least one in each, none of the padding.
 
     Args:
-        spans: how much, in which runs.
+        share: of the tokens to hide, about.
+        longest: tokens of the longest run, at least 1; all lengths from 1 on are as likely.
         stream: to draw from; it holds the whole batch: a draw a token (where runs begin), a draw a window (the token
             that is hidden for sure), half a draw a token (lengths).
         length: valid tokens of each window at hand, 1 to `width`, int64 `[B]`.
@@ -91,7 +75,8 @@ def hide_spans(
     of = first_window + len(length) if batch_size is None else batch_size
     hidden, num_hidden = np.empty((len(length), width), np.bool_), np.empty(len(length), np.int64)
     place = stream.seed, stream.use, stream.step, first_window, of
-    kernel("hide_spans")(*place, length, len(length), width, spans.begin, spans.longest, hidden, num_hidden)
+    begin = share / ((longest + 1) / 2)  # the probability that a run begins at a token
+    kernel("hide_spans")(*place, length, len(length), width, begin, longest, hidden, num_hidden)
     return hidden, num_hidden
 
 

@@ -23,7 +23,7 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.recording import RHYTHM_INDEX
-from heartlm.kernels.draws import HiddenSpans, Stream, draws, draws_below, hide_spans
+from heartlm.kernels.draws import Stream, draws, draws_below, hide_spans
 from heartlm.kernels.gather import gather_codes, gather_windows
 
 MASK_STREAM, DROP_STREAM, WIDTH_STREAM, WAVEFORM_STREAM = 1, 2, 4, 5
@@ -171,9 +171,8 @@ class MaskedBatches(MakeBatch):
     def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
         """Choose the spans to hide."""
         stream = place.stream(self.seed, MASK_STREAM)
-        spans = HiddenSpans(self.share, self.longest)
         of = place.first_window, place.batch_size
-        hidden, num_hidden = hide_spans(spans, stream, windows.length, windows.width, *of)
+        hidden, num_hidden = hide_spans(self.share, self.longest, stream, windows.length, windows.width, *of)
         return HostBatch(windows.length, num_hidden, hidden)
 
     def finish(
