@@ -214,9 +214,7 @@ def test_a_corpus_cut_short_under_a_run_is_an_error_and_not_a_crash(tmp_path: Pa
     assert fed.step == last_ready, "those that were ready are not lost"
 
 
-def test_a_corpus_deleted_under_a_run_is_said_once_and_read_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_corpus_deleted_under_a_run_is_read_on(tmp_path: Path) -> None:
     corpus = on_disk(tmp_path)
     expected = np.array(corpus.codes)
     with feed_of(corpus, 0) as feed:
@@ -226,8 +224,6 @@ def test_a_corpus_deleted_under_a_run_is_said_once_and_read_on(
             if fed.step == 5:
                 (tmp_path / "codes.bin").unlink()
     assert fed.step == 199
-    said = f"heartlm: {tmp_path}/codes.bin was deleted; this run continues with the file it holds open"
-    assert capsys.readouterr().err.count(said) == 1
 
 
 def test_a_corpus_gone_before_the_first_step_is_an_error(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Reading a memory map of a truncated file ends the process with SIGBUS, without a message. Therefore the length is
 checked before each step. One case remains: the file is truncated, or a network disk fails, in the microseconds in which
-a step's windows are copied. On a local disk a deleted file stays readable through its map; this is reported once.
+a step's windows are copied. On a local disk a deleted file stays readable through its map.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
-from heartlm.progress import say
 
 
 class WatchedFile:
@@ -30,7 +29,6 @@ class WatchedFile:
     def __init__(self, array: NDArray[Any]) -> None:
         self.path = array.filename if isinstance(array, np.memmap) else None
         self.num_bytes = array.nbytes
-        self.deleted = False
         self._file: int | None = None
         if self.path is not None:
             try:
@@ -58,12 +56,6 @@ class WatchedFile:
             raise self._lost(error.strerror) from error
         if state.st_size < self.num_bytes:
             raise self._lost(f"{state.st_size} bytes found, {self.num_bytes} expected")
-        if state.st_nlink == 0 and not self.deleted:
-            self.deleted = True
-            say(
-                f"heartlm: {self.path} was deleted; this run continues with the file it holds open, but cannot be "
-                "resumed without it"
-            )
 
     def _lost(self, found: str | None) -> HeartlmError:
         return HeartlmError(

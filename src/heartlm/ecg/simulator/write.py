@@ -47,7 +47,7 @@ def simulate_database(folder: Path, config: SimulationConfig) -> None:
                     f"Simulated by heartlm (patient {index + 1} of seed {config.seed}): no human being's heart",
                 ]
                 write_record(temporary, record_id, signal, config.leads, config.rate_hz, annotations, comments)
-                patients[record_id] = patient_name(index)
+                patients[record_id] = f"p{index + 1:04d}"
         splits = draw_splits(config.seed, config.patients)
         about = {
             "name": config.name,
@@ -58,14 +58,9 @@ def simulate_database(folder: Path, config: SimulationConfig) -> None:
             "beat_labels": True,
             "rhythm_labels": True,
             "patients": patients,
-            "splits": {patient_name(index): split for index, split in enumerate(splits)},
+            "splits": {f"p{index + 1:04d}": split for index, split in enumerate(splits)},
         }
         finish_database(temporary, patients, about)
-
-
-def patient_name(index: int) -> str:
-    """Return the name of a patient within the database, for example `p0001`."""
-    return f"p{index + 1:04d}"
 
 
 def digitise(signal_mv: NDArray[np.float32]) -> NDArray[np.int64]:
