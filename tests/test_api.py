@@ -139,7 +139,7 @@ def test_what_cannot_be_done_is_said_in_a_line(run: RunFolder, corpus: Corpus, r
         heartlm.load_model("foundation").embed(corpus)
     with pytest.raises(HeartlmError, match="no vectors of beats"):
         heartlm.load_model("waveform").embed(recording)
-    with pytest.raises(HeartlmError, match="'stepps'"):
+    with pytest.raises(HeartlmError, match="stepps: found, but there is no such field"):
         heartlm.pretrain(corpus, stepps=3)
     with pytest.raises(HeartlmError, match="no such run folder, nor a shipped model"):
         heartlm.load_model("beets")

@@ -29,6 +29,7 @@ from heartlm.models.pretrained import FOLDER, find_run
 from heartlm.progress import quiet, show_progress
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
+from heartlm.typed import typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,8 +141,8 @@ def tokenize(databases: AnyPath | Sequence[AnyPath], out: AnyPath, *, command: s
         written.
     """
     folders = [databases] if isinstance(databases, str | Path) else databases
-    given = {"databases": [Path(folder) for folder in folders], "out": out}
-    config = _config(TokenizeConfig, settings | given)
+    given = {"databases": list(folders), "out": out}
+    config = typed(TokenizeConfig, settings | given)
     config.check()
     build_corpus(
         config.databases,
@@ -194,7 +195,7 @@ def pretrain(corpus: Corpus | AnyPath | None = None, **settings: Any) -> RunFold
     from heartlm.training.config import PretrainConfig
     from heartlm.training.pretrain import pretrain as train
 
-    return RunFolder(train(_config(PretrainConfig, settings | {"corpus": _folder_of(corpus)})))
+    return RunFolder(train(typed(PretrainConfig, settings | {"corpus": _folder_of(corpus)})))
 
 
 @_quiet
@@ -226,7 +227,7 @@ def finetune(
     from heartlm.training.finetune import finetune as train
 
     given = {"run": None if run is None else find_run(_path_of(run)), "corpus": _folder_of(corpus)}
-    return RunFolder(train(_config(FinetuneConfig, settings | given)))
+    return RunFolder(train(typed(FinetuneConfig, settings | given)))
 
 
 @dataclass(frozen=True)
@@ -293,7 +294,7 @@ def evaluate(run: RunFolder | AnyPath, on: Corpus | AnyPath, *, command: str = "
     from heartlm.evaluation.evaluate import evaluate as score
 
     given = {"run": find_run(_path_of(run)), "on": _folder_of(on)}
-    folder, content = score(_config(EvaluationConfig, settings | given), command)
+    folder, content = score(typed(EvaluationConfig, settings | given), command)
     return Scores(content, folder)
 
 
@@ -609,18 +610,8 @@ def _path_of(run: RunFolder | AnyPath) -> Path:
     return Path(run) if isinstance(run, str | Path) else run.path
 
 
-def _folder_of(corpus: Corpus | AnyPath | None) -> Path | None:
-    return corpus.folder if isinstance(corpus, Corpus) else corpus if corpus is None else Path(corpus)
-
-
-def _config(kind: Callable[..., Result], settings: dict[str, Any]) -> Result:
-    """Return `settings` as an instance of the dataclass `kind`; paths may be strings."""
-    names = ("out", "resume", "random_init", "tokenizer_from")
-    paths = {name: Path(settings[name]) for name in names if settings.get(name) is not None}
-    try:
-        return kind(**settings | paths)
-    except TypeError as error:
-        raise HeartlmError(f"{str(error).rpartition('__() ')[2]}: see the fields of {kind.__name__}") from None
+def _folder_of(corpus: Corpus | AnyPath | None) -> AnyPath | None:
+    return corpus.folder if isinstance(corpus, Corpus) else corpus
 
 
 __all__ = [

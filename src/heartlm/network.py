@@ -13,7 +13,6 @@ import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from ipaddress import ip_address
-from pathlib import Path
 
 ELSEWHERE = "192.0.2.1"
 """Address reserved for documentation (RFC 5737). Its route is the default route. Nothing is sent to it."""
@@ -34,12 +33,7 @@ def address_towards(host: str, others: Iterable[str] = ()) -> str | None:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface that has `address`, such as `ib0`; None if there is none."""
-    if ":" in address:
-        for line in _lines(Path("/proc/net/if_inet6")):  # 32 hexadecimal digits first, the name last
-            if int(line.split()[0], 16) == int(ip_address(address)):
-                return line.split()[-1]
-        return None
+    """Return the network interface that has the IPv4 `address`, such as `ib0`; None if there is none."""
     if ip_address(address).is_loopback:
         return "lo"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
@@ -82,10 +76,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:  # a name
         return False
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []

@@ -47,17 +47,20 @@ def train(job: Job, resume: bool) -> Progress:
     """
     gc.collect()
     gc.freeze()  # a collection that scans all imported modules on one rank delays the others
+    loop = None
     try:
-        try:
-            loop = _Loop(job)
-        except RuntimeError as error:
-            if not is_peer_failure(error):
-                raise
-            raise HeartlmError(
-                f"rank {job.ranks.rank} lost another rank before the first step ({reason_of(error)}): "
-                "what the run has saved is good, give the same command again"
-            ) from error
+        loop = _Loop(job)
         return loop.run(resume)
+    except RuntimeError as error:
+        if not is_peer_failure(error):
+            raise
+        when = f"in step {loop.progress.step + 1}" if loop else "before the first step"
+        complete = loop.checkpoints.complete() if loop else []
+        good = f"{complete[-1].name} is good, " if complete else ""
+        raise HeartlmError(
+            f"rank {job.ranks.rank} lost another rank {when} ({reason_of(error)}): {good}continue with --resume "
+            f"{job.run.path}"
+        ) from error
     finally:
         gc.unfreeze()
 
@@ -92,17 +95,16 @@ class _Loop:
             if resume:
                 self._resume()
             self.learner.replicate()
-            with self._signals(), self._feed() as feed:
+            steps, prefetch = range(self.progress.step, self.config.steps), self.config.prefetch
+            device, order = self.learner.device, self.job.sampler
+            feed = Feed(order, self.job.make_batch, steps, self.layout, device=device, prefetch=prefetch)
+            with self._signals(), feed:
                 self._all_steps(feed)
             if not self.config.measure:
                 self._export("last")
                 if self.progress.best_loss is None:
                     self._export("best")
             self.checkpoints.wait()
-        except RuntimeError as error:
-            if not is_peer_failure(error):
-                raise
-            raise HeartlmError(self._left_behind(error)) from error
         finally:
             self.log.close()
         return self.progress
@@ -117,11 +119,6 @@ class _Loop:
         if self.ranks.is_first:
             self.job.run.truncate_metrics(self.progress.step)
         self.log.say(f"resumed after step {self.progress.step}")
-
-    def _feed(self) -> Feed:
-        steps, how = range(self.progress.step, self.config.steps), self.config.prefetch
-        device = self.learner.device
-        return Feed(self.job.sampler, self.job.make_batch, steps, self.layout, device=device, prefetch=how)
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
@@ -233,16 +230,7 @@ class _Loop:
             if self.ranks.is_first:
                 save_tensors(self.job.run.model(which), tensors, replace(self.job.info, step=self.progress.step))
 
-    # --- words and signals --------------------------------------------------------------------------------------------
-
-    def _left_behind(self, error: RuntimeError) -> str:
-        complete = self.checkpoints.complete()
-        where = "there is no checkpoint yet, start again"
-        if complete:
-            where = f"{complete[-1].name} is good, continue with --resume {self.job.run.path}"
-        return (
-            f"rank {self.ranks.rank} lost another rank in step {self.progress.step + 1} ({reason_of(error)}): {where}"
-        )
+    # --- signals ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
