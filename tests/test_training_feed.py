@@ -154,10 +154,10 @@ def test_a_batch_that_cannot_be_split_is_refused() -> None:
 class Breaking(CausalBatches):
     """Breaks at step 3."""
 
-    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+    def draft(self, windows: Windows, place: BatchPosition, stored: bool = False) -> HostBatch:
         if place.step == 3:
             raise KeyError("step 3")
-        return super().draft(windows, place)
+        return super().draft(windows, place, stored)
 
 
 def feed_threads() -> list[threading.Thread]:

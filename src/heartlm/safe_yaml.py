@@ -55,6 +55,7 @@ class _Loader(yaml.SafeLoader):
 
 _FLOAT = "tag:yaml.org,2002:float"
 _Loader.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789"))
-_Loader.add_constructor(_FLOAT, lambda loader, node: finite_float(loader.construct_yaml_float(node)))
-_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: small_int(loader.construct_yaml_int(node)))
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_scalar)
+_construct: Any = _Loader.add_constructor
+_construct(_FLOAT, lambda loader, node: finite_float(loader.construct_yaml_float(node)))
+_construct("tag:yaml.org,2002:int", lambda loader, node: small_int(loader.construct_yaml_int(node)))
+_construct("tag:yaml.org,2002:timestamp", _Loader.construct_scalar)

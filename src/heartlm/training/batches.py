@@ -1,6 +1,6 @@
 """Batches from windows: inputs, targets and the mask of counted tokens, a pure function of seed and step.
 
-    windows ─► draft (host: what is hidden, labels) ─► parts (device: with the codes) ─► batch (inputs, targets)
+    windows ─► draft (host: codes, what is hidden, labels) ─► (pinned) ─► device ─► batch (inputs, targets)
 
 Shapes: B windows, W their width, T tokens of a window that the model sees, F facets.
 
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -67,8 +69,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
-        codes, target, counts, valid = (x.to(device) for x in (self.codes, self.target, self.counts, self.valid))
-        return Batch(codes, target, counts, valid, self.num_valid, self.num_counting)
+        return _changed(self, lambda tensor: tensor.to(device))
 
     def micro_batches(self, num: int) -> list[Batch]:
         """Split this batch into `num` equal parts, in order, as views."""
@@ -100,21 +101,40 @@ class BatchPosition:
 
 @dataclass(frozen=True)
 class HostBatch:
-    """The parts of a batch computed on the host, except the codes of the corpus.
+    """The parts of a batch, computed on the host and then copied to the device, where `MakeBatch.finish` joins them.
 
     Attributes:
+        codes: codes of the windows, `[B, W, F]`: int64, or uint16 as in the corpus, which copies faster to a GPU.
+        valid: tokens inside the recording, bool `[B, W]`.
         num_valid: number of valid input tokens of each window, int64 `[B]`.
         num_counting: number of counted tokens (or windows) in each window, int64 `[B]`.
         hidden: tokens `[B, W]` or codes `[B, W, F]` to hide, bool; None to hide nothing.
         labels: labels, int64 `[B, W]` or `[B]`; None if codes are predicted.
-        codes: codes that replace those of the corpus, int64 `[B, W, F]`; None to use the corpus.
     """
 
+    codes: Tensor
+    valid: Tensor
     num_valid: NDArray[np.int64]
     num_counting: NDArray[np.int64]
-    hidden: NDArray[np.bool_] | None = None
-    labels: NDArray[np.int64] | None = None
-    codes: NDArray[np.int64] | None = None
+    hidden: Tensor | None = None
+    labels: Tensor | None = None
+
+    def pinned(self) -> HostBatch:
+        """Return a copy in pinned memory, from which copies to a GPU do not wait."""
+        return _changed(self, Tensor.pin_memory)
+
+    def to(self, device: torch.device) -> HostBatch:
+        """Return the parts on `device`, codes as int64."""
+        sent = _changed(self, lambda tensor: tensor.to(device, non_blocking=True))
+        return replace(sent, codes=sent.codes.to(torch.int64))
+
+
+Parts = TypeVar("Parts", Batch, HostBatch)
+
+
+def _changed(batch: Parts, change: Callable[[Tensor], Tensor]) -> Parts:
+    tensors: dict[str, Any] = {name: change(x) for name, x in vars(batch).items() if isinstance(x, Tensor)}
+    return replace(batch, **tensors)
 
 
 class MakeBatch(ABC):
@@ -134,28 +154,21 @@ class MakeBatch(ABC):
             batch_size: windows in the global batch; by default it ends with `windows`.
         """
         of = first_window + len(windows) if batch_size is None else batch_size
-        draft = self.draft(windows, BatchPosition(step, first_window, of))
-        codes = gather_codes(self.corpus.codes, windows.first, windows.length, windows.width)
-        hidden, labels = (None if array is None else torch.from_numpy(array) for array in (draft.hidden, draft.labels))
-        return self.finish(draft, torch.from_numpy(codes), torch.from_numpy(windows.valid), hidden, labels)
+        return self.finish(self.draft(windows, BatchPosition(step, first_window, of)))
 
     @abstractmethod
-    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
-        """Compute the host part of the batch of `windows`, without the codes of the corpus."""
+    def draft(self, windows: Windows, place: BatchPosition, stored: bool = False) -> HostBatch:
+        """Compute the host part of the batch of `windows`, with the codes as int64 or as `stored` in the corpus."""
 
     @abstractmethod
-    def finish(
-        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
-    ) -> Batch:
-        """Build the batch on the device of these tensors.
+    def finish(self, draft: HostBatch) -> Batch:
+        """Build the batch on the device of `draft`, in which codes are int64."""
 
-        Args:
-            draft: the host part of the batch.
-            codes: codes of the windows, int64 `[B, W, F]`.
-            valid: tokens inside the recording, bool `[B, W]`.
-            hidden: as in `draft`.
-            labels: as in `draft`.
-        """
+    def inputs(self, windows: Windows, stored: bool) -> tuple[Tensor, Tensor]:
+        """Return the codes of `windows` `[B, W, F]`, as int64 or as `stored`, and which tokens are valid `[B, W]`."""
+        gather = gather_windows if stored else gather_codes
+        codes = gather(self.corpus.codes, windows.first, windows.length, windows.width)
+        return torch.from_numpy(codes), torch.from_numpy(windows.valid)
 
 
 @dataclass(frozen=True)
@@ -168,20 +181,19 @@ class MaskedBatches(MakeBatch):
     longest: int
     seed: int
 
-    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+    def draft(self, windows: Windows, place: BatchPosition, stored: bool = False) -> HostBatch:
         """Choose the spans to hide."""
         stream = place.stream(self.seed, MASK_STREAM)
         of = place.first_window, place.batch_size
         hidden, num_hidden = hide_spans(self.share, self.longest, stream, windows.length, windows.width, *of)
-        return HostBatch(windows.length, num_hidden, hidden)
+        return HostBatch(*self.inputs(windows, stored), windows.length, num_hidden, torch.from_numpy(hidden))
 
-    def finish(
-        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
-    ) -> Batch:
+    def finish(self, draft: HostBatch) -> Batch:
         """Replace the hidden tokens by the mask codes."""
+        codes, hidden = draft.codes, draft.hidden
         assert hidden is not None
         masked = torch.where(hidden[..., None], _on_device(tuple(self.mask_codes.tolist()), codes.device), codes)
-        return Batch(masked, codes, hidden, valid, draft.num_valid, draft.num_counting)
+        return Batch(masked, codes, hidden, draft.valid, draft.num_valid, draft.num_counting)
 
 
 @functools.cache
@@ -196,14 +208,14 @@ class CausalBatches(MakeBatch):
 
     corpus: Corpus
 
-    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+    def draft(self, windows: Windows, place: BatchPosition, stored: bool = False) -> HostBatch:
         """Count the tokens; nothing is random."""
-        return HostBatch(np.minimum(windows.length, windows.width - 1), windows.length - 1)
+        num_valid = np.minimum(windows.length, windows.width - 1)
+        return HostBatch(*self.inputs(windows, stored), num_valid, windows.length - 1)
 
-    def finish(
-        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
-    ) -> Batch:
+    def finish(self, draft: HostBatch) -> Batch:
         """Shift the targets by one token."""
+        codes, valid = draft.codes, draft.valid
         return Batch(codes[:, :-1], codes[:, 1:], valid[:, 1:], valid[:, :-1], draft.num_valid, draft.num_counting)
 
 
@@ -232,7 +244,7 @@ class LabelBatches(MakeBatch):
     num_kept: int = 0
     waveform_dropout: float = 0.0
 
-    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+    def draft(self, windows: Windows, place: BatchPosition, stored: bool = False) -> HostBatch:
         """Gather the labels, and draw the hidden codes and the width."""
         of_tokens = gather_windows(self.labels, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
@@ -244,8 +256,9 @@ class LabelBatches(MakeBatch):
         labels = majority(of_tokens) if self.pooled else of_tokens
         num_counting = (labels != IGNORE).reshape(len(of_tokens), -1).sum(axis=1)
         hides = place.step is not None and (self.facet_dropout or self.waveform_dropout)
-        hidden = self._dropped(windows, place) if hides else None
-        return HostBatch(windows.valid.reshape(-1, width).sum(axis=1), num_counting, hidden, labels)
+        hidden = torch.from_numpy(self._dropped(windows, place)) if hides else None
+        num_valid, inputs = windows.valid.reshape(-1, width).sum(axis=1), self.inputs(windows, stored)
+        return HostBatch(*inputs, num_valid, num_counting, hidden, torch.from_numpy(labels))
 
     def _dropped(self, windows: Windows, place: BatchPosition) -> NDArray[np.bool_]:
         shape = len(windows), windows.width, self.corpus.codes.shape[1]
@@ -264,15 +277,13 @@ class LabelBatches(MakeBatch):
         names = [facet["name"] for facet in self.corpus.manifest["tokenizer"]["facets"]]
         return np.array([name.startswith(("shape_", "deviation_")) for name in names])
 
-    def finish(
-        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
-    ) -> Batch:
+    def finish(self, draft: HostBatch) -> Batch:
         """Replace the hidden codes by the mask codes."""
+        codes, labels, num_windows = draft.codes, draft.labels, len(draft.num_valid)
         assert labels is not None
-        if hidden is not None:
-            codes = torch.where(hidden, _on_device(tuple(self.mask_codes.tolist()), codes.device), codes)
-        num_windows = len(draft.num_valid)
-        codes, valid = codes.view(num_windows, -1, codes.shape[2]), valid.reshape(num_windows, -1)
+        if draft.hidden is not None:
+            codes = torch.where(draft.hidden, _on_device(tuple(self.mask_codes.tolist()), codes.device), codes)
+        codes, valid = codes.view(num_windows, -1, codes.shape[2]), draft.valid.reshape(num_windows, -1)
         return Batch(codes, labels, labels != IGNORE, valid, draft.num_valid, draft.num_counting)
 
 

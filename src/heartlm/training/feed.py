@@ -9,7 +9,6 @@ torch's allocator of pinned memory reuses a buffer only after its copy is done.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,12 +16,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
-from torch import Tensor
 
 from heartlm.corpus.watch import WatchedFile
 from heartlm.corpus.windows import WindowSampler
 from heartlm.distributed.device import on_this_device
-from heartlm.kernels.gather import gather_codes, gather_windows
 from heartlm.training.batches import Batch, BatchPosition, HostBatch, MakeBatch
 from heartlm.training.layout import BatchLayout
 
@@ -50,9 +47,6 @@ TOGETHER, TOGETHER_BYTES = 16, 4 << 20
 """Steps prepared together without a thread, and their size in bytes.
 
 After a training step the CPU caches are cold, so the first step prepared costs as much as several others."""
-
-_Prepared = tuple[int, HostBatch, dict[str, Tensor]]
-"""One step prepared on the host: its number, its draft, and the tensors to send to the device."""
 
 
 class Feed:
@@ -85,13 +79,12 @@ class Feed:
         self.layout = layout or BatchLayout(sampler.batch_size)
         self.device = device or torch.device("cpu")
         codes = make_batch.corpus.codes
-        self._shape = self.layout.num_windows, sampler.width, codes.shape[1]
-        self._all_valid = torch.ones(self._shape[:2], dtype=torch.bool, device=self.device)
+        self._num_bytes = 8 * self.layout.num_windows * sampler.width * codes.shape[1]
         self._watched = WatchedFile(codes)
         self._gpu = self.device.type == "cuda"
         self.prefetch = (2 if self._gpu else 0) if prefetch is None else prefetch
         self._pool = ThreadPoolExecutor(1, "heartlm-feed")
-        self._ahead: deque[Future[_Prepared]] = deque()
+        self._ahead: deque[Future[HostBatch]] = deque()
         self._unprepared = iter(steps)
 
     def __enter__(self) -> Feed:
@@ -108,13 +101,16 @@ class Feed:
         Raises:
             HeartlmError: the corpus cannot be read any more.
         """
-        together = 1 if self.prefetch else min(max(1, TOGETHER_BYTES // (8 * math.prod(self._shape))), TOGETHER)
+        together = 1 if self.prefetch else min(max(1, TOGETHER_BYTES // self._num_bytes), TOGETHER)
         for first in self.steps[::together]:
             ready: list[StepBatches] = []
             error = None
             try:
                 for step in range(first, min(first + together, self.steps.stop)):
-                    ready.append(self._finish(*(self._from_thread() if self.prefetch else self._prepare(step))))
+                    draft = self._from_thread() if self.prefetch else self._prepare(step)
+                    batch = self.make_batch.finish(draft.to(self.device))
+                    micro_batches = batch.micro_batches(self.layout.accumulation)
+                    ready.append(StepBatches(step, micro_batches, batch.num_counted, batch.num_tokens))
             except BaseException as found:  # raised after the steps prepared before it
                 error = found
             for place, batches in enumerate(ready):
@@ -122,7 +118,7 @@ class Feed:
             if error is not None:
                 raise error
 
-    def _from_thread(self) -> _Prepared:
+    def _from_thread(self) -> HostBatch:
         prepared = self._ahead.popleft().result()
         self._prepare_ahead(1)
         return prepared
@@ -131,24 +127,10 @@ class Feed:
         prepare = on_this_device(self._prepare)
         self._ahead.extend(self._pool.submit(prepare, step) for step in islice(self._unprepared, num_steps))
 
-    def _prepare(self, step: int) -> _Prepared:
-        """Prepare `step` on the host."""
+    def _prepare(self, step: int) -> HostBatch:
+        """Compute the host part of `step`."""
         self._watched.check()
         windows = self.sampler.windows(step, self.layout.first_window, self.layout.num_windows)
-        draft = self.make_batch.draft(windows, BatchPosition(step, self.layout.first_window, self.layout.batch_size))
-        gather = gather_windows if self._gpu else gather_codes
-        codes = gather(self.make_batch.corpus.codes, windows.first, windows.length, windows.width)
-        valid = windows.valid if windows.length.min() < windows.width else None
-        arrays = {"codes": codes, "hidden": draft.hidden, "labels": draft.labels, "valid": valid}
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
-        if self._gpu:
-            tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
-        return step, draft, tensors
-
-    def _finish(self, step: int, draft: HostBatch, tensors: dict[str, Tensor]) -> StepBatches:
-        """Copy a prepared step to the device and build its batches there."""
-        sent = {name: tensor.to(self.device, non_blocking=True) for name, tensor in tensors.items()}
-        codes, valid = sent["codes"].to(torch.int64), sent.get("valid", self._all_valid)
-        batch = self.make_batch.finish(draft, codes, valid, sent.get("hidden"), sent.get("labels"))
-        micro_batches = batch.micro_batches(self.layout.accumulation)
-        return StepBatches(step, micro_batches, batch.num_counted, batch.num_tokens)
+        place = BatchPosition(step, self.layout.first_window, self.layout.batch_size)
+        draft = self.make_batch.draft(windows, place, stored=self._gpu)
+        return draft.pinned() if self._gpu else draft

@@ -14,7 +14,6 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
@@ -55,27 +54,27 @@ class WaveformBatches(MakeBatch):
     rows: NDArray[np.int64]
     seed: int
 
-    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+    def draft(self, windows: Windows, place: BatchPosition, stored: bool = False) -> HostBatch:
         """Label each window by the majority of its tokens; in training compute the codes of the augmented windows."""
         of_tokens = gather_windows(self.classes, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
         labels = majority(of_tokens)
-        codes = None
+        codes, valid = self.inputs(windows, stored)
         if place.step is not None:
             stream, num = place.stream(self.seed, _STREAM), _NUM_CHOICES + 2 * WINDOW
             drawn = draws(stream, place.first_window * num, len(windows) * num)
             numbers = uniform(drawn).reshape(len(windows), num)
             mv, labels = self._made(self._mv(windows.first), labels, numbers)
-            codes = quantize(self._disturbed(mv, labels, _Choices(numbers, 1))).astype(np.int64)[..., None]
-        return HostBatch(windows.length, (labels != IGNORE).astype(np.int64), None, labels, codes)
+            mv = self._disturbed(mv, labels, _Choices(numbers, 1))
+            codes = torch.from_numpy(quantize(mv).astype(np.int64)[..., None])
+        num_counting = (labels != IGNORE).astype(np.int64)
+        return HostBatch(codes, valid, windows.length, num_counting, labels=torch.from_numpy(labels))
 
-    def finish(
-        self, draft: HostBatch, codes: Tensor, valid: Tensor, hidden: Tensor | None, labels: Tensor | None
-    ) -> Batch:
-        """Use the augmented codes in training, and those of the corpus otherwise."""
+    def finish(self, draft: HostBatch) -> Batch:
+        """Count the labelled windows."""
+        labels = draft.labels
         assert labels is not None
-        codes = codes if draft.codes is None else torch.from_numpy(draft.codes).to(codes.device)
-        return Batch(codes, labels, labels != IGNORE, valid, draft.num_valid, draft.num_counting)
+        return Batch(draft.codes, labels, labels != IGNORE, draft.valid, draft.num_valid, draft.num_counting)
 
     def _mv(self, first: NDArray[np.int64]) -> Floats:
         length = np.full(len(first), WINDOW)
