@@ -150,14 +150,14 @@ class _Conv1d(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by the kernels; by torch, which can be differentiated again, where a graph of them is made."""
         x, weight, y = ctx.saved_tensors
-        shape, wanted = ctx.work.shape, ctx.needs_input_grad[:3]
+        shape, needed = ctx.work.shape, ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
             if y is not None:
                 dy = torch.ops.aten.threshold_backward.default(dy, y, 0)
             sizes = shape.stride, shape.padding, shape.dilation, shape.groups
-            found = torch_gradients(dy, x, weight, *sizes, wanted=wanted)
+            found = torch_gradients(dy, x, weight, *sizes, needed=needed)
         else:
-            found = gradients(ctx.work, x, weight, dy, wanted, y)
+            found = gradients(ctx.work, x, weight, dy, needed, y)
         return *found, None, None
 
 

@@ -82,43 +82,43 @@ def forward(work: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bo
 
 
 def gradients(
-    work: Plan, x: Tensor, weight: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool], y: Tensor | None = None
+    work: Plan, x: Tensor, weight: Tensor, dy: Tensor, needed: tuple[bool, bool, bool], y: Tensor | None = None
 ) -> Gradients:
-    """Gradients of plain x, weight and bias, None where they are not `wanted`; `y` is the result if a ReLU ended it."""
+    """Gradients of plain x, weight and bias, None where they are not `needed`; `y` is the result if a ReLU ended it."""
     shape, by_kernel = work.shape, work.by_kernel
     dx, dweight, dbias = None, None, None
     dy = dy.contiguous()
     by_torch = (
-        wanted[0] and "input_gradient" not in by_kernel,
-        wanted[1] and "weight_gradient" not in by_kernel,
-        wanted[2] and not (wanted[1] and "weight_gradient" in by_kernel),
+        needed[0] and "input_gradient" not in by_kernel,
+        needed[1] and "weight_gradient" not in by_kernel,
+        needed[2] and not (needed[1] and "weight_gradient" in by_kernel),
     )
     if any(by_torch):
         if y is not None:
             dy, y = torch.ops.aten.threshold_backward.default(dy, y, 0), None
         dx, dweight, dbias = torch_gradients(
-            dy, x, weight, shape.stride, shape.padding, shape.dilation, shape.groups, wanted=by_torch
+            dy, x, weight, shape.stride, shape.padding, shape.dilation, shape.groups, needed=by_torch
         )
     gate = 0 if y is None else y.data_ptr()
-    if wanted[0] and "input_gradient" in by_kernel:
+    if needed[0] and "input_gradient" in by_kernel:
         weight = weight.contiguous()
         dx = torch.empty(x.shape)
         work.input_gradient(dy.data_ptr(), gate, weight.data_ptr(), dx.data_ptr())
-    if wanted[1] and "weight_gradient" in by_kernel:
+    if needed[1] and "weight_gradient" in by_kernel:
         x = x.contiguous()
         dweight = torch.empty(weight.shape)
-        dbias = torch.empty(weight.shape[0]) if wanted[2] else None
+        dbias = torch.empty(weight.shape[0]) if needed[2] else None
         address = 0 if dbias is None else dbias.data_ptr()
         work.weight_gradient(x.data_ptr(), dy.data_ptr(), gate, dweight.data_ptr(), address)
     return dx, dweight, dbias
 
 
-def torch_gradients(dy: Tensor, x: Tensor, weight: Tensor, *sizes: int, wanted: tuple[bool, bool, bool]) -> Gradients:
+def torch_gradients(dy: Tensor, x: Tensor, weight: Tensor, *sizes: int, needed: tuple[bool, bool, bool]) -> Gradients:
     """Compute the gradients with torch; `sizes` are stride, padding, dilation and groups."""
     stride, padding, dilation, groups = sizes
     found = torch.ops.aten.convolution_backward.default(
-        dy, x, weight, [weight.shape[0]], [stride], [padding], [dilation], False, [0], groups, list(wanted)
+        dy, x, weight, [weight.shape[0]], [stride], [padding], [dilation], False, [0], groups, list(needed)
     )
-    # What is not wanted may be computed all the same, in some shape or other.
-    dx, dweight, dbias = (gradient if want else None for gradient, want in zip(found, wanted, strict=True))
+    # A gradient that is not needed may be computed all the same, in some shape or other.
+    dx, dweight, dbias = (gradient if want else None for gradient, want in zip(found, needed, strict=True))
     return dx, dweight, dbias

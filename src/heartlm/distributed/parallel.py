@@ -25,8 +25,8 @@ from heartlm.network import address_towards, interface_of
 Result = TypeVar("Result")
 
 _ALONE = Ranks()
-_TOLD = "heartlm: told"
-HEARD_WITHIN_S = 3.0
+_REPORTED = "heartlm: told"
+REPORT_TIMEOUT_S = 3.0
 
 NCCL_HANDLING = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
@@ -76,7 +76,7 @@ def joined(
             _meet(ranks, store, place, timeout_s)
         yield ranks
     except HeartlmError as error:
-        if store is not None and _told(store, ranks):
+        if store is not None and _is_reported(store, ranks):
             raise ReportedByPeer(str(error)) from error
         raise
     if store is not None:
@@ -130,19 +130,19 @@ def _meet(ranks: Ranks, store: Store, device: torch.device, timeout_s: float) ->
         ) from error
 
 
-def _told(store: Store, ranks: Ranks) -> bool:
+def _is_reported(store: Store, ranks: Ranks) -> bool:
     """Return whether another rank has reported an error, and mark the error as reported.
 
-    Rank 0 may host the store, so it waits until the others have called this, at most `HEARD_WITHIN_S`.
+    Rank 0 may host the store, so it waits until the others have called this, at most `REPORT_TIMEOUT_S`.
     """
     try:
-        is_told = int(store.add(_TOLD, 1)) > 1
-        give_up_s = time.monotonic() + HEARD_WITHIN_S
-        while ranks.is_first and int(store.add(_TOLD, 0)) < ranks.world_size and time.monotonic() < give_up_s:
+        is_reported = int(store.add(_REPORTED, 1)) > 1
+        give_up_s = time.monotonic() + REPORT_TIMEOUT_S
+        while ranks.is_first and int(store.add(_REPORTED, 0)) < ranks.world_size and time.monotonic() < give_up_s:
             time.sleep(0.02)
     except RuntimeError:  # the rank that hosts the store exited
         return False
-    return is_told
+    return is_reported
 
 
 def take_cores(ranks: Ranks, threads: int | None, pinned: bool) -> None:

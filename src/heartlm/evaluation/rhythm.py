@@ -107,20 +107,20 @@ def rr_of(lead: ScoredLead) -> Floats:
 
 
 def window_labels(
-    rhythm: NDArray[np.int8], wanted: str = "AFIB", flutter: str = "negative", length: NDArray[np.int64] | None = None
+    rhythm: NDArray[np.int8], positive: str = "AFIB", flutter: str = "negative", length: NDArray[np.int64] | None = None
 ) -> NDArray[np.int8]:
     """Return the label of each window: 1 or 0 if more than half of its beats have it (`rhythm_labels`), else −1.
 
     Args:
         rhythm: index into `RHYTHMS` of each beat, or `UNLABELLED`; int8 `[num_windows, width]`.
-        wanted: see `rhythm_labels`.
+        positive: see `rhythm_labels`.
         flutter: see `rhythm_labels`.
         length: number of beats in each window, `[num_windows]`; by default `width`.
 
     Returns:
         Labels, int8 `[num_windows]`; windows with −1 are not scored.
     """
-    labels = rhythm_labels(rhythm, wanted, flutter)
+    labels = rhythm_labels(rhythm, positive, flutter)
     width = rhythm.shape[1] if length is None else length
     most = [2 * (labels == each).sum(axis=1) > width for each in (1, 0)]
     return np.select(most, [1, 0], -1).astype(np.int8)

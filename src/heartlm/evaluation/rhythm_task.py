@@ -69,9 +69,9 @@ def score_rhythm_task(
     Raises:
         HeartlmError: there is no window, or none with a label.
     """
-    wanted, flutter = tuned.info.positive
+    positive, flutter = tuned.info.positive
     windows = RhythmWindows.of(leads, window_of(tuned, config))
-    labels = window_labels(windows.rhythm, wanted, flutter, windows.length)
+    labels = window_labels(windows.rhythm, positive, flutter, windows.length)
     if (labels < 0).all():
         raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
 
@@ -81,14 +81,14 @@ def score_rhythm_task(
     own, notes = model_verdicts(windows, tuned), list[str]()
     baselines = attempt(baseline_methods(windows, tuned, rival, config), notes)
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
-    about = {"beats": config.beats, "window": windows.codes.shape[1], "positive": wanted, "flutter": flutter}
+    about = {"beats": config.beats, "window": windows.codes.shape[1], "positive": positive, "flutter": flutter}
     about |= {"labels": "majority"} | _episode_scores(leads, tuned, config)
     unscored = {"num_left_out": int((labels < 0).sum()), "num_beats_left_over": windows.num_left_over}
     names = np.array([*tuned.info.classes, None], object)  # names of labels 0, 1 and −1
-    if wanted == "AFIB":  # the two other conventions for atrial flutter
+    if positive == "AFIB":  # the two other conventions for atrial flutter
         counted = about["flutter_counted"] = {}
         for other in sorted({"negative", "positive", "left out"} - {flutter}):
-            relabelled = window_labels(windows.rhythm, wanted, other, windows.length)
+            relabelled = window_labels(windows.rhythm, positive, other, windows.length)
             if (relabelled >= 0).any():
                 methods = {"model": own} | baselines
                 counted[other] = {name: score(each, relabelled) for name, each in methods.items() if each is not None}
@@ -173,8 +173,8 @@ def _training_windows(tuned: FineTuned, width: int) -> tuple[RhythmWindows, NDAr
     windows = RhythmWindows.of(tuned.training_leads(), width)
     if len(windows) > MOST_WINDOWS:
         windows = windows.chosen(np.linspace(0, len(windows) - 1, MOST_WINDOWS).astype(np.int64))
-    wanted, flutter = tuned.info.positive
-    return windows, window_labels(windows.rhythm, wanted, flutter, windows.length)
+    positive, flutter = tuned.info.positive
+    return windows, window_labels(windows.rhythm, positive, flutter, windows.length)
 
 
 def _needs_intervals(tuned: FineTuned) -> None:

@@ -79,9 +79,9 @@ def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
         if key not in chosen or _preference(row.lead) < _preference(rows[chosen[key]].lead):
             chosen[key] = index
     splits = {key: rows[index].split for key, index in chosen.items()}
-    wanted = _wanted(splits, config)
-    leads = [lead_of_row(corpus, chosen[key]) for key in chosen if key in wanted and rows[chosen[key]].num_tokens > 0]
-    empty = [key for key in sorted(wanted) if rows[chosen[key]].num_tokens == 0]
+    to_score = _keys_to_score(splits, config)
+    leads = [lead_of_row(corpus, chosen[key]) for key in chosen if key in to_score and rows[chosen[key]].num_tokens > 0]
+    empty = [key for key in sorted(to_score) if rows[chosen[key]].num_tokens == 0]
     left_out, names = [{"record": "/".join(key), "reason": "no tokens"} for key in empty], {lead.name for lead in leads}
     damaged = [entry for entry in corpus.manifest.get("damaged", []) if entry["record"] in names]
     return ScoredLeads(leads, left_out, damaged)
@@ -117,9 +117,9 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
     if config.beats == "detected" and not tokenizer.needs_beats:
         raise HeartlmError(f"beats: 'detected' found, but tokens of the {tokenizer.kind} tokenizer are no beats")
     database, detected = open_database(folder), config.beats == "detected"
-    wanted = _wanted({(database.name, each): database.split_of(each) for each in database.record_ids}, config)
+    to_score = _keys_to_score({(database.name, each): database.split_of(each) for each in database.record_ids}, config)
     leads, left_out, damaged = list[ScoredLead](), list[dict[str, str]](), list[dict[str, str]]()
-    chosen = [each for each in database.record_ids if (database.name, each) in wanted]
+    chosen = [each for each in database.record_ids if (database.name, each) in to_score]
     for record_id in track(chosen, len(chosen), "tokenize"):
         recording, name = database.recording(record_id), f"{database.name}/{record_id}"
         annotations = recording.annotations if detected else None
@@ -167,7 +167,7 @@ def _preference(lead: str) -> int:
     return PREFERRED_LEADS.index(name) if name in PREFERRED_LEADS else len(PREFERRED_LEADS)
 
 
-def _wanted(splits: dict[tuple[str, str], str], config: EvaluationConfig) -> set[tuple[str, str]]:
+def _keys_to_score(splits: dict[tuple[str, str], str], config: EvaluationConfig) -> set[tuple[str, str]]:
     """Return the recordings to score; `splits` has the split of every recording."""
     inside = {key for key, split in splits.items() if config.split in ("all", split)}
     if not config.record_ids:

@@ -170,7 +170,7 @@ def _episode_scores(
     Unlabelled time is excluded. The spans are those that `heartlm predict` writes.
     """
     scores = {}
-    for name, wanted, unlabelled in (("", (VF,), (IGNORE,)), (" of VF and VT", (VF, VT), (IGNORE, NOT_VF))):
+    for name, rhythms, unlabelled in (("", (VF,), (IGNORE,)), (" of VF and VT", (VF, VT), (IGNORE, NOT_VF))):
         episodes, patients = [], []
         for index, lead in enumerate(leads):
             classes = token_classes(lead.database, lead.tokens.beat_class, lead.tokens.rhythm)
@@ -179,7 +179,7 @@ def _episode_scores(
             shared = min(len(answers), len(classes))
             labelled = ~np.isin(classes[:shared], unlabelled)
             if labelled.any():
-                true, found = (np.isin(each[:shared][labelled], wanted) for each in (classes, answers))
+                true, found = (np.isin(each[:shared][labelled], rhythms) for each in (classes, answers))
                 episodes.append(compare_spans(runs(true), runs(found), len(true), ticks_hz=GRID_HZ))
                 patients.append(lead.patient_id)
         if episodes:

@@ -91,10 +91,10 @@ def chosen_variant() -> str:
     Raises:
         HeartlmError: there is no such variant, or this machine cannot run it.
     """
-    wanted, possible = os.environ.get("HEARTLM_KERNELS", ""), variants()
-    if wanted and wanted not in possible:
-        raise HeartlmError(f"HEARTLM_KERNELS: {wanted!r} found, but this processor runs {', '.join(possible)} only")
-    return wanted or possible[-1]
+    setting, possible = os.environ.get("HEARTLM_KERNELS", ""), variants()
+    if setting and setting not in possible:
+        raise HeartlmError(f"HEARTLM_KERNELS: {setting!r} found, but this processor runs {', '.join(possible)} only")
+    return setting or possible[-1]
 
 
 _in_use: str | None = None

@@ -55,17 +55,17 @@ def attention(qkv: Tensor, angles: Tensor, causal: bool, key: Tensor | None = No
     return F.scaled_dot_product_attention(*rotated(qkv, angles), is_causal=causal).transpose(1, 2)
 
 
-def attention_of(query: Tensor, wanted: Tensor, kv: Tensor, angles: Tensor, causal: bool) -> Tensor:
+def attention_of(query: Tensor, query_index: Tensor, kv: Tensor, angles: Tensor, causal: bool) -> Tensor:
     """Compute attention for selected query tokens; `[N, H, W]`. Requires that `attends` is true.
 
     Args:
         query: queries of the selected tokens, `[N, H, W]`.
-        wanted: indices of the selected tokens in the flattened `[B × T]`, ascending, int64 `[N]`.
+        query_index: indices of the selected tokens in the flattened `[B × T]`, ascending, int64 `[N]`.
         kv: keys and values of all tokens, `[B, T, 2, H, W]`.
         angles: see `attention`.
         causal: see `attention`.
     """
-    y: Tensor = _Attention.apply(query, kv, wanted, angles, causal, None, 0.0)  # type: ignore[no-untyped-call]
+    y: Tensor = _Attention.apply(query, kv, query_index, angles, causal, None, 0.0)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -139,14 +139,14 @@ class _SwiGLU(torch.autograd.Function):
 
 
 class _Attention(torch.autograd.Function):
-    """Attention of all tokens of `query`, which is qkv `[B, T, 3, H, W]`; or of tokens `wanted`, with `kv` apart."""
+    """Attention of all tokens of `query`, which is qkv `[B, T, 3, H, W]`; or of `query_index`, then `kv` is given."""
 
     @staticmethod
     def forward(
         ctx: Any,
         query: Tensor,
         kv: Tensor | None,
-        wanted: Tensor | None,
+        query_index: Tensor | None,
         angles: Tensor,
         causal: bool,
         key: Tensor | None,
@@ -155,11 +155,11 @@ class _Attention(torch.autograd.Function):
         query, angles = query.contiguous(), angles.contiguous()
         key = None if key is None else key.contiguous()
         first = place = None
-        if kv is not None and wanted is not None:
+        if kv is not None and query_index is not None:
             kv = kv.contiguous()
             batch, tokens = kv.shape[:2]
-            first = torch.searchsorted(wanted, torch.arange(0, (batch + 1) * tokens, tokens))
-            place = wanted % tokens
+            first = torch.searchsorted(query_index, torch.arange(0, (batch + 1) * tokens, tokens))
+            place = query_index % tokens
         given = _given(query, kv, first, place, angles, causal, key, share)
         out = query.new_empty(given[0].shape)
         lse = query.new_empty(given[0].shape[-2], given[0].shape[:-2].numel())

@@ -77,7 +77,7 @@ class HeartModel(nn.Module):
         return of_head + 1 + SITES_OF_BLOCK * self.config.depth if self.config.dropout else 0
 
     def hidden(
-        self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None, wanted: Tensor | None = None
+        self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None, query_index: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Compute hidden states.
 
@@ -85,14 +85,14 @@ class HeartModel(nn.Module):
             codes: codes of the tokens, int64 `[B, T, F]`.
             valid: tokens that are not padding, bool `[B, T]`; None for all.
             keys: dropout keys, int32 `[num_dropout_sites, B]`; None disables dropout, as in inference.
-            wanted: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
+            query_index: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
 
         Returns:
             Hidden states `[B, T, D]`, or `[N, D]` of the output tokens, and the table of embeddings.
         """
         x, table = self.embedding(codes)
         first, rest = (None, None) if keys is None or not self.config.dropout else (keys[0], keys[1:])
-        return self.trunk(dropped(x, first, self.config.dropout), valid, rest, wanted), table
+        return self.trunk(dropped(x, first, self.config.dropout), valid, rest, query_index), table
 
     def facet_logits(self, hidden: Tensor, target: Tensor, table: Tensor) -> list[Tensor]:
         """Return logits `[N, size]` of each facet from `hidden` `[N, D]` and earlier facets of `target` `[N, F]`."""

@@ -59,7 +59,7 @@ class Block(nn.Module):
         angles: Tensor,
         mask: Tensor | None,
         keys: Tensor | None = None,
-        wanted: Tensor | None = None,
+        query_index: Tensor | None = None,
     ) -> Tensor:
         """Apply the block.
 
@@ -68,19 +68,19 @@ class Block(nn.Module):
             angles: see `rotary_angles`.
             mask: attention mask, bool `[B, 1, T, T]`, true to attend; None without padding.
             keys: dropout keys, int32 `[SITES_OF_BLOCK, B]`; None drops nothing.
-            wanted: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
+            query_index: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
                 Keys and values are computed for all tokens, queries and the feed-forward part for the output tokens
                 only. Not together with `keys`.
 
         Returns:
             `[B, T, D]`, or `[N, D]` of the output tokens.
         """
-        assert keys is None or wanted is None, "dropout needs whole windows"
-        if self.compiled is None or not self.training or (wanted is not None and len(wanted) < 2):
-            return self._run(x, angles, mask, keys, wanted)
-        if wanted is not None:
-            torch._dynamo.mark_dynamic(wanted, 0)
-        return self.compiled(x, angles, mask, keys, wanted)
+        assert keys is None or query_index is None, "dropout needs whole windows"
+        if self.compiled is None or not self.training or (query_index is not None and len(query_index) < 2):
+            return self._run(x, angles, mask, keys, query_index)
+        if query_index is not None:
+            torch._dynamo.mark_dynamic(query_index, 0)
+        return self.compiled(x, angles, mask, keys, query_index)
 
     def compile(self) -> None:
         """Compile the block for training; inference and calls with fewer than two output tokens are not compiled.
@@ -92,29 +92,29 @@ class Block(nn.Module):
         self.compiled = torch.compile(self._run, fullgraph=True, dynamic=False)
 
     def _run(
-        self, x: Tensor, angles: Tensor, mask: Tensor | None, keys: Tensor | None, wanted: Tensor | None
+        self, x: Tensor, angles: Tensor, mask: Tensor | None, keys: Tensor | None, query_index: Tensor | None
     ) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
             out: Tensor = checkpoint(
-                self._pass, x, angles, mask, keys, wanted, use_reentrant=False, preserve_rng_state=False
+                self._pass, x, angles, mask, keys, query_index, use_reentrant=False, preserve_rng_state=False
             )
             return out
-        return self._pass(x, angles, mask, keys, wanted)
+        return self._pass(x, angles, mask, keys, query_index)
 
     def _pass(
-        self, x: Tensor, angles: Tensor, mask: Tensor | None, keys: Tensor | None, wanted: Tensor | None
+        self, x: Tensor, angles: Tensor, mask: Tensor | None, keys: Tensor | None, query_index: Tensor | None
     ) -> Tensor:
         looks, attends, feeds = (None, None, None) if keys is None or not self.dropout else keys
-        seen = self._attend(self.norm_attention(x), angles, mask, looks, wanted)
-        x = x if wanted is None else x.flatten(0, 1).index_select(0, wanted)
+        seen = self._attend(self.norm_attention(x), angles, mask, looks, query_index)
+        x = x if query_index is None else x.flatten(0, 1).index_select(0, query_index)
         x = x + dropped(self.attention_out(seen), attends, self.dropout)
         return x + dropped(self.feed_out(swiglu(self.gate_up(self.norm_feed(x)))), feeds, self.dropout)
 
     def _attend(
-        self, x: Tensor, angles: Tensor, mask: Tensor | None, key: Tensor | None, wanted: Tensor | None
+        self, x: Tensor, angles: Tensor, mask: Tensor | None, key: Tensor | None, query_index: Tensor | None
     ) -> Tensor:
-        if wanted is not None:
-            return self._attend_from(wanted, x, angles, mask)
+        if query_index is not None:
+            return self._attend_from(query_index, x, angles, mask)
         qkv = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1)
         if mask is None and (key is None or attends(qkv, qkv.shape[-1])):
             y = attention(qkv, angles, self.causal, key, self.dropout)
@@ -127,17 +127,17 @@ class Block(nn.Module):
             y = y.transpose(1, 2)
         return y.flatten(2)
 
-    def _attend_from(self, wanted: Tensor, x: Tensor, angles: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend_from(self, query_index: Tensor, x: Tensor, angles: Tensor, mask: Tensor | None) -> Tensor:
         num_windows, num_tokens, width = x.shape
         # autocast gives products of float32 another type, which the kernel does not read
         by_kernel = attends(x, width // self.heads) and not torch.is_autocast_enabled(x.device.type)
         if mask is not None or not by_kernel:
-            return self._attend(x, angles, mask, None, None).flatten(0, 1).index_select(0, wanted)
-        query = F.linear(x.flatten(0, 1).index_select(0, wanted), self.qkv.weight[:width]).view(
-            len(wanted), self.heads, -1
+            return self._attend(x, angles, mask, None, None).flatten(0, 1).index_select(0, query_index)
+        query = F.linear(x.flatten(0, 1).index_select(0, query_index), self.qkv.weight[:width]).view(
+            len(query_index), self.heads, -1
         )
         kv = F.linear(x, self.qkv.weight[width:]).view(num_windows, num_tokens, 2, self.heads, -1)
-        return attention_of(query, wanted, kv, angles, self.causal).flatten(1)
+        return attention_of(query, query_index, kv, angles, self.causal).flatten(1)
 
     def _attend_dropping(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key: Tensor) -> Tensor:
         """Compute attention with dropout of the probabilities, `[B, H, T, W]`.
@@ -196,7 +196,7 @@ class Trunk(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / (2 * len(self.blocks)) ** 0.5 if into_residual else 0.02)
 
     def forward(
-        self, x: Tensor, valid: Tensor | None = None, keys: Tensor | None = None, wanted: Tensor | None = None
+        self, x: Tensor, valid: Tensor | None = None, keys: Tensor | None = None, query_index: Tensor | None = None
     ) -> Tensor:
         """Apply all blocks and the final norm.
 
@@ -204,8 +204,8 @@ class Trunk(nn.Module):
             x: embedded tokens, `[B, T, D]`.
             valid: tokens that are not padding, bool `[B, T]`; None for all.
             keys: dropout keys, int32 `[SITES_OF_BLOCK × depth, B]`; None drops nothing.
-            wanted: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; None for all. The
-                last block computes only these.
+            query_index: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
+                The last block computes only these.
 
         Returns:
             `[B, T, D]`, or `[N, D]` of the output tokens.
@@ -217,9 +217,9 @@ class Trunk(nn.Module):
         for block, of_block in first:
             x = block(x, angles, mask, of_block)
         block, of_block = last
-        x = block(x, angles, mask, of_block, wanted if keys is None else None)
-        if keys is not None and wanted is not None:
-            x = x.flatten(0, 1).index_select(0, wanted)
+        x = block(x, angles, mask, of_block, query_index if keys is None else None)
+        if keys is not None and query_index is not None:
+            x = x.flatten(0, 1).index_select(0, query_index)
         out: Tensor = self.norm(x)
         return out
 

@@ -46,10 +46,10 @@ def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> list[Measurem
         kept = map(Measurement.load, sorted((folder / "measurements").glob("*.json")))
         done = {(each.cell, each.repeat): each for each in kept if each.failed is None}
         every = list(grid.measurements(config.repeats))
-        wanted = [pair for pair in every if pair not in done]
-        say(f"{len(every) - len(wanted)} of {len(every)} measurements are there already")
+        missing = [pair for pair in every if pair not in done]
+        say(f"{len(every) - len(missing)} of {len(every)} measurements are there already")
         made = list[Measurement]()
-        for index, (cell, repeat) in enumerate(wanted, start=1):
+        for index, (cell, repeat) in enumerate(missing, start=1):
             found = _measure(config, trainer, cell, repeat)
             if found.failed is None:
                 # Losses are compared with those of one rank alone; the first such training is its own reference.
@@ -58,12 +58,12 @@ def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> list[Measurem
                 found = checked(found, reference, config.tolerance or (1e-4 if cell.precision == "fp32" else 2e-2))
             found.save(folder)
             made.append(found)
-            head = f"{index:>{len(str(len(wanted)))}}/{len(wanted)}  {cell.name}  repeat {repeat + 1}"
+            head = f"{index:>{len(str(len(missing)))}}/{len(missing)}  {cell.name}  repeat {repeat + 1}"
             if found.failed is not None:
                 say(f"{head}  FAILED: {found.failed}")
                 continue
             done[cell, repeat] = found
-            left_s = statistics.fmean(each.wall_s for each in done.values()) * (len(wanted) - index)
+            left_s = statistics.fmean(each.wall_s for each in done.values()) * (len(missing) - index)
             left, rate = time.strftime("%H:%M:%S", time.gmtime(left_s)), found.tokens_per_s / 1000
             say(f"{head}  {1000 * found.mean_step_s:.1f} ms a step  {rate:.1f} k tokens/s  left {left}")
     return made

@@ -311,15 +311,15 @@ def beat_labels(beat_class: NDArray[np.int8]) -> NDArray[np.int64]:
     return np.where(beat_class < len(BEAT_TASK_CLASSES), beat_class, IGNORE).astype(np.int64)
 
 
-def rhythm_labels(rhythm: NDArray[np.int8], wanted: str, flutter: str) -> NDArray[np.int64]:
+def rhythm_labels(rhythm: NDArray[np.int8], positive: str, flutter: str) -> NDArray[np.int64]:
     """Return labels of the rhythm task, int64 `[num_tokens]`: 1 in the positive rhythm, 0 in others, −1 if unlabelled.
 
     Args:
         rhythm: rhythm index of each token, −1 if unlabelled.
-        wanted: name of the positive rhythm.
+        positive: name of the positive rhythm.
         flutter: label of AFL when the positive rhythm is AFIB: `"negative"`, `"positive"` or `"left out"`.
     """
-    labels = np.where(rhythm < 0, IGNORE, (rhythm == RHYTHM_INDEX[wanted]).astype(np.int64))
-    if wanted == "AFIB" and flutter != "negative":
+    labels = np.where(rhythm < 0, IGNORE, (rhythm == RHYTHM_INDEX[positive]).astype(np.int64))
+    if positive == "AFIB" and flutter != "negative":
         labels[rhythm == RHYTHM_INDEX["AFL"]] = 1 if flutter == "positive" else IGNORE
     return labels

@@ -46,7 +46,7 @@ class Log:
         line = {"step": step, "split": split, **numbers}
         if self.job.ranks.is_first:
             self.job.run.add_metrics(line)
-            self.say(_story(line, self.job.config.steps, self.meters))
+            self.say(_format_line(line, self.job.config.steps, self.meters))
             if self._tensorboard:
                 self._write_events(step, split, numbers)
 
@@ -115,7 +115,7 @@ def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAl
     )
 
 
-def _story(line: dict[str, Any], steps: int, meters: Meters) -> str:
+def _format_line(line: dict[str, Any], steps: int, meters: Meters) -> str:
     """Return `line` formatted for the console."""
     head = f"step {line['step']:>{len(str(steps))}}/{steps}  {line['split']:<10} loss {line['loss']:.4f}"
     if "tokens_per_s" not in line:
