@@ -88,7 +88,7 @@ def main() -> None:
             for name, record_id in chosen:
                 recording, known = databases[name].recording(record_id), databases[name].annotations(record_id)
                 for lead in range(len(recording.lead_names)):
-                    yield Lead.read(recording, known, lead)
+                    yield Lead(known, recording.signal(leads=[lead])[0], lead)
 
         tokenizer = BeatTokenizer()
         tokenizer.fit(leads(places["train"]))

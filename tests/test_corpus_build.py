@@ -116,7 +116,7 @@ def test_labels_stand_beside_the_codes_of_their_beat(corpus: Corpus, databases: 
         assert np.array_equal(corpus.sample[tokens], annotations.sample)
         assert np.array_equal(corpus.beat_class[tokens], annotations.beat_classes())
         assert np.array_equal(corpus.rhythm[tokens], annotations.rhythm_at(annotations.sample))
-        encoded = tokenizer.encode(Lead.read(recording, annotations, row.lead_index))
+        encoded = tokenizer.encode(Lead(annotations, recording.signal(leads=[row.lead_index])[0], row.lead_index))
         assert np.array_equal(corpus.codes[tokens], encoded.codes)
         assert np.array_equal(corpus.scale_mv[tokens], encoded.scale_mv)
         assert (row.rate_hz, row.split) == (recording.rate_hz, database.split_of(row.record_id))

@@ -176,7 +176,7 @@ def test_fibrillation_of_cudb_is_what_is_bracketed() -> None:
         from heartlm.tokenizers.base import Lead
 
         assert annotations is not None
-        tokens = MillivoltTokenizer().encode(Lead.read(recording, annotations))
+        tokens = MillivoltTokenizer().encode(Lead(annotations, recording.signal(leads=[0])[0]))
         classes = token_classes("cudb", tokens.beat_class, tokens.rhythm)
         seconds = sum(span.stop - span.start for span in annotations.rhythms) / recording.rate_hz
         assert (classes == VF).sum() / 100 == pytest.approx(seconds, abs=0.1) and seconds > 200

@@ -24,7 +24,7 @@ def annotated_leads(database: Database) -> list[Lead]:
     for record_id in database.record_ids:
         annotations = database.annotations(record_id)
         assert annotations is not None
-        leads.append(Lead.read(database.recording(record_id), annotations))
+        leads.append(Lead(annotations, database.recording(record_id).signal(leads=[0])[0]))
     return leads
 
 

@@ -130,7 +130,7 @@ def differing_codes(database: Database, record_id: str, tokenizer: BeatTokenizer
     recording = database.recording(record_id)
     signal = recording.signal(leads=[0])[0]
     annotations = database.annotations(record_id, recording) or detected(signal, recording.rate_hz)
-    codes = tokenizer.encode(Lead.read(recording, annotations)).codes
+    codes = tokenizer.encode(Lead(annotations, signal)).codes
     usual = np.array(tokens_of(signal.astype(np.float64), recording.rate_hz, annotations.sample, tokenizer))
     differing = int((usual != codes).sum())
     if differing > DIFFERING * codes.size:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.recording import Annotations, Recording
+from heartlm.ecg.recording import Annotations
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_folder, read_json
 
@@ -88,15 +88,6 @@ class Lead:
     annotations: Annotations
     signal_mv: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     index: int = 0
-
-    @classmethod
-    def read(cls, recording: Recording, annotations: Annotations, index: int = 0) -> Lead:
-        """Read the whole lead `index` of `recording`.
-
-        Raises:
-            HeartlmError: there is no signal, or the signal cannot be read.
-        """
-        return cls(annotations, recording.signal(leads=[index])[0], index)
 
     @property
     def rate_hz(self) -> float:
