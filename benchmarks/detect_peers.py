@@ -15,11 +15,10 @@ import wfdb
 from numpy.typing import NDArray
 from wfdb.processing import XQRS
 
-from heartlm.ecg.beats import is_beat
 from heartlm.ecg.database import Database
 from heartlm.ecg.detect import detect_beats
 from heartlm.ecg.readers.annotation_file import read_annotation_file
-from heartlm.ecg.recording import Annotations, Recording
+from heartlm.ecg.recording import Annotations, Recording, is_beat
 from heartlm.ecg.write_annotations import write_annotations
 
 Positions = NDArray[np.int64]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.conv1d import replace_conv1d
-from heartlm.ecg.beats import BEAT_CLASSES
+from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.evaluation.beats import score_beats
 from heartlm.evaluation.bootstrap import Resampling
 from heartlm.federated.waveforms import WINDOW, BeatSet, beat_set, labelled_records

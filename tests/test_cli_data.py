@@ -18,9 +18,9 @@ import pytest
 from heartlm.cli.data import SUBCOMMANDS
 from heartlm.cli.data_tables import print_findings
 from heartlm.cli.main import main
-from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.catalogue import CATALOGUE, PHYSIONET_CITATION
 from heartlm.ecg.database import locate
+from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.ecg.verify import Finding

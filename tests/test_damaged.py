@@ -12,10 +12,10 @@ import pytest
 import wfdb
 
 from heartlm.cli.main import main
-from heartlm.ecg.beats import CLASS_OF_SYMBOL
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.readers.wfdb import read_wfdb
+from heartlm.ecg.recording import CLASS_OF_SYMBOL
 from heartlm.ecg.verify import verify_database
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import wfdb
 
-from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.database import open_database
 from heartlm.ecg.databases_known import database_name
+from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
 from tests.test_ecg_wfdb import write_record

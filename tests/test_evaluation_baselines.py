@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.beats import UNLABELLED
+from heartlm.ecg.recording import UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
 from heartlm.evaluation.features import (

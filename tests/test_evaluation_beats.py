@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.beats import UNLABELLED
+from heartlm.ecg.recording import UNLABELLED
 from heartlm.evaluation.beats import NO_BEAT, score_beats
 from heartlm.evaluation.bootstrap import Resampling
 

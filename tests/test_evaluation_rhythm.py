@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.beats import UNLABELLED
-from heartlm.ecg.recording import RHYTHM_INDEX
+from heartlm.ecg.recording import RHYTHM_INDEX, UNLABELLED
 from heartlm.ecg.spans import runs
 from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.episodes import compare_spans, score_episodes

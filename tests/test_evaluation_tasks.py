@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
-from heartlm.ecg.recording import RHYTHM_INDEX, Annotations
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED, Annotations
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import NO_BEAT
 from heartlm.evaluation.beats_task import PairedLead, columns_of

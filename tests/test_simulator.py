@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.database import Database, open_database
+from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.heart import Heart, rr_variability
 from heartlm.ecg.simulator.morphology import REPOLARISATION_S

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
-from heartlm.ecg.beats import BEAT_CLASSES
-from heartlm.ecg.recording import RHYTHM_INDEX
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.kernels.draws import Stream, hide_spans
 from heartlm.training.batches import (
     IGNORE,

@@ -15,10 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
-from heartlm.ecg.recording import RHYTHM_INDEX
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.ec57 import spans_of
 from heartlm.evaluation.waveform_features import NAMES, waveform_features

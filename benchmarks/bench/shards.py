@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
 from heartlm.ecg.database import open_database
-from heartlm.ecg.recording import Annotations
+from heartlm.ecg.recording import BEAT_CLASSES, UNLABELLED, Annotations
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_folder
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.embeddings import Embeddings, Vectors
 from heartlm.corpus.encode import Unusable
-from heartlm.ecg.beats import BEAT_CLASSES
-from heartlm.ecg.recording import RHYTHMS, Recording
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.predictions import batches_of_windows
 from heartlm.evaluation.scored import ScoredLead, scored_lead

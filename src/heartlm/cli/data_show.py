@@ -42,8 +42,8 @@ def run(argv: Sequence[str]) -> int:
         heartlm data show data/mitdb/203 --start 100 --stop 130 --leads MLII --out vt.svg
     """
     options = parse(ShowOptions, argv, "data show", run, positionals=["record"])
-    from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
     from heartlm.ecg.database import locate
+    from heartlm.ecg.recording import BEAT_CLASSES, UNLABELLED
     from heartlm.report.figures import save_strip
     from heartlm.report.strip import Beat, Strip
 

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.plan import Beats, BuildSettings, TrainingLeads
 from heartlm.corpus.schema import FILES
-from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.database import Database
 from heartlm.ecg.detect import detect_beats
-from heartlm.ecg.recording import RHYTHMS, Annotations, Damaged, Recording
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Damaged, Recording
 from heartlm.ecg.splits import Split
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens

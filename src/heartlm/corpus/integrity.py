@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from heartlm.corpus.schema import FILES
-from heartlm.ecg.beats import BEAT_CLASSES
-from heartlm.ecg.recording import RHYTHMS
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 from heartlm.progress import track

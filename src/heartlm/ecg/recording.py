@@ -8,7 +8,7 @@ if known, a length.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +17,25 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import UNLABELLED, aami_classes
 from heartlm.ecg.readers.foreign import one_line
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.progress import say
+
+BEAT_CLASSES: tuple[str, ...] = ("N", "S", "V", "F", "Q")
+"""AAMI classes (ANSI/AAMI EC57): N (normal and bundle branch block), S (supraventricular ectopic), V (ventricular
+ectopic), F (fusion of the two) and Q (paced, or not classifiable). The position of a class is its index in corpora and
+scores."""
+
+UNLABELLED = -1
+"""Index of an unlabelled beat or rhythm."""
+
+AAMI_SYMBOLS: dict[str, str] = {"N": "NLRej", "S": "AaJS", "V": "VE", "F": "F", "Q": "/fQ"}
+"""WFDB beat codes by AAMI class (ANSI/AAMI EC57:2012, as used by de Chazal 2004)."""
+
+CLASS_OF_SYMBOL: dict[str, int] = {
+    symbol: BEAT_CLASSES.index(name) for name, symbols in AAMI_SYMBOLS.items() for symbol in symbols
+}
 
 _TABLES = read_json(Path(__file__).with_name("rhythms.json"), dict[str, dict[str, str]])
 
@@ -160,6 +174,16 @@ class Recording:
         """Print the faults found so far to standard error, one line each."""
         for fault in self.faults:
             say(f"warning: {self.path}: damaged ({fault})")
+
+
+def is_beat(symbols: Iterable[str]) -> NDArray[np.bool_]:
+    """Return for each WFDB code whether it marks a heartbeat; shape `[num_symbols]`."""
+    return np.fromiter((symbol in CLASS_OF_SYMBOL for symbol in symbols), dtype=np.bool_)
+
+
+def aami_classes(symbols: Iterable[str]) -> NDArray[np.int8]:
+    """Map WFDB codes to indices into `BEAT_CLASSES`, or `UNLABELLED` if the code is not a beat; `[num_symbols]`."""
+    return np.fromiter((CLASS_OF_SYMBOL.get(symbol, UNLABELLED) for symbol in symbols), dtype=np.int8)
 
 
 def rhythm_index(name: str) -> int:

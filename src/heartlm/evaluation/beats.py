@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import BEAT_CLASSES
+from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.evaluation.bootstrap import THOUSAND, Counts, Floats, Resampling, estimate, ratio
 
 SCORED_CLASSES = BEAT_CLASSES[:4]

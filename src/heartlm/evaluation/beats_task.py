@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
-from heartlm.ecg.recording import RHYTHM_INDEX
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import NO_BEAT, Classes, score_beats
 from heartlm.evaluation.config import EvaluationConfig

@@ -39,7 +39,7 @@ _LABEL = {
     for label, symbols in {"N": "NLRB", "S": "AaJSjen", "V": "VrE", "F": "F", "Q": "Q/f?", "O": "!"}.items()
     for symbol in symbols
 }
-"""Row of each beat code. Escape beats (e, j, n) are S here but N in `ecg.beats`; flutter waves (!) are not beats."""
+"""Row of each beat code. Escape beats (e, j, n) are S here but N in `recording.py`; flutter waves (!) are not beats."""
 
 EPISODES = ("AF", "VF")
 """Kinds of episodes to compare."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import UNLABELLED
+from heartlm.ecg.recording import UNLABELLED
 from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation import zhou
 from heartlm.models.statistics import SCALES, interval_statistics

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import UNLABELLED
+from heartlm.ecg.recording import UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import THOUSAND, Counts, Floats, Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.scored import ScoredLead

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heartlm.ecg.beats import BEAT_CLASSES
+from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file
 from heartlm.report.charts import Series, line_chart

@@ -15,8 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import UNLABELLED
-from heartlm.ecg.recording import Annotations
+from heartlm.ecg.recording import UNLABELLED, Annotations
 from heartlm.kernels.library import kernel
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
 from heartlm.tokenizers.rr import waves_of

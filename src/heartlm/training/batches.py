@@ -23,8 +23,7 @@ from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
-from heartlm.ecg.beats import BEAT_CLASSES
-from heartlm.ecg.recording import RHYTHM_INDEX
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.kernels.draws import Stream, draws, draws_below, hide_spans
 from heartlm.kernels.gather import gather_codes, gather_windows
 

@@ -24,9 +24,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import RandomSampler
-from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
 from heartlm.ecg.databases_known import KNOWN_DATABASES
-from heartlm.ecg.recording import RHYTHM_INDEX
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.models.heart import HeartModel
 from heartlm.tokenizers.sample import GRID_HZ

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
-from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
+from heartlm.ecg.recording import BEAT_CLASSES, UNLABELLED
 from heartlm.kernels.draws import draws, uniform
 from heartlm.kernels.gather import gather_windows
 from heartlm.tokenizers.millivolts import dequantize, quantize

@@ -23,9 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import CLASS_OF_SYMBOL
 from heartlm.ecg.readers.foreign import LIST_BYTES, check_rate, first_bytes, one_line, read_bytes
-from heartlm.ecg.recording import RHYTHMS, RhythmSpan, rhythm_index
+from heartlm.ecg.recording import CLASS_OF_SYMBOL, RHYTHMS, RhythmSpan, rhythm_index
 from heartlm.errors import HeartlmError
 from heartlm.kernels.library import kernel
 
