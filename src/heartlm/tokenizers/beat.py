@@ -143,7 +143,7 @@ class BeatTokenizer(Tokenizer):
 
     def encode(self, lead: Lead) -> Tokens:
         """Encode every beat of one lead."""
-        beats, rate_hz = lead.annotations, lead.rate_hz
+        beats, rate_hz = lead.annotations, lead.annotations.rate_hz
         shape, deviation = self._fitted()
         intervals = rr_codes(beats.sample, rate_hz, self.rr_scales, self.causal_only)
         codes = np.empty((beats.num_beats, len(self.facets)), np.uint16)
