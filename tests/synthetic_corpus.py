@@ -16,7 +16,7 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model
 from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import TrainingConfig
-from heartlm.training.job import Job
+from heartlm.training.job import Job, Task
 
 SIZES = (8, 4)
 """Codes of each facet."""
@@ -60,7 +60,9 @@ def job(corpus: Corpus, model: HeartModel, folder: Path, config: TrainingConfig,
         seed=config.seed,
     )
     info = ModelInfo(model.config, "0" * 64, "beat", "masked", config.window)
-    return Job(config=config, run=RunFolder(folder), model=model, info=info, sampler=windows, **parts)
+    make_batch, loss = parts.pop("make_batch"), parts.pop("loss")
+    task = Task(model, info, loss, np.arange(len(corpus.records)), lambda _: make_batch, np.arange(0))
+    return Job(task, config, RunFolder(folder), windows, make_batch, **parts)
 
 
 def every_window(corpus: Corpus, width: int) -> Windows:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
@@ -23,7 +24,7 @@ from heartlm.training.batches import (
     majority,
     rhythm_labels,
 )
-from heartlm.training.objectives import class_weights, label_weights
+from heartlm.training.objectives import label_weights
 from tests.synthetic_corpus import SIZES, every_window, synthetic_corpus
 
 MASK = np.array(SIZES)
@@ -204,6 +205,11 @@ def test_rhythm_labels_count_flutter_as_told(wanted: str, flutter: str, of_flutt
     rhythm = np.array([-1, *(RHYTHM_INDEX[name] for name in ("N", "AFIB", "VT", "AFL"))], np.int8)
     expected = [-1, int(wanted == "N"), int(wanted == "AFIB"), 0, of_flutter]
     assert rhythm_labels(rhythm, wanted, flutter).tolist() == expected
+
+
+def class_weights(labels: NDArray[np.int64], num_classes: int, balance: float) -> torch.Tensor:
+    """Weights of the classes of one patient."""
+    return label_weights(labels, np.zeros_like(labels), num_classes, balance)[0]
 
 
 @given(

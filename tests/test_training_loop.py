@@ -25,7 +25,7 @@ from heartlm.training.config import TrainingConfig
 from heartlm.training.job import Job
 from heartlm.training.learner import learning_rate
 from heartlm.training.loop import train
-from heartlm.training.objectives import FacetLoss, LabelLoss, class_weights
+from heartlm.training.objectives import FacetLoss, LabelLoss, label_weights
 from tests.synthetic_corpus import SIZES, every_window, job, small_model, synthetic_corpus
 
 MASK = np.array(SIZES)
@@ -199,7 +199,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_good_checkpoint(
         "step-000000004",
     ]
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4]
-    resumed = replace(work, model=small_model(seed=1), loss=FACETS)
+    resumed = replace(work, task=replace(work.task, model=small_model(seed=1), loss=FACETS))
     assert train(resumed, resume=True).step == 6
     straight = losses(corpus, masked, tmp_path / "straight", settings())
     assert [line["loss"] for line in metrics(tmp_path)] == straight
@@ -295,7 +295,7 @@ def finetuned_loss(corpus: Corpus, labels: np.ndarray[Any, Any], folder: Path) -
         folder,
         config,
         make_batch=LabelBatches(corpus, labels, MASK, False, 0.0, seed=0),
-        loss=LabelLoss(class_weights(labels, 4, 0.5)[None]),
+        loss=LabelLoss(label_weights(labels, np.zeros_like(labels), 4, 0.5)),
     )
     train(work, resume=False)
     return float(np.mean([line["loss"] for line in metrics(folder)[-20:]]))

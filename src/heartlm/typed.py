@@ -82,16 +82,13 @@ def _fields(kind: Any, value: Any, path: str) -> Any:
     missing = next((name for name in required if name not in value), None)
     if missing is not None:
         raise HeartlmError(f"{_below(path, missing)}: nothing found, {_words(hints[missing])} expected")
+    fields = {name: _typed(hints[name], entry, _below(path, name)) for name, entry in value.items() if name in hints}
     if typing.is_typeddict(kind):
-        return {
-            name: _typed(hints[name], entry, _below(path, name)) if name in hints else entry
-            for name, entry in value.items()
-        }
-    for name in value:
-        if name not in hints:
-            known = ", ".join(sorted(hints))
-            raise HeartlmError(f"{_below(path, name)}: found, but there is no such field: it is one of {known}")
-    return kind(**{name: _typed(hints[name], entry, _below(path, name)) for name, entry in value.items()})
+        return {**value, **fields}
+    if unknown := [name for name in value if name not in hints]:
+        known = ", ".join(sorted(hints))
+        raise HeartlmError(f"{_below(path, unknown[0])}: found, but there is no such field: it is one of {known}")
+    return kind(**fields)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,6 @@ def run(arguments: Sequence[str]) -> int:
         sys.argv = ["heartlm", *shlex.split(line)]  # which the run folders record
         if status := main(sys.argv[1:]):
             return status
-    print("", *key_scores(options.out / "beats"), sep="\n")
     print(f"\nAll of it took {time.monotonic() - begin:.0f} s.")
     print(f"Open the page of a simulated day:      {next((options.out / 'analysis').glob('*.html'))}")
     print(f"Open the report of the training runs:  {options.out / 'report.html'}")
@@ -84,13 +83,3 @@ def _test_record(folder: Path) -> str:
     database = open_database(folder)
     test = [record_id for record_id in database.record_ids if database.split_of(record_id) == "test"]
     return (test or list(database.record_ids))[0]
-
-
-def key_scores(run: Path) -> Iterator[str]:
-    """Yield the main scores of the report, one line each, with the best other method."""
-    from heartlm.report import scores
-    from heartlm.runs.run_folder import RunFolder
-
-    for score_set in RunFolder(run).score_sets:
-        for name, score, note in scores.key_scores(score_set):
-            yield f"{name:<10} {score.text:>6}  {score.interval:<16} {note}".rstrip()

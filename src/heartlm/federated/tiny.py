@@ -24,7 +24,7 @@ from heartlm.federated.waveforms import NUM_CLASSES, WINDOW, BeatSet, Labelled, 
 from heartlm.files import atomic_folder, write_json
 from heartlm.kernels.draws import Stream, draws, uniform
 from heartlm.models.tiny_ecg import TinyECG
-from heartlm.training.objectives import class_weights
+from heartlm.training.objectives import label_weights
 
 BATCH_STREAM = 15
 EVALUATION_BATCH = 1024
@@ -75,7 +75,7 @@ class TinyPatients:
             number: beat_set(each for each in train if each.patient_id in members[number].patients) for number in mine
         }
         labels = np.repeat(np.arange(NUM_CLASSES), self.class_counts)
-        weight = class_weights(labels, NUM_CLASSES, self.study.class_balance)
+        weight = label_weights(labels, np.zeros_like(labels), NUM_CLASSES, self.study.class_balance)[0]
         return TinyLearning(self.study, samples, beat_set(self.of_split["test"][part::of]), weight)
 
 

@@ -47,24 +47,20 @@ class Job:
     """The inputs of the training loop.
 
     Attributes:
+        task: model, loss and data.
         config: resolved settings.
         run: run folder to write.
-        model: model to train.
-        info: description to save with the model.
         sampler: sampler of the windows of every step.
         make_batch: builder of batches from windows.
-        loss: function from a batch to sums of losses.
         validation: windows of the validation split, in order; None without such a split.
         ranks: rank of this process and number of ranks; every rank has the same job.
     """
 
+    task: Task
     config: TrainingConfig
     run: RunFolder
-    model: HeartModel
-    info: ModelInfo
     sampler: WindowSampler
     make_batch: MakeBatch
-    loss: LossSum
     validation: Windows | None = None
     ranks: Ranks = field(default_factory=Ranks)
 

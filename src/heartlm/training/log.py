@@ -87,7 +87,7 @@ class Log:
             self.measured.write(
                 rank=self.job.ranks.rank,
                 world_size=self.job.ranks.world_size,
-                num_parameters=sum(each.numel() for each in self.job.model.parameters() if each.requires_grad),
+                num_parameters=sum(each.numel() for each in self.job.task.model.parameters() if each.requires_grad),
                 flops_per_token=self.meters.flops_per_token,
                 peak_memory_bytes=peak_memory_bytes(),
                 peak_device_memory_bytes=None if memory is None else memory(),
@@ -104,8 +104,8 @@ def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAl
     share = (1.0 if config.objective == "causal" else config.mask_share) if isinstance(config, PretrainConfig) else 0.0
     return Meters(
         flops_per_token=None
-        if job.model.config.network == "waveform"
-        else flops_per_token(job.model.config, config.window, job.model.num_classes, share),
+        if job.task.model.config.network == "waveform"
+        else flops_per_token(job.task.model.config, config.window, job.task.model.num_classes, share),
         peak_flops=None if peak is None else peak * job.ranks.world_size,
         energy_j=energy_j,
         sum_over_ranks=lambda value: sums(value)[0],

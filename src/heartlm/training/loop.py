@@ -76,8 +76,8 @@ class _Loop:
         measured = job.config.measure or job.config.spans or job.config.profile
         self.exchange = GradientSync(self.log.meters, device, measured)
         self.learner = Learner(
-            job.model,
-            job.loss,
+            job.task.model,
+            job.task.loss,
             job.config,
             device=device,
             precision=precision,
@@ -228,7 +228,7 @@ class _Loop:
             tensors = whole_tensors(self.learner.model)
             self.sums(0.0)  # fails if a rank was lost: NCCL may have gathered invalid values
             if self.ranks.is_first:
-                save_tensors(self.job.run.model(which), tensors, replace(self.job.info, step=self.progress.step))
+                save_tensors(self.job.run.model(which), tensors, replace(self.job.task.info, step=self.progress.step))
 
     # --- signals ------------------------------------------------------------------------------------------------------
 

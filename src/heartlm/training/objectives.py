@@ -127,11 +127,3 @@ def label_weights(
     weight *= np.where(counts.any(axis=0), of_class ** (1 - class_balance) / share, 1.0)
     weight *= counts.sum() / max((weight * counts).sum(), 1e-12)
     return torch.tensor(weight, dtype=torch.float32)
-
-
-def class_weights(labels: NDArray[np.int64], num_classes: int, balance: float) -> Tensor:
-    """Return a weight for each class, its frequency to the power −`balance`, with mean 1 over `labels`.
-
-    A class that does not occur is weighted as if it occurred once.
-    """
-    return label_weights(labels, np.zeros_like(labels), num_classes, balance)[0]

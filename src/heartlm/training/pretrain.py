@@ -120,17 +120,8 @@ def job_of(
         size = {"num_parameters": task.model.num_parameters, "steps": config.steps}
         known = {"objective": task.info.objective, "parent": None, **about, **size}
         folder.start(asdict(config), known, corpus)
-    return Job(
-        config=config,
-        run=folder,
-        model=task.model,
-        info=task.info,
-        sampler=windows,
-        make_batch=task.make_batch(config.seed),
-        loss=task.loss,
-        validation=validation_windows(corpus, task.held_out, config.window),
-        ranks=ranks,
-    )
+    validation = validation_windows(corpus, task.held_out, config.window)
+    return Job(task, config, folder, windows, task.make_batch(config.seed), validation, ranks)
 
 
 def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingConfig) -> WindowSampler:
