@@ -9,7 +9,7 @@
 
 #define MOST_SHAPE 40 /* places that tell the shape of a beat, at most */
 
-/* The settings in samples; heartlm.kernels.detect.Plan is the same structure. */
+/* The settings in samples; kernels.h declares it for Python. */
 struct plan {
     int64_t factor;      /* samples that become one decimated sample */
     int64_t even_taps;   /* half lengths of the filters: a filter has taps 0 to this */

@@ -6,7 +6,7 @@
 #include "kernel.h"
 #include "live.h"
 
-/* Shape and weights of the model; heartlm.kernels.live has the same structure. */
+/* Shape and weights of the model; kernels.h declares it for Python. */
 struct trunk {
     int64_t facets, width, depth, heads, head_width, feed, kept, classes;
     const float *table;       /* [codes of all facets, width] */

@@ -11,7 +11,7 @@
 #define MOST_WAITING 320 /* beats that may wait, or come out at once */
 #define MOST_BRIDGES 256
 
-/* What all leads of one rate share; heartlm.kernels.live_seconds has the same structure. */
+/* What all leads of one rate share; kernels.h declares it for Python. */
 struct seconds {
     const struct plan *plan;
     const float *taps;

@@ -13,7 +13,7 @@ struct part {
     int64_t first, num;
 };
 
-/* What all leads share; heartlm.kernels.live_tokens has the same structure. */
+/* What all leads share; kernels.h declares it for Python. */
 struct tokens {
     int64_t num_points, look_back, every, num_ranges;
     int64_t long_mean, longest, recent, near, around, steady; /* numbers of intervals, as in comparisons.py and rr.py */

@@ -6,7 +6,7 @@
 
 #define MOST_LAYERS 4
 
-/* Shape and weights of the network; heartlm.kernels.live has the same structure. Weights of a convolution are
+/* Shape and weights of the network; kernels.h declares it for Python. Weights of a convolution are
  * [outer, kernel, inner], the batch normalisation in them and in the bias, which follows them. */
 struct network {
     int64_t length, bands, hidden, classes, num_waves, num_lines;

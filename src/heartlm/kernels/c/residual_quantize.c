@@ -30,7 +30,7 @@ enum { WIDE = 4 };
 enum { WIDE = 2 };
 #endif
 
-/* Codebooks and what the bounds need, as laid out by heartlm.kernels.quantize. */
+/* Codebooks and what the bounds need, as laid out by heartlm.tokenizers.quantize. */
 typedef struct {
     const float *centroids; /* [num_levels, num_codes, length], zeros after the points of the vector */
     const double *half;     /* |c|^2 / 2, [num_levels, num_codes] */

@@ -2,7 +2,7 @@
 #include "kernel.h"
 #include "sorted_window.h"
 
-/* What an interval is compared with; the order is that of heartlm.kernels.rr. */
+/* What an interval is compared with; the order is that of heartlm.tokenizers.rr. */
 enum { RR, OVER_PREVIOUS, OVER_RECENT, NEXT_OVER_RECENT, OVER_LONG, NEXT_OVER_LONG };
 
 static double compared(int64_t kind, const double *rr, int64_t beat, int64_t num_beats, double recent, double mean) {
