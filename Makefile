@@ -10,7 +10,8 @@ COMPILER := $(shell command -v $${CC:-cc} >/dev/null || echo 'CC="$$(echo $(CURD
 .PHONY: demo monitor-demo docs test test-slow test-gpu lint kernels benchmarks benchmarks-long models clean
 
 demo: $(VENV)/kernels
-	$(BIN)/heartlm demo --out demo --overwrite
+	rm -rf demo
+	$(BIN)/heartlm demo --out demo
 
 # A ward of 50 simulated patients, some of whom fibrillate, on a page of this machine until interrupted.
 monitor-demo: $(VENV)/kernels
