@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -141,6 +142,16 @@ def test_a_step_taken_is_not_overwritten_by_those_prepared_after_it() -> None:
         kept = [(fed.step, fed.micro_batches[0]) for fed in feed]
     for step, batch in kept:
         assert torch.equal(batch.codes, make(drawn.windows(step), step).codes)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_the_feed_keeps_no_batch_that_was_taken(prefetch: int) -> None:
+    """The next batch then reuses its memory, which is in the caches."""
+    with Feed(order_of(8), MAKERS["causal"], range(4), prefetch=prefetch) as feed:
+        for batches in feed:
+            taken = weakref.ref(batches.micro_batches[0])
+            del batches
+            assert taken() is None
 
 
 def test_a_batch_that_cannot_be_split_is_refused() -> None:

@@ -167,7 +167,15 @@ class MakeBatch(ABC):
         """Return the codes of `windows` `[B, W, F]`, as int64 or as `stored`, and which tokens are valid `[B, W]`."""
         gather = gather_windows if stored else gather_codes
         codes = gather(self.corpus.codes, windows.first, windows.length, windows.width)
-        return torch.from_numpy(codes), torch.from_numpy(windows.valid)
+        is_whole = windows.length.min() == windows.width
+        valid = _all_valid(len(windows), windows.width) if is_whole else torch.from_numpy(windows.valid)
+        return torch.from_numpy(codes), valid
+
+
+@functools.cache
+def _all_valid(num_windows: int, width: int) -> Tensor:
+    """Return a mask without padding, which is never changed; most batches have this one."""
+    return torch.ones((num_windows, width), dtype=torch.bool)
 
 
 @dataclass(frozen=True)

@@ -107,21 +107,26 @@ class Feed:
             error = None
             try:
                 for step in range(first, min(first + together, self.steps.stop)):
-                    draft = self._from_thread() if self.prefetch else self._prepare(step)
-                    batch = self.make_batch.finish(draft.to(self.device))
-                    micro_batches = batch.micro_batches(self.layout.accumulation)
-                    ready.append(StepBatches(step, micro_batches, batch.num_counted, batch.num_tokens))
+                    ready.append(self._finished(step))
             except BaseException as found:  # raised after the steps prepared before it
                 error = found
-            for place, batches in enumerate(ready):
-                yield replace(batches, num_prepared=0 if place else len(ready))
+            num_prepared = len(ready)
+            while ready:  # no batch is kept here, so that the next one reuses its memory, which is in the caches
+                yield replace(ready.pop(0), num_prepared=num_prepared)
+                num_prepared = 0
             if error is not None:
                 raise error
 
-    def _from_thread(self) -> HostBatch:
-        prepared = self._ahead.popleft().result()
-        self._prepare_ahead(1)
-        return prepared
+    def _finished(self, step: int) -> StepBatches:
+        """Build the batches of `step` on the device."""
+        if self.prefetch:
+            draft = self._ahead.popleft().result()
+            self._prepare_ahead(1)
+        else:
+            draft = self._prepare(step)
+        batch = self.make_batch.finish(draft.to(self.device))
+        micro_batches = batch.micro_batches(self.layout.accumulation)
+        return StepBatches(step, micro_batches, batch.num_counted, batch.num_tokens)
 
     def _prepare_ahead(self, num_steps: int) -> None:
         prepare = on_this_device(self._prepare)
