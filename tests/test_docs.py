@@ -44,10 +44,12 @@ def shell(block: str) -> None:
     """Run the commands of a block: those of heartlm in this process, which has imported everything, others by bash."""
     for line in smaller(block).splitlines():
         words = shlex.split(line, comments=True)
-        if words[:1] == ["heartlm"]:
+        if words[:1] == ["heartlm"] and "--local" not in words:
             assert main(words[1:]) == 0, line
-        elif words:
-            done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+        elif words:  # `heartlm launch --local` replaces its process
+            here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+            command, environment = ["bash", "-c", line], os.environ | {"PATH": here}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
             assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
