@@ -139,9 +139,10 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
     ]
     if cinc2017 is not None:
         sets.append(("cinc2017, 200 normal", open_database(cinc2017), normal_recordings(cinc2017)))
-    if not (work / "simulated").exists():
-        simulate_database(work / "simulated", SimulationConfig(patients=60, minutes=10, seed=2026, name="simulated"))
-    sets.append(("simulated, 60 patients", open_database(work / "simulated"), None))
+    simulated = work / "databases" / "simulated"
+    if not simulated.exists():
+        simulate_database(simulated, SimulationConfig(patients=60, minutes=10, seed=2026, name="simulated"))
+    sets.append(("simulated, 60 patients", open_database(simulated), None))
     episodes = Table(
         "Annotated episodes and alarms of their kind",
         (

@@ -734,6 +734,14 @@ def test_standstill_and_bradycardia_need_a_low_second(lowest: float, called: boo
     assert ("extreme bradycardia" in slow.judge(3000).found) == called
 
 
+def test_a_low_second_counts_after_seconds_of_unknown_height() -> None:
+    lead = LeadRules(AlarmRules(), 250.0)
+    for second in range(1, 9):
+        height = np.nan if second < 6 else 0.1
+        lead.add(250 * second, LeadSecond([], [0.9, 0.0, 0.0, 0.1, 0.0], 1.0, height))
+    assert "asystole" in lead.judge(2000).found
+
+
 def test_a_limit_of_the_rate_above_40_needs_no_low_second() -> None:
     lead = LeadRules(AlarmRules(bradycardia_bpm=70), 250.0)
     for second in range(1, 9):

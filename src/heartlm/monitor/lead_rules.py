@@ -206,7 +206,7 @@ class LeadRules(Stateful):
         if known and sum(noises[-2:]) >= rules.noise_probability * len(noises[-2:]) and not self._is_quiet():
             self.last_noise = now  # in a quiet lead, noise hides no beat
         if usual_known:
-            may_stand_still = min(self.heights[-4:]) < _LOW_HEIGHT
+            may_stand_still = any(height < _LOW_HEIGHT for height in self.heights[-4:])
         else:
             may_stand_still = mean_asystole >= _MIN_ASYSTOLE
         if readable and (not noisy or self._is_quiet()) and "VF" not in found and may_stand_still:
@@ -237,7 +237,7 @@ class LeadRules(Stateful):
                 if len(last_rr_s) == needed and (mean_rr_s := fmean(last_rr_s)) > 60 / rules.bradycardia_bpm:
                     start = beats[offset - len(last_rr_s) - 1].sample
                     unhidden = start >= self.last_noise - _BEFORE_NOISE_S * rate_hz
-                    has_low_second = mean_rr_s < _EMPTY_RR_S or min(self.heights) < _LOW_HEIGHT
+                    has_low_second = mean_rr_s < _EMPTY_RR_S or any(height < _LOW_HEIGHT for height in self.heights)
                     if usual_known and unhidden and has_low_second:
                         found["extreme bradycardia"] = start, 1.0
             num_v = 0

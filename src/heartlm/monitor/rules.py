@@ -119,13 +119,12 @@ class Rules(Stateful):
             findings = [judgement.found[kind] for _, judgement in judged if kind in judgement.found]
             start = min(start for start, _ in findings)
             clear = [(lead, judgement) for lead, judgement in judged if judgement.clear and lead.begin <= start]
-            able = [  # a lead in standstill next to another with beats has come off
-                lead for lead, judgement in clear if judgement.has_beats and "asystole" not in judgement.found
-            ]
+            # a lead in standstill next to another with beats has come off
+            able = [pair for pair in clear if pair[1].has_beats and "asystole" not in pair[1].found]
             if kind in ("VF", "asystole"):
                 vetoed = any(kind not in judgement.found for _, judgement in clear)
             elif kind in ("VT", "run"):
-                ventricular = [lead.ventricular_since(start) for lead in able]
+                ventricular = [lead.ventricular_since(start) for lead, _ in able]
                 vetoed = bool(ventricular) and sum(ventricular) / len(ventricular) < rules.v_probability
                 if kind == "VT":  # unless the waveform is certain
                     waves = [wave for lead, _ in judged if not math.isnan(wave := lead.max_vt_or_vf())]
@@ -134,9 +133,9 @@ class Rules(Stateful):
                 first = now - round(60 / rules.tachycardia_bpm * rules.tachycardia_beats * self.rate_hz)
                 found_in_clear = any(kind in judgement.found for _, judgement in clear)
                 share = _VETO_RATE if found_in_clear else _CLEAR_VETO_RATE
-                vetoed = any(lead.rate_since(first) < share * rules.tachycardia_bpm for lead in able)
+                vetoed = any(lead.rate_since(first) < share * rules.tachycardia_bpm for lead, _ in able)
             else:
-                vetoed = any(kind not in judgement.found for lead, judgement in clear if lead in able)
+                vetoed = any(kind not in judgement.found for _, judgement in able)
             if not vetoed:
                 combined[kind] = start, min(confidence for _, confidence in findings)
         if not with_beats:  # alarms of beats continue: their end cannot be seen
