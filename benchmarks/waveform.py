@@ -33,7 +33,7 @@ from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.rhythm import Verdicts
 from heartlm.evaluation.scored import leads_of_corpus
-from heartlm.evaluation.waveform_task import WaveformWindows, class_probabilities, forest_verdicts, score_vf
+from heartlm.evaluation.waveform_task import WaveformWindows, class_probabilities, forest_verdicts, score_vf, vf_scores
 from heartlm.training.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT
 
 Windows = dict[str, NDArray[Any]]
@@ -123,8 +123,9 @@ def judged(run: Path, corpus: Path, method: str, seed: int) -> Windows:
     shown = {"patient": np.array([lead.patient_id for lead in leads])[windows.lead], "label": windows.labels}
     if method == NETWORK:
         probabilities = class_probabilities(tuned.model, windows.codes, windows.lead)
-        return shown | {"score": probabilities[:, VF], "tachycardia": probabilities[:, VT]}
-    return shown | {"score": forest_verdicts(windows, tuned, seed).score}
+        return shown | {"score": vf_scores(probabilities), "probability": probabilities[:, VF]}
+    score = forest_verdicts(windows, tuned, seed).score
+    return shown | {"score": score, "probability": score}
 
 
 def thresholds_of(windows: Windows) -> NDArray[np.float64]:
@@ -146,14 +147,14 @@ def of_database(windows: Windows, name: str) -> NDArray[np.bool_]:
 def scored(seeds: list[Windows], database: str) -> dict[str, Any]:
     """Scores over the windows of all seeds; scores are moved so that the threshold of each fold is 0."""
     parts = [of_database(each, database) for each in seeds]
-    label, patient, score = (
+    label, patient, score, probability = (
         np.concatenate([each[key][part] for each, part in zip(seeds, parts, strict=True)])
-        for key in ("label", "patient", "score")
+        for key in ("label", "patient", "score", "probability")
     )
     threshold = np.concatenate([thresholds_of(each)[part] for each, part in zip(seeds, parts, strict=True)])
     config = EvaluationConfig(Path(), Path())
     block = score_vf(Verdicts(score - threshold, 0.0), label, patient, config)
-    return block | {"auroc": score_vf(Verdicts(score), label, patient, config)["auroc"]}
+    return block | {"auroc": score_vf(Verdicts(probability), label, patient, config)["auroc"]}
 
 
 def cell(entry: dict[str, Any] | None) -> str:

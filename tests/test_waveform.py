@@ -21,7 +21,7 @@ from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.ec57 import spans_of
 from heartlm.evaluation.waveform_features import NAMES, waveform_features
-from heartlm.evaluation.waveform_task import class_probabilities, smoothed
+from heartlm.evaluation.waveform_task import called, class_probabilities, smoothed, vf_scores
 from heartlm.models.config import ModelConfig
 from heartlm.models.store import build_model
 from heartlm.tokenizers.millivolts import KNEE_MV, LIMIT_MV, NO_SIGNAL, STEP, MillivoltTokenizer, dequantize, quantize
@@ -275,6 +275,18 @@ def test_answers_are_averaged_over_the_past_of_a_lead_alone() -> None:
     assert answers[1] == pytest.approx([0.5, 0.5]) and answers[5] == pytest.approx([0.5, 0.5])
     changed = np.concatenate([probabilities[:3], probabilities[:3]])
     assert np.array_equal(smoothed(changed, lead)[:3], answers[:3])
+
+
+def test_vf_is_called_at_its_threshold_unless_noise_is_more_probable() -> None:
+    rows = [
+        [0.5, 0.0, 0.3, 0.0, 0.2],
+        [0.3, 0.0, 0.3, 0.0, 0.4],
+        [0.5, 0.2, 0.1, 0.1, 0.1],
+        [0.1, 0.0, 0.45, 0.0, 0.45],
+    ]
+    probabilities = np.array(rows)
+    assert called(probabilities, 0.2).tolist() == [VF, NOISE, OTHER, VF]
+    assert vf_scores(probabilities).tolist() == [0.3, 0, 0.1, 0.45]
 
 
 def test_no_signal_is_noise_and_never_asystole(tmp_path: Path) -> None:

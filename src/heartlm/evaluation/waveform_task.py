@@ -143,7 +143,8 @@ def score_waveform_task(
     return ScoreSet(
         {"window": WINDOW_S, "positive": "VF", "labels": "pure", "beats": None}
         | _episode_scores(leads, alone, windows.lead, threshold, config),
-        scores=score_vf(Verdicts(probabilities[:, VF], threshold), labels, patient, config)
+        scores=score_vf(Verdicts(vf_scores(probabilities), threshold), labels, patient, config)
+        | {"auroc": score_vf(Verdicts(probabilities[:, VF]), labels, patient, config)["auroc"]}
         | {"num_left_out": int((labels == IGNORE).sum()), "num_beats_left_over": 0}
         | {"confusion": confusion.tolist(), "confusion_labels": list(CLASSES)},
         baselines={
@@ -233,10 +234,15 @@ def smoothed(probabilities: Floats, lead: Labels) -> Floats:
 
 
 def called(probabilities: Floats, threshold: float) -> Labels:
-    """Return the predicted class: VF if its probability is at least `threshold`, else the most likely other class."""
+    """Return the predicted class: VF if `vf_scores` is at least `threshold`, else the most likely other class."""
     others = probabilities.copy()
     others[:, VF] = -1
-    return np.where(probabilities[:, VF] >= threshold, VF, others.argmax(axis=1))
+    return np.where(vf_scores(probabilities) >= threshold, VF, others.argmax(axis=1))
+
+
+def vf_scores(probabilities: Floats) -> Floats:
+    """Return the probability of VF, 0 where noise is more probable (chosen on patient-wise folds, LOG.md)."""
+    return np.where(probabilities[:, NOISE] > probabilities[:, VF], 0, probabilities[:, VF])
 
 
 def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config: EvaluationConfig) -> dict[str, Any]:

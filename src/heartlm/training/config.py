@@ -17,7 +17,7 @@ from heartlm.errors import HeartlmError, require
 from heartlm.models.config import HEAD_WIDTH
 from heartlm.training.layout import BatchLayout
 
-WAVEFORM_WINDOW, WAVEFORM_BATCH, WAVEFORM_THRESHOLD = 400, 128, 0.3
+WAVEFORM_WINDOW, WAVEFORM_BATCH, WAVEFORM_THRESHOLD = 400, 128, 0.2
 """Defaults of the waveform task: tokens per window (4 s), windows per batch, and probability threshold for VF.
 
 The threshold is close to the one selected by patient-wise cross-validation (`benchmarks/waveform.py`).
@@ -234,7 +234,7 @@ class FinetuneConfig(TrainingConfig):
         shortest_window: shortest width in tokens for training on mixed widths. Each step splits its windows into
             halves, quarters and so on, down to this width. The model then accepts windows of any width in this range.
         threshold: probability at which a window or beat is labelled as in the rhythm (by default 0.5) or a window as VF
-            (by default 0.3); stored with the model. Select it on patients used for neither training nor testing.
+            (by default 0.2); stored with the model. Select it on patients used for neither training nor testing.
         class_balance: balance of the classes in the loss; 0 weights every labelled token equally, 1 every class
             equally, 0.5 lies between.
         patient_balance: balance of the patients within a class; 0 weights every label equally, 1 every patient with
