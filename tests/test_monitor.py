@@ -777,3 +777,15 @@ def test_a_flat_lead_denies_no_alarm_of_another(symbol: str, rr: int, kind: str)
         seconds = [LeadSecond(beats, [1.0, 0.0, 0.0, 0.0, 0.0], 1.0, 1.0), flat]
         raised |= {alarm.kind for alarm in rules.update(250 * second, seconds, None)}
     assert kind in raised and "asystole" not in raised
+
+
+@pytest.mark.parametrize(("probability", "called_after"), [(0.95, 3), (0.8, 6), (0.7, None)])
+def test_vf_that_is_less_probable_must_last_longer(probability: float, called_after: int | None) -> None:
+    lead = LeadRules(AlarmRules(), 250.0)
+    called = list[int]()
+    for second in range(8):
+        wave = [1.0, 0.0, 0.0, 0.0, 0.0] if second == 0 else [1 - probability, 0.0, probability, 0.0, 0.0]
+        lead.add(250 * second, LeadSecond([], wave, 1.0, 1.0))
+        if "VF" in lead.judge(250 * second).found:
+            called.append(second)
+    assert called == ([] if called_after is None else list(range(called_after, 8)))

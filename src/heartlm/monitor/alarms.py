@@ -46,7 +46,7 @@ class AlarmRules:
         vt_beats: ... over this number of consecutive ventricular beats.
         v_probability: beats that are ventricular in one lead are a run or VT if their probability of being
             ventricular, averaged over the leads, reaches this value.
-        vf_probability: VF needs this mean probability of VF in the last three windows.
+        vf_probability: VF needs this mean probability of VF in the last three windows, or 0.15 less in the last six.
         vt_probability: VT found in the waveform needs this mean probability of VT in the last three windows, at the
             rate of VT over beats whose mean probability of being ventricular is 0.35, or less if theirs is higher.
         run_beats: a run has at least this number of consecutive ventricular beats.
@@ -65,7 +65,7 @@ class AlarmRules:
     vt_bpm: float = 100.0
     vt_beats: int = 5
     v_probability: float = 0.5
-    vf_probability: float = 0.8
+    vf_probability: float = 0.9
     vt_probability: float = 0.8
     run_beats: int = 3
     pause_s: float = 2.0
