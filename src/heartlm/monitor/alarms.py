@@ -46,7 +46,8 @@ class AlarmRules:
         vt_beats: ... over this number of consecutive ventricular beats.
         v_probability: beats that are ventricular in one lead are a run or VT if their probability of being
             ventricular, averaged over the leads, reaches this value.
-        vf_probability: VF needs this mean probability of VF in the last three windows, or 0.15 less in the last six.
+        vf_probability: VF needs this mean probability of VF in the last three windows, or five sixths of it in the
+            last six.
         vt_probability: VT found in the waveform needs this mean probability of VT in the last three windows, at the
             rate of VT over beats whose mean probability of being ventricular is 0.35, or less if theirs is higher.
         run_beats: a run has at least this number of consecutive ventricular beats.

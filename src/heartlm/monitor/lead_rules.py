@@ -32,8 +32,8 @@ _CLEAR = 0.25
 _START_WINDOWS = 5
 """Until a usual beat's height is known, VF needs its mean probability over this number of windows: an electrode that
 settles sways."""
-_SLOW_WINDOWS, _LESS_PROBABLE = 6, 0.15
-"""VF may be less probable, by the second value, if it lasts: if this is the mean over the first number of windows."""
+_SLOW_WINDOWS, _SLOW_SHARE = 6, 5 / 6
+"""VF may be less probable if it lasts: over this number of windows, this fraction of its probability is enough."""
 _BEFORE_NOISE_S = 2
 """A slow rhythm that began more than this time before noise may lack beats that the noise hides."""
 _VALID, _COMPLETE = 0.5, 0.9
@@ -200,7 +200,7 @@ class LeadRules(Stateful):
         if not usual_known:
             mean_vf = min(mean_vf, sum(wave[VF] for wave in self.waves[-_START_WINDOWS:] if wave) / _START_WINDOWS)
         mean_of_slow = sum([wave[VF] for wave in self.waves[-_SLOW_WINDOWS:] if wave is not None]) / _SLOW_WINDOWS
-        if mean_vf >= rules.vf_probability or (usual_known and mean_of_slow >= rules.vf_probability - _LESS_PROBABLE):
+        if mean_vf >= rules.vf_probability or (usual_known and mean_of_slow >= _SLOW_SHARE * rules.vf_probability):
             self.last_vf = now
         if self.last_vf > now - _VF_END_S * rate_hz:
             found["VF"] = now - round(_VF_ONSET_S * rate_hz), mean_vf
