@@ -84,7 +84,7 @@ def linked(
 
 
 def measured(settings: argparse.Namespace) -> dict[str, list[Windows]]:
-    """For each method and seed the windows of all folds: label, patient, fold and probability of VF."""
+    """For each method and seed the windows of all folds; see `judged` and `joined`."""
     steps, work = Steps(settings.work), settings.work
     folders = {name: settings.data / name for name in ("cudb", "mitdb", "svdb")}
     folders |= {"nstdb": settings.nstdb, "cinc2017": settings.cinc2017}
@@ -109,14 +109,18 @@ def measured(settings: argparse.Namespace) -> dict[str, list[Windows]]:
                     found[method].append([])
                 windows = dict(np.load(kept))
                 found[method][seed].append(windows | {"fold": np.full(len(windows["label"]), fold)})
-    return {
-        method: [{key: np.concatenate([part[key] for part in parts]) for key in parts[0]} for parts in of_seed]
-        for method, of_seed in found.items()
-    }
+    return {method: [joined(parts) for parts in of_seed] for method, of_seed in found.items()}
+
+
+def joined(folds: list[Windows]) -> Windows:
+    """The windows of all folds, the threshold of each, and whether it is called VF."""
+    windows = {key: np.concatenate([fold[key] for fold in folds]) for key in folds[0]}
+    threshold = thresholds_of(windows)
+    return windows | {"threshold": threshold, "called": windows["score"] >= threshold}
 
 
 def judged(run: Path, corpus: Path, method: str, seed: int) -> Windows:
-    """Label, patient and probability of every window of the fold's patients."""
+    """Label, patient, probability of VF, and `vf_scores` of every window of the fold's patients."""
     tuned = load_finetuned(run, "last")
     leads = leads_of_corpus(open_corpus(corpus), EvaluationConfig(run, corpus)).leads
     windows = WaveformWindows.of(leads)
@@ -145,16 +149,13 @@ def of_database(windows: Windows, name: str) -> NDArray[np.bool_]:
 
 
 def scored(seeds: list[Windows], database: str) -> dict[str, Any]:
-    """Scores over the windows of all seeds; scores are moved so that the threshold of each fold is 0."""
+    """Scores over the windows of all seeds."""
     parts = [of_database(each, database) for each in seeds]
-    label, patient, score, probability = (
+    label, patient, probability, called = (
         np.concatenate([each[key][part] for each, part in zip(seeds, parts, strict=True)])
-        for key in ("label", "patient", "score", "probability")
+        for key in ("label", "patient", "probability", "called")
     )
-    threshold = np.concatenate([thresholds_of(each)[part] for each, part in zip(seeds, parts, strict=True)])
-    config = EvaluationConfig(Path(), Path())
-    block = score_vf(Verdicts(score - threshold, 0.0), label, patient, config)
-    return block | {"auroc": score_vf(Verdicts(probability), label, patient, config)["auroc"]}
+    return score_vf(Verdicts(probability, positive=called), label, patient, EvaluationConfig(Path(), Path()))
 
 
 def cell(entry: dict[str, Any] | None) -> str:
@@ -166,23 +167,20 @@ def cell(entry: dict[str, Any] | None) -> str:
 
 def tables_of(found: dict[str, list[Windows]]) -> list[Table]:
     """Scores of every method by database, and the hardest patients of cudb."""
-    found = found | {MAJORITY: [each | {"score": np.zeros(len(each["label"]))} for each in found[NETWORK]]}
     on_cudb = Table(
         "cudb, 35 patients, 95 % intervals by patient",
         ("method", "AUC", "Se", "Sp", "Se by seed", "Sp by seed", "thresholds"),
     )
     others = Table("Other databases, at the same thresholds: share of windows called VF", ("method", *OTHERS))
     for method, seeds in found.items():
-        if method == MAJORITY:
-            on_cudb.add(method, "0.500", "0.000", "1.000", "–", "–", "–")
-            others.add(method, *["0.000"] * 7)
-            continue
         block, each = scored(seeds, "cudb"), [scored([seed], "cudb") for seed in seeds]
         by_seed = [[entry[key]["value"] for entry in each] for key in ("se", "sp")]
-        at = np.concatenate([np.unique(thresholds_of(seed)) for seed in seeds])
+        at = np.concatenate([np.unique(seed["threshold"]) for seed in seeds])
         spread = [f"{min(values):.3f}–{max(values):.3f}" for values in (*by_seed, at.tolist())]
         on_cudb.add(method, *(cell(block[key]) for key in ("auroc", "se", "sp")), *spread)
         others.add(method, *(called_share(seeds, *which) for which in OTHERS.values()))
+    on_cudb.add(MAJORITY, "0.500", "0.000", "1.000", "–", "–", "–")  # never VF
+    others.add(MAJORITY, *["0.000"] * len(OTHERS))
     names = ("patient", "windows of VF", "Se", "other windows", "Sp")
     hardest = Table("The dozen hardest patients of cudb, network, mean over seeds", names)
     for patient, *numbers in sorted(by_patient(found[NETWORK]), key=lambda entry: np.nanmin([entry[2], entry[4]]))[:12]:
@@ -201,7 +199,7 @@ def called_share(seeds: list[Windows], databases: tuple[str, ...], labels: tuple
     called, total = 0, 0
     for each in seeds:
         part = np.isin(each["label"], labels) & np.logical_or.reduce([of_database(each, name) for name in databases])
-        called += int((each["score"] >= thresholds_of(each))[part].sum())
+        called += int(each["called"][part].sum())
         total += int(part.sum())
     return f"{called / total:.4f}" if total else "–"
 
@@ -214,7 +212,7 @@ def by_patient(seeds: list[Windows]) -> list[tuple[str, int, float, int, float]]
         own = first["patient"] == patient
         is_vf = first["label"][own] == VF
         other = np.isin(first["label"][own], (OTHER, NOT_VF))
-        called = np.mean([(each["score"] >= thresholds_of(each))[own] for each in seeds], axis=0)
+        called = np.mean([each["called"][own] for each in seeds], axis=0)
         se = float(called[is_vf].mean()) if is_vf.any() else np.nan
         rows.append((patient, int(is_vf.sum()), se, int(other.sum()), float(1 - called[other].mean())))
     return rows

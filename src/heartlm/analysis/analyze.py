@@ -137,9 +137,8 @@ class Analyst:
         found = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
         sample, probability, seconds, quality = found.sample, found.probability, found.seconds, found.quality.T
         rate_hz, notes = recording.rate_hz, list[str]()
-        threshold = self.waveform.info.threshold
         # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
-        answer = np.where(seconds[:, VF] >= threshold, VF, called(seconds, threshold))
+        answer = called(seconds, self.waveform.info.threshold, noise_denies=False)
         events = second_events("VF", seconds[:, VF], answer == VF, SHORTEST_S, rate_hz)
         events = [event for event in events if event.confidence >= VF_CONFIDENCE]
         pieces = np.arange(len(seconds)) // round(QUALITY_S)

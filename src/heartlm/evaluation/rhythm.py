@@ -128,10 +128,19 @@ def window_labels(
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Scores of every window, float64 `[num_windows]`. A window is positive if `score` is at least `threshold`."""
+    """Scores of every window, float64 `[num_windows]`.
+
+    A window is positive if `positive` says so, or without it if `score` is at least `threshold`.
+    """
 
     score: Floats
     threshold: float = 0.5
+    positive: Flags | None = None
+
+    @property
+    def called(self) -> Flags:
+        """Whether each window is positive, `[num_windows]`."""
+        return self.score >= self.threshold if self.positive is None else self.positive
 
     def scores(
         self, labels: NDArray[np.int8], patient: NDArray[np.str_], resampling: Resampling = THOUSAND
@@ -149,7 +158,7 @@ class Verdicts:
         """
         scored = labels >= 0
         reference, score, patient = labels[scored] == 1, self.score[scored], patient[scored]
-        called = score >= self.threshold
+        called = self.called[scored]
         cells = np.stack([reference & called, ~reference & called, reference & ~called, ~reference & ~called])
         patients, counts = sum_by(patient.tolist(), cells.T.astype(np.int64))
         point, drawn = _window_ratios(counts.sum(axis=0)), _window_ratios(resampling.resample(counts))

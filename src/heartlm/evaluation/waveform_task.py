@@ -143,8 +143,7 @@ def score_waveform_task(
     return ScoreSet(
         {"window": WINDOW_S, "positive": "VF", "labels": "pure", "beats": None}
         | _episode_scores(leads, alone, windows.lead, threshold, config),
-        scores=score_vf(Verdicts(vf_scores(probabilities), threshold), labels, patient, config)
-        | {"auroc": score_vf(Verdicts(probabilities[:, VF]), labels, patient, config)["auroc"]}
+        scores=score_vf(Verdicts(probabilities[:, VF], threshold, answers == VF), labels, patient, config)
         | {"num_left_out": int((labels == IGNORE).sum()), "num_beats_left_over": 0}
         | {"confusion": confusion.tolist(), "confusion_labels": list(CLASSES)},
         baselines={
@@ -233,11 +232,15 @@ def smoothed(probabilities: Floats, lead: Labels) -> Floats:
     return np.asarray(mean / mean.sum(axis=1, keepdims=True))
 
 
-def called(probabilities: Floats, threshold: float) -> Labels:
-    """Return the predicted class: VF if `vf_scores` is at least `threshold`, else the most likely other class."""
+def called(probabilities: Floats, threshold: float, noise_denies: bool = True) -> Labels:
+    """Return the predicted class: VF if its probability is at least `threshold`, else the most likely other class.
+
+    With `noise_denies`, VF must also be at least as probable as noise; see `vf_scores`.
+    """
     others = probabilities.copy()
     others[:, VF] = -1
-    return np.where(vf_scores(probabilities) >= threshold, VF, others.argmax(axis=1))
+    score = vf_scores(probabilities) if noise_denies else probabilities[:, VF]
+    return np.where(score >= threshold, VF, others.argmax(axis=1))
 
 
 def vf_scores(probabilities: Floats) -> Floats:
@@ -247,7 +250,7 @@ def vf_scores(probabilities: Floats) -> Floats:
 
 def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config: EvaluationConfig) -> dict[str, Any]:
     """Return scores of VF against other rhythms and asystole, and the fractions of VT and noise predicted as VF."""
-    negative, positive = np.isin(labels, (OTHER, ASYSTOLE, NOT_VF)), method.score >= method.threshold
+    negative, positive = np.isin(labels, (OTHER, ASYSTOLE, NOT_VF)), method.called
     resampling = config.resampling
     block = method.scores(np.select([labels == VF, negative], [1, 0], -1).astype(np.int8), patient, resampling)
     for index in (VT, NOISE):

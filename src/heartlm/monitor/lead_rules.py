@@ -180,6 +180,9 @@ class LeadRules(Stateful):
         """Return the largest probability of VT or VF in a window of the last four seconds, NaN if none is known."""
         return max((wave[VT] + wave[VF] for wave in self.waves[-4:] if wave is not None), default=math.nan)
 
+    def _mean_vf(self, num_windows: int) -> float:
+        return sum([wave[VF] for wave in self.waves[-num_windows:] if wave is not None]) / num_windows
+
     def judge(self, now: int) -> LeadJudgement:
         """Return the kinds of alarms that hold at sample `now`."""
         rules, rate_hz, found = self.rules, self.rate_hz, dict[str, tuple[int, float]]()
@@ -198,9 +201,9 @@ class LeadRules(Stateful):
         noisy = len(known) > 0 and noise >= rules.noise_probability
         usual_known = not math.isnan(self.heights[-1])
         if not usual_known:
-            mean_vf = min(mean_vf, sum(wave[VF] for wave in self.waves[-_START_WINDOWS:] if wave) / _START_WINDOWS)
-        mean_of_slow = sum([wave[VF] for wave in self.waves[-_SLOW_WINDOWS:] if wave is not None]) / _SLOW_WINDOWS
-        if mean_vf >= rules.vf_probability or (usual_known and mean_of_slow >= _SLOW_SHARE * rules.vf_probability):
+            mean_vf = min(mean_vf, self._mean_vf(_START_WINDOWS))
+        lasting = usual_known and self._mean_vf(_SLOW_WINDOWS) >= _SLOW_SHARE * rules.vf_probability
+        if mean_vf >= rules.vf_probability or lasting:
             self.last_vf = now
         if self.last_vf > now - _VF_END_S * rate_hz:
             found["VF"] = now - round(_VF_ONSET_S * rate_hz), mean_vf
