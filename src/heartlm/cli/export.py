@@ -21,6 +21,7 @@ class ExportOptions:
         to: file format.
         batch_size: number of streams per batch, fixed in the file.
         int8: store matrices as 8-bit integers; ONNX only.
+        rate_hz: samples per second of each stream, fixed in the file; waveform model only.
     """
 
     run: Path
@@ -28,6 +29,7 @@ class ExportOptions:
     to: Literal["onnx", "executorch"] = "onnx"
     batch_size: int = 1
     int8: bool = False
+    rate_hz: int = 250
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -35,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
 
     Examples:
         heartlm export beats-causal --out beats.onnx
-        heartlm export waveform --out waveform.onnx --batch-size 64
+        heartlm export waveform --out waveform.onnx --batch-size 64 --rate-hz 250
         heartlm export runs/beats-causal --out beats.int8.onnx --int8
         heartlm export beats-causal --out beats.pte --to executorch
     """
@@ -47,6 +49,6 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.monitor.export import export_model
 
     model = load_finetuned(find_run(options.run), "last")
-    export_model(model, options.out, options.to, options.batch_size, options.int8)
+    export_model(model, options.out, options.to, options.batch_size, options.int8, options.rate_hz)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     return 0

@@ -2,10 +2,11 @@
 
     beats       codes int64 [B, F], cache float32 [B, depth, 2, heads, KEPT_BEATS, head_width], position int64 [B]
                     ─► probabilities float32 [B, classes], cache_after
-    waveform    codes int64 [B, 400, 1] ─► probabilities float32 [B, 5]
+    waveform    samples_mv float32 [B, rate_hz], recent float32 [B, R], average float32 [B], codes int64 [B, 300]
+                    ─► probabilities float32 [B, 5] of the last four seconds, recent_after, average_after, codes_after
 
-A stream starts with a cache of zeros and position 0; each beat adds 1 to the position. The tokenizer, which maps beats
-and voltages to codes, is not part of the file.
+A stream starts with a state of zeros. A call judges one beat of each stream, and the caller adds 1 to the position, or
+one second. The file of beats does not contain the detector and the tokenizer, which are C code.
 """
 
 from __future__ import annotations
@@ -13,32 +14,107 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 
+from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.files import atomic_file
 from heartlm.models.waveform import NUM_BANDS, WaveformNetwork
+from heartlm.monitor.link import HIGHEST_RATE_HZ
 from heartlm.monitor.models import KEPT_BEATS, LiveTrunk
-from heartlm.training.waveform import WINDOW
+from heartlm.tokenizers.millivolts import KNEE_MV, NO_SIGNAL, NUM_LEVELS, STEP, high_pass
+from heartlm.tokenizers.sample import GRID_HZ
+from heartlm.tokenizers.waveform import hann_weights, interpolate, smooth
+from heartlm.training.waveform import STRIDE, WINDOW
+
+_RADIX = math.isqrt(WINDOW)
+_EXACT = {"filters", "fourier_cos", "fourier_sin"}
+"""Matrices for which 8 bits are too few."""
 
 
 class _Waveform(nn.Module):
-    """The network of the task waveform, with probabilities instead of logits."""
+    """Filters, millivolt tokenizer and network of the task waveform; reads one second of each stream per call.
 
-    def __init__(self, network: WaveformNetwork) -> None:
+    The low-pass, the interpolation and the subtraction of the slow average are linear, so `filters` holds all three.
+    Its rows are the responses of the tokenizer's functions to unit samples.
+    """
+
+    def __init__(self, network: WaveformNetwork, rate_hz: int) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.rate_hz = network, rate_hz
+        weights = hann_weights(rate_hz, GRID_HZ)
+        self.num_recent = max(1, len(weights) // 2)
+        place = np.arange(STRIDE, dtype=np.float64) * (rate_hz / GRID_HZ)
+        units = np.eye(self.num_recent + rate_hz, dtype=np.float32)
+        voltage = np.stack([interpolate(smooth(unit, weights), self.num_recent + place) for unit in units])
+        # The average that `high_pass` subtracts starts at the first value, here a zero.
+        centred = np.stack([high_pass(np.insert(own, 0, 0))[1:] for own in voltage])
+        change = voltage[:, -1:] - centred[:, -1:]  # of the average, in this second
+        self.register_buffer("filters", torch.from_numpy(np.hstack([centred, change])))
+        self.register_buffer("weights", torch.from_numpy(weights.astype(np.float32)))
+        # ExecuTorch has no complex numbers, and the DFT of ONNX Runtime changes logits by 1e-3.
+        network.power = self.power  # type: ignore[method-assign]
+        angle = 2 * np.pi / WINDOW * np.outer(np.arange(_RADIX), np.arange(_RADIX))
+        for name, values in {"turn": angle, "fourier": _RADIX * angle}.items():
+            self.register_buffer(f"{name}_cos", torch.from_numpy(np.cos(values).astype(np.float32)))
+            self.register_buffer(f"{name}_sin", torch.from_numpy(np.sin(values).astype(np.float32)))
+        nearest = np.rint(place).astype(np.int64).clip(max=rate_hz - 1)
+        self.register_buffer("nearest", torch.from_numpy(nearest))
 
-    def forward(self, codes: Tensor) -> Tensor:
-        """Return the class probabilities of windows."""
-        return self.network.class_logits(codes).softmax(dim=-1)
+    filters: Tensor
+    weights: Tensor
+    nearest: Tensor
+    turn_cos: Tensor
+    turn_sin: Tensor
+    fourier_cos: Tensor
+    fourier_sin: Tensor
+
+    def forward(self, samples_mv: Tensor, recent: Tensor, average: Tensor, codes: Tensor) -> tuple[Tensor, ...]:
+        """Return the class probabilities of the last four seconds, and the state after this second.
+
+        Args:
+            samples_mv: the next second of each stream, float32 `[B, rate_hz]`, NaN where invalid.
+            recent: last samples before it, float32 `[B, num_recent]`.
+            average: slow average in mV, float32 `[B]`.
+            codes: codes of the last three seconds, int64 `[B, WINDOW - STRIDE]`.
+        """
+        valid = samples_mv.isfinite()
+        # The last valid sample up to each, 0 being the last of the previous second: a running maximum.
+        last = torch.where(valid, torch.arange(1, self.rate_hz + 1), 0)
+        for power in range(self.rate_hz.bit_length()):
+            last = torch.maximum(last, F.pad(last[:, : -(2**power)], (2**power, 0)))
+        filled = torch.cat([recent[:, -1:], samples_mv], dim=1).gather(1, last)
+
+        starts = codes[:, -STRIDE:].amax(dim=1) == NO_SIGNAL
+        signal = torch.cat([torch.where(starts[:, None], filled[:, :1], recent), filled], dim=1)
+        first = (signal[:, : len(self.weights)] * self.weights).sum(dim=1)
+        average = torch.where(starts, first, average)
+        # Without the average, an electrode offset costs no digits.
+        filtered = (signal - average[:, None]) @ self.filters
+        level = (torch.asinh(filtered[:, :-1] / KNEE_MV) / STEP).round() + NUM_LEVELS // 2
+        new = level.clamp(1, NUM_LEVELS - 1).long()
+        known = samples_mv.index_select(1, self.nearest).isfinite()
+        codes = torch.cat([codes, torch.where(known, new, NO_SIGNAL)], dim=1)
+        answer = self.network.class_logits(codes[..., None]).softmax(dim=-1)
+        return answer, filled[:, -self.num_recent :], average + filtered[:, -1], codes[:, STRIDE:]
+
+    def power(self, windows: Tensor) -> Tensor:
+        """Return `WaveformNetwork.power` of windows `[B, WINDOW]` without complex numbers (Cooley and Tukey, 1965)."""
+        cos, sin = self.fourier_cos, self.fourier_sin
+        points = windows.view(-1, _RADIX, _RADIX).transpose(1, 2)  # [B, n % 20, n // 20]
+        real, imag = points @ cos, points @ sin  # [B, n % 20, band % 20]
+        turned = real * self.turn_cos - imag * self.turn_sin, real * self.turn_sin + imag * self.turn_cos
+        real, imag = (each.transpose(1, 2) for each in turned)
+        power = (real @ cos - imag @ sin).square() + (real @ sin + imag @ cos).square()  # [B, band % 20, band // 20]
+        return power.transpose(1, 2).flatten(1)[:, 1 : NUM_BANDS + 1]
 
 
 class _Beats(nn.Module):
@@ -55,7 +131,14 @@ class _Beats(nn.Module):
         return answer, torch.where(written[:, None, None, None, :, None], new[..., None, :], cache)
 
 
-def export_model(run: FineTuned, path: Path, to: Literal["onnx", "executorch"], batch_size: int, int8: bool) -> None:
+def export_model(
+    run: FineTuned,
+    path: Path,
+    to: Literal["onnx", "executorch"],
+    batch_size: int,
+    int8: bool,
+    rate_hz: int = 250,
+) -> None:
     """Write a model of live streams as a file.
 
     Args:
@@ -64,17 +147,24 @@ def export_model(run: FineTuned, path: Path, to: Literal["onnx", "executorch"], 
         to: format of the file.
         batch_size: number of streams per call, which is fixed.
         int8: store matrices as 8-bit integers, quantised by row; activations are quantised at run time. ONNX only.
+        rate_hz: samples per second and lead, for a model of the task waveform.
 
     Raises:
-        HeartlmError: the model has another task, int8 was asked for ExecuTorch, or a package is missing.
+        HeartlmError: the model has another task, the rate is not from 62 to 4000, int8 was asked for ExecuTorch, or a
+            package is missing.
     """
     model, wrapped = run.model, nn.Module()
     if isinstance(model, WaveformNetwork):
-        if to == "executorch":
-            model.power = _power_without_complex()  # type: ignore[method-assign,assignment]
-        wrapped = _Waveform(model)
-        inputs = {"codes": torch.zeros(batch_size, WINDOW, 1, dtype=torch.int64)}
-        outputs = ["probabilities"]
+        if not LOWEST_RATE_HZ <= rate_hz <= HIGHEST_RATE_HZ:
+            raise HeartlmError(f"rate_hz: {rate_hz} found, {LOWEST_RATE_HZ:.0f} to {HIGHEST_RATE_HZ:.0f} expected")
+        wrapped = _Waveform(model, rate_hz)
+        inputs = {
+            "samples_mv": torch.zeros(batch_size, rate_hz),
+            "recent": torch.zeros(batch_size, wrapped.num_recent),
+            "average": torch.zeros(batch_size),
+            "codes": torch.zeros(batch_size, WINDOW - STRIDE, dtype=torch.int64),
+        }
+        outputs = ["probabilities", "recent_after", "average_after", "codes_after"]
     elif run.info.task == "beats" and model.config.causal:
         trunk = LiveTrunk(model)
         wrapped = _Beats(trunk)
@@ -96,14 +186,6 @@ def export_model(run: FineTuned, path: Path, to: Literal["onnx", "executorch"], 
         file.write(content)
 
 
-def _power_without_complex() -> Callable[[Tensor], Tensor]:
-    """Return `WaveformNetwork.power` without complex numbers, which ExecuTorch lacks."""
-    turns = torch.outer(torch.arange(1, NUM_BANDS + 1), torch.arange(WINDOW)) % WINDOW
-    angle = turns * (2 * math.pi / WINDOW)
-    cos, sin = angle.cos(), angle.sin()
-    return lambda windows: nn.functional.linear(windows, cos).square() + nn.functional.linear(windows, sin).square()
-
-
 def _executorch(wrapped: nn.Module, inputs: dict[str, Tensor]) -> bytes:
     """Return a program for ExecuTorch that uses XNNPACK where it can."""
     with needs("executorch"), warnings.catch_warnings():
@@ -119,7 +201,6 @@ def _executorch(wrapped: nn.Module, inputs: dict[str, Tensor]) -> bytes:
 def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str], int8: bool) -> bytes:
     """Return an ONNX model."""
     with needs("onnx"):
-        import onnx
         import onnxscript  # noqa: F401  needed by torch.onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -142,5 +223,6 @@ def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str], int
         return content
     with TemporaryDirectory() as folder:
         small = Path(folder) / "int8.onnx"
-        quantize_dynamic(onnx.load_from_string(content), small, weight_type=QuantType.QInt8, per_channel=True)
+        exact = [node.name for node in proto.graph.node if _EXACT.intersection(node.input)]
+        quantize_dynamic(proto, small, nodes_to_exclude=exact, weight_type=QuantType.QInt8, per_channel=True)
         return small.read_bytes()
