@@ -6,8 +6,8 @@ Alarms: the shipped models run on recordings as streams, as in `analyze --causal
 an alarm, the delay of the alarm after the onset, and lethal alarms per patient-day. cudb and DS1 were used to choose
 the models or rules; DS2 and cinc2017 were not (only normal recordings of cinc2017 that no model was trained on). Load:
 recordings of mitdb at 250 Hz as streams in real time, one monitor per core, without a journal. The comparison is the
-published method: a request with 10 s of a stream to a server that analyses it in Python (NeuroKit2), on the same core.
-Links: seeded faults.
+published method on the same cores, with the load that it holds: a request with 10 s of a stream to a server that
+analyses it in Python (bench/chunks.py). Links: seeded faults.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
-from bench.measure import Table, cores, probe
+from bench.chunks import CHUNK_S, measure_chunks
+from bench.measure import Table, cores
 from bench.output import write_results
 from scipy.signal import resample_poly
 from torch.nn import functional as F  # noqa: N812
@@ -65,6 +66,8 @@ MOST_BEDS, MADE_S = 240, 120
 """Different stretches of recordings in a load, and seconds of them; more streams, and a longer time, repeat them."""
 BEGIN_S = 60
 """Seconds in which the streams of a load begin: patients are not admitted at once."""
+CHUNKS_S = 60
+"""Longest time in which each load of the published method is sent."""
 EARLY_S, LATE_S = 5.0, 10.0
 """An alarm that begins so long before an episode or after its end still meets it."""
 
@@ -264,8 +267,8 @@ def normal_recordings(folder: Path) -> list[str]:
     return sorted(random.Random(0).sample(normal, 200))
 
 
-def beds(number: int, seconds: int) -> list[list[bytes]]:
-    """Seconds of recordings of mitdb at `RATE_HZ`: of each second the end of a message for each bed."""
+def stretches(number: int, seconds: int) -> list[list[float]]:
+    """Seconds of recordings of mitdb at `RATE_HZ`, in mV, one stretch for each bed."""
     database, signals = open_database(DATA / "mitdb"), []
     for place in range(number):
         turn, which = divmod(place, len(database.record_ids))
@@ -273,6 +276,12 @@ def beds(number: int, seconds: int) -> list[list[bytes]]:
         start, stop = (round((97 * turn + second) * recording.rate_hz) for second in (0, seconds))
         signal = recording.signal(start, stop, ecg_leads(recording, 1))[0].astype(float)
         signals.append(resample_poly(signal, RATE_HZ, round(recording.rate_hz)).round(4).tolist())
+    return signals
+
+
+def beds(number: int, seconds: int) -> list[list[bytes]]:
+    """Of each second the end of a message for each bed."""
+    signals = stretches(number, seconds)
     starts = range(0, seconds * RATE_HZ, RATE_HZ)
     return [[b'"mv": %s}' % json.dumps(own[start : start + RATE_HZ]).encode() for own in signals] for start in starts]
 
@@ -358,26 +367,12 @@ def study_load(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
         )
         print(f"{number} streams: {100 * np.mean(busy):.0f} %", flush=True)
     table.close()
-    os.sched_setaffinity(0, own_cores[:1])
-    peer = Table("The published way on the same core: 10-s chunks, each analysed by NeuroKit2", ("what", "value"))
-    import warnings
-
-    import neurokit2
-
-    recording = open_database(DATA / "mitdb").recording("100")
-    chunk = recording.signal(0, 3600, (0,))[0].astype(float)
-    times = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(12):
-            start = time.process_time()
-            neurokit2.ecg_process(chunk, sampling_rate=int(recording.rate_hz))
-            times.append(time.process_time() - start)
-    cost = float(np.median(times[2:]))
-    peer.add("s of a core for a chunk, without the request", f"{cost:.3f} ({min(times[2:]):.3f}–{max(times[2:]):.3f})")
-    peer.add("streams that a core holds", f"{10 / cost:.0f}")
-    peer.add("probe, pieces/s", f"{probe():.0f}")
-    return [table, peer.close()]
+    starts, length = range(0, MADE_S * RATE_HZ, CHUNK_S * RATE_HZ), CHUNK_S * RATE_HZ
+    bodies = [
+        [json.dumps({"rate_hz": RATE_HZ, "mv": own[start : start + length]}).encode() for start in starts]
+        for own in stretches(MOST_BEDS, MADE_S)
+    ]
+    return [table, measure_chunks(bodies, own_cores, min(seconds, CHUNKS_S))]
 
 
 def study_links(number: int) -> list[Table]:
