@@ -55,6 +55,8 @@ OF_CHALLENGE = {
 ALIKE = {"asystole", "extreme bradycardia"}, {"VF", "VT", "extreme tachycardia"}
 """A true case of one kind may be one of the other, too, so it is no false case of it."""
 PER_PATIENT = 2
+TOGETHER = 16
+"""Cases that are watched together."""
 PACED = ("102", "104", "107", "217")
 
 
@@ -279,20 +281,25 @@ class Recorder(Rules):
         return super().update(now, leads, af)
 
 
+def judged(models: LiveModels, own_cases: list[Case]) -> dict[str, list]:
+    """What the rules get of cases that are watched together, second by second."""
+    ward = Ward(models)
+    for case in own_cases:
+        stream = ward.add(case.name, case.rate_hz, num_leads=len(case.signal_mv))
+        stream.rules = Recorder(case.name, AlarmRules(), case.rate_hz, 0.0, len(case.signal_mv))
+        ward.push(case.name, case.signal_mv)
+    ward.run()
+    return {name: stream.rules.given for name, stream in ward.streams.items()}
+
+
 def given(models: LiveModels, all_cases: list[Case], work: Path) -> dict[str, list]:
-    """What the rules get of each case, second by second; kept in `work`."""
+    """What the rules get of each case; kept in `work`."""
     path = work / "given.pickle"
     found = pickle.loads(path.read_bytes()) if path.exists() else {}
     left = [case for case in all_cases if case.name not in found]
-    for begin in range(0, len(left), 16):
-        ward = Ward(models)
-        for case in left[begin : begin + 16]:
-            stream = ward.add(case.name, case.rate_hz, num_leads=len(case.signal_mv))
-            stream.rules = Recorder(case.name, AlarmRules(), case.rate_hz, 0.0, len(case.signal_mv))
-            ward.push(case.name, case.signal_mv)
-        ward.run()
-        found |= {name: stream.rules.given for name, stream in ward.streams.items()}
-        if begin % 160 == 0 or begin + 16 >= len(left):
+    for begin in range(0, len(left), TOGETHER):
+        found |= judged(models, left[begin : begin + TOGETHER])
+        if begin % 160 == 0 or begin + TOGETHER >= len(left):
             path.write_bytes(pickle.dumps(found))
             print(begin, "of", len(left), flush=True)
     return found
@@ -310,9 +317,13 @@ def called(case: Case, seconds: list, num_leads: int) -> set[str]:
     return out
 
 
+def challenge_score(tp: float, fn: float, fp: float, tn: float) -> str:
+    return f"{100 * (tp + tn) / (tp + tn + fp + 5 * fn):.1f}"
+
+
 def score(title: str, all_cases: list[Case], kinds_called: dict[str, set[str]]) -> Table:
     table = Table(title, ("kind", "true cases", "called, %", "false cases", "called, %", "score"))
-    total = np.zeros(2)
+    total = np.zeros(4)
     for kind, (num_true, num_false) in OF_CHALLENGE.items():
         true = [kind in kinds_called[case.name] for case in all_cases if kind in case.kinds]
         alike = set().union(*(group for group in ALIKE if kind in group))
@@ -320,11 +331,10 @@ def score(title: str, all_cases: list[Case], kinds_called: dict[str, set[str]]) 
         if not true:
             continue
         tp, fp = float(np.mean(true)), float(np.mean(false))
-        right = num_true * tp + num_false * (1 - fp)
-        paid = right + num_false * fp + 5 * num_true * (1 - tp)
-        total += right, paid
-        table.add(kind, len(true), f"{100 * tp:.1f}", len(false), f"{100 * fp:.1f}", f"{100 * right / paid:.1f}")
-    table.add("all", "", "", "", "", f"{100 * total[0] / total[1]:.1f}")
+        counts = num_true * tp, num_true * (1 - tp), num_false * fp, num_false * (1 - fp)
+        total += counts
+        table.add(kind, len(true), f"{100 * tp:.1f}", len(false), f"{100 * fp:.1f}", challenge_score(*counts))
+    table.add("all", "", "", "", "", challenge_score(*total))
     return table.close()
 
 
