@@ -1,10 +1,11 @@
 """Score of `heartlm monitor` on the training recordings of the PhysioNet/CinC Challenge 2015, for those who have them.
 
-    python benchmarks/challenge2015.py FOLDER [--out FILE.csv]
+    python benchmarks/challenge2015.py FOLDER [--rules FILE] [--out FILE.csv]
 
 A bedside monitor raised an alarm 5:00 after each recording began; the header names its kind and whether it was true.
 heartlm gets what was known in real time, the signal up to 5:00, of at most two ECG leads and of no others. It calls an
 alarm if one of the kind was raised or lasted in the last seconds before 5:00. Other alarms are listed and do not count.
+The rules are those for a second opinion on the alarm of another monitor; `--rules` gives others.
 The table is written to results/, and each recording with its verdict to a CSV file.
 
 Score: (TP + TN) / (TP + TN + FP + 5 FN) (Clifford et al., Computing in Cardiology 42:273, 2015).
@@ -29,6 +30,7 @@ from heartlm.corpus.encode import NO_ECG_LEAD
 from heartlm.ecg.database import read_recording
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file
+from heartlm.monitor.alarms import AlarmRules, read_rules
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import NUM_LEADS, ecg_leads
 
@@ -64,7 +66,7 @@ def read_case(path: Path, name: str) -> Case:
     return Case(name, name, kinds[0], tuple(kinds) if truths[0] else (), recording.rate_hz, signal_mv)
 
 
-def judge(folder: Path) -> list[tuple[str, ...]]:
+def judge(folder: Path, rules: AlarmRules) -> list[tuple[str, ...]]:
     """A row of `COLUMNS` for each recording, those that cannot be read with a reason and without a verdict.
 
     Raises:
@@ -85,7 +87,7 @@ def judge(folder: Path) -> list[tuple[str, ...]]:
                 print(error, flush=True)
         seconds = judged(models, cases)
         for case in cases:
-            kinds, is_true = called(case, seconds[case.name], NUM_LEADS), bool(case.kinds)
+            kinds, is_true = called(case, seconds[case.name], NUM_LEADS, rules), bool(case.kinds)
             verdict = VERDICTS[is_true, case.what in kinds]
             rows.append((case.name, case.what, str(is_true).lower(), verdict, "; ".join(sorted(kinds)), ""))
         print(f"{min(begin + TOGETHER, len(paths))} of {len(paths)}", flush=True)
@@ -115,10 +117,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="the training recordings, such as a103l.hea and a103l.mat")
     parser.add_argument("--out", type=Path, default=RESULTS / "challenge2015.csv", help="verdict of each recording")
+    parser.add_argument(
+        "--rules", type=Path, default=Path("second-opinion"), help="YAML file of alarm rules, or a preset"
+    )
     settings = parser.parse_args(words)
     torch.set_num_threads(1)
     try:
-        rows = judge(settings.folder)
+        rows = judge(settings.folder, read_rules(settings.rules)[0])
         with atomic_file(settings.out) as stream:
             csv.writer(stream, lineterminator="\n").writerows([COLUMNS, *rows])
         write_results("challenge2015", "True and false alarms of the Challenge 2015", [score(rows)])

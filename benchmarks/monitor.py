@@ -55,6 +55,7 @@ from heartlm.monitor.models import KEPT_BEATS, LiveModels
 from heartlm.monitor.rules import Rules
 from heartlm.monitor.stream import Ward, ecg_leads
 from heartlm.tokenizers.base import Lead
+from heartlm.training.waveform import runs_of
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
 FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "outage", "rate")
@@ -210,13 +211,16 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
 
 
 def by_annotations(recording: Recording, tolerance_bpm: float = 0.0) -> list[Alarm]:
-    """The alarms that the same rules raise of the annotated beats, or rules whose rates are less extreme."""
+    """The alarms that the same rules raise of the annotated beats, or rules whose rates are less extreme.
+
+    VT is five annotated V beats in a row at its rate.
+    """
     usual = AlarmRules()
     own = replace(
         usual,
         tachycardia_bpm=usual.tachycardia_bpm - tolerance_bpm,
         bradycardia_bpm=usual.bradycardia_bpm + tolerance_bpm,
-        vt_bpm=usual.vt_bpm - tolerance_bpm,
+        off=("VT",),
     )
     rules, found = Rules(recording.record_id, own, recording.rate_hz), dict[str, Alarm]()
     beats, at = recording.annotations, 0
@@ -231,6 +235,13 @@ def by_annotations(recording: Recording, tolerance_bpm: float = 0.0) -> list[Ala
         height = 1.0 if judged else 0.0
         found |= {alarm.key: alarm for alarm in rules.update(now, [LeadSecond(judged, None, 1.0, height)], None)}
         at = upto
+    longest = 60 / (usual.vt_bpm - tolerance_bpm) * (usual.vt_beats - 1) * recording.rate_hz
+    for first, last in runs_of(symbols == "V"):
+        for place in range(first, last - usual.vt_beats + 1):
+            start, stop = (int(beats.sample[at]) for at in (place, place + usual.vt_beats - 1))
+            if stop - start <= longest:
+                alarm = Alarm(recording.record_id, "VT", start, stop, stop, 1.0, recording.rate_hz)
+                found[alarm.key] = alarm
     return list(found.values())
 
 
@@ -258,13 +269,17 @@ def beats_in(sample: np.ndarray, span: RhythmSpan) -> int:
     return int(np.searchsorted(sample, span.stop) - np.searchsorted(sample, span.start))
 
 
-def normal_recordings(folder: Path) -> list[str]:
-    """200 recordings of cinc2017 labelled normal, drawn with seed 0 from those that no shipped model was trained on."""
+def normal_recordings(folder: Path, others: bool = False) -> list[str]:
+    """200 recordings of cinc2017 labelled normal, drawn with seed 0 from those that no shipped model was trained on.
+
+    With `others` those that were not drawn.
+    """
     trained = set(load_finetuned(find_run(Path("waveform")), "last").folder.trained_on[0]["patients"])
     reference = next(path for path in (folder / "REFERENCE-v3-train.csv", folder / "REFERENCE-v3.csv") if path.exists())
     normal = [line.split(",")[0] for line in reference.read_text().split() if line.endswith(",N")]
     normal = [name for name in normal if not any(patient.endswith(name) for patient in trained)]
-    return sorted(random.Random(0).sample(normal, 200))
+    drawn = set(random.Random(0).sample(normal, 200))
+    return sorted(set(normal) - drawn if others else drawn)
 
 
 def stretches(number: int, seconds: int) -> list[list[float]]:

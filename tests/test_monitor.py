@@ -599,6 +599,24 @@ def test_the_defaults_are_those_of_the_challenge() -> None:
     assert (rules.tachycardia_bpm, rules.tachycardia_beats, rules.vt_bpm, rules.vt_beats) == (140, 17, 100, 5)
 
 
+def test_a_second_opinion_calls_more(models: LiveModels, signals: dict[str, Floats]) -> None:
+    """The rules are chosen by name, and limits that are nearly reached count. A whole sampling rate is a number too."""
+    rules, _ = read_rules(Path("second-opinion"))
+    slow = [JudgedBeat(375 * beat, "N", 0.9, 0.0) for beat in range(1, 12)]  # 41/min at 256 Hz
+    kinds = []
+    for own in (AlarmRules(), rules):
+        lead = LeadRules(own, 256.0)
+        for second in range(1, 17):
+            beats = [beat for beat in slow if 256 * (second - 1) <= beat.sample < 256 * second]
+            lead.add(256 * second, LeadSecond(beats, [0.9, 0.0, 0.0, 0.1, 0.0], 1.0, 1.0 if beats else 0.1))
+        kinds.append(set(lead.judge(256 * 16).found))
+    assert kinds == [set(), {"extreme bradycardia"}]
+    ward = Ward(models, rules)
+    ward.add("a", int(RATE_HZ))
+    ward.push("a", signals["tachycardia"])
+    assert "VT" in {alarm.kind for alarm in ward.run()}
+
+
 def test_a_folder_belongs_to_one_monitor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with sole_holder(tmp_path / "ward" / "lock", "taken"):
         assert main(["monitor", "--lines", "--no-page", "--out", str(tmp_path / "ward")]) == 2
@@ -750,13 +768,28 @@ def test_a_limit_of_the_rate_above_40_needs_no_low_second() -> None:
     assert "extreme bradycardia" in lead.judge(2000).found
 
 
-@pytest.mark.parametrize(("probability", "vt", "called"), [(0.75, 0.1, False), (0.95, 0.0, True), (0.75, 0.2, True)])
-def test_vt_of_five_beats_needs_sure_beats_or_waveform(probability: float, vt: float, called: bool) -> None:
+@pytest.mark.parametrize(
+    ("probability", "vt", "noise", "called"),
+    [(0.75, 0.1, 0.0, False), (0.95, 0.2, 0.0, True), (0.75, 0.5, 0.0, True), (0.95, 0.2, 0.4, False)],
+)
+def test_vt_needs_sure_beats_or_waveform_and_little_noise(
+    probability: float, vt: float, noise: float, called: bool
+) -> None:
     lead = LeadRules(AlarmRules(), 250.0)
     for second in range(1, 9):  # 120/min
         beats = [JudgedBeat(250 * second - each, "V", probability, probability) for each in (250, 125)]
-        lead.add(250 * second, LeadSecond(beats, [1 - vt, vt, 0.0, 0.0, 0.0], 1.0, 1.0))
+        lead.add(250 * second, LeadSecond(beats, [1 - vt - noise, vt, 0.0, 0.0, noise], 1.0, 1.0))
     assert ("VT" in lead.judge(2000).found) == called
+
+
+@pytest.mark.parametrize(("range_of_usual", "kind"), [(0.01, "asystole"), (0.5, None)])
+def test_a_detection_in_a_silent_signal_is_no_heartbeat(range_of_usual: float, kind: str | None) -> None:
+    lead = LeadRules(AlarmRules(), 250.0)
+    for second in range(1, 13):
+        height = 1.0 if second < 5 else range_of_usual
+        beat = JudgedBeat(250 * second - 200, "N", 0.9, 0.0)
+        lead.add(250 * second, LeadSecond([beat], [0.9, 0.0, 0.0, 0.1, 0.0], 1.0, height))
+    assert lead.judge(3000).found.keys() == ({kind} if kind else set())
 
 
 @pytest.mark.parametrize(("windows", "height", "called"), [(3, 1.0, True), (3, np.nan, False), (5, np.nan, True)])
@@ -774,7 +807,7 @@ def test_a_flat_lead_denies_no_alarm_of_another(symbol: str, rr: int, kind: str)
     for second in range(1, 15):
         samples = range(-(-250 * (second - 1) // rr) * rr, 250 * second, rr)
         beats = [JudgedBeat(sample, symbol, 0.95, 0.95 * (symbol == "V")) for sample in samples]
-        seconds = [LeadSecond(beats, [1.0, 0.0, 0.0, 0.0, 0.0], 1.0, 1.0), flat]
+        seconds = [LeadSecond(beats, [0.5, 0.5, 0.0, 0.0, 0.0], 1.0, 1.0), flat]
         raised |= {alarm.kind for alarm in rules.update(250 * second, seconds, None)}
     assert kind in raised and "asystole" not in raised
 

@@ -24,7 +24,7 @@ class AnalyzeOptions:
         page: write an HTML page of the results.
         processes: number of recordings analysed in parallel; by default one per core.
         causal: find the alarms that `heartlm monitor` would raise for the recording, with its causal models.
-        rules: YAML file of alarm rules; used with --causal.
+        rules: YAML file of alarm rules, or second-opinion; used with --causal.
     """
 
     path: Path

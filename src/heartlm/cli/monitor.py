@@ -39,7 +39,7 @@ class MonitorOptions:
         worker: name of this monitor at the NATS broker, by default made from the host name and process id.
         out: folder for the journal, the alarm log and a strip of each alarm; with the same folder, a restarted monitor
             continues where it stopped.
-        rules: YAML file of alarm rules.
+        rules: YAML file of alarm rules, or second-opinion.
         webhook: URL to which each alarm is posted as JSON.
         fhir: post alarms as FHIR Observations.
         page: serve the web page.

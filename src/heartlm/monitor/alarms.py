@@ -44,12 +44,12 @@ class AlarmRules:
         tachycardia_beats: ... over this number of beats.
         vt_bpm: ventricular tachycardia has at least this rate ...
         vt_beats: ... over this number of consecutive ventricular beats.
-        v_probability: beats that are ventricular in one lead are a run or VT if their probability of being
-            ventricular, averaged over the leads, reaches this value.
+        v_probability: beats that are ventricular in one lead are a run if their probability of being ventricular,
+            averaged over the leads, reaches this value.
         vf_probability: VF needs this mean probability of VF in the last three windows, or five sixths of it in the
             last six.
-        vt_probability: VT found in the waveform needs this mean probability of VT in the last three windows, at the
-            rate of VT over beats whose mean probability of being ventricular is 0.35, or less if theirs is higher.
+        vt_probability: VT needs this probability, which a logistic regression computes from the last `vt_beats` beats
+            and the waveform.
         run_beats: a run has at least this number of consecutive ventricular beats.
         pause_s: seconds between two beats.
         af_probability: AF begins at this probability of AF, and ends below half of it.
@@ -67,7 +67,7 @@ class AlarmRules:
     vt_beats: int = 5
     v_probability: float = 0.5
     vf_probability: float = 0.9
-    vt_probability: float = 0.8
+    vt_probability: float = 0.85
     run_beats: int = 3
     pause_s: float = 2.0
     af_probability: float = 0.83
@@ -90,8 +90,22 @@ class AlarmRules:
             raise HeartlmError(f"off: {unknown[0]!r} found, one of {', '.join(SEVERITIES)} expected")
 
 
+SECOND_OPINION = AlarmRules(
+    asystole_s=3.5,
+    bradycardia_bpm=43,
+    bradycardia_beats=4,
+    tachycardia_bpm=130,
+    tachycardia_beats=12,
+    vt_probability=0.2,
+    noise_probability=0.7,
+)
+"""Rules that judge the alarm of another monitor, which is far more often true than any second of a stream."""
+PRESETS = {"second-opinion": SECOND_OPINION}
+"""Rules by the names that `read_rules` takes instead of a file."""
+
+
 def read_rules(path: Path | None) -> tuple[AlarmRules, dict[str, AlarmRules]]:
-    """Read the rules for all patients and those for single patients from a YAML file.
+    """Read the rules for all patients and those for single patients from a YAML file, or return one of `PRESETS`.
 
     The file has fields of `AlarmRules`, and under `patients` the same fields for each named stream.
 
@@ -100,6 +114,8 @@ def read_rules(path: Path | None) -> tuple[AlarmRules, dict[str, AlarmRules]]:
     """
     if path is None:
         return AlarmRules(), {}
+    if str(path) in PRESETS:
+        return PRESETS[str(path)], {}
     content = typed(dict[str, Any], read_yaml(path, "alarm rules"), path)
     patients = typed(dict[str, dict[str, Any]], content.pop("patients", {}), f"{path}: patients")
     common = typed(AlarmRules, content, path)

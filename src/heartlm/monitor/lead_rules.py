@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from heartlm.monitor.alarms import MAX_RULE_BEATS, AlarmRules
@@ -17,6 +17,8 @@ _KEPT_S = 8
 """Number of last seconds of which windows, heights and valid samples are kept."""
 _QUIET_HEIGHT = 0.35
 """A second whose range is below this fraction of a usual beat's range contains no beat."""
+_SILENT_HEIGHT = 0.05
+"""A beat is no heartbeat if the seconds around it have a range below this fraction of a usual beat's range."""
 _SAME_BEAT_S = 0.15
 """Largest difference between the positions of one beat in two leads (the window of ANSI/AAMI EC57)."""
 _BEAT_DELAY_S = 0.7
@@ -43,16 +45,37 @@ _LOW_HEIGHT = 0.7
 the detector may miss beats of usual height."""
 _EMPTY_RR_S = 1.5
 """Mean interval between beats above which some second has none. The default limit, 40/min, is this interval."""
-_MIN_VENTRICULAR = 0.35
-"""VT found in the waveform needs this mean probability of ventricular beats. Other tachycardias show less."""
-_MIN_VT_OF_BEATS = 0.9
-"""VT found by the classes of beats needs this sum of their mean probability and that of VT in the waveform."""
 _NOT_VENTRICULAR, _MAX_OTHER_BEATS = 0.1, 1
-"""VT found in the waveform may have this number of beats whose probability of V is below. Bigeminy has more."""
+"""VT may have this number of beats whose probability of being ventricular is below. Bigeminy has more."""
+_PERHAPS_VENTRICULAR = 0.3
+"""`vt_measures` counts beats whose probability of being ventricular is above."""
+_VT_WEIGHTS, _VT_BIAS = (3.31, 1.15, 3.45, -8.97, 3.36, -4.86), -9.46
+"""Logistic regression of VT on `vt_measures`, fitted by benchmarks/vt.py."""
+_MIN_VT_AT_START = 0.5
+"""Until a usual beat's height is known, VT needs this mean probability in the waveform."""
 _MIN_ASYSTOLE = 0.5
 """Until a usual beat's height is known, asystole needs this mean probability in the waveform: at the start of a
 recording, an electrode that settles hides beats."""
 _NEVER = -(10**9)
+
+
+def vt_measures(ventricular: Sequence[float], rr_s: Sequence[float], vt: float, noise: float) -> tuple[float, ...]:
+    """Return the measures of VT that `_VT_WEIGHTS` weights.
+
+    Args:
+        ventricular: probability of each of the last beats that it is ventricular.
+        rr_s: intervals between these beats.
+        vt: mean probability of VT in the last windows of the waveform.
+        noise: likewise of noise.
+    """
+    perhaps = sum(each > _PERHAPS_VENTRICULAR for each in ventricular) / len(ventricular)
+    mean_rr_s = fmean(rr_s)
+    return fmean(ventricular), perhaps, vt, noise, 1 / mean_rr_s, pstdev(rr_s) / mean_rr_s
+
+
+def _vt_probability(measures: tuple[float, ...]) -> float:
+    score = _VT_BIAS + sum(weight * measure for weight, measure in zip(_VT_WEIGHTS, measures, strict=True))
+    return 1 / (1 + math.exp(-score))
 
 
 class JudgedBeat(NamedTuple):
@@ -143,12 +166,16 @@ class LeadRules(Stateful):
 
     def add(self, now: int, second: LeadSecond) -> None:
         """Add the results of the next second, which ends at sample `now`."""
+        self.heights = [*self.heights[1 - _KEPT_S :], second.height]
         for beat in second.beats:
-            if not beat.faint and beat.sample >= self.begin:
+            # The QRS complex may reach into the seconds next to that of its peak, which is this one or an earlier one.
+            place = len(self.heights) - 1 - int((now - 1 - beat.sample) // self.rate_hz)
+            near = self.heights[max(0, place - 1) : place + 2]
+            silent = len(near) > 0 and max(near) < _SILENT_HEIGHT
+            if not (beat.faint or silent) and beat.sample >= self.begin:
                 if self.beats:
                     self.rr_s = [*self.rr_s[2 - MAX_RULE_BEATS :], (beat.sample - self.beats[-1].sample) / self.rate_hz]
                 self.beats = [*self.beats[1 - MAX_RULE_BEATS :], beat]
-        self.heights = [*self.heights[1 - _KEPT_S :], second.height]
         self.waves = [*self.waves[1 - _KEPT_S :], second.wave]
         self.valid = [*self.valid[1 - _KEPT_S :], second.valid]
         if second.valid < _COMPLETE:  # a beat may be missing here, so no interval reaches across
@@ -175,10 +202,6 @@ class LeadRules(Stateful):
         since = start - _SAME_BEAT_S * self.rate_hz
         probabilities = [beat.ventricular for beat in self.beats if beat.sample >= since]
         return fmean(probabilities) if probabilities else 0.0
-
-    def max_vt_or_vf(self) -> float:
-        """Return the largest probability of VT or VF in a window of the last four seconds, NaN if none is known."""
-        return max((wave[VT] + wave[VF] for wave in self.waves[-4:] if wave is not None), default=math.nan)
 
     def _mean_vf(self, num_windows: int) -> float:
         return sum([wave[VF] for wave in self.waves[-num_windows:] if wave is not None]) / num_windows
@@ -252,17 +275,14 @@ class LeadRules(Stateful):
             if num_v >= rules.run_beats:
                 confidence = fmean(beat.probability for beat in beats[-num_v:])
                 found["run"] = beats[-num_v].sample, confidence
-                fast = num_v >= rules.vt_beats and fmean(rr_s[len(rr_s) - num_v + 1 :]) <= 60 / rules.vt_bpm
-                if fast and usual_known and confidence + mean_vt >= _MIN_VT_OF_BEATS:
-                    found["VT"] = beats[-num_v].sample, confidence
             last_rr_s, needed = rr_s[1 - rules.vt_beats :], rules.vt_beats - 1
-            if "VT" not in found and len(last_rr_s) == needed and fmean(last_rr_s) <= 60 / rules.vt_bpm:
+            if len(last_rr_s) == needed and fmean(last_rr_s) <= 60 / rules.vt_bpm:
                 ventricular = [beat.ventricular for beat in beats[-rules.vt_beats :]]
                 few_others = sum(each < _NOT_VENTRICULAR for each in ventricular) <= _MAX_OTHER_BEATS
-                mean_v = fmean(ventricular)
-                sure = mean_vt + mean_v >= rules.vt_probability + _MIN_VENTRICULAR
-                if sure and mean_v >= _MIN_VENTRICULAR and few_others:
-                    found["VT"] = beats[-rules.vt_beats].sample, max(mean_vt, mean_v)
+                if few_others and (usual_known or mean_vt >= _MIN_VT_AT_START):
+                    probability = _vt_probability(vt_measures(ventricular, last_rr_s, mean_vt, mean_noise))
+                    if probability >= rules.vt_probability:
+                        found["VT"] = beats[-max(num_v, rules.vt_beats)].sample, probability
         if rr_s and rr_s[-1] >= rules.pause_s and since_beat_s < rules.pause_s:
             found["pause"] = beats[-2].sample, 1.0
         return LeadJudgement(found, clear, True)

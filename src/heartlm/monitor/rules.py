@@ -5,7 +5,6 @@ They are evaluated once per second of stream time on the seconds before, so alar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,9 @@ _VETO_RATE = 0.7
 """A lead vetoes a tachycardia if its rate is below this fraction of the limit: leads miss some of the beats."""
 _CLEAR_VETO_RATE = 0.92
 """The same for a lead with a clear signal, if the tachycardia is found in leads without one only."""
+
+_VETO_VT = 0.3
+"""Leads veto VT if the mean probability of ventricular beats over them is below."""
 
 
 class Rules(Stateful):
@@ -125,10 +127,10 @@ class Rules(Stateful):
                 vetoed = any(kind not in judgement.found for _, judgement in clear)
             elif kind in ("VT", "run"):
                 ventricular = [lead.ventricular_since(start) for lead, _ in able]
-                vetoed = bool(ventricular) and sum(ventricular) / len(ventricular) < rules.v_probability
-                if kind == "VT":  # unless the waveform is certain
-                    waves = [wave for lead, _ in judged if not math.isnan(wave := lead.max_vt_or_vf())]
-                    vetoed = vetoed and not (waves and sum(waves) / len(waves) >= rules.vt_probability)
+                least = rules.v_probability if kind == "run" else _VETO_VT
+                vetoed = bool(ventricular) and sum(ventricular) / len(ventricular) < least
+                if kind == "VT":
+                    vetoed = vetoed or any(lead.rate_since(start) < _VETO_RATE * rules.vt_bpm for lead, _ in able)
             elif kind == "extreme tachycardia":
                 first = now - round(60 / rules.tachycardia_bpm * rules.tachycardia_beats * self.rate_hz)
                 found_in_clear = any(kind in judgement.found for _, judgement in clear)

@@ -187,6 +187,7 @@ class Ward:
         Raises:
             HeartlmError: the rate is too low for the detector.
         """
+        rate_hz = float(rate_hz)  # kernels take no integers
         try:
             leads = [WatchedLead(self.models, rate_hz) for _ in range(num_leads)]
         except ValueError as error:

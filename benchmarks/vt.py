@@ -1,0 +1,222 @@
+"""The rule of VT: a logistic regression of what is known of the last five beats, fitted and tested between patients.
+
+    python benchmarks/vt.py --work FOLDER --noise FOLDER --cinc2017 FOLDER
+
+A second of a lead counts if its last five beats run at 100/min or faster. It is VT in annotated VT and flutter and in
+annotated runs of five V or F beats of DS1, svdb and the paced recordings of mitdb, and at the end of bedside cases that
+show a row of V beats (benchmarks/bedside.py); it is none elsewhere in these recordings, in false bedside cases and in
+normal recordings of cinc2017 that neither trained a model nor are scored by benchmarks/monitor.py. Seconds weigh by the
+root of the number of a patient's. The table has regressions of other patients (five folds); the weights are those of
+all patients. The rules use them in heartlm.monitor.lead_rules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import bedside
+import numpy as np
+import torch
+from bench.measure import Table
+from bench.output import write_results
+from monitor import normal_recordings
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import heartlm.ecg.splits as splits
+import heartlm.monitor.lead_rules as lead_rules
+from heartlm.ecg.database import Database, open_database
+from heartlm.ecg.recording import Recording
+from heartlm.monitor.alarms import AlarmRules
+from heartlm.monitor.models import LiveModels
+from heartlm.training.waveform import runs_of
+
+NAMES = ("mean p(V)", "beats above 0.3", "VT", "noise", "1 / RR, 1/s", "RR: deviation / mean")
+FOLDS, BLOCK_S, END_S = 5, 30, 2.5
+BEFORE_S, AFTER_S = 5, 12
+"""Seconds before and after annotated VT in which a call is neither false nor learnt as such."""
+THRESHOLDS = (0.9, 0.85, 0.8, 0.7, 0.5, 0.3, 0.2, 0.1)
+NEVER = -20.0
+
+
+@dataclass
+class Stream:
+    """A recording or bedside case.
+
+    Attributes:
+        source: database, or `true` or `false` for a bedside case.
+        patient: decides the fold.
+        seconds: times of the seconds, in s.
+        measures: of each lead, `vt_measures` of the seconds that count, by index of the second.
+        label: 1, 0 or −1 (neither) for each second.
+    """
+
+    source: str
+    patient: str
+    seconds: np.ndarray
+    measures: list[dict[int, tuple[float, ...]]]
+    label: np.ndarray
+
+
+def measured(given: list, rate_hz: float) -> list[dict[int, tuple[float, ...]]]:
+    """`vt_measures` of each second that counts, in each lead, as the rules compute them."""
+    latest = list[tuple[float, ...]]()
+    original = lead_rules._vt_probability
+    lead_rules._vt_probability = lambda measures: latest.append(measures) or 0.0
+    leads = [lead_rules.LeadRules(AlarmRules(), rate_hz) for _ in given[0][1]]
+    found: list[dict[int, tuple[float, ...]]] = [{} for _ in leads]
+    for index, (now, seconds, _) in enumerate(given):
+        for lead, own, second in zip(leads, found, seconds, strict=True):
+            lead.add(now, second)
+            latest.clear()
+            if not lead.lost:
+                lead.judge(now)
+            own |= {index: latest[0]} if latest else {}
+    lead_rules._vt_probability = original
+    return found
+
+
+def annotated_vt(recording: Recording) -> list[tuple[float, float]]:
+    """Start and end of annotated VT and flutter, and of runs of V and F beats with five at 100/min, in seconds."""
+    beats, rate_hz = recording.annotations, recording.rate_hz
+    sample = beats.sample / rate_hz
+    spans = [
+        (span.start / rate_hz, span.stop / rate_hz) for span in beats.rhythms if span.name in ("VT", "VFL", "VFIB")
+    ]
+    for first, stop in runs_of(np.isin(beats.beat_classes(), (2, 3))):
+        own = sample[first:stop]
+        if len(own) >= 5 and (own[4:] - own[:-4]).min() <= 4 * 0.6:
+            spans.append((own[0], own[-1]))
+    return spans
+
+
+def of_database(models: LiveModels, name: str, database: Database, record_ids: list[str]) -> Iterator[Stream]:
+    for begin in range(0, len(record_ids), bedside.TOGETHER):
+        cases, own = list[bedside.Case](), dict[str, Recording]()
+        for record_id in record_ids[begin : begin + bedside.TOGETHER]:
+            recording = own[record_id] = database.recording(record_id)
+            signal = recording.signal(0, recording.num_samples, bedside.ecg_leads(recording))
+            cases.append(bedside.Case(record_id, record_id, name, (), recording.rate_hz, signal))
+        for record_id, given in bedside.judged(models, cases).items():
+            recording = own[record_id]
+            seconds = np.array([now for now, _, _ in given]) / recording.rate_hz
+            label = np.zeros(len(seconds), int)
+            for start, stop in annotated_vt(recording) if name != "cinc2017" else ():
+                label[(seconds >= start - BEFORE_S) & (seconds <= stop + AFTER_S)] = -1
+                label[(seconds >= start + 2.2) & (seconds <= stop + 1.5)] = 1
+            yield Stream(name, f"{name}/{record_id}", seconds, measured(given, recording.rate_hz), label)
+        print(name, begin + len(cases), "of", len(record_ids), flush=True)
+
+
+def of_cases(models: LiveModels, noise: Path, work: Path) -> Iterator[Stream]:
+    """Streams of bedside cases; those of VF and of fast rhythms, which may be VT too, are left out."""
+    all_cases = bedside.cases(noise, False)
+    for case, given in zip(all_cases, bedside.given(models, all_cases, work).values(), strict=True):
+        true = "VT" in case.kinds
+        if case.patient.startswith("cudb") or (not true and "extreme tachycardia" in case.kinds):
+            continue
+        seconds = np.array([now for now, _, _ in given]) / case.rate_hz
+        label = np.full(len(seconds), 0 if not case.kinds else -1)
+        if case.what == "V in a row":
+            label[seconds > seconds[-1] - END_S] = 1
+        # A case is one event: only its last seconds count.
+        measures = [
+            {index: each for index, each in own.items() if seconds[index] > seconds[-1] - bedside.LAST_S}
+            for own in measured(given, case.rate_hz)
+        ]
+        yield Stream("true" if true else "false", case.patient, seconds, measures, label)
+
+
+def fit(streams: list[Stream]) -> LogisticRegression:
+    rows = [
+        (measures, stream.label[index], (stream.patient, stream.source, stream.label[index]))
+        for stream in streams
+        for own in stream.measures
+        for index, measures in own.items()
+        if stream.label[index] >= 0
+    ]
+    measures, labels = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    count = Counter(row[2] for row in rows)
+    weight = np.array([1 / count[row[2]] ** 0.5 for row in rows])
+    weight[labels == 1] *= weight[labels == 0].sum() / weight[labels == 1].sum()
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.3, max_iter=1000))
+    return model.fit(measures, labels, logisticregression__sample_weight=weight)
+
+
+def scored(stream: Stream, model: LogisticRegression, num_leads: int) -> np.ndarray:
+    """The highest log-odds of the leads in each second."""
+    out = np.full(len(stream.seconds), NEVER)
+    for own in stream.measures[:num_leads]:
+        if own:
+            index = np.array(list(own))
+            out[index] = np.maximum(out[index], model.decision_function(np.array(list(own.values()))))
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("build/bedside"), help="keeps what the models said")
+    parser.add_argument("--noise", type=Path, required=True, help="folder of nstdb, with `ma` and `bw`")
+    parser.add_argument("--cinc2017", type=Path, required=True, help="training recordings of the Challenge 2017")
+    settings = parser.parse_args()
+    torch.set_num_threads(1)
+    settings.work.mkdir(parents=True, exist_ok=True)
+    path = settings.work / "vt.pickle"
+    if not path.exists():
+        models, mitdb, svdb = LiveModels(), open_database(bedside.DATA / "mitdb"), open_database(bedside.DATA / "svdb")
+        streams = list(of_cases(models, settings.noise, settings.work))
+        streams += of_database(models, "mitdb", mitdb, [*splits.DS1, *bedside.PACED])
+        streams += of_database(models, "svdb", svdb, list(svdb.record_ids))
+        cinc2017 = open_database(settings.cinc2017)
+        streams += of_database(models, "cinc2017", cinc2017, normal_recordings(settings.cinc2017, others=True))
+        path.write_bytes(pickle.dumps(streams))
+    streams = pickle.loads(path.read_bytes())
+    patients = sorted({stream.patient for stream in streams})
+    fold = dict(zip(np.random.default_rng(0).permutation(patients), np.arange(len(patients)) % FOLDS, strict=True))
+    models = [fit([stream for stream in streams if fold[stream.patient] != own]) for own in range(FOLDS)]
+    places = ("mitdb", "svdb", "cinc2017")
+    table = Table(
+        "Five folds of patients",
+        (
+            "probability from which on VT is called",
+            "true cases called, %: first lead",
+            "two leads",
+            "false cases called, %: first lead",
+            "two leads",
+            *(f"other calls in {place}" for place in places),
+        ),
+    )
+    scores = [
+        (stream, *(scored(stream, models[fold[stream.patient]], leads) for leads in (1, 2))) for stream in streams
+    ]
+    for threshold in THRESHOLDS:
+        least = np.log(threshold / (1 - threshold))
+        cells = [
+            f"{100 * np.mean([score[leads].max() >= least for score in scores if score[0].source == source]):.1f}"
+            for source in ("true", "false")
+            for leads in (1, 2)
+        ]
+        for place in places:
+            of_place = [
+                (each[0], (each[2] >= least) & (each[0].label == 0)) for each in scores if each[0].source == place
+            ]
+            cells.append(str(sum(len(np.unique(stream.seconds[called] // BLOCK_S)) for stream, called in of_place)))
+        table.add(f"{threshold:g}", *cells)
+    model = fit(streams)
+    scale, regression = model[0], model[-1]
+    weights = regression.coef_[0] / scale.scale_
+    used = Table("Weights, fitted to all patients and used", ("measure", "fitted", "used"))
+    for name, fitted, weight in zip(NAMES, weights, lead_rules._VT_WEIGHTS, strict=True):
+        used.add(name, f"{fitted:.2f}", f"{weight:.2f}")
+    used.add("constant", f"{regression.intercept_[0] - weights @ scale.mean_:.2f}", f"{lead_rules._VT_BIAS:.2f}")
+    write_results("vt", "The rule of VT", [table.close(), used.close()])
+
+
+if __name__ == "__main__":
+    main()
