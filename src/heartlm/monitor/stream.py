@@ -40,8 +40,9 @@ REGULAR = 0.3
 stretches of DS1, afdb, nsrdb, svdb and cudb it called one AF (LOG.md)."""
 _ONSET_BEATS, _ONSET_EVERY, _ONSET_IRREGULAR, _ONSET_AF, _ONSET_ANSWERS = 16, 4, 0.5, 0.98, 3
 """A long window shows AF late if it begins before AF does. Every 4 beats the model is therefore also evaluated on the
-last 16, if at least half of their intervals are irregular. Three probabilities of 0.98 or more in a row are AF. This
-finds the 123 onsets of afdb after 13 s instead of 51 s (median; LOG.md)."""
+last 16, if at least half of their intervals are irregular. Three probabilities of 0.98 or more in a row are AF, and
+one before a long window has been seen: a stream often begins in AF. This finds the 123 onsets of afdb after 13 s
+instead of 51 s (median; LOG.md)."""
 UNKNOWN_BEATS = 8
 """Number of first beats of a stream whose class is unknown (Q), as there are none to compare them with."""
 NUM_LEADS = 2
@@ -296,8 +297,10 @@ class Ward:
         for stream in streams:
             lead, in_af = stream.leads[stream.rules.lead_in_use], "AF" in stream.rules.active
             is_due = lead.num_beats >= lead.num_beats_at_af + (AF_STILL_EVERY if in_af else AF_EVERY)
+            is_due = is_due and len(lead.positions) >= AF_BEATS[0]
             seeks_onset = not in_af and lead.num_beats >= lead.num_beats_at_onset + _ONSET_EVERY
-            if len(lead.positions) < AF_BEATS[0] or not (is_due or seeks_onset):
+            seeks_onset = seeks_onset and len(lead.positions) > _ONSET_BEATS
+            if not (is_due or seeks_onset):
                 continue
             positions = np.array(lead.positions, np.int64)
             last = positions[-AF_BEATS[-1] :]
@@ -334,7 +337,7 @@ class Ward:
                 found[stream.name] = af, onset
                 continue
             lead.num_onset_answers = lead.num_onset_answers + 1 if af >= _ONSET_AF else 0
-            if lead.num_onset_answers == _ONSET_ANSWERS:
+            if lead.num_onset_answers >= (1 if len(lead.positions) < AF_BEATS[0] else _ONSET_ANSWERS):
                 found[stream.name] = af, onset
                 lead.num_beats_at_af, lead.num_onset_answers = lead.num_beats, 0
         return found
