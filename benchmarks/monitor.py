@@ -1,12 +1,12 @@
 """Alarms and delays of `heartlm monitor`, the number of streams per core, and the effect of hostile links.
 
-    python benchmarks/monitor.py [--work FOLDER] [--study alarms|load|links|kept]
+    python benchmarks/monitor.py [--work FOLDER] [--study alarms|load|chunks|links|kept]
 
 Alarms: the shipped models run on recordings as streams, as in `analyze --causal`. Reported are annotated episodes with
 an alarm, the delay of the alarm after the onset, and lethal alarms per patient-day. cudb and DS1 were used to choose
 the models or rules; DS2 and cinc2017 were not (only normal recordings of cinc2017 that no model was trained on). Load:
-recordings of mitdb at 250 Hz as streams in real time, one monitor per core, without a journal. The comparison is the
-published method on the same cores, with the load that it holds: a request with 10 s of a stream to a server that
+recordings of mitdb at 250 Hz as streams in real time, one monitor per core, without a journal. Chunks: a load next to
+the published method on the same cores, with the load that it holds: a request with 10 s of a stream to a server that
 analyses it in Python (bench/chunks.py). Links: seeded faults.
 """
 
@@ -381,13 +381,18 @@ def study_load(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
             f"{1000 * np.dot(busy, took) / seconds / sum(shares):.3f}",
         )
         print(f"{number} streams: {100 * np.mean(busy):.0f} %", flush=True)
-    table.close()
+    return [table.close()]
+
+
+def study_chunks(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
+    """The load, and the published way with the load that it holds, one after the other on the same cores."""
     starts, length = range(0, MADE_S * RATE_HZ, CHUNK_S * RATE_HZ), CHUNK_S * RATE_HZ
     bodies = [
         [json.dumps({"rate_hz": RATE_HZ, "mv": own[start : start + length]}).encode() for start in starts]
         for own in stretches(MOST_BEDS, MADE_S)
     ]
-    return [table, measure_chunks(bodies, own_cores, min(seconds, CHUNKS_S))]
+    chunks = measure_chunks(bodies, cores()[:num_cores], min(seconds, CHUNKS_S))
+    return [*study_load(counts, seconds, num_cores), chunks]
 
 
 def study_links(number: int) -> list[Table]:
@@ -526,7 +531,7 @@ def with_kept(models: LiveModels, codes: np.ndarray, kept: int) -> np.ndarray:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--study", choices=("alarms", "load", "links", "kept"), action="append")
+    parser.add_argument("--study", choices=("alarms", "load", "chunks", "links", "kept"), action="append")
     parser.add_argument("--work", type=Path, default=Path("build/monitor"), help="keeps the alarms that were found")
     parser.add_argument("--cinc2017", type=Path, help="folder with the training recordings of the Challenge 2017")
     parser.add_argument("--streams", type=int, nargs="+", default=[50, 100, 150, 200, 300])
@@ -535,7 +540,7 @@ def main() -> None:
     parser.add_argument("--links", type=int, default=1000)
     settings = parser.parse_args()
     torch.set_num_threads(1)
-    for study in settings.study or ("alarms", "load", "links", "kept"):
+    for study in settings.study or ("alarms", "load", "chunks", "links", "kept"):
         if study == "alarms":
             write_results("monitor-alarms", "Alarms of live streams", study_alarms(settings.cinc2017, settings.work))
         elif study == "load":
@@ -544,6 +549,9 @@ def main() -> None:
                 "Streams that cores hold",
                 study_load(settings.streams, settings.seconds, settings.cores),
             )
+        elif study == "chunks":
+            title = "The published way next to heartlm"
+            write_results("monitor-chunks", title, study_chunks(settings.streams, settings.seconds, settings.cores))
         elif study == "kept":
             write_results("monitor-kept", "How far back a live model looks", study_kept())
         else:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -591,6 +592,45 @@ def test_the_page_is_for_its_own_origin_and_who_knows_the_token(models: LiveMode
     with page.websocket_connect(address, headers={"origin": "http://testserver"}) as live:
         tick = json.loads(live.receive_text())
         assert tick["streams"][0]["name"].startswith("P-") and "bed" not in json.dumps(tick)
+
+
+def test_the_page_draws_the_strip_of_an_alarm(tmp_path: Path, models: LiveModels, signals: dict[str, Floats]) -> None:
+    testclient = pytest.importorskip("starlette.testclient")
+
+    from heartlm.monitor.server import Page
+
+    monitor = Monitor(Ward(models), tmp_path)
+    for message in _frames("<b>bed</b>", signals["tachycardia"]):
+        monitor.receive(message)
+        monitor.run()
+    entry = next(each for each in monitor.alarms.values() if each["kind"] == "VT" and each["strip"])
+    page = testclient.TestClient(Page(monitor, token="0123456789abcdef", pseudonyms=True).app)
+    address = f"/strips/{entry['strip']}.svg"
+    assert page.get(address).status_code == 403
+    assert page.get("/strips/..%2Falarms.svg?token=0123456789abcdef").status_code == 404
+    answer = page.get(f"{address}?token=0123456789abcdef")
+    assert answer.status_code == 200 and answer.headers["content-type"] == "image/svg+xml"
+    drawing = ElementTree.fromstring(answer.text)
+    words = [text for text in drawing.itertext() if text.strip()]
+    assert f"VT, raised at {entry['raised_s']:.0f} s" in answer.text and "VT" in words and "bed" not in answer.text
+    assert answer.text.count('class="trace"') == 4  # the signal and its calibration pulse, in two rows of ten seconds
+    monitor.close()
+
+
+def test_a_minute_received_at_once_costs_strips_and_no_alarm(
+    tmp_path: Path, models: LiveModels, signals: dict[str, Floats]
+) -> None:
+    alarms = []
+    for folder, at_once in ((tmp_path / "a", False), (tmp_path / "b", True)):
+        monitor = Monitor(Ward(models), folder)
+        for message in _frames("bed", signals["tachycardia"]):
+            monitor.receive(message)
+            if not at_once:
+                monitor.run()
+        monitor.run()
+        monitor.close()
+        alarms.append({key: entry["stop_s"] for key, entry in monitor.alarms.items()})
+    assert alarms[0] == alarms[1] and any("VT" in key for key in alarms[0])
 
 
 def test_the_defaults_are_those_of_the_challenge() -> None:

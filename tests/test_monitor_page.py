@@ -80,6 +80,7 @@ def ward(tmp_path: Path) -> Iterator[str]:
     simulate = ["data", "simulate", str(folder), "--patients", "26", "--minutes", "1.5", "--seed", "5"]
     subprocess.run([sys.executable, "-m", "heartlm", *simulate], check=True, stdout=subprocess.DEVNULL)
     options = ["--replay", str(folder), "--streams", "64", "--speed", "2", "--port", "0", "--print-alarms", "none"]
+    options += ["--out", str(tmp_path / "out")]
     command = [sys.executable, "-m", "heartlm", "monitor", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -112,6 +113,10 @@ def test_the_wall_is_drawn_and_alarms_are_acknowledged(ward: str, tmp_path: Path
             c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0)).join()"""
         wait_for(lambda: browser.value(drawn) == "strip:true,strip:true,trend:true")
         wait_for(lambda: browser.value("document.querySelectorAll('.tile.full .events .alarm').length > 0"))
+        wait_for(lambda: browser.value("document.querySelectorAll('#open .alarm a').length > 0"))
+        strip = """(() => { const request = new XMLHttpRequest(), link = document.querySelector('#open .alarm a');
+            request.open('GET', link.href, false); request.send(); return request.responseText; })()"""
+        assert "raised at" in browser.value(strip)  # the strip of an alarm on paper
         browser.picture(tmp_path / "wall.png")
         assert (tmp_path / "wall.png").stat().st_size > 50_000
         print("frames a second:", browser.value("document.documentElement.dataset.fps"))

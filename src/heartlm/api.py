@@ -367,7 +367,7 @@ def find_alarms(
     recording
         Recording with a signal, or its path.
     rules
-        Alarm conditions: `heartlm.monitor.alarms.AlarmRules`.
+        Alarm conditions: `heartlm.monitor.alarms.AlarmRules`, or `SECOND_OPINION` of that module.
     beats, af, waveform
         Models: names of shipped models, or run folders. The beats model must be causal.
 

@@ -300,7 +300,8 @@ class Monitor:
         start = patient.num_samples - history.shape[1]
         first = max(start, alarm.raised - round(STRIP_S * alarm.rate_hz))
         strip = history[:, first - start :][:, : round(2 * STRIP_S * alarm.rate_hz)]
-        if entry is None or entry["strip"] is not None or not np.isfinite(strip).any():
+        gone = alarm.raised < first  # more was received at once than is kept
+        if entry is None or entry["strip"] is not None or gone or not np.isfinite(strip).any():
             return
         name = f"strip_{sum(each['strip'] is not None for each in self.alarms.values()) + 1:06d}"
         wfdb.wrsamp(

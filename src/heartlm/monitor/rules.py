@@ -14,10 +14,9 @@ from heartlm.monitor.lead_rules import LOST_S, LeadRules, LeadSecond
 from heartlm.monitor.state import Stateful
 
 _VETO_RATE = 0.7
-"""A lead vetoes a tachycardia if its rate is below this fraction of the limit: leads miss some of the beats."""
+"""A lead vetoes a tachycardia or VT if its rate is below this fraction of the limit: leads miss some of the beats."""
 _CLEAR_VETO_RATE = 0.92
 """The same for a lead with a clear signal, if the tachycardia is found in leads without one only."""
-
 _VETO_VT = 0.3
 """Leads veto VT if the mean probability of ventricular beats over them is below."""
 
@@ -27,8 +26,8 @@ class Rules(Stateful):
 
     With several leads, a readable lead may veto an alarm of another, because noise, a loose electrode and a low QRS
     complex mostly affect a single lead. VF, asystole, bradycardia and pauses are vetoed by a lead that does not find
-    them; VT and runs by a low mean probability of ventricular beats over the leads; a tachycardia by a far lower rate.
-    A lead that shows asystole vetoes VF and asystole only.
+    them; VT and runs by a low mean probability of ventricular beats over the leads; VT and a tachycardia by a far lower
+    rate. A lead that shows asystole vetoes VF and asystole only.
 
     Args:
         stream: name of the stream.

@@ -14,6 +14,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +24,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from heartlm.ecg.database import read_recording
+from heartlm.errors import HeartlmError
 from heartlm.files import parse_json
 from heartlm.monitor.alarms import SEVERITIES
 from heartlm.monitor.engine import Monitor, WatchedPatient
@@ -66,7 +69,8 @@ class Page:
     def __init__(self, monitor: Monitor, token: str | None = None, pseudonyms: bool = False) -> None:
         self.monitor, self.token, self.pseudonyms = monitor, token, pseudonyms
         self._html = (files("heartlm.monitor") / "page.html").read_text(encoding="utf-8")
-        self.app = Starlette(routes=[Route("/", self._page), WebSocketRoute("/live", self._live)])
+        routes = [Route("/", self._page), Route("/strips/{name}.svg", self._strip), WebSocketRoute("/live", self._live)]
+        self.app = Starlette(routes=routes)
 
     def display_name(self, name: str) -> str:
         """Return the name of a stream on the page."""
@@ -83,6 +87,20 @@ class Page:
         if not self._allowed(request):
             return PlainTextResponse("token: add ?token=... to the address\n", 403)
         return HTMLResponse(self._html, headers=_HEADERS)
+
+    async def _strip(self, request: Request) -> Response:
+        """Draw the strip of an alarm on paper."""
+        if not self._allowed(request):
+            return PlainTextResponse("token: add ?token=... to the address\n", 403)
+        name = request.path_params["name"]
+        alarm = next((each for each in self.monitor.alarms.values() if each["strip"] == name), None)
+        if alarm is None or self.monitor.folder is None:
+            return PlainTextResponse(f"{name}: no such strip\n", 404)
+        try:
+            content = _drawn(self.monitor.folder / "strips" / name, self._alarm(alarm))
+        except HeartlmError as error:
+            return PlainTextResponse(f"{error}\n", 503)
+        return Response(content, media_type="image/svg+xml", headers=_HEADERS)
 
     async def _live(self, socket: WebSocket) -> None:
         origin = urlsplit(socket.headers.get("origin", ""))
@@ -195,3 +213,23 @@ class Page:
         view.shown[name] = patient.num_samples
         values = [[None if math.isnan(value) else round(value, 3) for value in lead] for lead in own.tolist()]
         return {"hz": patient.link.rate_hz / step, "mv": values}
+
+
+def _drawn(path: Path, alarm: dict[str, Any]) -> str:
+    """Return the strip of an alarm as SVG: rows of ten seconds at 25 mm/s and 10 mm/mV, with the time of the alarm.
+
+    Raises:
+        HeartlmError: the record is unreadable, or the extra `report` is not installed.
+    """
+    import wfdb
+
+    from heartlm.report.figures import drawn_rows, picture
+    from heartlm.report.strip import Strip
+
+    recording = read_recording(path.with_suffix(".hea"))
+    start_s = alarm["raised_s"] - int(wfdb.rdann(str(path), "alarm").sample[0]) / recording.rate_hz
+    stop_s = math.inf if alarm["stop_s"] is None else alarm["stop_s"]
+    rhythms = [(alarm["start_s"], stop_s, alarm["kind"])]
+    strip = Strip(recording.signal(), recording.rate_hz, recording.leads, start_s, rhythms=rhythms)
+    title = f"{alarm['stream']}: {alarm['kind']}, raised at {alarm['raised_s']:.0f} s"
+    return picture(drawn_rows(strip, title))

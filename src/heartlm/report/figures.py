@@ -16,16 +16,12 @@ MARGIN, CAPTION = 20.0, 26.0
 PNG_DPI = 192.0
 
 
-def save_drawings(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
-    """Write drawings with captions below each other as one SVG or PNG file, atomically; return the path.
-
-    resvg renders PNG files; the system needs one of the fonts of `drawing.css`, such as DejaVu Sans.
+def picture(drawings: Sequence[tuple[str, Markup]]) -> str:
+    """Return drawings with captions below each other as one SVG document.
 
     Raises:
-        HeartlmError: the suffix is another, a package of the extra `report` is missing, or `path` cannot be written.
+        HeartlmError: a package of the extra `report` is missing.
     """
-    if path.suffix.lower() not in (".svg", ".png"):
-        raise HeartlmError(f"{path}: a picture's name must end in .svg or .png")
     style = render("drawing.css")
     # few programs except browsers support CSS variables
     values = dict(re.findall(r"--([\w-]+): ([^;]+);", style))
@@ -37,7 +33,20 @@ def save_drawings(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
         place = f'<svg x="{MARGIN:g}" y="{top:g}" width="{across:g}" height="{down:g}"'
         placed.append((caption, top - CAPTION / 2, Markup(drawn.replace("<svg", place, 1))))
         width, top = max(width, across + 2 * MARGIN), top + down + MARGIN
-    whole = render("picture.svg", style=style, placed=placed, width=width, height=top, mm=MM, margin=MARGIN)
+    return render("picture.svg", style=style, placed=placed, width=width, height=top, mm=MM, margin=MARGIN)
+
+
+def save_drawings(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
+    """Write drawings with captions below each other as one SVG or PNG file, atomically; return the path.
+
+    resvg renders PNG files; the system needs one of the fonts of `drawing.css`, such as DejaVu Sans.
+
+    Raises:
+        HeartlmError: the suffix is another, a package of the extra `report` is missing, or `path` cannot be written.
+    """
+    if path.suffix.lower() not in (".svg", ".png"):
+        raise HeartlmError(f"{path}: a picture's name must end in .svg or .png")
+    whole = picture(drawings)
     content = whole.encode()
     if path.suffix.lower() == ".png":
         with needs("report", "resvg_py"):
@@ -48,6 +57,11 @@ def save_drawings(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
     return path
 
 
+def drawn_rows(strip: Strip, title: str) -> list[tuple[str, Markup]]:
+    """Return a strip to scale in rows of ten seconds, each with its caption: the title for the first."""
+    return [("" if number else title, sheet(row, title)) for number, row in enumerate(strip.rows())]
+
+
 def save_strip(strip: Strip, title: str, path: Path) -> Path:
     """Write a strip to scale, in rows of ten seconds, as an SVG or PNG file; return the path.
 
@@ -56,6 +70,4 @@ def save_strip(strip: Strip, title: str, path: Path) -> Path:
     """
     if not strip.signal_mv.size:
         raise HeartlmError("there is no signal to draw: the strip has no leads or no samples")
-    return save_drawings(
-        [("" if number else title, sheet(row, title)) for number, row in enumerate(strip.rows())], path
-    )
+    return save_drawings(drawn_rows(strip, title), path)
