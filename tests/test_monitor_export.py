@@ -180,6 +180,7 @@ def test_executorch_streams_the_same_beats(tmp_path: Path, models: LiveModels) -
     assert (torch.stack(found, dim=1).log() - whole.log()).abs().max() < 1e-4
 
 
+@pytest.mark.slow
 def test_executorch_judges_seconds_as_the_monitor(tmp_path: Path, models: LiveModels) -> None:
     _kept, method = _program(tmp_path, "waveform", "--batch-size", "3", "--rate-hz", "360")
 
