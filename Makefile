@@ -58,6 +58,8 @@ MODELS_WORK ?= ../heartlm-models
 
 models: $(VENV)/kernels
 	$(BIN)/python benchmarks/models.py --work "$(MODELS_WORK)"
+	$(BIN)/python benchmarks/af_onset.py --work "$(MODELS_WORK)/af-onset" \
+		--cinc2017 "$(MODELS_WORK)/unpacked/cinc2017" --ltafdb "$(MODELS_WORK)/unpacked/ltafdb"
 
 # An editable installation does not build the kernels again by itself when their sources change.
 kernels: $(VENV)/kernels

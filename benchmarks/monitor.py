@@ -21,7 +21,6 @@ import re
 import resource
 import time
 from collections import Counter
-from dataclasses import replace
 from multiprocessing import Queue, get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -39,7 +38,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import heartlm.ecg.splits as splits
 from heartlm.ecg.database import Database, open_database
-from heartlm.ecg.recording import Recording, RhythmSpan
+from heartlm.ecg.recording import BEAT_CLASSES, Recording, RhythmSpan
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.evaluation.finetuned import load_finetuned
@@ -50,9 +49,7 @@ from heartlm.models.transformer import rotary_angles
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
 from heartlm.monitor.engine import Monitor, tune_garbage_collector
 from heartlm.monitor.export import export_model
-from heartlm.monitor.lead_rules import JudgedBeat, LeadSecond
 from heartlm.monitor.models import KEPT_BEATS, LiveModels
-from heartlm.monitor.rules import Rules
 from heartlm.monitor.stream import Ward, ecg_leads
 from heartlm.tokenizers.base import Lead
 from heartlm.training.waveform import runs_of
@@ -211,38 +208,30 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
 
 
 def by_annotations(recording: Recording, tolerance_bpm: float = 0.0) -> list[Alarm]:
-    """The alarms that the same rules raise of the annotated beats, or rules whose rates are less extreme.
+    """The alarms that the annotated beats deserve, each from its first beat to its last; rates may be less extreme.
 
-    VT is five annotated V beats in a row at its rate.
+    VT is five annotated V beats in a row at its rate. No beats are annotated in VF and flutter, so no row reaches
+    across them.
     """
-    usual = AlarmRules()
-    own = replace(
-        usual,
-        tachycardia_bpm=usual.tachycardia_bpm - tolerance_bpm,
-        bradycardia_bpm=usual.bradycardia_bpm + tolerance_bpm,
-        off=("VT",),
-    )
-    rules, found = Rules(recording.record_id, own, recording.rate_hz), dict[str, Alarm]()
-    beats, at = recording.annotations, 0
-    symbols = np.array(list("NSVFQ"))[beats.beat_classes()]
-    for second in range(1, int(recording.duration_s) + 1):
-        now = round(second * recording.rate_hz)
-        upto = int(np.searchsorted(beats.sample, now))
-        judged = [
-            JudgedBeat(int(beats.sample[place]), str(symbols[place]), 1.0, float(symbols[place] == "V"))
-            for place in range(at, upto)
-        ]
-        height = 1.0 if judged else 0.0
-        found |= {alarm.key: alarm for alarm in rules.update(now, [LeadSecond(judged, None, 1.0, height)], None)}
-        at = upto
-    longest = 60 / (usual.vt_bpm - tolerance_bpm) * (usual.vt_beats - 1) * recording.rate_hz
-    for first, last in runs_of(symbols == "V"):
-        for place in range(first, last - usual.vt_beats + 1):
-            start, stop = (int(beats.sample[at]) for at in (place, place + usual.vt_beats - 1))
-            if stop - start <= longest:
-                alarm = Alarm(recording.record_id, "VT", start, stop, stop, 1.0, recording.rate_hz)
-                found[alarm.key] = alarm
-    return list(found.values())
+    rules, rate_hz, beats = AlarmRules(), recording.rate_hz, recording.annotations
+    is_v, found = beats.beat_classes() == BEAT_CLASSES.index("V"), list[Alarm]()
+    fibrillation = [(span.start, span.stop) for span in beats.rhythms if span.name in SHOWN_BY["VF"]]
+
+    def add(kind: str, sample: np.ndarray, num_beats: int, least_s: float, most_s: float) -> None:
+        """Add each row of beats whose mean interval is in the range."""
+        for start, stop in zip(sample.tolist(), sample[num_beats - 1 :].tolist(), strict=False):
+            row_s = (stop - start) / rate_hz / (num_beats - 1)
+            if least_s <= row_s <= most_s and not any(start < last and stop > first for first, last in fibrillation):
+                found.append(Alarm(recording.record_id, kind, start, stop, stop, 1.0, rate_hz))
+
+    edges = [edge for span in fibrillation for edge in span]
+    add("asystole", np.sort([*beats.sample, *edges, recording.num_samples]), 2, rules.asystole_s, np.inf)
+    slowest, fastest = rules.bradycardia_bpm + tolerance_bpm, rules.tachycardia_bpm - tolerance_bpm
+    add("extreme bradycardia", beats.sample, rules.bradycardia_beats, 60 / slowest, np.inf)
+    add("extreme tachycardia", beats.sample, rules.tachycardia_beats, 0, 60 / fastest)
+    for first, last in runs_of(is_v):
+        add("VT", beats.sample[first:last], rules.vt_beats, 0, 60 / (rules.vt_bpm - tolerance_bpm))
+    return found
 
 
 def confirmed(alarm: Alarm, reference: list[Alarm], recording: Recording) -> bool:

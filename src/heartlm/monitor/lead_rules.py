@@ -31,6 +31,8 @@ _ASYSTOLE_ENDED_S = 2
 seconds."""
 _CLEAR = 0.25
 """A lead may veto alarms of other leads if its mean probability of noise and VF in the last four windows is below."""
+_SURE, _SURE_BEATS, _SURE_S = 0.9, 3, 5
+"""So may a lead that is not noise and has this number of N beats of this probability in the last seconds."""
 _START_WINDOWS = 5
 """Until a usual beat's height is known, VF needs its mean probability over this number of windows: an electrode that
 settles sways."""
@@ -38,7 +40,7 @@ _SLOW_WINDOWS, _SLOW_SHARE = 6, 5 / 6
 """VF may be less probable if it lasts: over this number of windows, this fraction of its probability is enough."""
 _BEFORE_NOISE_S = 2
 """A slow rhythm that began more than this time before noise may lack beats that the noise hides."""
-_VALID, _COMPLETE = 0.5, 0.9
+_VALID, COMPLETE = 0.5, 0.9
 """Fraction of valid samples above which a second can be judged, and above which its gaps cannot hide a beat."""
 _LOW_HEIGHT = 0.7
 """Bradycardia and asystole need a second whose range is below this fraction of a usual beat's range: after an artefact,
@@ -49,13 +51,18 @@ _NOT_VENTRICULAR, _MAX_OTHER_BEATS = 0.1, 1
 """VT may have this number of beats whose probability of being ventricular is below. Bigeminy has more."""
 _PERHAPS_VENTRICULAR = 0.3
 """`vt_measures` counts beats whose probability of being ventricular is above."""
-_VT_WEIGHTS, _VT_BIAS = (3.31, 1.15, 3.45, -8.97, 3.36, -4.86), -9.46
+_VT_WEIGHTS, _VT_BIAS = (3.71, 1.17, 3.87, -9.48, 3.14, -4.14), -9.19
 """Logistic regression of VT on `vt_measures`, fitted by benchmarks/vt.py."""
 _MIN_VT_AT_START = 0.5
 """Until a usual beat's height is known, VT needs this mean probability in the waveform."""
 _MIN_ASYSTOLE = 0.5
 """Until a usual beat's height is known, asystole needs this mean probability in the waveform: at the start of a
 recording, an electrode that settles hides beats."""
+_AF_DRIFT, _AF_CLIP, _AF_EXCESS = 1.0, 3.0, 4.4
+"""The onset of AF is found by a CUSUM (Page, Biometrika 41:100, 1954): the sum, never below 0, of the log odds of the
+beats, each limited to ±`_AF_CLIP` and reduced by `_AF_DRIFT`. With the sum `_AF_EXCESS`, AF is as probable as not."""
+_MAX_AF_SUM = 20.0
+"""The sum does not exceed this value, so that it falls to 0 once AF has ended."""
 _NEVER = -(10**9)
 
 
@@ -87,6 +94,7 @@ class JudgedBeat(NamedTuple):
         probability: probability of that class.
         ventricular: probability of the class V.
         faint: much lower than the previous beats and of another shape, as detections in a silent signal are.
+        af: log odds of AF, see `heartlm.monitor.af_onset`; 0 if unknown.
     """
 
     sample: int
@@ -94,6 +102,7 @@ class JudgedBeat(NamedTuple):
     probability: float
     ventricular: float
     faint: bool = False
+    af: float = 0.0
 
 
 class LeadSecond(NamedTuple):
@@ -144,9 +153,15 @@ class LeadRules(Stateful):
         begin: end of the last gap, or start of the stream.
         last_vf: when VF was last found.
         last_noise: when a window was last noise, in which beats are missed.
+        af_sum: sum of the log odds of AF.
+        af_onset: the beat before which it was last 0.
+        af_told: AF has been found since then.
     """
 
-    STATE = ("beats", "rr_s", "waves", "valid", "heights", "lost", "begin", "last_vf", "last_noise")
+    STATE = (
+        *("beats", "rr_s", "waves", "valid", "heights", "lost", "begin", "last_vf", "last_noise"),
+        *("af_sum", "af_onset", "af_told"),
+    )
 
     def __init__(self, rules: AlarmRules, rate_hz: float) -> None:
         self.rules, self.rate_hz = rules, rate_hz
@@ -158,6 +173,7 @@ class LeadRules(Stateful):
         self.lost = False
         self.begin = 0
         self.last_vf = self.last_noise = _NEVER
+        self.af_sum, self.af_onset, self.af_told = 0.0, 0, False
 
     def restore(self, state: dict[str, Any]) -> None:
         """Set the saved attributes."""
@@ -176,11 +192,15 @@ class LeadRules(Stateful):
                 if self.beats:
                     self.rr_s = [*self.rr_s[2 - MAX_RULE_BEATS :], (beat.sample - self.beats[-1].sample) / self.rate_hz]
                 self.beats = [*self.beats[1 - MAX_RULE_BEATS :], beat]
+                if self.af_sum == 0:
+                    self.af_onset, self.af_told = beat.sample, False
+                gain = min(max(beat.af, -_AF_CLIP), _AF_CLIP) - _AF_DRIFT
+                self.af_sum = min(max(self.af_sum + gain, 0.0), _MAX_AF_SUM)
         self.waves = [*self.waves[1 - _KEPT_S :], second.wave]
         self.valid = [*self.valid[1 - _KEPT_S :], second.valid]
-        if second.valid < _COMPLETE:  # a beat may be missing here, so no interval reaches across
+        if second.valid < COMPLETE:  # a beat may be missing here, so no interval reaches across
             self.begin = now
-            self.beats, self.rr_s = [], []
+            self.beats, self.rr_s, self.af_sum = [], [], 0.0
         if not self.lost:
             self.lost = len(self.valid) >= LOST_S and max(self.valid[-LOST_S:]) < _VALID
         elif min(self.valid[-_FOUND_S:]) >= _VALID:
@@ -196,6 +216,11 @@ class LeadRules(Stateful):
         """Return the mean rate since a sample in beats per minute, 0 with fewer than two beats."""
         samples = [beat.sample for beat in self.beats if beat.sample >= start]
         return 60 * self.rate_hz * (len(samples) - 1) / (samples[-1] - samples[0]) if len(samples) > 1 else 0.0
+
+    @property
+    def af_probability(self) -> float:
+        """Probability that AF has begun, from the last beats."""
+        return 1 / (1 + math.exp(_AF_EXCESS - self.af_sum))
 
     def ventricular_since(self, start: int) -> float:
         """Return the mean probability that beats since a sample are ventricular."""
@@ -250,7 +275,9 @@ class LeadRules(Stateful):
                 and any(height >= _QUIET_HEIGHT for height in self.heights[-3:])
             ):
                 found["asystole"] = beats[-2].sample, confidence
-        clear = readable and noise + fibrillation < _CLEAR
+        last = [beat for beat in beats if now - beat.sample < _SURE_S * rate_hz]
+        sure = sum(beat.symbol == "N" and beat.probability > _SURE for beat in last)
+        clear = readable and (noise + fibrillation < _CLEAR or (not noisy and sure >= _SURE_BEATS))
         if noisy or self.last_vf > now - _AFTER_VF_S * rate_hz:  # detections are no heartbeats
             return LeadJudgement(found, clear, False)
         if since_beat_s < rules.asystole_s:

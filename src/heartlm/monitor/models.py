@@ -25,6 +25,7 @@ from heartlm.models.fused import rotate, swiglu
 from heartlm.models.heart import HeartModel
 from heartlm.models.transformer import Block
 from heartlm.models.waveform import LEAST_MV, NUM_BANDS, NUM_HIDDEN, SMALL_MV, WaveformNetwork
+from heartlm.monitor.af_onset import CLASSES, CODES, AfOnset
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
@@ -225,6 +226,9 @@ class LiveModels:
         beats_kernel: `trunk` in C.
         windows_kernel: `waveform` in C.
         live_tokenizer: `beat_tokenizer` for one beat of each stream at a time.
+        af_onset: judges whether AF begins at a beat.
+        af_facets: which facets of a token it reads.
+        af_classes: indices of the beat classes that it reads.
 
     Raises:
         HeartlmError: a model cannot be read, has another task, or needs later beats.
@@ -247,6 +251,9 @@ class LiveModels:
         self.beat_tokenizer, self.rhythm_tokenizer = tokenizer, rhythm_tokenizer
         self.trunk, self.live_tokenizer = LiveTrunk(self.beats.model).eval(), LiveTokenizer(tokenizer)
         self.beats_kernel, self.windows_kernel = BeatsKernel(self.trunk), WindowsKernel(network)
+        self.af_onset, names = AfOnset(), [facet.name for facet in tokenizer.facets]
+        self.af_facets = [names.index(name) for name in CODES]
+        self.af_classes = [self.beats.info.classes.index(name) for name in CLASSES]
 
     def judge_beats(self, codes: Codes, positions: NDArray[np.int64], caches: NDArray[np.int64]) -> Floats:
         """Return the class probabilities of one beat of each stream.

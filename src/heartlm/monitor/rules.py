@@ -142,6 +142,11 @@ class Rules(Stateful):
         if not with_beats:  # alarms of beats continue: their end cannot be seen
             return combined | {kind: (0, 0.0) for kind in self.active if kind not in ("VF", "asystole")}
         self.lead_in_use = self.leads.index(with_beats[0])
-        if self.af >= (rules.af_probability if "AF" not in self.active else rules.af_probability / 2):
+        in_use, in_af = with_beats[0], "AF" in self.active
+        if not in_use.af_told and in_use.af_probability >= rules.af_probability:
+            self.af, self.af_onset = in_use.af_probability, in_use.af_onset
+        if self.af >= (rules.af_probability / 2 if in_af else rules.af_probability):
             combined["AF"] = self.af_onset, self.af
+            for lead in self.leads:  # once the model of long windows has ended it, the same beats do not raise it again
+                lead.af_told = True
         return combined

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from heartlm.corpus.encode import NO_ECG_LEAD, chosen_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
+from heartlm.monitor.af_onset import NUM_CLASSIFIED, NUM_INTERVALS, interval_measures
 from heartlm.monitor.alarms import Alarm, AlarmRules
-from heartlm.monitor.lead_rules import JudgedBeat, LeadSecond
+from heartlm.monitor.lead_rules import COMPLETE, JudgedBeat, LeadSecond
 from heartlm.monitor.models import AF_BEATS, LiveModels
 from heartlm.monitor.rules import Rules
 from heartlm.monitor.signal import SecondsKernel, SecondsOfLeads, seconds_kernel
@@ -38,11 +39,6 @@ AF_EVERY, AF_STILL_EVERY = 32, 48
 REGULAR = 0.3
 """With a smaller fraction of irregular intervals there is no AF, and the model is not evaluated: of 10,223 such
 stretches of DS1, afdb, nsrdb, svdb and cudb it called one AF (LOG.md)."""
-_ONSET_BEATS, _ONSET_EVERY, _ONSET_IRREGULAR, _ONSET_AF, _ONSET_ANSWERS = 16, 4, 0.5, 0.98, 3
-"""A long window shows AF late if it begins before AF does. Every 4 beats the model is therefore also evaluated on the
-last 16, if at least half of their intervals are irregular. Three probabilities of 0.98 or more in a row are AF, and
-one before a long window has been seen: a stream often begins in AF. This finds the 123 onsets of afdb after 13 s
-instead of 51 s (median; LOG.md)."""
 UNKNOWN_BEATS = 8
 """Number of first beats of a stream whose class is unknown (Q), as there are none to compare them with."""
 NUM_LEADS = 2
@@ -66,25 +62,16 @@ class WatchedLead(Stateful):
         cache_at: address of the keys and values of the model of beats.
         num_beats: beats so far.
         num_beats_at_af: `num_beats` when AF was last judged by a long window.
-        num_beats_at_onset: `num_beats` when AF was last judged by the last `_ONSET_BEATS`.
-        num_onset_answers: how many such judgements in a row found AF.
         usual_mv: range that three of four beats exceed, NaN if unknown.
         positions: samples of the last beats, for AF.
+        history: sample and probabilities of S and V of the last beats, for the onset of AF.
         second: results of the last second.
 
     Raises:
         ValueError: the rate is too low for the detector.
     """
 
-    STATE = (
-        "memory",
-        "num_beats",
-        "num_beats_at_af",
-        "num_beats_at_onset",
-        "num_onset_answers",
-        "usual_mv",
-        "positions",
-    )
+    STATE = ("memory", "num_beats", "num_beats_at_af", "usual_mv", "positions", "history")
 
     def __init__(self, models: LiveModels, rate_hz: float) -> None:
         window = models.beat_tokenizer.window
@@ -96,8 +83,9 @@ class WatchedLead(Stateful):
         self.signal_at = self.memory.ctypes.data
         self.tokens_at, self.cache_at = self.signal_at + int(ends[0]), self.signal_at + int(ends[1])
         self.num_beats, self.usual_mv = 0, math.nan
-        self.num_beats_at_af = self.num_beats_at_onset = self.num_onset_answers = 0
+        self.num_beats_at_af = 0
         self.positions = deque[int](maxlen=AF_BEATS[-1] + 64)
+        self.history = deque[tuple[float, ...]](maxlen=NUM_INTERVALS + 1)
         self.second = LeadSecond([], None, 0.0, math.nan)
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -260,6 +248,8 @@ class Ward:
         for index, columns in enumerate(zip(leads, beats, seconds.valid.tolist(), heights.tolist(), strict=True)):
             lead, of_lead, valid, height = columns
             lead.second = LeadSecond(of_lead, waves.get(index), valid, height)
+            if valid < COMPLETE:  # no interval reaches across a gap
+                lead.history.clear()
 
     def _judge_beats(self, all_leads: list[WatchedLead], seconds: SecondsOfLeads) -> list[list[JudgedBeat]]:
         """Judge the first beat of each lead in this second together, then the second beat of each, and so on."""
@@ -275,71 +265,79 @@ class Ward:
             tokens_at, caches_at, positions = places.T.copy()
             rates_hz = np.array([lead.kernel.rate_hz for lead in leads])
             waves = seconds.waves[rows]
-            codes, *seen = self.models.live_tokenizer.push(tokens_at, samples, rates_hz, waves)
+            codes, usual_mv, faint = self.models.live_tokenizer.push(tokens_at, samples, rates_hz, waves)
             answer = self.models.judge_beats(codes, positions, caches_at)
-            judged = samples, answer.argmax(axis=1), answer.max(axis=1), answer[:, v_index]
-            columns = (each.tolist() for each in (*judged, *seen))
-            for index, sample, which, probability, ventricular, usual_mv, faint in zip(indices, *columns, strict=True):
+            af = self._judge_onsets(leads, samples, rates_hz, codes, answer, faint)
+            judged = samples, answer.argmax(axis=1), answer.max(axis=1), answer[:, v_index], usual_mv, faint, af
+            columns = (each.tolist() for each in judged)
+            for index, sample, which, probability, ventricular, usual, is_faint, log_odds in zip(
+                indices, *columns, strict=True
+            ):
                 lead = all_leads[index]
                 lead.num_beats += 1
-                lead.usual_mv = usual_mv
+                lead.usual_mv = usual
                 lead.positions.append(sample)
-                beat = JudgedBeat(sample, classes[which], probability, ventricular, faint)
+                beat = JudgedBeat(sample, classes[which], probability, ventricular, is_faint, log_odds)
                 if lead.num_beats <= UNKNOWN_BEATS:
-                    beat = JudgedBeat(sample, "Q", 0.0, 0.0, faint)
+                    beat = JudgedBeat(sample, "Q", 0.0, 0.0, is_faint, log_odds)
                 beats[index].append(beat)
         return beats
+
+    def _judge_onsets(
+        self,
+        leads: list[WatchedLead],
+        samples: NDArray[np.int64],
+        rates_hz: NDArray[np.float64],
+        codes: NDArray[np.uint16],
+        answer: Floats,
+        faint: NDArray[np.bool_],
+    ) -> NDArray[np.float64]:
+        """Return the log odds of AF of a beat of each lead, 0 for faint beats and the first ones."""
+        odds, rows, histories = np.zeros(len(leads)), list[int](), list[list[tuple[float, ...]]]()
+        of_beats = np.column_stack([samples, answer[:, self.models.af_classes]]).tolist()
+        for row, (lead, of_beat, is_faint) in enumerate(zip(leads, of_beats, faint.tolist(), strict=True)):
+            if not is_faint:
+                lead.history.append(of_beat)
+                if len(lead.history) > NUM_INTERVALS:
+                    rows.append(row)
+                    histories.append(list(lead.history))
+        if rows:
+            history = np.array(histories)
+            intervals = interval_measures(np.diff(history[..., 0]) / rates_hz[rows, None])
+            of_classes = history[:, : -NUM_CLASSIFIED - 1 : -1, 1:].reshape(len(rows), -1)
+            of_token = codes[rows][:, self.models.af_facets]
+            odds[rows] = self.models.af_onset.judge(np.column_stack([intervals, of_token, of_classes]))
+        return odds
 
     def _judge_rhythms(self, streams: Iterable[LiveStream]) -> dict[str, tuple[float, int]]:
         """Return the probability of AF and where it began, of the streams for which it is time to judge it."""
         found, codes = dict[str, tuple[float, int]](), list[NDArray[np.uint16]]()
-        windows = list[tuple[LiveStream, WatchedLead, int, bool]]()
+        windows = list[tuple[LiveStream, int]]()
         for stream in streams:
             lead, in_af = stream.leads[stream.rules.lead_in_use], "AF" in stream.rules.active
-            is_due = lead.num_beats >= lead.num_beats_at_af + (AF_STILL_EVERY if in_af else AF_EVERY)
-            is_due = is_due and len(lead.positions) >= AF_BEATS[0]
-            seeks_onset = not in_af and lead.num_beats >= lead.num_beats_at_onset + _ONSET_EVERY
-            seeks_onset = seeks_onset and len(lead.positions) > _ONSET_BEATS
-            if not (is_due or seeks_onset):
+            if lead.num_beats < lead.num_beats_at_af + (AF_STILL_EVERY if in_af else AF_EVERY):
                 continue
             positions = np.array(lead.positions, np.int64)
             last = positions[-AF_BEATS[-1] :]
+            # During AF the window does not begin before it.
+            num_beats = int((last >= stream.rules.af_onset).sum()) if in_af else len(last)
+            if num_beats < (AF_STILL_EVERY if in_af else AF_BEATS[0]):
+                continue
+            lead.num_beats_at_af = lead.num_beats
+            length = max(each for each in AF_BEATS if each <= num_beats)
             irregular = np.abs(np.diff(np.log(np.diff(last)))) > IRREGULAR
-            lengths = list[int]()
-            if is_due:
-                lead.num_beats_at_af = lead.num_beats
-                # During AF the window does not begin before it.
-                num_beats = int((last >= stream.rules.af_onset).sum()) if in_af else len(last)
-                length = max(each for each in AF_BEATS if each <= max(num_beats, AF_BEATS[0]))
-                if irregular[2 - length :].mean() < REGULAR:  # `length` beats have two changes of intervals fewer
-                    found[stream.name] = 0.0, int(last[-1])
-                else:
-                    lengths.append(length)
-            if seeks_onset:
-                lead.num_beats_at_onset = lead.num_beats
-                if irregular[-_ONSET_BEATS:].mean() < _ONSET_IRREGULAR:
-                    lead.num_onset_answers = 0
-                else:
-                    lengths.append(_ONSET_BEATS)
-            if not lengths:
+            if irregular[2 - length :].mean() < REGULAR:  # `length` beats have two changes of intervals fewer
+                found[stream.name] = 0.0, int(last[-1])
                 continue
             # AF began where, from there to the end, irregular changes exceed regular ones by most.
             excess = np.cumsum(np.where(irregular, 1, -1)[::-1])[::-1]
-            onset = int(last[np.argmax(excess) + 1])
             symbols = np.full(len(positions), "Q", "<U1")
             beats = Annotations(stream.rate_hz, positions, symbols, beats_labelled=False)
-            tokens = self.models.rhythm_tokenizer.encode(Lead(beats)).codes
-            codes += [tokens[-length:] for length in lengths]
-            windows += [(stream, lead, onset, length == _ONSET_BEATS) for length in lengths]
+            codes.append(self.models.rhythm_tokenizer.encode(Lead(beats)).codes[-length:])
+            windows.append((stream, int(last[np.argmax(excess) + 1])))
         probabilities = self.models.judge_rhythms(codes).tolist() if codes else []
-        for (stream, lead, onset, of_onset), af in zip(windows, probabilities, strict=True):
-            if not of_onset:
-                found[stream.name] = af, onset
-                continue
-            lead.num_onset_answers = lead.num_onset_answers + 1 if af >= _ONSET_AF else 0
-            if lead.num_onset_answers >= (1 if len(lead.positions) < AF_BEATS[0] else _ONSET_ANSWERS):
-                found[stream.name] = af, onset
-                lead.num_beats_at_af, lead.num_onset_answers = lead.num_beats, 0
+        for (stream, onset), af in zip(windows, probabilities, strict=True):
+            found[stream.name] = af, onset
         return found
 
 

@@ -31,7 +31,10 @@ Doubles = NDArray[np.float64]
 _MADE = {ASYSTOLE: 0.07, NOISE: 0.04, VT: 0.08, OTHER: 0.05}
 """Fraction of windows replaced by simulated windows of each class."""
 _STREAM = 4
-_NUM_CHOICES, _FIRST_OF_MADE = 48, 24
+_SWAYED, _SWAY_HZ, _SWAY_SIZE = 0.3, (2.5, 7), (0.6, 2.8)
+"""Fraction of windows of `OTHER` over which a lead sways, so that their label becomes `NOISE`; rates of the sways, and
+their standard deviation over that of the window."""
+_NUM_CHOICES, _FIRST_OF_MADE, _FIRST_OF_SWAY = 56, 24, 48
 """Number of uniform random numbers per window before its noise, and index of the first one used for simulation.
 
 Number 0 selects whether the window is simulated."""
@@ -65,6 +68,7 @@ class WaveformBatches(MakeBatch):
             drawn = draws(stream, place.first_window * num, len(windows) * num)
             numbers = uniform(drawn).reshape(len(windows), num)
             mv, labels = self._made(self._mv(windows.first), labels, numbers)
+            mv, labels = _swayed(mv, labels, _Choices(numbers, _FIRST_OF_SWAY))
             mv = self._disturbed(mv, labels, _Choices(numbers, 1))
             codes = torch.from_numpy(quantize(mv).astype(np.int64)[..., None])
         num_counting = (labels != IGNORE).astype(np.int64)
@@ -232,6 +236,18 @@ class _Choices:
         frequency = np.maximum(np.fft.rfftfreq(WINDOW), 1 / WINDOW)
         noise = np.fft.irfft(np.fft.rfft(self.noise) * frequency ** -self.between(0, 1.2)[:, None], WINDOW)
         return np.asarray(noise / noise.std(axis=1, keepdims=True))
+
+
+def _swayed(mv: Floats, labels: NDArray[np.int64], choice: _Choices) -> tuple[Floats, NDArray[np.int64]]:
+    """Let the electrodes of some windows of `OTHER` sway at the rates of VF: noise, since the beats go on below."""
+    chosen = (labels == OTHER) & (choice.next() < _SWAYED)
+    hz, phase, wobble, slow = choice.between(*_SWAY_HZ), choice.next(), choice.between(0, 1.5), choice.between(0.2, 0.8)
+    size = choice.log_between(*_SWAY_SIZE) * mv.std(axis=1)
+    time = np.arange(WINDOW) / GRID_HZ
+    turns = 2 * np.pi * (hz[:, None] * time + phase[:, None])
+    turns += wobble[:, None] * np.sin(2 * np.pi * slow[:, None] * time + 7 * phase[:, None])
+    sway = 2**0.5 * size[:, None] * np.sin(turns)
+    return np.where(chosen[:, None], mv + sway, mv).astype(np.float32), np.where(chosen, NOISE, labels)
 
 
 def _asystole(choice: _Choices) -> Floats:
