@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from heartlm.monitor.alarms import MAX_RULE_BEATS, AlarmRules
 from heartlm.monitor.state import Stateful
-from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT
+from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
 LOST_S, _FOUND_S = 5, 2
 """A signal is lost after this number of seconds without valid samples, and found again after this number with them."""
@@ -194,7 +194,8 @@ class LeadRules(Stateful):
                 self.beats = [*self.beats[1 - MAX_RULE_BEATS :], beat]
                 if self.af_sum == 0:
                     self.af_onset, self.af_told = beat.sample, False
-                gain = min(max(beat.af, -_AF_CLIP), _AF_CLIP) - _AF_DRIFT
+                in_noise = beat.sample < self.last_noise + WINDOW_S * self.rate_hz  # where beats may be wrong
+                gain = min(max(beat.af, -_AF_CLIP), 0.0 if in_noise else _AF_CLIP) - _AF_DRIFT
                 self.af_sum = min(max(self.af_sum + gain, 0.0), _MAX_AF_SUM)
         self.waves = [*self.waves[1 - _KEPT_S :], second.wave]
         self.valid = [*self.valid[1 - _KEPT_S :], second.valid]
@@ -211,6 +212,10 @@ class LeadRules(Stateful):
     def _is_quiet(self) -> bool:
         """Whether the signal of the last four seconds is too low for a beat."""
         return all(height < _QUIET_HEIGHT for height in self.heights[-4:])
+
+    def _has_sure_beats(self, now: int) -> bool:
+        last = [beat for beat in self.beats if now - beat.sample < _SURE_S * self.rate_hz]
+        return sum(beat.symbol == "N" and beat.probability > _SURE for beat in last) >= _SURE_BEATS
 
     def rate_since(self, start: int) -> float:
         """Return the mean rate since a sample in beats per minute, 0 with fewer than two beats."""
@@ -275,9 +280,7 @@ class LeadRules(Stateful):
                 and any(height >= _QUIET_HEIGHT for height in self.heights[-3:])
             ):
                 found["asystole"] = beats[-2].sample, confidence
-        last = [beat for beat in beats if now - beat.sample < _SURE_S * rate_hz]
-        sure = sum(beat.symbol == "N" and beat.probability > _SURE for beat in last)
-        clear = readable and (noise + fibrillation < _CLEAR or (not noisy and sure >= _SURE_BEATS))
+        clear = readable and (noise + fibrillation < _CLEAR or (not noisy and self._has_sure_beats(now)))
         if noisy or self.last_vf > now - _AFTER_VF_S * rate_hz:  # detections are no heartbeats
             return LeadJudgement(found, clear, False)
         if since_beat_s < rules.asystole_s:

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from heartlm.corpus.encode import NO_ECG_LEAD, chosen_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
-from heartlm.monitor.af_onset import NUM_CLASSIFIED, NUM_INTERVALS, interval_measures
+from heartlm.monitor.af_onset import CLASSES, NUM_CLASSIFIED, NUM_INTERVALS, interval_measures
 from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.lead_rules import COMPLETE, JudgedBeat, LeadSecond
 from heartlm.monitor.models import AF_BEATS, LiveModels
@@ -43,6 +44,7 @@ UNKNOWN_BEATS = 8
 """Number of first beats of a stream whose class is unknown (Q), as there are none to compare them with."""
 NUM_LEADS = 2
 """Leads of a recording that are watched by default."""
+_HISTORY_BEATS, _HISTORY_COLUMNS = NUM_INTERVALS + 1, 1 + len(CLASSES)
 _CACHE_LINE = 64
 """Bytes of a cache line of the processor, to which the memory of a lead is aligned."""
 
@@ -64,7 +66,7 @@ class WatchedLead(Stateful):
         num_beats_at_af: `num_beats` when AF was last judged by a long window.
         usual_mv: range that three of four beats exceed, NaN if unknown.
         positions: samples of the last beats, for AF.
-        history: sample and probabilities of S and V of the last beats, for the onset of AF.
+        history: sample and probabilities of S and V of each of the last beats, for the onset of AF.
         second: results of the last second.
 
     Raises:
@@ -85,7 +87,7 @@ class WatchedLead(Stateful):
         self.num_beats, self.usual_mv = 0, math.nan
         self.num_beats_at_af = 0
         self.positions = deque[int](maxlen=AF_BEATS[-1] + 64)
-        self.history = deque[tuple[float, ...]](maxlen=NUM_INTERVALS + 1)
+        self.history = deque[float](maxlen=_HISTORY_BEATS * _HISTORY_COLUMNS)
         self.second = LeadSecond([], None, 0.0, math.nan)
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -293,16 +295,17 @@ class Ward:
         faint: NDArray[np.bool_],
     ) -> NDArray[np.float64]:
         """Return the log odds of AF of a beat of each lead, 0 for faint beats and the first ones."""
-        odds, rows, histories = np.zeros(len(leads)), list[int](), list[list[tuple[float, ...]]]()
+        odds, rows, histories = np.zeros(len(leads)), list[int](), list[deque[float]]()
         of_beats = np.column_stack([samples, answer[:, self.models.af_classes]]).tolist()
         for row, (lead, of_beat, is_faint) in enumerate(zip(leads, of_beats, faint.tolist(), strict=True)):
             if not is_faint:
-                lead.history.append(of_beat)
-                if len(lead.history) > NUM_INTERVALS:
+                lead.history.extend(of_beat)
+                if len(lead.history) == lead.history.maxlen:
                     rows.append(row)
-                    histories.append(list(lead.history))
+                    histories.append(lead.history)
         if rows:
-            history = np.array(histories)
+            flat = np.fromiter(chain.from_iterable(histories), np.float64)  # faster than an array of lists
+            history = flat.reshape(len(rows), _HISTORY_BEATS, _HISTORY_COLUMNS)
             intervals = interval_measures(np.diff(history[..., 0]) / rates_hz[rows, None])
             of_classes = history[:, : -NUM_CLASSIFIED - 1 : -1, 1:].reshape(len(rows), -1)
             of_token = codes[rows][:, self.models.af_facets]
