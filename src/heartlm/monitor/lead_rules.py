@@ -224,7 +224,7 @@ class LeadRules(Stateful):
 
     @property
     def af_probability(self) -> float:
-        """Probability that AF has begun, from the last beats."""
+        """Probability that AF started, from the last beats."""
         return 1 / (1 + math.exp(_AF_EXCESS - self.af_sum))
 
     def ventricular_since(self, start: int) -> float:

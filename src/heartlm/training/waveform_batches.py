@@ -239,7 +239,7 @@ class _Choices:
 
 
 def _swayed(mv: Floats, labels: NDArray[np.int64], choice: _Choices) -> tuple[Floats, NDArray[np.int64]]:
-    """Let the electrodes of some windows of `OTHER` sway at the rates of VF: noise, since the beats go on below."""
+    """Let the electrodes of some windows of `OTHER` sway at the rates of VF: noise, because there are still beats."""
     chosen = (labels == OTHER) & (choice.next() < _SWAYED)
     hz, phase, wobble, slow = choice.between(*_SWAY_HZ), choice.next(), choice.between(0, 1.5), choice.between(0.2, 0.8)
     size = choice.log_between(*_SWAY_SIZE) * mv.std(axis=1)
