@@ -51,6 +51,7 @@ from heartlm.monitor.engine import Monitor, tune_garbage_collector
 from heartlm.monitor.export import export_model
 from heartlm.monitor.models import KEPT_BEATS, LiveModels
 from heartlm.monitor.stream import Ward, ecg_leads
+from heartlm.parent import end_with_parent
 from heartlm.tokenizers.base import Lead
 from heartlm.training.waveform import runs_of
 
@@ -292,6 +293,7 @@ def beds(number: int, seconds: int) -> list[list[bytes]]:
 
 def watch(core: int, number: int, seconds: int, ready: Barrier, results: Queue[tuple[Any, ...]]) -> None:
     """Judge streams in real time on one core; their messages are made before, for senders make them elsewhere."""
+    end_with_parent()
     os.sched_setaffinity(0, [core])
     torch.set_num_threads(1)
     tune_garbage_collector()
