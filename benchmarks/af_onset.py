@@ -5,8 +5,8 @@
 It learns from the beats of cinc2017 (all recordings with AF, a third of the others except noisy ones, none of the 200
 of `benchmarks/monitor.py`), from those of 300 simulated patients, from the beats after annotated S beats in every
 second record of svdb, and from the intervals of ltafdb and of half of nsrdb, whose records have no signals: their P
-waves and classes are unknown. Beats of a source and a label weigh as given by
-`SOURCES`, whatever their number. The weights are written to src/heartlm/models/pretrained/af-onset.
+waves and classes are unknown. Beats of a source and a label weigh as given by `SOURCES`, whatever their number. The
+weights are written to src/heartlm/models/pretrained/af-onset.
 
 The rules are then tried on what the monitor says of DS1, svdb, 120 other simulated patients and the 200 recordings of
 cinc2017: how long after the onset AF is raised (episodes of a minute or more that begin after 30 s), and how many
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bedside import Recorder
+from bedside import Case, judged
 from bench.measure import Table
 from bench.output import write_results
 from monitor import met, normal_recordings
@@ -42,7 +42,7 @@ from heartlm.monitor.af_onset import CLASSES, CODES, NUM_CLASSIFIED, NUM_INTERVA
 from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.rules import Rules
-from heartlm.monitor.stream import Ward, ecg_leads
+from heartlm.monitor.stream import ecg_leads
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
 SOURCES = {"cinc2017": 1.0, "simulated": 0.6, "svdb": 0.6, "intervals": 0.3}
@@ -78,17 +78,15 @@ class Kept:
 def given(models: LiveModels, database: Database, record_ids: list[str]) -> Iterator[tuple[str, float, int, list]]:
     """Of each recording its name, sampling rate, number of leads, and what its rules get every second."""
     for begin in range(0, len(record_ids), TOGETHER):
-        ward = Ward(models)
+        cases = list[Case]()
         for record_id in record_ids[begin : begin + TOGETHER]:
             recording = database.recording(record_id)
-            leads = ecg_leads(recording)
-            stream = ward.add(record_id, recording.rate_hz, num_leads=len(leads))
-            stream.rules = Recorder(record_id, AlarmRules(), recording.rate_hz, 0.0, len(leads))
-            ward.push(record_id, recording.signal(0, recording.num_samples, leads))
-        ward.run()
-        print(database.name, begin + len(ward.streams), "of", len(record_ids), flush=True)
-        for name, stream in ward.streams.items():
-            yield name, stream.rate_hz, len(stream.leads), stream.rules.given
+            signal = recording.signal(0, recording.num_samples, ecg_leads(recording))
+            cases.append(Case(record_id, record_id, database.name, (), recording.rate_hz, signal))
+        found = judged(models, cases)
+        print(database.name, begin + len(cases), "of", len(record_ids), flush=True)
+        for case in cases:
+            yield case.name, case.rate_hz, len(case.signal_mv), found[case.name]
 
 
 def in_af(annotations: Annotations, samples: np.ndarray) -> np.ndarray:

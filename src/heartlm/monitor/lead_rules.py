@@ -159,8 +159,18 @@ class LeadRules(Stateful):
     """
 
     STATE = (
-        *("beats", "rr_s", "waves", "valid", "heights", "lost", "begin", "last_vf", "last_noise"),
-        *("af_sum", "af_onset", "af_told"),
+        "beats",
+        "rr_s",
+        "waves",
+        "valid",
+        "heights",
+        "lost",
+        "begin",
+        "last_vf",
+        "last_noise",
+        "af_sum",
+        "af_onset",
+        "af_told",
     )
 
     def __init__(self, rules: AlarmRules, rate_hz: float) -> None:
