@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
+from heartlm.files import parse_json
 from heartlm.kernels.library import using, variants
 from heartlm.models.waveform import WaveformNetwork
-from heartlm.monitor.link import frame_samples, read_frame
+from heartlm.monitor.link import read_frame, usual_content
 from heartlm.monitor.models import KEPT_BEATS, BeatsKernel, LiveModels, WindowsKernel
 from heartlm.monitor.signal import SecondsKernel
 from heartlm.monitor.stream import Ward, WatchedLead
@@ -163,24 +164,36 @@ NUMBERS = st.one_of(
 )
 
 
+def _text(fields: list[tuple[str, str]], gap: str) -> str:
+    pairs = (f'{gap}"{name}"{gap}:{gap}{value}{gap}' for name, value in fields)
+    return f"{gap}{{{','.join(pairs)}}}{gap}"
+
+
 @pytest.mark.parametrize("variant", variants())
 @settings(max_examples=300, deadline=None)
 @given(leads=st.lists(st.lists(NUMBERS, max_size=6), min_size=1, max_size=4), flat=st.booleans(), data=st.data())
-def test_samples_of_a_message_are_those_of_json(
+def test_what_c_reads_of_a_message_is_what_json_reads(
     variant: str, leads: list[list[str]], flat: bool, data: st.DataObject
 ) -> None:
     gap = data.draw(st.sampled_from(["", " ", "\t\r\n "]))
     lists = [f"[{gap}" + f"{gap},{gap}".join(own) + f"{gap}]" for own in leads]
-    text = lists[0] if flat else f"[{gap}" + f"{gap},".join(lists) + f"{gap}]"
+    mv = lists[0] if flat else f"[{gap}" + f"{gap},".join(lists) + f"{gap}]"
+    names = st.sampled_from(["a", "bed-7", "", "mv", "}", "é", "a\\n", "\\u0041", '\\"', "\x7f", "\t"])
+    fields = [("mv", mv), ("stream", f'"{data.draw(names)}"')]
+    others = data.draw(st.lists(st.sampled_from(["rate_hz", "start", "t", "x"])))
+    fields += [(name, data.draw(NUMBERS)) for name in others]
+    text = _text(data.draw(st.permutations(fields)), gap)
     text = text[: data.draw(st.integers(0, len(text)))] if data.draw(st.booleans()) else text
     with using(variant):
-        found = frame_samples(f'{text}, "start": 3}}'.encode(), 3, 500.0)
+        found = usual_content(text.encode())
     if found is None:
         return
-    values, length = found
-    expected = np.array(json.loads(text[:length]), np.float32, ndmin=2)
-    expected[~(np.abs(expected) <= 500)] = np.nan
-    assert length == len(text) and np.array_equal(values, expected, equal_nan=True)
+    content, values = found
+    whole = parse_json(text)
+    samples = np.array(whole.pop("mv"), np.float32, ndmin=2)
+    samples[~(np.abs(samples) <= 500)] = np.nan
+    assert content == {name: value for name, value in whole.items() if value is not None}
+    assert np.array_equal(values, samples, equal_nan=True)
 
 
 def test_usual_messages_are_read_in_c_and_unusual_ones_alike() -> None:
@@ -188,17 +201,22 @@ def test_usual_messages_are_read_in_c_and_unusual_ones_alike() -> None:
     mv[1][7] = None
     for own in (mv, mv[0], mv[1]):
         text = json.dumps(own)
-        assert frame_samples(text.encode(), 3, 500.0) is not None
-        for form in (
-            '{"stream": "a", "rate_hz": 250, "start": 0, "mv": %s}',
-            '{"mv" : %s, "stream": "mv", "start": 0, "rate_hz": 250}',
-            '{"note": "\\"mv\\": [1]", "mv": %s, "stream": "a", "start": 0, "rate_hz": 250}',
+        for form, usual in (
+            ('{"stream": "a", "rate_hz": 250, "start": 0, "mv": %s}', True),
+            ('{"mv" : %s, "stream": "mv", "t": 1.5e0, "start":null,"rate_hz": 250.0}\n', True),
+            ('{"note": "\\"mv\\": [1]", "mv": %s, "stream": "a", "start": 0, "rate_hz": 250}', False),
         ):
-            frame = read_frame((form % text).encode())
+            message = (form % text).encode()
+            assert (usual_content(message) is not None) is usual
+            frame = read_frame(message)
             assert np.array_equal(frame.mv, np.array(own, np.float32, ndmin=2), equal_nan=True)
+            assert frame.rate_hz == 250 and (frame.start, frame.t) in ((0, None), (None, 1.5))
     for wrong in (
         '{"x": {"mv": [1]}, "stream": "a", "start": 0, "rate_hz": 250}',
-        '{"mv": [1], "mv": [1]}',
+        '{"mv": [1], "mv": [1], "stream": "a", "start": 0, "rate_hz": 250}',
+        '{"mv": [1], "stream": "a", "start": 0, "start": 0, "rate_hz": 250}',
+        '{"mv": [1], "stream": "a", "start": 0.5, "rate_hz": 250}',
+        '{"mv": [1], "stream": "a", "start": 0, "rate_hz": 250} 1',
         '{"mv": [1]',
     ):
         with pytest.raises(HeartlmError):

@@ -56,7 +56,8 @@ void moved_by_fixed_point(const float *vector, const int64_t *numbers, int64_t n
     float *out);
 
 /* c/frames.c */
-int64_t frame_samples(const char *text, int64_t length, int64_t most_leads, float limit, float *out, int64_t *sizes);
+int64_t frame(const char *text, int64_t length, int64_t most_leads, float limit, float *out, double *numbers,
+    int64_t *sizes);
 
 /* c/gather.c */
 int64_t gather_windows(const uint8_t *corpus, int64_t num_tokens, const int64_t *first, const int64_t *length,

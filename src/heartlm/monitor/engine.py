@@ -214,7 +214,8 @@ class Monitor:
         for alarm in changes:
             self._update_alarm(alarm)
         for patient in patients:
-            self._save_strips(patient)
+            if patient.without_strip:
+                self._save_strips(patient)
         return bool(patients)
 
     def run(self) -> None:

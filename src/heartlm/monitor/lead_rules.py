@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
@@ -121,20 +122,6 @@ class LeadSecond(NamedTuple):
     height: float
 
 
-class LeadJudgement(NamedTuple):
-    """Findings of the rules in one lead.
-
-    Attributes:
-        found: kinds of alarms that hold, with the sample at which each began and its confidence.
-        clear: the signal is good enough to veto alarms of another lead.
-        has_beats: detections in this lead are heartbeats, neither noise nor VF.
-    """
-
-    found: dict[str, tuple[int, float]]
-    clear: bool
-    has_beats: bool
-
-
 class LeadRules(Stateful):
     """Rules of one lead with their state.
 
@@ -147,7 +134,6 @@ class LeadRules(Stateful):
 
     Attributes:
         beats: last beats since `begin`.
-        rr_s: intervals between them.
         waves: `LeadSecond.wave` of the last seconds; likewise `valid` and `heights`.
         lost: the signal is lost.
         begin: end of the last gap, or start of the stream.
@@ -156,11 +142,12 @@ class LeadRules(Stateful):
         af_sum: sum of the log odds of AF.
         af_onset: the beat before which it was last 0.
         af_told: AF has been found since then.
+        found: kinds of alarms that hold, with the sample at which each began and its confidence; see `judge`.
+        has_beats: detections in this lead are heartbeats, neither noise nor VF; likewise.
     """
 
     STATE = (
         "beats",
-        "rr_s",
         "waves",
         "valid",
         "heights",
@@ -176,7 +163,6 @@ class LeadRules(Stateful):
     def __init__(self, rules: AlarmRules, rate_hz: float) -> None:
         self.rules, self.rate_hz = rules, rate_hz
         self.beats = list[JudgedBeat]()
-        self.rr_s = list[float]()
         self.waves = list[list[float] | None]()
         self.valid = list[float]()
         self.heights = list[float]()
@@ -184,6 +170,8 @@ class LeadRules(Stateful):
         self.begin = 0
         self.last_vf = self.last_noise = _NEVER
         self.af_sum, self.af_onset, self.af_told = 0.0, 0, False
+        self.found = dict[str, tuple[int, float]]()
+        self.has_beats = False
 
     def restore(self, state: dict[str, Any]) -> None:
         """Set the saved attributes."""
@@ -192,31 +180,31 @@ class LeadRules(Stateful):
 
     def add(self, now: int, second: LeadSecond) -> None:
         """Add the results of the next second, which ends at sample `now`."""
-        self.heights = [*self.heights[1 - _KEPT_S :], second.height]
+        self.heights.append(second.height)
+        self.waves.append(second.wave)
+        self.valid.append(second.valid)
+        del self.heights[:-_KEPT_S], self.waves[:-_KEPT_S], self.valid[:-_KEPT_S]
         for beat in second.beats:
             # The QRS complex may reach into the seconds next to that of its peak, which is this one or an earlier one.
             place = len(self.heights) - 1 - int((now - 1 - beat.sample) // self.rate_hz)
             near = self.heights[max(0, place - 1) : place + 2]
             silent = len(near) > 0 and max(near) < _SILENT_HEIGHT
             if not (beat.faint or silent) and beat.sample >= self.begin:
-                if self.beats:
-                    self.rr_s = [*self.rr_s[2 - MAX_RULE_BEATS :], (beat.sample - self.beats[-1].sample) / self.rate_hz]
-                self.beats = [*self.beats[1 - MAX_RULE_BEATS :], beat]
+                self.beats.append(beat)
+                del self.beats[:-MAX_RULE_BEATS]
                 if self.af_sum == 0:
                     self.af_onset, self.af_told = beat.sample, False
                 in_noise = beat.sample < self.last_noise + WINDOW_S * self.rate_hz  # where beats may be wrong
                 gain = min(max(beat.af, -_AF_CLIP), 0.0 if in_noise else _AF_CLIP) - _AF_DRIFT
                 self.af_sum = min(max(self.af_sum + gain, 0.0), _MAX_AF_SUM)
-        self.waves = [*self.waves[1 - _KEPT_S :], second.wave]
-        self.valid = [*self.valid[1 - _KEPT_S :], second.valid]
         if second.valid < COMPLETE:  # a beat may be missing here, so no interval reaches across
             self.begin = now
-            self.beats, self.rr_s, self.af_sum = [], [], 0.0
+            self.beats, self.af_sum = [], 0.0
         if not self.lost:
-            self.lost = len(self.valid) >= LOST_S and max(self.valid[-LOST_S:]) < _VALID
+            self.lost = second.valid < _VALID and len(self.valid) >= LOST_S and max(self.valid[-LOST_S:]) < _VALID
         elif min(self.valid[-_FOUND_S:]) >= _VALID:
             self.lost = False
-            self.beats, self.rr_s, self.waves = [], [], []
+            self.beats, self.waves = [], []
             self.begin = max(self.begin, now - _FOUND_S * round(self.rate_hz))
 
     def _is_quiet(self) -> bool:
@@ -243,86 +231,99 @@ class LeadRules(Stateful):
         probabilities = [beat.ventricular for beat in self.beats if beat.sample >= since]
         return fmean(probabilities) if probabilities else 0.0
 
-    def _mean_vf(self, num_windows: int) -> float:
-        return sum([wave[VF] for wave in self.waves[-num_windows:] if wave is not None]) / num_windows
+    def _rr_s(self, last: int) -> float:
+        """Return the mean of this number of last intervals in seconds, NaN with fewer."""
+        if len(self.beats) <= last:
+            return math.nan
+        return (self.beats[-1].sample - self.beats[-1 - last].sample) / (last * self.rate_hz)
 
-    def judge(self, now: int) -> LeadJudgement:
-        """Return the kinds of alarms that hold at sample `now`."""
-        rules, rate_hz, found = self.rules, self.rate_hz, dict[str, tuple[int, float]]()
-        readable = min(self.valid[-4:]) >= _VALID
-        mean_vf = mean_vt = mean_asystole = mean_noise = 0.0
-        for wave in self.waves[-3:]:  # a single window is not enough
-            if wave is not None:
-                mean_vf += wave[VF] / 3
-                mean_vt += wave[VT] / 3
-                mean_asystole += wave[ASYSTOLE] / 3
-                mean_noise += wave[NOISE] / 3
-        known = [wave for wave in self.waves if wave is not None][-4:]
-        noises = [wave[NOISE] for wave in known]
-        noise = sum(noises) / len(known) if known else 0.0
-        fibrillation = sum([wave[VF] for wave in known]) / len(known) if known else 0.0
-        noisy = len(known) > 0 and noise >= rules.noise_probability
-        usual_known = not math.isnan(self.heights[-1])
+    def is_clear(self, now: int) -> bool:
+        """Return whether the signal is good enough to veto alarms of another lead."""
+        if min(self.valid[-4:]) < _VALID:
+            return False
+        known = self._known_waves()
+        if not known or sum([wave[NOISE] + wave[VF] for wave in known]) / len(known) < _CLEAR:
+            return True
+        noise = sum([wave[NOISE] for wave in known]) / len(known)
+        return noise < self.rules.noise_probability and self._has_sure_beats(now)
+
+    def _known_waves(self) -> list[list[float]]:
+        return [wave for wave in self.waves if wave is not None][-4:]
+
+    def _mean(self, kind: int, num_windows: int = 3) -> float:
+        """Return the mean probability of a waveform class in the last windows, of which unknown ones count as 0."""
+        return sum([wave[kind] for wave in self.waves[-num_windows:] if wave is not None]) / num_windows
+
+    def judge(self, now: int) -> dict[str, tuple[int, float]]:
+        """Set `found` and `has_beats` for sample `now`, and return `found`."""
+        rules, rate_hz = self.rules, self.rate_hz
+        self.found = found = dict[str, tuple[int, float]]()
+        noises = [wave[NOISE] for wave in self._known_waves()]
+        noisy = len(noises) > 0 and sum(noises) / len(noises) >= rules.noise_probability
+        if noises and sum(noises[-2:]) >= rules.noise_probability * len(noises[-2:]) and not self._is_quiet():
+            self.last_noise = now  # in a quiet lead, noise hides no beat
+        usual_known, mean_vf = not math.isnan(self.heights[-1]), self._mean(VF)
         if not usual_known:
-            mean_vf = min(mean_vf, self._mean_vf(_START_WINDOWS))
-        lasting = usual_known and self._mean_vf(_SLOW_WINDOWS) >= _SLOW_SHARE * rules.vf_probability
+            mean_vf = min(mean_vf, self._mean(VF, _START_WINDOWS))
+        slow_vf = _SLOW_SHARE * rules.vf_probability
+        may_last = usual_known and mean_vf >= 2 * slow_vf - 1  # else six windows cannot reach it
+        lasting = may_last and self._mean(VF, _SLOW_WINDOWS) >= slow_vf
         if mean_vf >= rules.vf_probability or lasting:
             self.last_vf = now
         if self.last_vf > now - _VF_END_S * rate_hz:
             found["VF"] = now - round(_VF_ONSET_S * rate_hz), mean_vf
-        beats, rr_s = self.beats, self.rr_s
+        beats, last_rr_s = self.beats, self._rr_s(1)
         since_beat_s = (now - (beats[-1].sample if beats else self.begin)) / rate_hz
-        if known and sum(noises[-2:]) >= rules.noise_probability * len(noises[-2:]) and not self._is_quiet():
-            self.last_noise = now  # in a quiet lead, noise hides no beat
-        if usual_known:
-            may_stand_still = any(height < _LOW_HEIGHT for height in self.heights[-4:])
-        else:
-            may_stand_still = mean_asystole >= _MIN_ASYSTOLE
-        if readable and (not noisy or self._is_quiet()) and "VF" not in found and may_stand_still:
-            confidence = max(mean_asystole, 1 - mean_noise)
-            if since_beat_s >= rules.asystole_s + _BEAT_DELAY_S:
-                found["asystole"] = now - round(since_beat_s * rate_hz), confidence
-            elif (  # a beat has just ended it, and it is high: lower ones may have been missed before
-                rr_s
-                and rr_s[-1] >= rules.asystole_s
-                and since_beat_s < _ASYSTOLE_ENDED_S
-                and beats[-2].sample >= self.last_noise
-                and any(height >= _QUIET_HEIGHT for height in self.heights[-3:])
-            ):
-                found["asystole"] = beats[-2].sample, confidence
-        clear = readable and (noise + fibrillation < _CLEAR or (not noisy and self._has_sure_beats(now)))
-        if noisy or self.last_vf > now - _AFTER_VF_S * rate_hz:  # detections are no heartbeats
-            return LeadJudgement(found, clear, False)
+        stands_still = since_beat_s >= rules.asystole_s + _BEAT_DELAY_S
+        stood_still = last_rr_s >= rules.asystole_s and since_beat_s < _ASYSTOLE_ENDED_S
+        if (stands_still or stood_still) and "VF" not in found and (not noisy or self._is_quiet()):
+            mean_asystole = self._mean(ASYSTOLE)
+            if usual_known:
+                may_stand_still = any(height < _LOW_HEIGHT for height in self.heights[-4:])
+            else:
+                may_stand_still = mean_asystole >= _MIN_ASYSTOLE
+            if min(self.valid[-4:]) >= _VALID and may_stand_still:
+                confidence = max(mean_asystole, 1 - self._mean(NOISE))
+                if stands_still:
+                    found["asystole"] = now - round(since_beat_s * rate_hz), confidence
+                elif (  # a beat has just ended it, and it is high: lower ones may have been missed before
+                    beats[-2].sample >= self.last_noise and any(height >= _QUIET_HEIGHT for height in self.heights[-3:])
+                ):
+                    found["asystole"] = beats[-2].sample, confidence
+        self.has_beats = not noisy and self.last_vf <= now - _AFTER_VF_S * rate_hz
+        if not self.has_beats:
+            return found
         if since_beat_s < rules.asystole_s:
-            last_rr_s = rr_s[1 - rules.tachycardia_beats :]
             needed = rules.tachycardia_beats - 1
-            if len(last_rr_s) == needed and sum(last_rr_s) / len(last_rr_s) < 60 / rules.tachycardia_bpm:
-                found["extreme tachycardia"] = beats[-len(last_rr_s) - 1].sample, 1.0
-            needed = rules.bradycardia_beats - 1
-            unended = list[float]()  # the last interval has not ended yet
-            if beats and len(rr_s) >= needed - 1:
-                unended = [*rr_s[len(rr_s) - needed + 1 :], since_beat_s - _BEAT_DELAY_S]
-            for last_rr_s, offset in ((rr_s[-needed:], 0), (unended, 1)):
-                if len(last_rr_s) == needed and (mean_rr_s := fmean(last_rr_s)) > 60 / rules.bradycardia_bpm:
-                    start = beats[offset - len(last_rr_s) - 1].sample
-                    unhidden = start >= self.last_noise - _BEFORE_NOISE_S * rate_hz
+            if self._rr_s(needed) < 60 / rules.tachycardia_bpm:
+                found["extreme tachycardia"] = beats[-needed - 1].sample, 1.0
+            needed, longest_s = rules.bradycardia_beats - 1, 60 / rules.bradycardia_bpm
+            for unended in (0, 1):  # the last interval has ended, or has not
+                if len(beats) <= needed - unended:
+                    continue
+                first = beats[unended - needed - 1].sample
+                until = now - _BEAT_DELAY_S * rate_hz if unended else beats[-1].sample
+                if (mean_rr_s := (until - first) / (needed * rate_hz)) > longest_s:
+                    unhidden = first >= self.last_noise - _BEFORE_NOISE_S * rate_hz
                     has_low_second = mean_rr_s < _EMPTY_RR_S or any(height < _LOW_HEIGHT for height in self.heights)
                     if usual_known and unhidden and has_low_second:
-                        found["extreme bradycardia"] = start, 1.0
+                        found["extreme bradycardia"] = first, 1.0
             num_v = 0
             while num_v < len(beats) and beats[-1 - num_v].symbol == "V":
                 num_v += 1
             if num_v >= rules.run_beats:
                 confidence = fmean(beat.probability for beat in beats[-num_v:])
                 found["run"] = beats[-num_v].sample, confidence
-            last_rr_s, needed = rr_s[1 - rules.vt_beats :], rules.vt_beats - 1
-            if len(last_rr_s) == needed and fmean(last_rr_s) <= 60 / rules.vt_bpm:
-                ventricular = [beat.ventricular for beat in beats[-rules.vt_beats :]]
+            if self._rr_s(rules.vt_beats - 1) <= 60 / rules.vt_bpm:
+                last = beats[-rules.vt_beats :]
+                ventricular = [beat.ventricular for beat in last]
                 few_others = sum(each < _NOT_VENTRICULAR for each in ventricular) <= _MAX_OTHER_BEATS
-                if few_others and (usual_known or mean_vt >= _MIN_VT_AT_START):
-                    probability = _vt_probability(vt_measures(ventricular, last_rr_s, mean_vt, mean_noise))
+                if few_others and (usual_known or self._mean(VT) >= _MIN_VT_AT_START):
+                    rr_s = [(beat.sample - before.sample) / rate_hz for before, beat in pairwise(last)]
+                    measures = vt_measures(ventricular, rr_s, self._mean(VT), self._mean(NOISE))
+                    probability = _vt_probability(measures)
                     if probability >= rules.vt_probability:
                         found["VT"] = beats[-max(num_v, rules.vt_beats)].sample, probability
-        if rr_s and rr_s[-1] >= rules.pause_s and since_beat_s < rules.pause_s:
+        if last_rr_s >= rules.pause_s and since_beat_s < rules.pause_s:
             found["pause"] = beats[-2].sample, 1.0
-        return LeadJudgement(found, clear, True)
+        return found

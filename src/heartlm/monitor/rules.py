@@ -75,7 +75,8 @@ class Rules(Stateful):
         """
         for lead, second in zip(self.leads, leads, strict=True):
             lead.add(now, second)
-        self.af, self.af_onset = af or (self.af, self.af_onset)
+        if af is not None:
+            self.af, self.af_onset = af
         was_lost, self.lost = self.lost, all(lead.lost for lead in self.leads)
         changes = list[Alarm]()
         if self.lost:
@@ -110,33 +111,35 @@ class Rules(Stateful):
     def _combine_leads(self, now: int) -> dict[str, tuple[int, float]]:
         """Return the kinds of alarms that hold and that no lead vetoes, each with its start and confidence."""
         rules = self.rules
-        judged = [(lead, lead.judge(now)) for lead in self.leads if not lead.lost]
-        with_beats = [lead for lead, judgement in judged if judgement.has_beats]
+        leads = [lead for lead in self.leads if not lead.lost]
+        for lead in leads:
+            lead.judge(now)
+        with_beats = [lead for lead in leads if lead.has_beats]
         combined = dict[str, tuple[int, float]]()
-        kinds = {kind for _, judgement in judged for kind in judgement.found}
+        kinds = {kind for lead in leads for kind in lead.found}
+        able_to_veto = [lead for lead in leads if lead.is_clear(now)] if kinds else []
         for kind in SEVERITIES if kinds else ():
             if kind not in kinds:
                 continue
-            findings = [judgement.found[kind] for _, judgement in judged if kind in judgement.found]
+            findings = [lead.found[kind] for lead in leads if kind in lead.found]
             start = min(start for start, _ in findings)
-            clear = [(lead, judgement) for lead, judgement in judged if judgement.clear and lead.begin <= start]
+            clear = [lead for lead in able_to_veto if lead.begin <= start]
             # a lead in standstill next to another with beats has come off
-            able = [pair for pair in clear if pair[1].has_beats and "asystole" not in pair[1].found]
+            able = [lead for lead in clear if lead.has_beats and "asystole" not in lead.found]
             if kind in ("VF", "asystole"):
-                vetoed = any(kind not in judgement.found for _, judgement in clear)
+                vetoed = any(kind not in lead.found for lead in clear)
             elif kind in ("VT", "run"):
-                ventricular = [lead.ventricular_since(start) for lead, _ in able]
+                ventricular = [lead.ventricular_since(start) for lead in able]
                 least = rules.v_probability if kind == "run" else _VETO_VT
                 vetoed = bool(ventricular) and sum(ventricular) / len(ventricular) < least
                 if kind == "VT":
-                    vetoed = vetoed or any(lead.rate_since(start) < _VETO_RATE * rules.vt_bpm for lead, _ in able)
+                    vetoed = vetoed or any(lead.rate_since(start) < _VETO_RATE * rules.vt_bpm for lead in able)
             elif kind == "extreme tachycardia":
                 first = now - round(60 / rules.tachycardia_bpm * rules.tachycardia_beats * self.rate_hz)
-                found_in_clear = any(kind in judgement.found for _, judgement in clear)
-                share = _VETO_RATE if found_in_clear else _CLEAR_VETO_RATE
-                vetoed = any(lead.rate_since(first) < share * rules.tachycardia_bpm for lead, _ in able)
+                share = _VETO_RATE if any(kind in lead.found for lead in clear) else _CLEAR_VETO_RATE
+                vetoed = any(lead.rate_since(first) < share * rules.tachycardia_bpm for lead in able)
             else:
-                vetoed = any(kind not in judgement.found for _, judgement in able)
+                vetoed = any(kind not in lead.found for lead in able)
             if not vetoed:
                 combined[kind] = start, min(confidence for _, confidence in findings)
         if not with_beats:  # alarms of beats continue: their end cannot be seen

@@ -121,11 +121,11 @@ class SecondsKernel:
 
         Args:
             leads: address of the memory of each, `num_bytes` that began as zeros, `[num_leads]`.
-            samples: all of the second, float32, contiguous, NaN where invalid.
+            samples: all of the second, float32, NaN where invalid.
         """
         num, done, most = len(leads), 0, _MOST_BEATS + 8 * len(leads)
-        addresses = np.array([each.ctypes.data for each in samples])
-        counts = np.array([len(each) for each in samples])
+        counts, joined = np.array([len(each) for each in samples]), np.concatenate(samples)
+        addresses = joined.ctypes.data + joined.itemsize * (np.cumsum(counts) - counts)
         windows, has_window = np.empty((num, _WINDOW), np.uint16), np.empty(num, np.uint8)
         numbers, parts = np.empty((2, num)), list[tuple[NDArray[np.int64], NDArray[np.int64], Floats]]()
         while done < num:

@@ -201,7 +201,8 @@ class Ward:
             name: name of the stream.
             samples_mv: float32 `[num_leads, num_samples]`, or `[num_samples]` for one lead; NaN where invalid.
         """
-        stream, samples = self.streams[name], np.atleast_2d(np.asarray(samples_mv, np.float32))
+        stream, samples = self.streams[name], np.asarray(samples_mv, np.float32)
+        samples = samples if samples.ndim == 2 else samples[None]
         stream.pending.append(samples)
         stream.num_pending += samples.shape[1]
         if stream.ready:

@@ -11,7 +11,7 @@ static uint64_t saved_state(void) {
 }
 #endif
 
-/* 0 portable, 1 AVX2 with FMA and BMI2, 2 AVX-512 F, BW, VL and DQ as well.
+/* 0 portable, 1 AVX2 with FMA, F16C and BMI2, 2 AVX-512 F, BW, VL and DQ as well.
  *
  * Asks the processor itself: `__builtin_cpu_supports` needs the compiler's own run-time library, and of zig's that says
  * no to everything. */
@@ -21,7 +21,8 @@ __attribute__((visibility("default"))) int32_t heartlm_cpu_level(void) {
     const uint32_t avx2 = bit_AVX2 | bit_BMI2;
     const uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
     uint32_t a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !(c & bit_FMA)) return 0;
+    const uint32_t basic = bit_OSXSAVE | bit_FMA | bit_F16C;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & basic) != basic) return 0;
     const uint64_t saved = saved_state();
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (b & avx2) != avx2 || (saved & ymm) != ymm) return 0;
     return (b & avx512) == avx512 && (saved & zmm) == zmm ? 2 : 1;

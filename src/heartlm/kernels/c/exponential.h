@@ -3,8 +3,7 @@
 #ifndef HEARTLM_EXPONENTIAL_H
 #define HEARTLM_EXPONENTIAL_H
 
-#include <stdint.h>
-#include <string.h>
+#include "vector.h"
 
 static inline float exponential(float x) {
     float shifted = x * 1.44269504088896341f + 12582912.0f; /* adding 1.5 * 2^23 rounds to a whole number */
@@ -20,6 +19,20 @@ static inline float exponential(float x) {
     float power;
     memcpy(&power, &bits, sizeof power);
     return (p * r * r + r + 1.0f) * power;
+}
+
+/* The same of LANES numbers, limited to -87 and 87. */
+static inline vfloat exponentials(vfloat x) {
+    x = -larger(-larger(x, all_lanes(-87.0f)), all_lanes(-87.0f));
+    vfloat shifted = x * 1.44269504088896341f + 12582912.0f, n = shifted - 12582912.0f;
+    vfloat r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    vfloat p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    vint power = (__builtin_convertvector(n, vint) + 127) << 23;
+    return (p * r * r + r + 1.0f) * (vfloat)power;
 }
 
 #endif

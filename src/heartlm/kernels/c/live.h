@@ -6,14 +6,15 @@
 #include "exponential.h"
 #include "vector.h"
 
-#define ROWS 8
+#define ROWS 8                      /* rows of a matrix that are stored together */
+#define TILE (LANES == 16 ? ROWS : 4) /* of these, rows whose sums fit into the registers */
 #define COLUMNS (2 * LANES) /* streams that are judged together, at most */
 
-/* `num` rows of the product below, where `num` and `vectors` are known to the compiler. */
-static inline __attribute__((always_inline)) void product_rows(const float *w, int64_t depth, const float *x,
-                                                               const float *bias, int relu, int num, int vectors,
-                                                               float *out) {
-    vfloat sum[ROWS][2];
+/* `num` rows of the product below, of `step` that are stored together; the compiler knows `num`, `step`, `vectors`. */
+static inline __attribute__((always_inline)) void product_rows(const float *w, int64_t step, int64_t depth,
+                                                               const float *x, const float *bias, int relu, int num,
+                                                               int vectors, float *out) {
+    vfloat sum[TILE][2];
 #pragma GCC unroll 8
     for (int m = 0; m < num; m++)
 #pragma GCC unroll 2
@@ -23,7 +24,7 @@ static inline __attribute__((always_inline)) void product_rows(const float *w, i
         for (int m = 0; m < num; m++)
 #pragma GCC unroll 2
             for (int v = 0; v < vectors; v++)
-                sum[m][v] = multiply_add(all_lanes(w[k * num + m]), load(x + (k * vectors + v) * LANES), sum[m][v]);
+                sum[m][v] = multiply_add(all_lanes(w[k * step + m]), load(x + (k * vectors + v) * LANES), sum[m][v]);
 #pragma GCC unroll 8
     for (int m = 0; m < num; m++)
 #pragma GCC unroll 2
@@ -37,14 +38,18 @@ static inline __attribute__((always_inline)) void product_rows(const float *w, i
 static inline void product(const float *w, int64_t rows, int64_t depth, const float *x, const float *bias, int relu,
                            int vectors, float *out) {
     int64_t m = 0;
-    for (; m + ROWS <= rows; m += ROWS) {
+    for (; m + ROWS <= rows; m += ROWS)
+        for (int64_t part = 0; part < ROWS; part += TILE) {
+            const float *from = w + m * depth + part, *own = bias ? bias + m + part : NULL;
+            float *to = out + (m + part) * vectors * LANES;
+            if (vectors == 2) product_rows(from, ROWS, depth, x, own, relu, TILE, 2, to);
+            else product_rows(from, ROWS, depth, x, own, relu, TILE, 1, to);
+        }
+    for (; m < rows; m++) {
         const float *from = w + m * depth, *own = bias ? bias + m : NULL;
-        if (vectors == 2) product_rows(from, depth, x, own, relu, ROWS, 2, out + m * 2 * LANES);
-        else product_rows(from, depth, x, own, relu, ROWS, 1, out + m * LANES);
+        if (vectors == 2) product_rows(from, 1, depth, x, own, relu, 1, 2, out + m * 2 * LANES);
+        else product_rows(from, 1, depth, x, own, relu, 1, 1, out + m * LANES);
     }
-    for (; m < rows; m++)
-        if (vectors == 2) product_rows(w + m * depth, depth, x, bias ? bias + m : NULL, relu, 1, 2, out + m * 2 * LANES);
-        else product_rows(w + m * depth, depth, x, bias ? bias + m : NULL, relu, 1, 1, out + m * LANES);
 }
 
 /* Softmax of each of the first `num` columns of `logits` [classes, columns] to rows of `out` [num, classes]. */

@@ -72,6 +72,24 @@ static inline void load_turned(const float *const *rows, int64_t column, float *
     for (int i = 0; i < 4; i++) store(to + i * LANES, fours[i]);
 }
 
+/* A matrix [rows, columns] whose rows lie `step` apart, turned: to [columns, rows], whose rows lie `to_step` apart. */
+static inline void turn_matrix(const float *from, int64_t rows, int64_t columns, int64_t step, float *restrict to,
+                               int64_t to_step) {
+    int64_t whole_rows = rows - rows % LANES, whole = columns - columns % 4;
+    for (int64_t r = 0; r < whole_rows; r += LANES) {
+        const float *own[LANES];
+        for (int i = 0; i < LANES; i++) own[i] = from + (r + i) * step;
+        for (int64_t c = 0; c < whole; c += 4) {
+            vfloat fours[4];
+            load_fours_turned(own, c, fours);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) store(to + (c + i) * to_step + r, fours[i]);
+        }
+    }
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = r < whole_rows ? whole : 0; c < columns; c++) to[c * to_step + r] = from[r * step + c];
+}
+
 /* Every second lane, from the first or from the second on; and back, the lower and the upper half. */
 #if LANES == 16
 #define EVEN(a, b) PICK(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
