@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from heartlm.errors import HeartlmError
 
 NUM_PARTITIONS = 64
-EXPIRY_S = 4.0
+EXPIRY_S = 3.0
 """The partitions of a worker are given to others after this time without a heartbeat."""
 
 
@@ -102,14 +103,17 @@ class Leases:
         Raises:
             HeartlmError: another worker of the same name replaced this one.
         """
-        await self._bucket.put(f"worker.{self.worker}", b"")
-        table, _ = await self.read()
-        seen = dict[str, tuple[int, float]]()
-        for worker in table.workers:
-            revision = (await self._bucket.get(f"worker.{worker}")).revision
+        workers = self.table.workers
+        # All at once: each answer waits until the worker has judged a second of its streams.
+        _, (table, _), *entries = await asyncio.gather(
+            self._bucket.put(f"worker.{self.worker}", b""),
+            self.read(),
+            *(self._bucket.get(f"worker.{worker}") for worker in workers),
+        )
+        seen, now = dict[str, tuple[int, float]](), time.monotonic()
+        for worker, entry in zip(workers, entries, strict=True):
             known = self._last_seen.get(worker)
-            seen[worker] = known if known and known[0] == revision else (revision, time.monotonic())
-        now = time.monotonic()
+            seen[worker] = known if known and known[0] == entry.revision else (entry.revision, now)
         if now - self._checked_at > EXPIRY_S / 2:  # this worker or the broker was stopped: give all workers time
             seen = {worker: (revision, now) for worker, (revision, _) in seen.items()}
         self._last_seen, self._checked_at = seen, now

@@ -31,7 +31,7 @@ from heartlm.monitor.engine import Monitor
 from heartlm.monitor.leases import NUM_PARTITIONS, Leases
 from heartlm.monitor.state import packed, unpacked
 
-TICK_S = 1.0
+TICK_S = 0.5
 """Time between heartbeats of a worker."""
 SAVE_S = 15.0
 """Time between saves of the state of a partition. A worker that takes it over processes this much signal again."""
