@@ -3,14 +3,15 @@
     python benchmarks/af_onset.py --work FOLDER --cinc2017 FOLDER --ltafdb FOLDER [--seed 0]
 
 It learns from the beats of cinc2017 (all recordings with AF, a third of the others except noisy ones, none of the 200
-of `benchmarks/monitor.py`), from those of 300 simulated patients, from the beats after annotated S beats in every
-second record of svdb, and from the intervals of ltafdb and of half of nsrdb, whose records have no signals: their P
-waves and classes are unknown. Beats of a source and a label weigh as given by `SOURCES`, whatever their number. The
-weights are written to src/heartlm/models/pretrained/af-onset.
+of `benchmarks/monitor.py`), from those of 1,000 simulated patients, from the beats after annotated S and V beats in
+every second record of svdb, and from the intervals of ltafdb, of half of nsrdb and of the onsets of AF in afdb: their
+P waves, classes and hidden states are unknown. The first beats of AF after another rhythm, whose intervals are of both,
+are a label of their own. Beats of a source and a label weigh as given by `SOURCES`, whatever their number. The weights
+are written to src/heartlm/models/pretrained/af-onset.
 
 The rules are then tried on what the monitor says of DS1, svdb, 120 other simulated patients and the 200 recordings of
-cinc2017: how long after the onset AF is raised (episodes of a minute or more that begin after 30 s), and how many
-alarms of AF meet no AF. In svdb no rhythms are annotated, so some of its alarms may be right.
+cinc2017: how long after the onset AF is raised (episodes of a minute or more; those that begin after 30 s, and all),
+and how many alarms of AF meet no AF. In svdb no rhythms are annotated, so some of its alarms may be right.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,37 +42,70 @@ from heartlm.ecg.simulator.write import simulate_database
 from heartlm.models.pretrained import FOLDER
 from heartlm.monitor.af_onset import CLASSES, CODES, NUM_CLASSIFIED, NUM_INTERVALS, AfOnset, interval_measures
 from heartlm.monitor.alarms import Alarm, AlarmRules
-from heartlm.monitor.models import LiveModels
+from heartlm.monitor.models import BeatsKernel, LiveModels
 from heartlm.monitor.rules import Rules
 from heartlm.monitor.stream import ecg_leads
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
-SOURCES = {"cinc2017": 1.0, "simulated": 0.6, "svdb": 0.6, "intervals": 0.3}
-"""Weight of each label of a source in training."""
+SOURCES = {
+    "cinc2017": (1.0, 1.0, 0.0),
+    "simulated": (0.8, 0.8, 0.4),
+    "svdb": (1.0, 0.0, 0.0),
+    "intervals": (0.3, 0.3, 0.4),
+}
+"""Weight of each label of a source in training: no AF, AF, `EARLY`."""
+EARLY, EARLY_BEATS = 2, (2, 8)
+"""Label of the first beats of AF after another rhythm, and which ones these are: the interval before the first one is
+of the other rhythm, and the measures of later ones are of AF."""
+LEARNT_FROM = ((300, 7), (700, 8))
+"""Numbers of simulated patients and their seeds."""
 NUM_LEVELS, NUM_HIDDEN, STEPS, BATCH, LEARNING_RATE = 16, 32, 5000, 1024, 5e-3
-WITHOUT_SIGNAL, HIDDEN_MEASURES = 0.1, 0.2
-"""Shares of the beats in training whose P waves and classes are hidden, and of all measures that are."""
+NUM_NETWORKS = 2
+"""Networks with random numbers of their own whose log odds are averaged: delays of single ones differ by 1 s."""
+DECAY, DECAY_OF_STATE = 0.1, 1.0
+"""Weight decay, and that of the matrix of hidden states, of which much fits single patients."""
+WITHOUT_SIGNAL, WITHOUT_STATE, HIDDEN_MEASURES, HIDDEN_STATE = 0.1, 0.3, 0.2, 0.3
+"""Shares of the beats in training whose P waves, classes and states are hidden and whose states are, of all measures
+that are hidden, and of all numbers of states."""
 AFTER_ECTOPIC_S, MATCH_S = 4.0, 0.15
-"""Beats of svdb this long after an annotated S beat are learnt from; largest distance of a beat from its annotation."""
-SHARE_OF_INTERVALS, SHARE_OF_SIMULATED = 1 / 60, 1 / 5
-"""Shares of the beats that are learnt from: those of a patient are alike."""
+"""Beats of svdb this long after an annotated S or V beat are learnt from; how far a beat may be from its annotation."""
+LEAST_AF_S, BEFORE_AF_BEATS = 30, 10
+"""Episodes of AF whose first beats are learnt from last this long, and this number of beats before are of no AF."""
+SHARE_OF_INTERVALS, SHARE_OF_SIMULATED, SHARE_OF_AF = 1 / 60, 1 / 5, 3 / 5
+"""Shares of the beats that are learnt from, the last one of simulated AF: those of a patient are alike."""
 LOG_ODDS = float(np.log(AlarmRules().af_probability / (1 - AlarmRules().af_probability)))
 """`_AF_EXCESS` is the sum that raises AF less these log odds."""
 TOGETHER = 32
-TRIED = ((0.5, 3.0), (1.0, 3.0))
+TRIED = ((1.0, 3.0), (1.25, 4.0))
 """`_AF_DRIFT` and `_AF_CLIP` of the rules that are tried, each with some sums."""
-SUMS = (5.0, 6.0, 7.0, 8.0, 10.0)
+SUMS = (6.0, 7.0, 8.0, 9.0, 10.0)
+
+
+class Beats(NamedTuple):
+    """Measures and hidden states, NaN where unknown, and labels of beats."""
+
+    measures: np.ndarray
+    states: np.ndarray
+    label: np.ndarray
+
+    def chosen(self, which: np.ndarray) -> Beats:
+        return Beats(*(each[which] for each in self))
+
+
+def joined(parts: list[Beats]) -> Beats:
+    return Beats(*(np.concatenate(own) for own in zip(*parts, strict=True)))
 
 
 class Kept:
-    """In place of `AfOnset`: keeps measures, and answers with the number of each, by which a beat's are found again."""
+    """In place of `AfOnset`: keeps measures and hidden states, and answers with the number of each beat's."""
 
     def __init__(self) -> None:
-        self.rows = list[np.ndarray]()
+        self.rows, self.states = list[np.ndarray](), list[np.ndarray]()
         self.num = 0
 
-    def judge(self, measures: np.ndarray) -> np.ndarray:
+    def judge(self, measures: np.ndarray, states: np.ndarray) -> np.ndarray:
         self.rows.append(measures.astype(np.float32))
+        self.states.append(states.astype(np.float16))
         self.num += len(measures)
         return np.arange(self.num - len(measures), self.num, dtype=np.float64) + 1
 
@@ -100,39 +135,49 @@ def in_af(annotations: Annotations, samples: np.ndarray) -> np.ndarray:
 
 def of_signals(
     models: LiveModels, database: Database, record_ids: list[str], labels: Callable[[str, np.ndarray], np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Measures and labels of the beats of each lead; `labels` of a recording at samples are −1 if unknown."""
+) -> Beats:
+    """The beats of each lead; `labels` of a recording at samples are −1 if unknown."""
     kept, label, number = Kept(), list[np.ndarray](), list[np.ndarray]()
-    usual, models.af_onset = models.af_onset, kept  # type: ignore[assignment]
+    usual = models.af_onset, models.beats_kernel
+    width = models.af_onset.of_state.shape[1]
+    models.beats_kernel = BeatsKernel(models.trunk, np.eye(width, dtype=np.float32))
+    models.af_onset = kept  # type: ignore[assignment]
     for name, _, num_leads, seconds in given(models, database, record_ids):
         for lead in range(num_leads):
             beats = [beat for _, leads, _ in seconds for beat in leads[lead].beats if beat.af]
             place, row = (np.array([getattr(beat, key) for beat in beats], np.int64) for key in ("sample", "af"))
             label.append(labels(name, place))
             number.append(row - 1)
-    models.af_onset = usual
+    models.af_onset, models.beats_kernel = usual
     found, rows = np.concatenate(label), np.concatenate(number)
-    return np.concatenate(kept.rows)[rows[found >= 0]], found[found >= 0]
+    chosen = rows[found >= 0]
+    return Beats(np.concatenate(kept.rows)[chosen], np.concatenate(kept.states)[chosen], found[found >= 0])
 
 
 def inside_rhythms(annotations: Annotations, samples: np.ndarray) -> np.ndarray:
-    """`in_af` of beats, −1 for the first beats of a rhythm, whose measures are of both."""
-    label = in_af(annotations, samples)
-    for place in np.flatnonzero(np.diff(label) != 0).tolist():
-        label[place + 1 : place + 4] = -1
+    """`in_af` of beats, `EARLY` or −1 for the first beats of a rhythm, whose measures are of both."""
+    rhythm = in_af(annotations, samples)
+    label = rhythm.copy()
+    for place in (np.flatnonzero(np.diff(rhythm) != 0) + 1).tolist():
+        if rhythm[place - 1] == 0 and rhythm[place] == 1:
+            label[place : place + EARLY_BEATS[0]] = -1
+            early = slice(place + EARLY_BEATS[0], place + EARLY_BEATS[1])
+            label[early][rhythm[early] == 1] = EARLY
+        else:
+            label[place : place + 3] = -1
     return label
 
 
 def after_ectopic(annotations: Annotations, samples: np.ndarray) -> np.ndarray:
-    """0 for S beats and the beats soon after them, which are not of AF; −1 for others, which may be."""
-    is_s = annotations.beat_classes() == BEAT_CLASSES.index("S")
-    ectopic = np.append(-(10**9), np.asarray(annotations.sample)[is_s])
+    """0 for S and V beats and the beats soon after them, which are not of AF; −1 for others, which may be."""
+    early = np.isin(annotations.beat_classes(), [BEAT_CLASSES.index(name) for name in "SV"])
+    ectopic = np.append(-(10**9), np.asarray(annotations.sample)[early])
     last = ectopic[np.searchsorted(ectopic, samples + MATCH_S * annotations.rate_hz) - 1]
     return np.where(samples - last < AFTER_ECTOPIC_S * annotations.rate_hz, 0, -1)
 
 
-def of_intervals(databases: Iterable[Database], choose: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Measures and labels of a share of the annotated beats, far from the edges of rhythms."""
+def of_intervals(databases: Iterable[Database], choose: np.random.Generator) -> Beats:
+    """A share of the annotated beats far from the edges of rhythms, none in afdb, and the first beats of AF."""
     measures, label = list[np.ndarray](), list[np.ndarray]()
     for database in databases:
         record_ids = list(database.record_ids)
@@ -141,21 +186,29 @@ def of_intervals(databases: Iterable[Database], choose: np.random.Generator) -> 
             sample = np.asarray(recording.annotations.sample)
             own = in_af(recording.annotations, sample)
             near = np.convolve(np.diff(own, prepend=own[0]) != 0, np.ones(2 * NUM_INTERVALS + 1), "same") > 0
-            usable = (own >= 0) & ~near & (choose.random(len(own)) < SHARE_OF_INTERVALS)
+            usable = (own >= 0) & ~near & (choose.random(len(own)) < SHARE_OF_INTERVALS) & (database.name != "afdb")
+            for span in recording.annotations.rhythms:
+                first = int(np.searchsorted(sample, span.start))
+                lasts = span.name == "AFIB" and span.stop - span.start >= LEAST_AF_S * recording.rate_hz
+                if lasts and first >= BEFORE_AF_BEATS and not own[first - BEFORE_AF_BEATS : first].any():
+                    early = np.arange(first + EARLY_BEATS[0], min(first + EARLY_BEATS[1], len(own)))
+                    early = early[own[early] == 1]
+                    own[early], usable[early] = EARLY, True
             usable[:NUM_INTERVALS] = False
             last = np.flatnonzero(usable)[:, None] + np.arange(-NUM_INTERVALS, 1)
             measures.append(interval_measures(np.diff(sample[last]) / recording.rate_hz))
             label.append(own[usable])
     known = np.concatenate(measures)
     unknown = np.full((len(known), len(CODES) + len(CLASSES) * NUM_CLASSIFIED), np.nan)
-    return np.hstack([known, unknown]).astype(np.float32), np.concatenate(label)
+    states = np.full((len(known), AfOnset().of_state.shape[1]), np.nan, np.float16)
+    return Beats(np.hstack([known, unknown]).astype(np.float32), states, np.concatenate(label))
 
 
-def training_set(models: LiveModels, settings: argparse.Namespace) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Measures and labels of each source; kept in the work folder."""
+def training_set(models: LiveModels, settings: argparse.Namespace) -> dict[str, Beats]:
+    """The beats of each source; kept in the work folder."""
     path: Path = settings.work / "training.pickle"
     if path.exists():
-        found: dict[str, tuple[np.ndarray, np.ndarray]] = pickle.loads(path.read_bytes())
+        found: dict[str, Beats] = pickle.loads(path.read_bytes())
         return found
     choose, cinc2017 = np.random.default_rng(1), open_database(settings.cinc2017)
     lines = (settings.cinc2017 / "REFERENCE-v3-train.csv").read_text().split()
@@ -165,10 +218,16 @@ def training_set(models: LiveModels, settings: argparse.Namespace) -> dict[str, 
         for number, (name, label) in enumerate(line.split(",") for line in lines)
         if name not in held_out and (label == "A" or (label in "NO" and number % 3 == 0))
     }
-    simulated, svdb = simulated_patients(settings.work, 300, 7), open_database(DATA / "svdb")
+    svdb, simulated = open_database(DATA / "svdb"), list[Beats]()
+    for num, seed in LEARNT_FROM:
+        patients = simulated_patients(settings.work, num, seed)
 
-    def of_patient(name: str, samples: np.ndarray) -> np.ndarray:
-        return inside_rhythms(simulated.recording(name).annotations, samples)
+        def of_patient(name: str, samples: np.ndarray, patients: Database = patients) -> np.ndarray:
+            return inside_rhythms(patients.recording(name).annotations, samples)
+
+        beats = of_signals(models, patients, list(patients.record_ids), of_patient)
+        share = np.array([SHARE_OF_SIMULATED, SHARE_OF_AF, 1.0])[beats.label]
+        simulated.append(beats.chosen(choose.random(len(share)) < share))
 
     def of_recording(name: str, samples: np.ndarray) -> np.ndarray:
         return np.full(len(samples), labels[name])
@@ -176,13 +235,12 @@ def training_set(models: LiveModels, settings: argparse.Namespace) -> dict[str, 
     def of_ectopic(name: str, samples: np.ndarray) -> np.ndarray:
         return after_ectopic(svdb.recording(name).annotations, samples)
 
-    measures, label = of_signals(models, simulated, list(simulated.record_ids), of_patient)
-    chosen = (choose.random(len(label)) < SHARE_OF_SIMULATED) | ((label == 1) & (choose.random(len(label)) < 0.5))
+    of_intervals_only = settings.ltafdb, DATA / "nsrdb", DATA / "afdb"
     found = {
         "cinc2017": of_signals(models, cinc2017, sorted(labels), of_recording),
-        "simulated": (measures[chosen], label[chosen]),
+        "simulated": joined(simulated),
         "svdb": of_signals(models, svdb, list(svdb.record_ids)[::2], of_ectopic),
-        "intervals": of_intervals((open_database(settings.ltafdb), open_database(DATA / "nsrdb")), choose),
+        "intervals": of_intervals([open_database(path) for path in of_intervals_only], choose),
     }
     path.write_bytes(pickle.dumps(found))
     return found
@@ -195,65 +253,92 @@ def simulated_patients(work: Path, num: int, seed: int) -> Database:
     return open_database(folder)
 
 
-def trained(sources: dict[str, tuple[np.ndarray, np.ndarray]], seed: int) -> dict[str, np.ndarray]:
+def trained(sources: dict[str, Beats], seed: int) -> dict[str, np.ndarray]:
     """The tensors of `AfOnset`."""
     torch.manual_seed(seed)
     choose = torch.Generator().manual_seed(seed)
-    measures = np.concatenate([own for own, _ in sources.values()])
-    label = np.concatenate([own for _, own in sources.values()])
-    weight = np.concatenate([SOURCES[name] / np.bincount(own, minlength=2)[own] for name, (_, own) in sources.items()])
-    known = sources["cinc2017"][0]
+    measures, states, label = joined(list(sources.values()))
+    weights = list[np.ndarray]()
+    for name, beats in sources.items():
+        weights.append((np.array(SOURCES[name]) / np.maximum(np.bincount(beats.label, minlength=3), 1))[beats.label])
+    known = sources["cinc2017"]
     edges = np.full((measures.shape[1], NUM_LEVELS - 1), np.inf, np.float32)
-    for index, own in enumerate(known.T):
+    for index, own in enumerate(known.measures.T):
         levels = np.unique(np.quantile(own, np.arange(1, NUM_LEVELS) / NUM_LEVELS))
         edges[index, : len(levels)] = levels
     level = np.where(np.isnan(measures), 0, 1 + sum(measures >= each for each in edges.T))
-    codes, wanted = torch.from_numpy(level.astype(np.int64)), torch.from_numpy(label.astype(np.float32))
+    codes, wanted = torch.from_numpy(level.astype(np.int64)), torch.from_numpy((label > 0).astype(np.float32))
+    usual = known.states.astype(np.float32)
+    mean, deviation = torch.from_numpy(usual.mean(axis=0)), torch.from_numpy(usual.std(axis=0) + 1e-3)
+    has_state, state = torch.from_numpy(~np.isnan(states[:, 0])), torch.from_numpy(np.nan_to_num(states))
     table = nn.Parameter(0.1 * torch.randn(len(edges), NUM_LEVELS + 1, NUM_HIDDEN, generator=choose))
     bias, head = nn.Parameter(torch.zeros(NUM_HIDDEN)), nn.Linear(NUM_HIDDEN, 1)
-    optimizer = torch.optim.AdamW([table, bias, *head.parameters()], lr=LEARNING_RATE, weight_decay=0.01)
+    of_state = nn.Linear(len(mean), NUM_HIDDEN)
+    nn.init.normal_(of_state.weight, std=0.03)
+    nn.init.zeros_(of_state.bias)
+    own = {"params": [table, bias, *head.parameters()], "weight_decay": DECAY}
+    others = {"params": [*of_state.parameters()], "weight_decay": DECAY_OF_STATE}
+    optimizer = torch.optim.AdamW([own, others], lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=STEPS)
-    places = torch.arange(len(edges))
+    places = (NUM_LEVELS + 1) * torch.arange(len(edges))
     num_of_intervals = len(edges) - len(CODES) - len(CLASSES) * NUM_CLASSIFIED
-    drawn = torch.multinomial(torch.from_numpy(weight), STEPS * BATCH, replacement=True, generator=choose)
+    weight = torch.from_numpy(np.concatenate(weights))
+    drawn = torch.multinomial(weight, STEPS * BATCH, replacement=True, generator=choose)
     for batch in drawn.view(STEPS, BATCH):
-        own = codes[batch]
-        own[torch.rand(BATCH, generator=choose) < WITHOUT_SIGNAL, num_of_intervals:] = 0
+        own_codes, without = codes[batch], torch.rand(BATCH, generator=choose) < WITHOUT_SIGNAL
+        own_codes[without, num_of_intervals:] = 0
         shown = torch.rand(BATCH, len(edges), 1, generator=choose) >= HIDDEN_MEASURES
-        hidden = torch.relu((table[places, own] * shown / (1 - HIDDEN_MEASURES)).sum(dim=1) + bias)
+        hidden = (F.embedding(own_codes + places, table.flatten(0, 1)) * (shown / (1 - HIDDEN_MEASURES))).sum(dim=1)
+        used = has_state[batch] & ~without & (torch.rand(BATCH, generator=choose) >= WITHOUT_STATE)
+        normal = F.dropout((state[batch].float() - mean) / deviation, HIDDEN_STATE)
+        hidden = torch.relu(hidden + bias + of_state(normal) * used[:, None])
         loss = F.binary_cross_entropy_with_logits(head(hidden)[:, 0], wanted[batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-    tensors = {"table": table, "bias": bias, "weight": head.weight[0], "offset": head.bias}
+    matrix = (of_state.weight / deviation).detach().half()
+    bias = bias + of_state.bias - matrix.float() @ mean
+    tensors = {"table": table, "of_state": matrix, "weight": head.weight[0], "offset": head.bias}
     halves = {name: each.detach().half().numpy() for name, each in tensors.items()}
-    return halves | {"edges": edges}
+    return halves | {"edges": edges, "bias": bias.detach().numpy()}
+
+
+def averaged(networks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The mean of the log odds of networks with the same levels, as one network with all of their hidden units."""
+    both = {name: [network[name] for network in networks] for name in networks[0]}
+    wide = {name: np.concatenate(both[name], axis=axis) for name, axis in (("table", 2), ("of_state", 0), ("bias", 0))}
+    weight = np.concatenate(both["weight"]) / len(networks)
+    return wide | {"weight": weight, "offset": np.mean(both["offset"], axis=0), "edges": networks[0]["edges"]}
 
 
 def tried(sets: dict[str, tuple[Database, list]]) -> Table:
     """Delays of AF and alarms without AF, of each rule."""
-    names = [f"{name}: {what}" for name in sets for what in ("delay, median, 95 %, s", "without AF")]
+    whats = "delay after 30 s, median, 95 %, s", "delay of all", "without AF"
+    names = [f"{name}: {what}" for name in sets for what in whats]
     table = Table("Sums that raise AF", ("drift", "limit", "sum", *names))
     for lead_rules._AF_DRIFT, lead_rules._AF_CLIP in TRIED:
         for total in SUMS:
             lead_rules._AF_EXCESS = total - LOG_ODDS
             cells = list[str]()
             for database, recorded in sets.values():
-                delays, others = list[float](), 0
+                after, delays, others = list[float](), list[float](), 0
                 for name, rate_hz, num_leads, seconds in recorded:
                     rules, alarms = Rules(name, AlarmRules(), rate_hz, 0.0, num_leads), dict[str, Alarm]()
                     for second in seconds:
                         alarms |= {alarm.key: alarm for alarm in rules.update(*second) if alarm.kind == "AF"}
                     annotations, num_samples = database.recording(name).annotations, seconds[-1][0]
                     spans = [span for span in annotations.rhythms if span.name == "AFIB"]
-                    long = [span for span in spans if span.stop - span.start >= 60 * rate_hz <= 2 * span.start]
+                    long = [span for span in spans if span.stop - span.start >= 60 * rate_hz]
                     delays += met(list(alarms.values()), long, ("AF",), num_samples)[0]
+                    long = [span for span in long if span.start >= 30 * rate_hz]
+                    after += met(list(alarms.values()), long, ("AF",), num_samples)[0]
                     spans += [span for span in annotations.rhythms if span.name == "AFL"]
                     _, right, num = met(list(alarms.values()), spans, ("AF",), num_samples)
                     others += num - right
-                late = "{:.1f}, {:.1f}".format(*np.percentile(delays, [50, 95])) if delays else "–"
-                cells += [late, str(others)]
+                for own in (after, delays):
+                    cells.append("{:.1f}, {:.1f}".format(*np.percentile(own, [50, 95])) if own else "–")
+                cells.append(str(others))
             table.add(*(lead_rules._AF_DRIFT, lead_rules._AF_CLIP, total), *cells)
             print(*cells, flush=True)
     return table.close()
@@ -269,9 +354,10 @@ def main() -> None:
     torch.set_num_threads(1)
     settings.work.mkdir(parents=True, exist_ok=True)
     models = LiveModels()
-    tensors = trained(training_set(models, settings), settings.seed)
+    sources = training_set(models, settings)
+    tensors = averaged([trained(sources, settings.seed + number) for number in range(NUM_NETWORKS)])
     save_file(tensors, FOLDER / "af-onset/model.safetensors")
-    models.af_onset = AfOnset()
+    models = LiveModels()
     mitdb, cinc2017 = open_database(DATA / "mitdb"), open_database(settings.cinc2017)
     svdb, simulated = open_database(DATA / "svdb"), [simulated_patients(settings.work, 60, seed) for seed in (77, 2026)]
     sets = {

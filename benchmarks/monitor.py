@@ -79,7 +79,6 @@ EPISODES = (
     ("pauses of 2 s and more", ("pause",), ("pause", "asystole"), 0),
 )
 """Episodes: a name, annotated rhythms, kinds of alarms that find them, and their least length in seconds."""
-TOLERATED_BPM = 5.0
 SHOWN_BY = {"VF": ("VFIB", "VFL"), "VT": ("VT", "VFIB", "VFL"), "extreme tachycardia": ("VFL",)}
 """Annotated rhythms that confirm an alarm. Beats of flutter are not annotated."""
 
@@ -165,7 +164,6 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
             "hours",
             *lethal,
             "not confirmed, a patient-day",
-            f"if rates may differ by {TOLERATED_BPM:g}/min, a patient-day",
         ),
     )
     for name, database, record_ids in sets:
@@ -173,19 +171,17 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
         found = watched(models, database, record_ids, work)
         hours = sum(database.recording(record_id).duration_s for record_id in found) / 3600
         count = Counter(alarm.kind for alarms in found.values() for alarm in alarms)
-        false, far = Counter[str](), Counter[str]()
+        false = Counter[str]()
         for record_id, alarms in found.items():
             recording = database.recording(record_id)
             annotated = recording.annotations is not None and recording.annotations.num_beats > 0
-            for counter, tolerance in ((false, 0.0), (far, TOLERATED_BPM)):
-                reference = by_annotations(recording, tolerance) if annotated else []
-                counter.update(a.kind for a in alarms if not annotated or not confirmed(a, reference, recording))
-        totals = (sum(counter[kind] for kind in lethal) for counter in (false, far))
+            reference = by_annotations(recording) if annotated else []
+            false.update(a.kind for a in alarms if not annotated or not confirmed(a, reference, recording))
         rates.add(
             name,
             f"{hours:.1f}",
             *(f"{count[kind]} ({false[kind]})" for kind in lethal),
-            *(f"{24 * total / hours:.1f}" for total in totals),
+            f"{24 * sum(false[kind] for kind in lethal) / hours:.1f}",
         )
         for what, rhythms, kinds, shortest_s in EPISODES:
             delays, true, alarmed, num = list[float](), 0, 0, 0
@@ -208,8 +204,8 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
     return [episodes.close(), rates.close()]
 
 
-def by_annotations(recording: Recording, tolerance_bpm: float = 0.0) -> list[Alarm]:
-    """The alarms that the annotated beats deserve, each from its first beat to its last; rates may be less extreme.
+def by_annotations(recording: Recording) -> list[Alarm]:
+    """The alarms that the annotated beats deserve, each from its first beat to its last.
 
     VT is five annotated V beats in a row at its rate. No beats are annotated in VF and flutter, so no row reaches
     across them.
@@ -227,11 +223,10 @@ def by_annotations(recording: Recording, tolerance_bpm: float = 0.0) -> list[Ala
 
     edges = [edge for span in fibrillation for edge in span]
     add("asystole", np.sort([*beats.sample, *edges, recording.num_samples]), 2, rules.asystole_s, np.inf)
-    slowest, fastest = rules.bradycardia_bpm + tolerance_bpm, rules.tachycardia_bpm - tolerance_bpm
-    add("extreme bradycardia", beats.sample, rules.bradycardia_beats, 60 / slowest, np.inf)
-    add("extreme tachycardia", beats.sample, rules.tachycardia_beats, 0, 60 / fastest)
+    add("extreme bradycardia", beats.sample, rules.bradycardia_beats, 60 / rules.bradycardia_bpm, np.inf)
+    add("extreme tachycardia", beats.sample, rules.tachycardia_beats, 0, 60 / rules.tachycardia_bpm)
     for first, last in runs_of(is_v):
-        add("VT", beats.sample[first:last], rules.vt_beats, 0, 60 / (rules.vt_bpm - tolerance_bpm))
+        add("VT", beats.sample[first:last], rules.vt_beats, 0, 60 / rules.vt_bpm)
     return found
 
 

@@ -45,6 +45,7 @@ from heartlm.monitor.webhook import Webhook, observation
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.waveform import hann_weights
+from heartlm.training.waveform import NOISE
 from tests.conftest import shared_data
 
 Floats = NDArray[np.float32]
@@ -759,8 +760,9 @@ def test_the_log_odds_of_af_of_a_beat_depend_on_no_other(models: LiveModels) -> 
     rest = random.uniform(size=(600, models.af_onset.edges.shape[0] - intervals.shape[1]))
     measures = np.column_stack([intervals, 31 * rest])
     measures[::3, -8:] = np.nan
-    together = models.af_onset.judge(measures)
-    assert np.array_equal(together, [models.af_onset.judge(measures[place : place + 1])[0] for place in range(600)])
+    states = random.normal(size=(600, len(models.af_onset.of_state))).astype(np.float32)
+    together, one = models.af_onset.judge(measures, states), [slice(place, place + 1) for place in range(600)]
+    assert np.array_equal(together, [models.af_onset.judge(measures[own], states[own])[0] for own in one])
     assert len(np.unique(together)) > 500
 
 
@@ -774,17 +776,42 @@ def test_beats_of_af_add_up_and_raise_it_once() -> None:
 
     for number in range(1, 5):
         second(number, -2.0)
-    for number in range(5, 8):
+    for number in range(5, 10):
         second(number, 9.0)  # limited to 3, of which 2 count
-    assert found == {7: "AF raised"} and rules.active["AF"].start == 5 * 250 - 125
-    second(8, 3.0, af=(0.1, 0))  # the model of long windows ends it, and the same beats do not raise it again
-    for number in range(9, 15):
+    assert found == {8: "AF raised"} and rules.active["AF"].start == 5 * 250 - 125
+    second(10, 3.0, af=(0.1, 0))  # the model of long windows ends it, and the same beats do not raise it again
+    for number in range(11, 17):
         second(number, 3.0)
-    assert found == {7: "AF raised", 8: "AF ended"}
-    second(15, 3.0, valid=0.5)  # nothing adds up across a gap
-    for number in range(16, 19):
+    assert found == {8: "AF raised", 10: "AF ended"}
+    second(17, 3.0, valid=0.5)  # nothing adds up across a gap
+    for number in range(18, 23):
         second(number, 3.0)
-    assert found == {7: "AF raised", 8: "AF ended", 18: "AF raised"}
+    assert found == {8: "AF raised", 10: "AF ended", 21: "AF raised"}
+    rules, found = Rules("a", AlarmRules(), 250.0), {}
+    for number, log_odds in enumerate((0.0, 0.0, 3.0, 3.0), start=1):  # begins in AF
+        second(number, log_odds)
+    assert found == {4: "AF raised"} and rules.active["AF"].start == 0
+
+
+def test_the_log_odds_of_af_of_a_beat_are_the_mean_over_the_leads_that_have_it() -> None:
+    clear, noise = [1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]
+    noise[NOISE] = 1.0
+    sums = dict[str, float]()
+    for what, offset, other, wave in (
+        ("same beat", 10, -1.0, clear),
+        ("other beat", 90, -1.0, clear),
+        ("unknown", 10, 0.0, clear),
+        ("noise", 10, -1.0, noise),
+    ):
+        rules = Rules("a", AlarmRules(), 250.0, num_leads=2)
+        for number in range(1, 5):
+            beats = JudgedBeat(250 * number - 125, "N", 0.9, 0.0, False, 3.0 if number == 4 else 0.0)
+            others = JudgedBeat(250 * number - 125 - offset, "N", 0.9, 0.0, False, other)
+            rules.update(
+                250 * number, [LeadSecond([beats], clear, 1.0, 1.0), LeadSecond([others], wave, 1.0, 1.0)], None
+            )
+        sums[what] = rules.leads[0].af_sum
+    assert sums == {"same beat": 5.5, "other beat": 7.5, "unknown": 7.5, "noise": 7.5}
 
 
 def test_a_slow_rhythm_of_two_beats_needs_a_beat() -> None:

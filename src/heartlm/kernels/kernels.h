@@ -67,12 +67,12 @@ int64_t gather_codes(const uint16_t *corpus, int64_t num_tokens, const int64_t *
 
 /* c/live_beats.c */
 struct trunk {
-    int64_t facets, width, depth, heads, head_width, feed, kept, classes;
+    int64_t facets, width, depth, heads, head_width, feed, kept, classes, extra;
     const float *table, *blocks, *norm, *head, *bias;
     const double *frequency;
 };
 void live_beats(const struct trunk *t, const int64_t *codes, const int64_t *position, const int64_t *caches,
-    int64_t num, float *scratch, float *out);
+    int64_t num, float *scratch, float *out, float *rest);
 int64_t live_beats_scratch(const struct trunk *t);
 
 /* c/live_seconds.c */

@@ -3,7 +3,8 @@
 A window of many beats shows AF late, because most of it is sinus rhythm when AF begins. Each beat is therefore judged
 by itself:
 
-last six intervals, P wave, classes of the last three beats ─► levels ─► a row of `table` each, summed ─► log odds
+last six intervals, P wave, classes of the last three beats ─► levels ─► a row of `table` each, summed ─┐
+last hidden state of the model of beats ─► a matrix ───────────────────────────────────────────────────┴► log odds
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class AfOnset:
     Attributes:
         edges: lower edges of the levels of each measure, float32 `[num_measures, num_edges]`; level 0 means unknown.
         table: float32 `[num_measures, num_edges + 2, num_hidden]`.
+        of_state: matrix by which `heartlm.monitor.models.BeatsKernel` multiplies hidden states, `[num_hidden, width]`.
         bias: float32 `[num_hidden]`; `weight` likewise, and `offset` is a number.
     """
 
@@ -62,9 +64,10 @@ class AfOnset:
         tensors = {name: value.astype(np.float32) for name, value in load_file(path).items()}
         self.edges, self.table, self.bias = tensors["edges"], tensors["table"], tensors["bias"]
         self.weight, self.offset = tensors["weight"], float(tensors["offset"][0])
+        self.of_state = tensors["of_state"]
         self._measures = np.arange(len(self.edges))
 
-    def judge(self, measures: Doubles) -> Doubles:
+    def judge(self, measures: Doubles, states: NDArray[np.float32]) -> Doubles:
         """Return the log odds of AF of each beat, with AF as frequent as not; float64 `[num_beats]`.
 
         A beat's result does not depend on the others, to the last bit.
@@ -72,11 +75,13 @@ class AfOnset:
         Args:
             measures: `interval_measures`, codes of `CODES`, probabilities of `CLASSES` of the last beats, the last one
                 first; NaN where unknown, `[num_beats, num_measures]`.
+            states: hidden states times `of_state`, `[num_beats, num_hidden]`.
         """
         odds = np.empty(len(measures))
         for first in range(0, len(measures), _ROWS):
             rows = measures[first : first + _ROWS].astype(np.float32)
             levels = np.where(np.isnan(rows), 0, 1 + (rows[..., None] >= self.edges).sum(axis=-1))
-            hidden = np.maximum(self.table[self._measures, levels].sum(axis=1) + self.bias, 0)
+            hidden = self.table[self._measures, levels].sum(axis=1) + self.bias
+            hidden = np.maximum(hidden + states[first : first + _ROWS], 0)
             odds[first : first + _ROWS] = (hidden * self.weight).sum(axis=1) + self.offset
         return odds

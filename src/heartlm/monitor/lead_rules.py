@@ -59,9 +59,14 @@ _MIN_VT_AT_START = 0.5
 _MIN_ASYSTOLE = 0.5
 """Until a usual beat's height is known, asystole needs this mean probability in the waveform: at the start of a
 recording, an electrode that settles hides beats."""
-_AF_DRIFT, _AF_CLIP, _AF_EXCESS = 1.0, 3.0, 4.4
+_AF_DRIFT, _AF_CLIP, _AF_EXCESS = 1.0, 3.0, 6.4
 """The onset of AF is found by a CUSUM (Page, Biometrika 41:100, 1954): the sum, never below 0, of the log odds of the
-beats, each limited to ±`_AF_CLIP` and reduced by `_AF_DRIFT`. With the sum `_AF_EXCESS`, AF is as probable as not."""
+beats, each the mean over the leads that have the beat, limited to ±`_AF_CLIP` and reduced by `_AF_DRIFT`. With the sum
+`_AF_EXCESS`, AF is as probable as not."""
+_AF_HEAD_START = 5.5
+"""The sum at the start of a stream, which may begin in AF (Lucas and Crosier, Technometrics 24:199, 1982)."""
+_BEATS_NEAR = 4
+"""Last beats of a lead among which those of another lead are looked for."""
 _MAX_AF_SUM = 20.0
 """The sum does not exceed this value, so that it falls to 0 once AF has ended."""
 _NEVER = -(10**9)
@@ -169,7 +174,7 @@ class LeadRules(Stateful):
         self.lost = False
         self.begin = 0
         self.last_vf = self.last_noise = _NEVER
-        self.af_sum, self.af_onset, self.af_told = 0.0, 0, False
+        self.af_sum, self.af_onset, self.af_told = _AF_HEAD_START, 0, False
         self.found = dict[str, tuple[int, float]]()
         self.has_beats = False
 
@@ -178,8 +183,9 @@ class LeadRules(Stateful):
         super().restore(state)
         self.beats = [JudgedBeat(*beat) for beat in state["beats"]]
 
-    def add(self, now: int, second: LeadSecond) -> None:
-        """Add the results of the next second, which ends at sample `now`."""
+    def add(self, now: int, second: LeadSecond) -> list[JudgedBeat]:
+        """Add the results of the next second, which ends at sample `now`; return its heartbeats, for `add_af`."""
+        added = list[JudgedBeat]()
         self.heights.append(second.height)
         self.waves.append(second.wave)
         self.valid.append(second.valid)
@@ -192,20 +198,38 @@ class LeadRules(Stateful):
             if not (beat.faint or silent) and beat.sample >= self.begin:
                 self.beats.append(beat)
                 del self.beats[:-MAX_RULE_BEATS]
-                if self.af_sum == 0:
-                    self.af_onset, self.af_told = beat.sample, False
-                in_noise = beat.sample < self.last_noise + WINDOW_S * self.rate_hz  # where beats may be wrong
-                gain = min(max(beat.af, -_AF_CLIP), 0.0 if in_noise else _AF_CLIP) - _AF_DRIFT
-                self.af_sum = min(max(self.af_sum + gain, 0.0), _MAX_AF_SUM)
+                added.append(beat)
         if second.valid < COMPLETE:  # a beat may be missing here, so no interval reaches across
             self.begin = now
-            self.beats, self.af_sum = [], 0.0
+            self.beats, self.af_sum, added = [], 0.0, []
         if not self.lost:
             self.lost = second.valid < _VALID and len(self.valid) >= LOST_S and max(self.valid[-LOST_S:]) < _VALID
         elif min(self.valid[-_FOUND_S:]) >= _VALID:
             self.lost = False
             self.beats, self.waves = [], []
             self.begin = max(self.begin, now - _FOUND_S * round(self.rate_hz))
+        return added
+
+    def _in_noise(self, sample: int) -> bool:
+        """Whether a beat may be wrong because of noise."""
+        return sample < self.last_noise + WINDOW_S * self.rate_hz
+
+    def af_near(self, sample: int) -> float:
+        """Return the log odds of AF of the beat of another lead at a sample, 0 if unknown or in noise."""
+        for beat in self.beats[-_BEATS_NEAR:]:
+            if abs(beat.sample - sample) < _SAME_BEAT_S * self.rate_hz:
+                return 0.0 if self._in_noise(beat.sample) else beat.af
+        return 0.0
+
+    def add_af(self, beat: JudgedBeat, others: Sequence[float]) -> None:
+        """Add the log odds of AF of a beat that `add` returned, and those of other leads, 0 if unknown, to the sum."""
+        if self.af_sum == 0:
+            self.af_onset, self.af_told = beat.sample, False
+        if beat.af == 0:  # it has too few intervals before it
+            return
+        known = [beat.af, *(each for each in others if each != 0)]
+        gain = min(max(sum(known) / len(known), -_AF_CLIP), 0.0 if self._in_noise(beat.sample) else _AF_CLIP)
+        self.af_sum = min(max(self.af_sum + gain - _AF_DRIFT, 0.0), _MAX_AF_SUM)
 
     def _is_quiet(self) -> bool:
         """Whether the signal of the last four seconds is too low for a beat."""

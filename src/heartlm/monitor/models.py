@@ -129,9 +129,14 @@ class _Trunk(ctypes.Structure):
 
 
 class BeatsKernel:
-    """`LiveTrunk.forward` in C, equal up to rounding. It also writes beats into the caches, which are half floats."""
+    """`LiveTrunk.forward` in C, equal up to rounding. It also writes beats into the caches, which are half floats.
 
-    def __init__(self, live: LiveTrunk) -> None:
+    Args:
+        live: the model.
+        extra: rows by which the last hidden state is multiplied, float32 `[num_rows, width]`.
+    """
+
+    def __init__(self, live: LiveTrunk, extra: Floats | None = None) -> None:
         weights = list[Floats]()
         for block in live.trunk.blocks:
             assert isinstance(block, Block), "a trunk is made of blocks"
@@ -142,26 +147,33 @@ class BeatsKernel:
         ends = live.trunk.norm.weight, live.head.weight, live.head.bias, live.frequency
         norm, head, bias, frequency = (each.detach().numpy() for each in ends)
         table = np.ascontiguousarray(live.table.numpy())
+        classes, extra = len(head), np.empty((0, head.shape[1]), np.float32) if extra is None else extra
+        head, bias = np.concatenate([head, extra]), np.pad(bias, (0, len(extra)))
         self._arrays = table, np.concatenate(weights), norm, _packed(head), bias, frequency
         width = table.shape[1]
         feed = weights[-1].size // width
-        sizes = len(live.offset), width, live.depth, live.heads, live.head_width, feed, KEPT_BEATS, len(head)
+        sizes = len(live.offset), width, live.depth, live.heads, live.head_width, feed, KEPT_BEATS, classes, len(extra)
         self._trunk = _Trunk(*sizes, *(each.ctypes.data for each in self._arrays))
         self._run = kernel("live_beats")
         self._scratch = np.empty(kernel("live_beats_scratch")(ctypes.addressof(self._trunk)), np.float32)
 
-    def judge(self, codes: NDArray[np.int64], position: NDArray[np.int64], caches: NDArray[np.int64]) -> Floats:
-        """Return the class probabilities of one beat of each stream, float32 `[num_streams, classes]`.
+    def judge(
+        self, codes: NDArray[np.int64], position: NDArray[np.int64], caches: NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
+        """Judge one beat of each stream.
 
         Args:
             codes: rows of the table, `[num_streams, facets]`.
             position: number of beats before each, `[num_streams]`.
             caches: address of the cache of each stream, float16 `[depth, 2, heads, kept, head_width]`.
+
+        Returns:
+            Class probabilities, float32 `[num_streams, classes]`, and products with `extra`, `[num_streams, num_rows]`.
         """
-        out = np.empty((len(codes), self._trunk.classes), np.float32)
+        out, rest = (np.empty((len(codes), num), np.float32) for num in (self._trunk.classes, self._trunk.extra))
         assert len(codes) == len(position) == len(caches)
-        self._run(ctypes.addressof(self._trunk), codes, position, caches, len(codes), self._scratch, out)
-        return out
+        self._run(ctypes.addressof(self._trunk), codes, position, caches, len(codes), self._scratch, out, rest)
+        return out, rest
 
 
 class _Network(ctypes.Structure):
@@ -250,13 +262,16 @@ class LiveModels:
         assert isinstance(network, WaveformNetwork), "the network of the task waveform"
         self.beat_tokenizer, self.rhythm_tokenizer = tokenizer, rhythm_tokenizer
         self.trunk, self.live_tokenizer = LiveTrunk(self.beats.model).eval(), LiveTokenizer(tokenizer)
-        self.beats_kernel, self.windows_kernel = BeatsKernel(self.trunk), WindowsKernel(network)
-        self.af_onset, names = AfOnset(), [facet.name for facet in tokenizer.facets]
+        self.af_onset = AfOnset()
+        self.beats_kernel = BeatsKernel(self.trunk, self.af_onset.of_state)
+        self.windows_kernel, names = WindowsKernel(network), [facet.name for facet in tokenizer.facets]
         self.af_facets = [names.index(name) for name in CODES]
         self.af_classes = [self.beats.info.classes.index(name) for name in CLASSES]
 
-    def judge_beats(self, codes: Codes, positions: NDArray[np.int64], caches: NDArray[np.int64]) -> Floats:
-        """Return the class probabilities of one beat of each stream.
+    def judge_beats(
+        self, codes: Codes, positions: NDArray[np.int64], caches: NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
+        """Judge one beat of each stream.
 
         Args:
             codes: tokens, uint16 `[num_streams, num_facets]`.
@@ -264,7 +279,7 @@ class LiveModels:
             caches: address of the cache of each stream in half floats, see `LiveTrunk.empty`; the beat is added to it.
 
         Returns:
-            float32 `[num_streams, num_classes]`.
+            Class probabilities, float32 `[num_streams, num_classes]`, and what `af_onset` reads of the hidden state.
         """
         return self.beats_kernel.judge(codes + self.trunk.offset.numpy(), positions, caches)
 

@@ -73,8 +73,10 @@ class Rules(Stateful):
         Returns:
             Alarms that were raised, and alarms that ended with their `stop`.
         """
-        for lead, second in zip(self.leads, leads, strict=True):
-            lead.add(now, second)
+        added = [lead.add(now, second) for lead, second in zip(self.leads, leads, strict=True)]
+        for lead, beats in zip(self.leads, added, strict=True):
+            for beat in beats:
+                lead.add_af(beat, [other.af_near(beat.sample) for other in self.leads if other is not lead])
         if af is not None:
             self.af, self.af_onset = af
         was_lost, self.lost = self.lost, all(lead.lost for lead in self.leads)

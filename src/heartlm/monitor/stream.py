@@ -269,8 +269,8 @@ class Ward:
             rates_hz = np.array([lead.kernel.rate_hz for lead in leads])
             waves = seconds.waves[rows]
             codes, usual_mv, faint = self.models.live_tokenizer.push(tokens_at, samples, rates_hz, waves)
-            answer = self.models.judge_beats(codes, positions, caches_at)
-            af = self._judge_onsets(leads, samples, rates_hz, codes, answer, faint)
+            answer, states = self.models.judge_beats(codes, positions, caches_at)
+            af = self._judge_onsets(leads, samples, rates_hz, codes, answer, states, faint)
             judged = samples, answer.argmax(axis=1), answer.max(axis=1), answer[:, v_index], usual_mv, faint, af
             columns = (each.tolist() for each in judged)
             for index, sample, which, probability, ventricular, usual, is_faint, log_odds in zip(
@@ -293,6 +293,7 @@ class Ward:
         rates_hz: NDArray[np.float64],
         codes: NDArray[np.uint16],
         answer: Floats,
+        states: Floats,
         faint: NDArray[np.bool_],
     ) -> NDArray[np.float64]:
         """Return the log odds of AF of a beat of each lead, 0 for faint beats and the first ones."""
@@ -310,7 +311,7 @@ class Ward:
             intervals = interval_measures(np.diff(history[..., 0]) / rates_hz[rows, None])
             of_classes = history[:, : -NUM_CLASSIFIED - 1 : -1, 1:].reshape(len(rows), -1)
             of_token = codes[rows][:, self.models.af_facets]
-            odds[rows] = self.models.af_onset.judge(np.column_stack([intervals, of_token, of_classes]))
+            odds[rows] = self.models.af_onset.judge(np.column_stack([intervals, of_token, of_classes]), states[rows])
         return odds
 
     def _judge_rhythms(self, streams: Iterable[LiveStream]) -> dict[str, tuple[float, int]]:

@@ -9,11 +9,11 @@
 
 /* Shape and weights of the model; kernels.h declares it for Python. */
 struct trunk {
-    int64_t facets, width, depth, heads, head_width, feed, kept, classes;
+    int64_t facets, width, depth, heads, head_width, feed, kept, classes, extra;
     const float *table;       /* [codes of all facets, width] */
     const float *blocks;      /* of each block: norm [width], qkv [3 width, width], attention_out [width, width],
                                  norm [width], gate_up [2 feed, width], feed_out [width, feed] */
-    const float *norm, *head, *bias; /* [width], [classes, width], [classes] */
+    const float *norm, *head, *bias; /* [width], [classes + extra, width], [classes + extra] */
     const double *frequency;  /* [head_width / 2] */
 };
 
@@ -94,9 +94,9 @@ static void attend(const struct trunk *t, float *line, int64_t position, const f
  *
  * codes: rows of the table, [num, facets]; position: beats before each, [num]; caches: addresses of
  * [depth, 2, heads, kept, head_width] half floats each, into which the beat is written. scratch: see
- * `live_beats_scratch`. out: probabilities [num, classes]. */
+ * `live_beats_scratch`. out: probabilities [num, classes]. rest: what the last rows of `head` say, [num, extra]. */
 void HEARTLM(live_beats)(const struct trunk *t, const int64_t *codes, const int64_t *position,
-                         const int64_t *caches, int64_t num, float *scratch, float *out) {
+                         const int64_t *caches, int64_t num, float *scratch, float *out, float *rest) {
     int64_t width = t->width, feed = t->feed, half = t->head_width / 2, line_size = 3 * width + LANES;
     for (int64_t begin = 0; begin < num;) {
         int vectors = num - begin > LANES ? 2 : 1;
@@ -137,8 +137,11 @@ void HEARTLM(live_beats)(const struct trunk *t, const int64_t *codes, const int6
             for (int64_t i = 0; i < width * columns; i++) x[i] += normal[i];
         }
         normed(x, t->norm, width, vectors, normal);
-        product(t->head, t->classes, width, normal, t->bias, 0, vectors, inner);
+        product(t->head, t->classes + t->extra, width, normal, t->bias, 0, vectors, inner);
         class_shares(inner, t->classes, columns, own, out + begin * t->classes);
+        for (int64_t c = 0; c < own; c++)
+            for (int64_t i = 0; i < t->extra; i++)
+                rest[(begin + c) * t->extra + i] = inner[(t->classes + i) * columns + c];
         begin += own;
     }
 }
@@ -146,6 +149,6 @@ void HEARTLM(live_beats)(const struct trunk *t, const int64_t *codes, const int6
 /* Floats of scratch that `live_beats` needs. */
 int64_t HEARTLM(live_beats_scratch)(const struct trunk *t) {
     int64_t inner = 2 * t->feed > 3 * t->width ? 2 * t->feed : 3 * t->width;
-    int64_t a_column = 2 * t->width + inner + t->head_width + t->classes + 3 * t->width + LANES;
+    int64_t a_column = 2 * t->width + inner + t->head_width + t->classes + t->extra + 3 * t->width + LANES;
     return a_column * COLUMNS + t->kept + LANES;
 }
