@@ -31,7 +31,6 @@ from heartlm.ecg.simulator.write import write_record
 from heartlm.errors import HeartlmError
 from heartlm.files import sole_holder
 from heartlm.kernels.library import using, variants
-from heartlm.monitor.af_onset import NUM_INTERVALS, interval_measures
 from heartlm.monitor.alarms import Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.lead_rules import JudgedBeat, LeadRules, LeadSecond
@@ -752,18 +751,6 @@ def test_af_after_sinus_rhythm_is_raised_before_it_fills_the_long_window(models:
     (af,) = (alarm for alarm in ward.run() if alarm.kind == "AF")
     assert 180 < af.seconds(af.raised) < 195
     assert af.stop is None
-
-
-def test_the_log_odds_of_af_of_a_beat_depend_on_no_other(models: LiveModels) -> None:
-    random = np.random.default_rng(0)
-    intervals = interval_measures(0.8 * np.exp(0.2 * random.normal(size=(600, NUM_INTERVALS))))
-    rest = random.uniform(size=(600, models.af_onset.edges.shape[0] - intervals.shape[1]))
-    measures = np.column_stack([intervals, 31 * rest])
-    measures[::3, -8:] = np.nan
-    states = random.normal(size=(600, len(models.af_onset.of_state))).astype(np.float32)
-    together, one = models.af_onset.judge(measures, states), [slice(place, place + 1) for place in range(600)]
-    assert np.array_equal(together, [models.af_onset.judge(measures[own], states[own])[0] for own in one])
-    assert len(np.unique(together)) > 500
 
 
 def test_beats_of_af_add_up_and_raise_it_once() -> None:

@@ -15,6 +15,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import parse_json
 from heartlm.kernels.library import using, variants
 from heartlm.models.waveform import WaveformNetwork
+from heartlm.monitor.af_onset import AfMeasures, AfOnset, interval_measures
 from heartlm.monitor.link import read_frame, usual_content
 from heartlm.monitor.models import KEPT_BEATS, BeatsKernel, LiveModels, WindowsKernel
 from heartlm.monitor.signal import SecondsKernel
@@ -49,6 +50,43 @@ def test_beats_are_judged_as_by_torch_and_alike_in_any_company(models: LiveModel
             kept = caches[:num, :, :, :, place % KEPT_BEATS]
             assert np.abs(kept - new.numpy()).max() < 2e-3 * np.abs(kept).max()
     assert np.array_equal(caches[num], caches[33])
+
+
+@pytest.mark.parametrize("variant", variants())
+def test_beats_are_measured_for_af_as_by_numpy_and_alike_in_any_company(models: LiveModels, variant: str) -> None:
+    rng, num, network = np.random.default_rng(0), 9, models.af_onset
+    with using(variant):
+        measurer, in_c = AfMeasures([5, 2, 7], [1, 3]), AfOnset()
+    histories = np.zeros((num, AfMeasures.num_bytes), np.uint8)
+    addresses = histories.ctypes.data + histories.strides[0] * np.arange(num)
+    sample, rates_hz = np.zeros((num, 0), np.int64), rng.choice([128.0, 250.0, 360.0], num)
+    answers = np.zeros((num, 0, 4), np.float32)
+    for place in range(20):
+        last = sample[:, -1] if place else np.zeros(num, np.int64)
+        own = last + rng.integers(10, 900, num)
+        answer, codes = rng.random((num, 4), np.float32), rng.integers(0, 32, (num, 8)).astype(np.uint16)
+        faint = np.arange(num) == place % 13
+        found, known = measurer.take(addresses, own, rates_hz, answer, codes, faint)
+        assert np.array_equal(known, ~faint & (histories[:, :8].view(np.int64)[:, 0] > 6))
+        for row in np.flatnonzero(faint):  # as if it had not been
+            own[row], answer[row] = last[row], answers[row, -1] if place else 0
+        sample = np.column_stack([sample, own])
+        answers = np.concatenate([answers, answer[:, None]], axis=1)
+        for row in np.flatnonzero(known):
+            beats = np.flatnonzero(np.diff(sample[row], prepend=0) > 0)[-7:]
+            expected = interval_measures(np.diff(sample[row, beats])[None] / rates_hz[row])[0]
+            of_classes = answers[row, beats[:-4:-1]][:, [1, 3]].ravel()
+            assert np.allclose(found[row], [*expected, *codes[row, [5, 2, 7]], *of_classes], atol=1e-6)
+    measures = (31 * rng.random((50, len(network.edges)))).astype(np.float32)
+    measures[:, :19] = rng.normal(size=(50, 19))
+    measures[::3, -8:] = np.nan
+    states = rng.normal(size=(50, len(network.bias))).astype(np.float32)
+    odds = in_c.judge(measures, states)
+    levels = np.where(np.isnan(measures), 0, 1 + (measures[..., None] >= network.edges).sum(axis=-1))
+    hidden = network.table[np.arange(len(network.edges)), levels].sum(axis=1) + network.bias + states
+    assert np.allclose(odds, np.maximum(hidden, 0) @ network.weight + network.offset, atol=1e-4)
+    alone = [in_c.judge(measures[place : place + 1], states[place : place + 1])[0] for place in range(50)]
+    assert np.array_equal(odds, alone) and len(np.unique(odds)) == 50
 
 
 @pytest.mark.parametrize("variant", variants())

@@ -65,6 +65,18 @@ int64_t gather_windows(const uint8_t *corpus, int64_t num_tokens, const int64_t 
 int64_t gather_codes(const uint16_t *corpus, int64_t num_tokens, const int64_t *first, const int64_t *length,
     int64_t num_windows, int64_t width, int64_t num_facets, int64_t *out);
 
+/* c/live_af.c */
+struct history {
+    int64_t num, sample[7];
+    float classes[6];
+};
+void live_af_measures(const int64_t *histories, const int64_t *samples, const double *rates_hz, const float *answers,
+    int64_t num_classes, const int64_t *classes, const uint16_t *codes, int64_t num_facets, const int64_t *facets,
+    int64_t num_chosen, const uint8_t *faint, int64_t num, float *out, uint8_t *known);
+void live_af_odds(const float *measures, int64_t num_measures, const float *states, const float *edges,
+    int64_t num_edges, const float *table, const float *bias, const float *weight, int64_t hidden, double offset,
+    int64_t num, float *scratch, double *out);
+
 /* c/live_beats.c */
 struct trunk {
     int64_t facets, width, depth, heads, head_width, feed, kept, classes, extra;

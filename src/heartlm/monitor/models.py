@@ -25,7 +25,7 @@ from heartlm.models.fused import rotate, swiglu
 from heartlm.models.heart import HeartModel
 from heartlm.models.transformer import Block
 from heartlm.models.waveform import LEAST_MV, NUM_BANDS, NUM_HIDDEN, SMALL_MV, WaveformNetwork
-from heartlm.monitor.af_onset import CLASSES, CODES, AfOnset
+from heartlm.monitor.af_onset import CLASSES, CODES, AfMeasures, AfOnset
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
@@ -239,8 +239,7 @@ class LiveModels:
         windows_kernel: `waveform` in C.
         live_tokenizer: `beat_tokenizer` for one beat of each stream at a time.
         af_onset: judges whether AF begins at a beat.
-        af_facets: which facets of a token it reads.
-        af_classes: indices of the beat classes that it reads.
+        af_measures: measures the beats for it.
 
     Raises:
         HeartlmError: a model cannot be read, has another task, or needs later beats.
@@ -265,8 +264,8 @@ class LiveModels:
         self.af_onset = AfOnset()
         self.beats_kernel = BeatsKernel(self.trunk, self.af_onset.of_state)
         self.windows_kernel, names = WindowsKernel(network), [facet.name for facet in tokenizer.facets]
-        self.af_facets = [names.index(name) for name in CODES]
-        self.af_classes = [self.beats.info.classes.index(name) for name in CLASSES]
+        classes = [self.beats.info.classes.index(name) for name in CLASSES]
+        self.af_measures = AfMeasures([names.index(name) for name in CODES], classes)
 
     def judge_beats(
         self, codes: Codes, positions: NDArray[np.int64], caches: NDArray[np.int64]

@@ -11,7 +11,6 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from heartlm.corpus.encode import NO_ECG_LEAD, chosen_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
-from heartlm.monitor.af_onset import CLASSES, NUM_CLASSIFIED, NUM_INTERVALS, interval_measures
+from heartlm.monitor.af_onset import AfMeasures
 from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.lead_rules import COMPLETE, JudgedBeat, LeadSecond
 from heartlm.monitor.models import AF_BEATS, LiveModels
@@ -35,7 +34,7 @@ Floats = NDArray[np.float32]
 
 _BLOCK_S = 60
 """Seconds of a recording that are read at once."""
-AF_EVERY, AF_STILL_EVERY = 32, 48
+AF_EVERY, AF_STILL_EVERY = 64, 48
 """Number of beats after which the model of AF is evaluated again; the second number applies during AF."""
 REGULAR = 0.3
 """With a smaller fraction of irregular intervals there is no AF, and the model is not evaluated: of 10,223 such
@@ -44,7 +43,6 @@ UNKNOWN_BEATS = 8
 """Number of first beats of a stream whose class is unknown (Q), as there are none to compare them with."""
 NUM_LEADS = 2
 """Leads of a recording that are watched by default."""
-_HISTORY_BEATS, _HISTORY_COLUMNS = NUM_INTERVALS + 1, 1 + len(CLASSES)
 _CACHE_LINE = 64
 """Bytes of a cache line of the processor, to which the memory of a lead is aligned."""
 
@@ -62,33 +60,37 @@ class WatchedLead(Stateful):
         signal_at: address of the state of `kernel`.
         tokens_at: address of the state of the tokenizer.
         cache_at: address of the keys and values of the model of beats.
+        history_at: address of the history of `AfMeasures`.
         num_beats: beats so far.
         num_beats_at_af: `num_beats` when AF was last judged by a long window.
         usual_mv: range that three of four beats exceed, NaN if unknown.
         positions: samples of the last beats, for AF.
-        history: sample and probabilities of S and V of each of the last beats, for the onset of AF.
         second: results of the last second.
 
     Raises:
         ValueError: the rate is too low for the detector.
     """
 
-    STATE = ("memory", "num_beats", "num_beats_at_af", "usual_mv", "positions", "history")
+    STATE = ("memory", "num_beats", "num_beats_at_af", "usual_mv", "positions")
 
     def __init__(self, models: LiveModels, rate_hz: float) -> None:
         window = models.beat_tokenizer.window
         self.kernel = seconds_kernel(rate_hz, window.rate_hz, tuple(window.times_s.tolist()))
-        sizes = self.kernel.num_bytes, models.live_tokenizer.num_bytes, models.trunk.cache_bytes
+        sizes = self.kernel.num_bytes, models.live_tokenizer.num_bytes, models.trunk.cache_bytes, AfMeasures.num_bytes
         ends = np.cumsum([-(-size // _CACHE_LINE) * _CACHE_LINE for size in sizes])
         whole = np.zeros(ends[-1] + _CACHE_LINE, np.uint8)
         self.memory = whole[-whole.ctypes.data % _CACHE_LINE :][: ends[-1]]
         self.signal_at = self.memory.ctypes.data
-        self.tokens_at, self.cache_at = self.signal_at + int(ends[0]), self.signal_at + int(ends[1])
+        self.tokens_at, self.cache_at, self.history_at = (self.signal_at + int(end) for end in ends[:-1])
         self.num_beats, self.usual_mv = 0, math.nan
         self.num_beats_at_af = 0
         self.positions = deque[int](maxlen=AF_BEATS[-1] + 64)
-        self.history = deque[float](maxlen=_HISTORY_BEATS * _HISTORY_COLUMNS)
         self.second = LeadSecond([], None, 0.0, math.nan)
+
+    def forget_intervals(self) -> None:
+        """Let no interval reach across a gap."""
+        begin = self.history_at - self.signal_at
+        self.memory[begin : begin + 8] = 0
 
     def restore(self, state: dict[str, Any]) -> None:
         """Set the saved attributes.
@@ -251,8 +253,8 @@ class Ward:
         for index, columns in enumerate(zip(leads, beats, seconds.valid.tolist(), heights.tolist(), strict=True)):
             lead, of_lead, valid, height = columns
             lead.second = LeadSecond(of_lead, waves.get(index), valid, height)
-            if valid < COMPLETE:  # no interval reaches across a gap
-                lead.history.clear()
+            if valid < COMPLETE:
+                lead.forget_intervals()
 
     def _judge_beats(self, all_leads: list[WatchedLead], seconds: SecondsOfLeads) -> list[list[JudgedBeat]]:
         """Judge the first beat of each lead in this second together, then the second beat of each, and so on."""
@@ -264,13 +266,15 @@ class Ward:
             rows = np.flatnonzero(turn == number)
             indices, samples = of_lead[rows].tolist(), seconds.beats[rows]
             leads = [all_leads[index] for index in indices]
-            places = np.array([(lead.tokens_at, lead.cache_at, lead.num_beats) for lead in leads])
-            tokens_at, caches_at, positions = places.T.copy()
+            places = [(lead.tokens_at, lead.cache_at, lead.history_at, lead.num_beats) for lead in leads]
+            tokens_at, caches_at, histories_at, positions = np.array(places).T.copy()
             rates_hz = np.array([lead.kernel.rate_hz for lead in leads])
             waves = seconds.waves[rows]
             codes, usual_mv, faint = self.models.live_tokenizer.push(tokens_at, samples, rates_hz, waves)
             answer, states = self.models.judge_beats(codes, positions, caches_at)
-            af = self._judge_onsets(leads, samples, rates_hz, codes, answer, states, faint)
+            measures, known = self.models.af_measures.take(histories_at, samples, rates_hz, answer, codes, faint)
+            af = np.zeros(len(leads))  # log odds of AF; 0 means unknown
+            af[known] = self.models.af_onset.judge(measures[known], states[known])
             judged = samples, answer.argmax(axis=1), answer.max(axis=1), answer[:, v_index], usual_mv, faint, af
             columns = (each.tolist() for each in judged)
             for index, sample, which, probability, ventricular, usual, is_faint, log_odds in zip(
@@ -285,34 +289,6 @@ class Ward:
                     beat = JudgedBeat(sample, "Q", 0.0, 0.0, is_faint, log_odds)
                 beats[index].append(beat)
         return beats
-
-    def _judge_onsets(
-        self,
-        leads: list[WatchedLead],
-        samples: NDArray[np.int64],
-        rates_hz: NDArray[np.float64],
-        codes: NDArray[np.uint16],
-        answer: Floats,
-        states: Floats,
-        faint: NDArray[np.bool_],
-    ) -> NDArray[np.float64]:
-        """Return the log odds of AF of a beat of each lead, 0 for faint beats and the first ones."""
-        odds, rows, histories = np.zeros(len(leads)), list[int](), list[deque[float]]()
-        of_beats = np.column_stack([samples, answer[:, self.models.af_classes]]).tolist()
-        for row, (lead, of_beat, is_faint) in enumerate(zip(leads, of_beats, faint.tolist(), strict=True)):
-            if not is_faint:
-                lead.history.extend(of_beat)
-                if len(lead.history) == lead.history.maxlen:
-                    rows.append(row)
-                    histories.append(lead.history)
-        if rows:
-            flat = np.fromiter(chain.from_iterable(histories), np.float64)  # faster than an array of lists
-            history = flat.reshape(len(rows), _HISTORY_BEATS, _HISTORY_COLUMNS)
-            intervals = interval_measures(np.diff(history[..., 0]) / rates_hz[rows, None])
-            of_classes = history[:, : -NUM_CLASSIFIED - 1 : -1, 1:].reshape(len(rows), -1)
-            of_token = codes[rows][:, self.models.af_facets]
-            odds[rows] = self.models.af_onset.judge(np.column_stack([intervals, of_token, of_classes]), states[rows])
-        return odds
 
     def _judge_rhythms(self, streams: Iterable[LiveStream]) -> dict[str, tuple[float, int]]:
         """Return the probability of AF and where it began, of the streams for which it is time to judge it."""
