@@ -28,7 +28,7 @@ import torch
 from bedside import Case, judged
 from bench.measure import Table
 from bench.output import write_results
-from monitor import met, normal_recordings
+from monitor import met, normal_recordings, simulated_patients
 from safetensors.numpy import save_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
@@ -37,8 +37,6 @@ import heartlm.ecg.splits as splits
 import heartlm.monitor.lead_rules as lead_rules
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Annotations
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
 from heartlm.models.pretrained import FOLDER
 from heartlm.monitor.af_onset import CLASSES, CODES, NUM_CLASSIFIED, NUM_INTERVALS, AfOnset, interval_measures
 from heartlm.monitor.alarms import Alarm, AlarmRules
@@ -220,7 +218,7 @@ def training_set(models: LiveModels, settings: argparse.Namespace) -> dict[str, 
     }
     svdb, simulated = open_database(DATA / "svdb"), list[Beats]()
     for num, seed in LEARNT_FROM:
-        patients = simulated_patients(settings.work, num, seed)
+        patients = simulated_patients(settings.work / f"simulated-{seed}", num, seed)
 
         def of_patient(name: str, samples: np.ndarray, patients: Database = patients) -> np.ndarray:
             return inside_rhythms(patients.recording(name).annotations, samples)
@@ -244,13 +242,6 @@ def training_set(models: LiveModels, settings: argparse.Namespace) -> dict[str, 
     }
     path.write_bytes(pickle.dumps(found))
     return found
-
-
-def simulated_patients(work: Path, num: int, seed: int) -> Database:
-    folder = work / f"simulated-{seed}"
-    if not folder.exists():
-        simulate_database(folder, SimulationConfig(patients=num, minutes=10, seed=seed, name=folder.name))
-    return open_database(folder)
 
 
 def trained(sources: dict[str, Beats], seed: int) -> dict[str, np.ndarray]:
@@ -359,7 +350,10 @@ def main() -> None:
     save_file(tensors, FOLDER / "af-onset/model.safetensors")
     models = LiveModels()
     mitdb, cinc2017 = open_database(DATA / "mitdb"), open_database(settings.cinc2017)
-    svdb, simulated = open_database(DATA / "svdb"), [simulated_patients(settings.work, 60, seed) for seed in (77, 2026)]
+    svdb, simulated = (
+        open_database(DATA / "svdb"),
+        [simulated_patients(settings.work / f"simulated-{seed}", 60, seed) for seed in (77, 2026)],
+    )
     sets = {
         "DS1": (mitdb, list(splits.DS1)),
         "simulated, seed 77": (simulated[0], list(simulated[0].record_ids)),

@@ -140,10 +140,7 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
     ]
     if cinc2017 is not None:
         sets.append(("cinc2017, 200 normal", open_database(cinc2017), normal_recordings(cinc2017)))
-    simulated = work / "databases" / "simulated"
-    if not simulated.exists():
-        simulate_database(simulated, SimulationConfig(patients=60, minutes=10, seed=2026, name="simulated"))
-    sets.append(("simulated, 60 patients", open_database(simulated), None))
+    sets.append(("simulated, 60 patients", simulated_patients(work / "databases" / "simulated", 60, 2026), None))
     episodes = Table(
         "Annotated episodes and alarms of their kind",
         (
@@ -202,6 +199,13 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
                 median, most = np.percentile(delays, [50, 95]) if delays else (float("nan"), float("nan"))
                 episodes.add(f"{name}: {what}", num, len(delays), f"{median:.1f}", f"{most:.1f}", alarmed, true)
     return [episodes.close(), rates.close()]
+
+
+def simulated_patients(folder: Path, num: int, seed: int) -> Database:
+    """The database of this number of patients, ten minutes each; made if there is none."""
+    if not folder.exists():
+        simulate_database(folder, SimulationConfig(patients=num, minutes=10, seed=seed, name=folder.name))
+    return open_database(folder)
 
 
 def by_annotations(recording: Recording) -> list[Alarm]:

@@ -13,6 +13,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "exponential.h"
 #include "kernel.h"
 
 #if defined(__AVX512F__)
@@ -114,25 +115,6 @@ static void tall_sum(const float *a, int64_t a_row, int64_t a_step, const float 
     }
 #endif
     tall_sum_2(a, a_row, a_step, b, b_row, c, c_row, rows, columns, depth);
-}
-
-/* The larger of each two. */
-static inline vector larger(vector a, vector b) {
-    integers is_larger = a > b;
-    return (vector)(((integers)a & is_larger) | ((integers)b & ~is_larger));
-}
-
-/* e^x, and e^-87 below. */
-static inline vector exponentials(vector x) {
-    x = larger(x, (vector){0} - 87.0f);
-    vector n = x * 1.44269504088896341f + 12582912.0f - 12582912.0f; /* see exponential.h */
-    vector r = x - n * 0.693359375f + n * 2.12194440e-4f, p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    integers power = (__builtin_convertvector(n, integers) + 127) << 23;
-    return (p * r * r + r + 1.0f) * (vector)power;
 }
 
 static inline float summed(vector lanes) {

@@ -21,9 +21,9 @@ static inline float exponential(float x) {
     return (p * r * r + r + 1.0f) * power;
 }
 
-/* The same of LANES numbers, limited to -87 and 87. */
+/* The same of LANES numbers, and e^-87 below. */
 static inline vfloat exponentials(vfloat x) {
-    x = -larger(-larger(x, all_lanes(-87.0f)), all_lanes(-87.0f));
+    x = larger(x, all_lanes(-87.0f));
     vfloat shifted = x * 1.44269504088896341f + 12582912.0f, n = shifted - 12582912.0f;
     vfloat r = x - n * 0.693359375f + n * 2.12194440e-4f;
     vfloat p = 1.9875691500e-4f * r + 1.3981999507e-3f;

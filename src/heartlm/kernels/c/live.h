@@ -6,9 +6,9 @@
 #include "exponential.h"
 #include "vector.h"
 
-#define ROWS 8                      /* rows of a matrix that are stored together */
+#define ROWS 8                        /* rows of a matrix that are stored together */
 #define TILE (LANES == 16 ? ROWS : 4) /* of these, rows whose sums fit into the registers */
-#define COLUMNS (2 * LANES) /* streams that are judged together, at most */
+#define COLUMNS (2 * LANES)           /* streams that are judged together, at most */
 
 /* `num` rows of the product below, of `step` that are stored together; the compiler knows `num`, `step`, `vectors`. */
 static inline __attribute__((always_inline)) void product_rows(const float *w, int64_t step, int64_t depth,

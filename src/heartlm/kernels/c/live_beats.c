@@ -131,7 +131,8 @@ void HEARTLM(live_beats)(const struct trunk *t, const int64_t *codes, const int6
             product(w, 2 * feed, width, normal, NULL, 0, vectors, inner), w += 2 * feed * width;
             for (int64_t i = 0; i < feed * columns; i += LANES) {
                 vfloat gate = load(inner + i);
-                store(inner + i, gate / (1.0f + exponentials(-gate)) * load(inner + feed * columns + i));
+                vfloat power = exponentials(-larger(gate, all_lanes(-87.0f)));
+                store(inner + i, gate / (1.0f + power) * load(inner + feed * columns + i));
             }
             product(w, width, feed, inner, NULL, 0, vectors, normal), w += width * feed;
             for (int64_t i = 0; i < width * columns; i++) x[i] += normal[i];
