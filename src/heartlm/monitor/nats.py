@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import io
 import json
 import math
 import re
@@ -42,6 +41,8 @@ _MAX_WAITING = 20_000
 """A worker stops reading when this many messages have arrived since it last had nothing to judge."""
 _NUM_ACQUIRED_TOGETHER = 8
 """Partitions whose states are fetched at the same time: each takes several requests."""
+_CHUNKS_TOGETHER = 16
+"""Chunks of an object, 128 KiB each, that are asked for at once."""
 _COLLECT_S = 0.25
 """Time for which messages are collected before they are judged together."""
 _ECG, _ALARMS, _LEASES, _STATES = "heartlm-ecg", "heartlm-alarms", "heartlm-leases", "heartlm-states"
@@ -230,13 +231,12 @@ class Worker:
 
         partition, name = _Partition(number), f"partition-{number}"
         try:
-            file = io.BytesIO()  # without it nats-py concatenates chunks as bytes, in quadratic time
-            await asyncio.wait_for(self._states.get(name, file), 10)
+            content = await self._read_object(name)
         except ObjectNotFoundError:
             pass
         else:
             try:
-                state = unpacked(file.getvalue())
+                state = unpacked(content)
             except HeartlmError as error:
                 raise HeartlmError(f"nats: {name}: {error}: stop its workers, or wait an hour") from None
             self.monitor.restore(state["streams"])
@@ -248,6 +248,22 @@ class Worker:
             partition.names = set(state["streams"])
         self.partitions[number] = partition
         await self._subscribe(partition)
+
+    async def _read_object(self, name: str) -> bytes:
+        """Read an object. `get` of nats-py waits for flow control, half a second for each object."""
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        info, chunks = await self._states.get_info(name), list[bytes]()
+        reader = await self._jetstream.pull_subscribe(
+            f"$O.{_STATES}.C.{info.nuid}",
+            stream=f"OBJ_{_STATES}",
+            config=ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True),
+        )
+        while (left := (info.chunks or 0) - len(chunks)) > 0:
+            messages = await reader.fetch(min(_CHUNKS_TOGETHER, left), timeout=5)
+            chunks += [message.data for message in messages]
+        await reader.unsubscribe()
+        return b"".join(chunks)
 
     async def _save(self, partition: _Partition) -> None:
         """Save the state of a partition after its last message, once all alarms before it are published."""
@@ -350,9 +366,15 @@ class Worker:
 
     async def _publish_alarms(self) -> None:
         """Publish the queued alarms of the partitions that are still owned, and wait until the broker has them."""
-        while self._unpublished:
+        while batch := list(self._unpublished):
             table, _ = await self.leases.read()
-            for number, subject, content, message_id in list(self._unpublished):
-                if table.owners[number] == self._name:
-                    await self._jetstream.publish(subject, content, headers={"Nats-Msg-Id": message_id})
+            owned = [each for each in batch if table.owners[each[0]] == self._name]
+            # They are sent in order, and all answers are awaited together.
+            await asyncio.gather(
+                *(
+                    self._jetstream.publish(subject, content, headers={"Nats-Msg-Id": message_id})
+                    for _, subject, content, message_id in owned
+                )
+            )
+            for _ in batch:
                 self._unpublished.popleft()
