@@ -34,14 +34,13 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import heartlm.ecg.splits as splits
-import heartlm.monitor.lead_rules as lead_rules
+import heartlm.monitor.rules as live_rules
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Annotations
 from heartlm.models.pretrained import FOLDER
 from heartlm.monitor.af_onset import CLASSES, CODES, NUM_CLASSIFIED, NUM_INTERVALS, AfOnset, interval_measures
 from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.models import BeatsKernel, LiveModels
-from heartlm.monitor.rules import Rules
 from heartlm.monitor.stream import ecg_leads
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
@@ -308,14 +307,14 @@ def tried(sets: dict[str, tuple[Database, list]]) -> Table:
     whats = "delay after 30 s, median, 95 %, s", "delay of all", "without AF"
     names = [f"{name}: {what}" for name in sets for what in whats]
     table = Table("Sums that raise AF", ("drift", "limit", "sum", *names))
-    for lead_rules._AF_DRIFT, lead_rules._AF_CLIP in TRIED:
+    for live_rules.AF_DRIFT, live_rules.AF_CLIP in TRIED:
         for total in SUMS:
-            lead_rules._AF_EXCESS = total - LOG_ODDS
+            live_rules.AF_EXCESS = total - LOG_ODDS
             cells = list[str]()
             for database, recorded in sets.values():
                 after, delays, others = list[float](), list[float](), 0
                 for name, rate_hz, num_leads, seconds in recorded:
-                    rules, alarms = Rules(name, AlarmRules(), rate_hz, 0.0, num_leads), dict[str, Alarm]()
+                    rules, alarms = live_rules.Rules(name, AlarmRules(), rate_hz, 0.0, num_leads), dict[str, Alarm]()
                     for second in seconds:
                         alarms |= {alarm.key: alarm for alarm in rules.update(*second) if alarm.kind == "AF"}
                     annotations, num_samples = database.recording(name).annotations, seconds[-1][0]
@@ -330,7 +329,7 @@ def tried(sets: dict[str, tuple[Database, list]]) -> Table:
                 for own in (after, delays):
                     cells.append("{:.1f}, {:.1f}".format(*np.percentile(own, [50, 95])) if own else "–")
                 cells.append(str(others))
-            table.add(*(lead_rules._AF_DRIFT, lead_rules._AF_CLIP, total), *cells)
+            table.add(*(live_rules.AF_DRIFT, live_rules.AF_CLIP, total), *cells)
             print(*cells, flush=True)
     return table.close()
 

@@ -23,6 +23,7 @@ import os
 import pickle
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +35,10 @@ from bench.output import write_results
 import heartlm.ecg.splits as splits
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Recording
-from heartlm.monitor.alarms import SECOND_OPINION, AlarmRules
-from heartlm.monitor.lead_rules import LeadSecond
+from heartlm.monitor.alarms import SECOND_OPINION, Alarm, AlarmRules
 from heartlm.monitor.models import LiveModels
-from heartlm.monitor.rules import Rules
-from heartlm.monitor.stream import Ward, ecg_leads
+from heartlm.monitor.rules import JudgedSeconds, Rules
+from heartlm.monitor.stream import LiveStream, Ward, ecg_leads
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
 CASE_S = 90
@@ -273,23 +273,32 @@ def by_annotations(sample: np.ndarray, symbols: np.ndarray, rate_hz: float) -> b
     return bool(rr_s.max() > 3 or runs >= 4 or means[0].max() > 1.35 or means[-1].min() < 60 / 130)
 
 
-class Recorder(Rules):
-    """Rules that keep what they were given."""
+class RecordingWard(Ward):
+    """A ward that keeps what its rules are given, second by second, by stream."""
 
-    def update(self, now: int, leads: list[LeadSecond], af: float | None) -> list:
-        self.__dict__.setdefault("given", []).append((now, leads, af))
-        return super().update(now, leads, af)
+    def __init__(self, models: LiveModels) -> None:
+        super().__init__(models)
+        self.given = defaultdict[str, list](list)
+
+    def _apply_rules(
+        self, streams: list[LiveStream], seconds: JudgedSeconds, rhythms: Mapping[str, tuple[float, int]]
+    ) -> dict[str, list[Alarm]]:
+        lead = 0
+        for stream in streams:
+            own = [seconds.of_lead(lead + each) for each in range(len(stream.leads))]
+            now, lead = stream.first_sample(stream.num_seconds), lead + len(own)
+            self.given[stream.name].append((now, own, rhythms.get(stream.name)))
+        return super()._apply_rules(streams, seconds, rhythms)
 
 
 def judged(models: LiveModels, own_cases: list[Case]) -> dict[str, list]:
     """What the rules get of cases that are watched together, second by second."""
-    ward = Ward(models)
+    ward = RecordingWard(models)
     for case in own_cases:
-        stream = ward.add(case.name, case.rate_hz, num_leads=len(case.signal_mv))
-        stream.rules = Recorder(case.name, AlarmRules(), case.rate_hz, 0.0, len(case.signal_mv))
+        ward.add(case.name, case.rate_hz, num_leads=len(case.signal_mv))
         ward.push(case.name, case.signal_mv)
     ward.run()
-    return {name: stream.rules.given for name, stream in ward.streams.items()}
+    return dict(ward.given)
 
 
 def given(models: LiveModels, all_cases: list[Case], work: Path) -> dict[str, list]:

@@ -7,7 +7,7 @@ annotated runs of five V or F beats of DS1, svdb and the paced recordings of mit
 show a row of V beats (benchmarks/bedside.py); it is none elsewhere in these recordings, in false bedside cases and in
 normal recordings of cinc2017 that neither trained a model nor are scored by benchmarks/monitor.py. Seconds weigh by the
 root of the number of a patient's. The table has regressions of other patients (five folds); the weights are those of
-all patients. The rules use them in heartlm.monitor.lead_rules.
+all patients. The rules use them in heartlm.monitor.rules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import heartlm.ecg.splits as splits
-import heartlm.monitor.lead_rules as lead_rules
+import heartlm.monitor.rules as live_rules
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.monitor.alarms import AlarmRules
@@ -53,7 +53,7 @@ class Stream:
         source: database, or `true` or `false` for a bedside case.
         patient: decides the fold.
         seconds: times of the seconds, in s.
-        measures: of each lead, `vt_measures` of the seconds that count, by index of the second.
+        measures: of each lead, measures of the seconds that count, by index of the second.
         label: 1, 0 or −1 (neither) for each second.
     """
 
@@ -65,20 +65,16 @@ class Stream:
 
 
 def measured(given: list, rate_hz: float) -> list[dict[int, tuple[float, ...]]]:
-    """`vt_measures` of each second that counts, in each lead, as the rules compute them."""
-    latest = list[tuple[float, ...]]()
-    original = lead_rules._vt_probability
-    lead_rules._vt_probability = lambda measures: latest.append(measures) or 0.0
-    leads = [lead_rules.LeadRules(AlarmRules(), rate_hz) for _ in given[0][1]]
-    found: list[dict[int, tuple[float, ...]]] = [{} for _ in leads]
-    for index, (now, seconds, _) in enumerate(given):
-        for lead, own, second in zip(leads, found, seconds, strict=True):
-            lead.add(now, second)
-            latest.clear()
-            if not lead.lost:
-                lead.judge(now)
-            own |= {index: latest[0]} if latest else {}
-    lead_rules._vt_probability = original
+    """The measures of each second that counts, in each lead, as the rules compute them."""
+    num_leads = len(given[0][1])
+    rules = live_rules.Rules("", AlarmRules(), rate_hz, 0.0, num_leads)
+    found: list[dict[int, tuple[float, ...]]] = [{} for _ in range(num_leads)]
+    for index, second in enumerate(given):
+        rules.update(*second)
+        for lead, own in zip(rules.leads, found, strict=True):
+            measures = tuple(lead.vt_measures)
+            if not rules.lost and not np.isnan(measures[0]):
+                own[index] = measures
     return found
 
 
@@ -212,9 +208,9 @@ def main() -> None:
     scale, regression = model[0], model[-1]
     weights = regression.coef_[0] / scale.scale_
     used = Table("Weights, fitted to all patients and used", ("measure", "fitted", "used"))
-    for name, fitted, weight in zip(NAMES, weights, lead_rules._VT_WEIGHTS, strict=True):
+    for name, fitted, weight in zip(NAMES, weights, live_rules.VT_WEIGHTS, strict=True):
         used.add(name, f"{fitted:.2f}", f"{weight:.2f}")
-    used.add("constant", f"{regression.intercept_[0] - weights @ scale.mean_:.2f}", f"{lead_rules._VT_BIAS:.2f}")
+    used.add("constant", f"{regression.intercept_[0] - weights @ scale.mean_:.2f}", f"{live_rules.VT_BIAS:.2f}")
     write_results("vt", "The rule of VT", [table.close(), used.close()])
 
 

@@ -19,7 +19,8 @@ from heartlm.monitor.af_onset import AfMeasures, AfOnset, interval_measures
 from heartlm.monitor.link import read_frame, usual_content
 from heartlm.monitor.models import KEPT_BEATS, BeatsKernel, LiveModels, WindowsKernel
 from heartlm.monitor.signal import SecondsKernel
-from heartlm.monitor.stream import Ward, WatchedLead
+from heartlm.monitor.state import packed
+from heartlm.monitor.stream import LiveStream, Ward
 from tests.plain_lead import PlainLead, take_plain_seconds
 
 
@@ -177,19 +178,17 @@ def test_streams_of_several_rates_are_judged_together_as_alone(models: LiveModel
     rates, rng = {"a": 250.0, "b": 360.0, "c": 250.0, "d": 100.0}, np.random.default_rng(5)
     signals = {name: _signal_with_faults(rng, round(20 * rate), rate) for name, rate in rates.items()}
 
-    def judged(*names: str) -> dict[str, WatchedLead]:
+    def judged(*names: str) -> dict[str, LiveStream]:
         ward = Ward(models)
         for name in names:
             ward.add(name, rates[name])
             ward.push(name, signals[name])
         ward.run()
-        return {name: stream.leads[0] for name, stream in ward.streams.items()}
+        return ward.streams
 
     together = judged(*rates)
     for name in rates:
-        lead, alone = together[name], judged(name)[name]
-        assert np.array_equal(lead.memory, alone.memory)
-        assert repr((lead.second, lead.positions)) == repr((alone.second, alone.positions))
+        assert packed(together[name]) == packed(judged(name)[name])
 
 
 NUMBERS = st.one_of(

@@ -87,6 +87,34 @@ void live_beats(const struct trunk *t, const int64_t *codes, const int64_t *posi
     int64_t num, float *scratch, float *out, float *rest);
 int64_t live_beats_scratch(const struct trunk *t);
 
+/* c/live_rules.c */
+struct rules {
+    double rate_hz, asystole_s, bradycardia_bpm, tachycardia_bpm, vt_bpm, v_probability, vf_probability, vt_probability;
+    double vt_probability_at_once, pause_s, af_probability, noise_probability;
+    int64_t bradycardia_beats, tachycardia_beats, vt_beats, run_beats, off;
+    int64_t lost_s, found_s, start_windows, slow_windows, most_others, sure_beats, sure_s, beats_near;
+    double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s, clear;
+    double sure, slow_share, before_noise_s, valid, complete, empty_rr_s, other, perhaps, vt_weights[6], vt_bias;
+    double least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af, veto_rate;
+    double clear_veto_rate, veto_vt, window_s;
+};
+struct lead {
+    int64_t num_beats, num_seconds, begin, last_vf, last_noise, last_vt, af_onset;
+    double vt, af_sum;
+    int64_t lost, af_told, has_beats, num_added, found, starts[9], samples[32];
+    double confidences[9], probability[32], ventricular[32], af[32], vt_measures[6], heights[8], valid[8], waves[40];
+    uint8_t kinds[32], has_wave[8];
+};
+struct alarms {
+    int64_t active, lost, lead_in_use, af_onset;
+    double af;
+};
+void live_rules(const int64_t *plans, const int64_t *states, const int64_t *num_leads, const int64_t *now, int64_t num,
+    const float *waves, const uint8_t *has_wave, const double *valid, const double *heights, const int64_t *first_beat,
+    const int64_t *samples, const uint8_t *kinds, const uint8_t *faint, const float *probability,
+    const float *ventricular, const double *beat_af, const double *af, const int64_t *af_onset, int64_t *raised,
+    int64_t *ended, int64_t *starts, double *confidences);
+
 /* c/live_seconds.c */
 struct seconds {
     const struct plan *plan;

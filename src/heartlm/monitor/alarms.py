@@ -48,8 +48,9 @@ class AlarmRules:
             averaged over the leads, reaches this value.
         vf_probability: VF needs this mean probability of VF in the last three windows, or five sixths of it in the
             last six.
-        vt_probability: VT needs this probability, which a logistic regression computes from the last `vt_beats` beats
-            and the waveform.
+        vt_probability: VT needs this probability in two seconds in a row ...
+        vt_probability_at_once: ... or this one in a single second. A logistic regression computes it from the last
+            `vt_beats` beats and the waveform.
         run_beats: a run has at least this number of consecutive ventricular beats.
         pause_s: seconds between two beats.
         af_probability: AF begins at this probability of AF, and ends below half of it.
@@ -67,7 +68,8 @@ class AlarmRules:
     vt_beats: int = 5
     v_probability: float = 0.5
     vf_probability: float = 0.9
-    vt_probability: float = 0.85
+    vt_probability: float = 0.8
+    vt_probability_at_once: float = 0.95
     run_beats: int = 3
     pause_s: float = 2.0
     af_probability: float = 0.83
@@ -82,7 +84,7 @@ class AlarmRules:
         """
         beats = "bradycardia_beats", "tachycardia_beats", "vt_beats", "run_beats"
         require(self, lambda value: 2 <= value <= MAX_RULE_BEATS, f"2 to {MAX_RULE_BEATS}", *beats)
-        probabilities = "v_probability", "vf_probability", "vt_probability", "af_probability", "noise_probability"
+        probabilities = [each for each in vars(self) if "probability" in each]
         require(self, lambda value: 0 < value <= 1, "above 0 and at most 1", *probabilities)
         positive = "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm", "pause_s"
         require(self, lambda value: 0 < value < math.inf, "a positive number", *positive)
@@ -97,6 +99,7 @@ SECOND_OPINION = AlarmRules(
     tachycardia_bpm=130,
     tachycardia_beats=12,
     vt_probability=0.2,
+    vt_probability_at_once=0.2,
     noise_probability=0.7,
 )
 """Rules that judge the alarm of another monitor, which is far more often true than any second of a stream."""

@@ -208,8 +208,8 @@ class Monitor:
         patients = [self.patients[stream.name] for stream in streams]
         for patient in patients:
             rules = patient.stream.rules
-            for beat in patient.stream.leads[rules.lead_in_use].second.beats:
-                patient.beats.append((rules.begin_s + beat.sample / patient.link.rate_hz, beat.symbol))
+            for sample, symbol in patient.stream.beats:
+                patient.beats.append((rules.begin_s + sample / patient.link.rate_hz, symbol))
                 patient.trend.add(*patient.beats[-1])
         for alarm in changes:
             self._update_alarm(alarm)

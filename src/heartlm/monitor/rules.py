@@ -1,17 +1,28 @@
-"""Rules of one stream: from the results of its leads to alarms.
+"""Rules of streams: from judged beats and seconds of their leads to alarms.
 
-They are evaluated once per second of stream time on the seconds before, so alarms depend on the stream only.
+They are evaluated once per second of stream time on the seconds before, so alarms depend on the stream only. The rules
+of thousands of streams are evaluated in one call of C (c/live_rules.c), with the thresholds below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+import ctypes
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import kernel, struct_fields
 from heartlm.monitor.alarms import SEVERITIES, Alarm, AlarmRules
-from heartlm.monitor.lead_rules import LOST_S, LeadRules, LeadSecond
 from heartlm.monitor.state import Stateful
+from heartlm.training.waveform import WINDOW_S
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 _VETO_RATE = 0.7
 """A lead vetoes a tachycardia or VT if its rate is below this fraction of the limit: leads miss some of the beats."""
@@ -19,6 +30,220 @@ _CLEAR_VETO_RATE = 0.92
 """The same for a lead with a clear signal, if the tachycardia is found in leads without one only."""
 _VETO_VT = 0.3
 """Leads veto VT if the mean probability of ventricular beats over them is below."""
+_LOST_S, _FOUND_S = 5, 2
+"""A signal is lost after this number of seconds without valid samples, and found again after this number with them."""
+_QUIET_HEIGHT = 0.35
+"""A second whose range is below this fraction of a usual beat's range contains no beat."""
+_SILENT_HEIGHT = 0.05
+"""A beat is no heartbeat if the seconds around it have a range below this fraction of a usual beat's range."""
+_SAME_BEAT_S = 0.15
+"""Largest difference between the positions of one beat in two leads (the window of ANSI/AAMI EC57)."""
+_BEAT_DELAY_S = 0.7
+"""Time from the peak of a beat until it is known: 0.51 s for the detector, and the rest of the second."""
+_VF_ONSET_S, _VF_END_S, _AFTER_VF_S = 7, 4, 8
+"""VF began this long before it is called: three windows of four seconds reach 6 s back, and the first of them must show
+VF for about half of its time. VF ends, and beats count again, this long after the last window that showed it."""
+_ASYSTOLE_ENDED_S = 2
+"""An asystole that a beat has ended can still be raised for this time, as leads report that beat in different
+seconds."""
+_CLEAR = 0.25
+"""A lead may veto alarms of other leads if its mean probability of noise and VF in the last four windows is below."""
+_SURE, _SURE_BEATS, _SURE_S = 0.9, 3, 5
+"""So may a lead that is not noise and has this number of N beats of this probability in the last seconds."""
+_START_WINDOWS = 5
+"""Until a usual beat's height is known, VF needs its mean probability over this number of windows: an electrode that
+settles sways."""
+_SLOW_WINDOWS, _SLOW_SHARE = 6, 5 / 6
+"""VF may be less probable if it lasts: over this number of windows, this fraction of its probability is enough."""
+_BEFORE_NOISE_S = 2
+"""A slow rhythm that began more than this time before noise may lack beats that the noise hides."""
+_VALID, COMPLETE = 0.5, 0.9
+"""Fraction of valid samples above which a second can be judged, and above which its gaps cannot hide a beat."""
+_LOW_HEIGHT = 0.7
+"""Bradycardia and asystole need a second whose range is below this fraction of a usual beat's range: after an artefact,
+the detector may miss beats of usual height."""
+_EMPTY_RR_S = 1.5
+"""Mean interval between beats above which some second has none. The default limit, 40/min, is this interval."""
+_NOT_VENTRICULAR, _MAX_OTHER_BEATS = 0.1, 1
+"""VT may have this number of beats whose probability of being ventricular is below. Bigeminy has more."""
+_PERHAPS_VENTRICULAR = 0.3
+"""The second measure of VT counts beats whose probability of being ventricular is above."""
+VT_WEIGHTS, VT_BIAS = (3.71, 1.17, 3.87, -9.48, 3.14, -4.14), -9.19
+"""Logistic regression of VT, fitted by benchmarks/vt.py, on six measures of the last beats and windows: the mean
+probability that the beats are ventricular, the fraction of beats that perhaps are, the mean probabilities of VT and of
+noise in the last three windows, one by the mean RR interval in seconds, and the standard deviation of the intervals by
+their mean."""
+_MIN_VT_AT_START = 0.5
+"""Until a usual beat's height is known, VT needs this mean probability in the waveform."""
+_MIN_ASYSTOLE = 0.5
+"""Until a usual beat's height is known, asystole needs this mean probability in the waveform: at the start of a
+recording, an electrode that settles hides beats."""
+AF_DRIFT, AF_CLIP, AF_EXCESS = 1.0, 3.0, 6.4
+"""The onset of AF is found by a CUSUM (Page, Biometrika 41:100, 1954): the sum, never below 0, of the log odds of the
+beats, each the mean over the leads that have the beat, limited to ±`AF_CLIP` and reduced by `AF_DRIFT`. With the sum
+`AF_EXCESS`, AF is as probable as not."""
+_AF_HEAD_START = 5.5
+"""The sum at the start of a stream, which may begin in AF (Lucas and Crosier, Technometrics 24:199, 1982)."""
+_BEATS_NEAR = 4
+"""Last beats of a lead among which those of another lead are looked for."""
+_MAX_AF_SUM = 20.0
+"""The sum does not exceed this value, so that it falls to 0 once AF has ended."""
+_KINDS = tuple(SEVERITIES)
+
+
+class JudgedBeat(NamedTuple):
+    """A beat with its class.
+
+    Attributes:
+        sample: position of the beat.
+        symbol: AAMI class, Q if unknown.
+        probability: probability of that class.
+        ventricular: probability of the class V.
+        faint: much lower than the previous beats and of another shape, as detections in a silent signal are.
+        af: log odds of AF, see `heartlm.monitor.af_onset`; 0 if unknown.
+    """
+
+    sample: int
+    symbol: str
+    probability: float
+    ventricular: float
+    faint: bool = False
+    af: float = 0.0
+
+
+class LeadSecond(NamedTuple):
+    """Results of one second of one lead.
+
+    Attributes:
+        beats: beats that became known in this second, in order.
+        wave: probabilities of the five waveform classes in the last four seconds; None if unknown.
+        valid: fraction of valid samples in the second.
+        height: range of the second divided by the usual range of a beat; NaN if unknown.
+    """
+
+    beats: Sequence[JudgedBeat]
+    wave: list[float] | None
+    valid: float
+    height: float
+
+
+@dataclass
+class JudgedSeconds:
+    """Results of one second of each of many leads, see `LeadSecond` and `JudgedBeat`.
+
+    Attributes:
+        waves: float32 `[num_leads, 5]`.
+        has_wave: whether they are known, `[num_leads]`.
+        valid: `[num_leads]`; `heights` likewise.
+        first_beat: number of beats of the leads before, `[num_leads + 1]`.
+        samples: beats of the leads one after the other, `[num_beats]`.
+        symbols: classes, `[num_beats]`; `probability`, `ventricular`, `faint` and `af` likewise.
+    """
+
+    waves: Floats
+    has_wave: NDArray[np.bool_]
+    valid: Doubles
+    heights: Doubles
+    first_beat: Integers
+    samples: Integers
+    symbols: NDArray[np.str_]
+    probability: Floats
+    ventricular: Floats
+    faint: NDArray[np.bool_]
+    af: Doubles
+
+    @classmethod
+    def of(cls, leads: Sequence[LeadSecond]) -> JudgedSeconds:
+        """Join the results of leads."""
+        beats = [beat for lead in leads for beat in lead.beats]
+        sample, symbol, probability, ventricular, faint, af = zip(*beats, strict=True) if beats else [()] * 6
+        return cls(
+            np.array([lead.wave or [0.0] * 5 for lead in leads], np.float32),
+            np.array([lead.wave is not None for lead in leads]),
+            np.array([lead.valid for lead in leads], float),
+            np.array([lead.height for lead in leads], float),
+            np.cumsum([0, *(len(lead.beats) for lead in leads)]),
+            np.array(sample, np.int64),
+            np.array(symbol, "<U1"),
+            np.array(probability, np.float32),
+            np.array(ventricular, np.float32),
+            np.array(faint, np.bool_),
+            np.array(af, float),
+        )
+
+    def of_lead(self, lead: int) -> LeadSecond:
+        """Return the results of one lead."""
+        own = slice(*self.first_beat[lead : lead + 2])
+        columns = self.samples, self.symbols, self.probability, self.ventricular, self.faint, self.af
+        beats = [JudgedBeat(*beat) for beat in zip(*(each[own].tolist() for each in columns), strict=True)]
+        wave = self.waves[lead].tolist() if self.has_wave[lead] else None
+        return LeadSecond(beats, wave, float(self.valid[lead]), float(self.heights[lead]))
+
+
+class _Plan(ctypes.Structure):
+    """`struct rules` of c/live_rules.c."""
+
+    _fields_ = struct_fields("rules")
+
+    @classmethod
+    def of(cls, rules: AlarmRules, rate_hz: float) -> _Plan:
+        own = {field.name: getattr(rules, field.name) for field in fields(rules) if field.name != "off"}
+        return cls(
+            **own,
+            rate_hz=rate_hz,
+            off=sum(1 << _KINDS.index(kind) for kind in set(rules.off)),
+            lost_s=_LOST_S,
+            found_s=_FOUND_S,
+            start_windows=_START_WINDOWS,
+            slow_windows=_SLOW_WINDOWS,
+            most_others=_MAX_OTHER_BEATS,
+            sure_beats=_SURE_BEATS,
+            sure_s=_SURE_S,
+            beats_near=_BEATS_NEAR,
+            quiet=_QUIET_HEIGHT,
+            silent=_SILENT_HEIGHT,
+            low=_LOW_HEIGHT,
+            same_beat_s=_SAME_BEAT_S,
+            beat_delay_s=_BEAT_DELAY_S,
+            vf_onset_s=_VF_ONSET_S,
+            vf_end_s=_VF_END_S,
+            after_vf_s=_AFTER_VF_S,
+            asystole_ended_s=_ASYSTOLE_ENDED_S,
+            clear=_CLEAR,
+            sure=_SURE,
+            slow_share=_SLOW_SHARE,
+            before_noise_s=_BEFORE_NOISE_S,
+            valid=_VALID,
+            complete=COMPLETE,
+            empty_rr_s=_EMPTY_RR_S,
+            other=_NOT_VENTRICULAR,
+            perhaps=_PERHAPS_VENTRICULAR,
+            vt_weights=VT_WEIGHTS,
+            vt_bias=VT_BIAS,
+            least_vt_at_start=_MIN_VT_AT_START,
+            least_asystole=_MIN_ASYSTOLE,
+            af_drift=AF_DRIFT,
+            af_clip=AF_CLIP,
+            af_excess=AF_EXCESS,
+            af_head_start=_AF_HEAD_START,
+            most_af=_MAX_AF_SUM,
+            veto_rate=_VETO_RATE,
+            clear_veto_rate=_CLEAR_VETO_RATE,
+            veto_vt=_VETO_VT,
+            window_s=WINDOW_S,
+        )
+
+
+class _Lead(ctypes.Structure):
+    """`struct lead` of c/live_rules.c, the state of a lead."""
+
+    _fields_ = struct_fields("lead")
+
+
+class _Alarms(ctypes.Structure):
+    """`struct alarms` of c/live_rules.c, the state of a stream, which those of its leads follow."""
+
+    _fields_ = struct_fields("alarms")
 
 
 class Rules(Stateful):
@@ -37,24 +262,20 @@ class Rules(Stateful):
         num_leads: leads of the stream.
 
     Attributes:
-        lost: the signals of all leads are lost.
-        af: last probability of AF.
-        af_onset: where it began.
-        lead_in_use: the first lead whose beats are heartbeats, when last any were.
+        memory: state of the rules and their leads, one block that C code reads and writes.
+        addresses: of the thresholds and of the state, and the number of leads.
         active: alarms that have not ended, by kind.
     """
 
-    STATE = ("begin_s", "leads", "lost", "af", "af_onset", "lead_in_use", "active")
+    STATE = ("begin_s", "memory", "active")
 
     def __init__(
         self, stream: str, rules: AlarmRules, rate_hz: float, begin_s: float = 0.0, num_leads: int = 1
     ) -> None:
-        self.stream, self.rules, self.rate_hz, self.begin_s = stream, rules, rate_hz, begin_s
-        self.leads = [LeadRules(rules, rate_hz) for _ in range(num_leads)]
-        self.lost = False
-        self.af = 0.0
-        self.af_onset = 0
-        self.lead_in_use = 0
+        self.stream, self.rate_hz, self.begin_s = stream, rate_hz, begin_s
+        self.memory = np.zeros(ctypes.sizeof(_Alarms) + num_leads * ctypes.sizeof(_Lead), np.uint8)
+        self._plan, self._state = _Plan.of(rules, rate_hz), _Alarms.from_buffer(self.memory.data)
+        self.addresses = ctypes.addressof(self._plan), self.memory.ctypes.data, num_leads
         self.active = dict[str, Alarm]()
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -62,96 +283,76 @@ class Rules(Stateful):
         super().restore(state)
         self.active = {kind: Alarm(**alarm) for kind, alarm in state["active"].items()}
 
+    @property
+    def lost(self) -> bool:
+        """Whether the signals of all leads are lost."""
+        return bool(self._state.lost)
+
+    @property
+    def lead_in_use(self) -> int:
+        """The first lead whose beats are heartbeats, when last any were."""
+        return int(self._state.lead_in_use)
+
+    @property
+    def af_onset(self) -> int:
+        """Sample at which the last AF began."""
+        return int(self._state.af_onset)
+
+    @property
+    def leads(self) -> list[_Lead]:
+        """States of the leads."""
+        first, size = ctypes.sizeof(_Alarms), ctypes.sizeof(_Lead)
+        return [_Lead.from_buffer(self.memory.data, first + size * lead) for lead in range(self.addresses[2])]
+
     def update(self, now: int, leads: Sequence[LeadSecond], af: tuple[float, int] | None) -> list[Alarm]:
-        """Evaluate the rules after one more second.
+        """Evaluate the rules of this stream alone after one more second, see `update_rules`."""
+        return update_rules([self], [now], JudgedSeconds.of(leads), [af]).get(0, [])
+
+    def changed(self, now: int, raised: int, ended: int, starts: Integers, confidences: Doubles) -> list[Alarm]:
+        """Return the alarms that ended, and those that were raised.
 
         Args:
             now: samples of each lead so far.
-            leads: results of the second in each lead.
-            af: probability of AF and the sample at which it began; None if it was not judged in this second.
-
-        Returns:
-            Alarms that were raised, and alarms that ended with their `stop`.
+            raised: bits of kinds in the order of `SEVERITIES`; `ended` likewise.
+            starts: where those that were raised began, `[num_kinds]`; `confidences` likewise.
         """
-        added = [lead.add(now, second) for lead, second in zip(self.leads, leads, strict=True)]
-        for lead, beats in zip(self.leads, added, strict=True):
-            for beat in beats:
-                lead.add_af(beat, [other.af_near(beat.sample) for other in self.leads if other is not lead])
-        if af is not None:
-            self.af, self.af_onset = af
-        was_lost, self.lost = self.lost, all(lead.lost for lead in self.leads)
-        changes = list[Alarm]()
-        if self.lost:
-            if not was_lost:
-                self.af = 0.0
-                changes = [self._end(kind, now) for kind in list(self.active)]
-                if "signal lost" not in self.rules.off:
-                    changes.append(self._raise("signal lost", now - LOST_S * round(self.rate_hz), now, 1.0))
-            return changes
-        if "signal lost" in self.active:
-            changes.append(self._end("signal lost", now))
-        found = self._combine_leads(now)
-        for kind in SEVERITIES if found or self.active else ():
-            if kind == "signal lost" or kind in self.rules.off:
-                continue
-            finding = found.get(kind)
-            if kind in self.active:
-                if finding is None:
-                    changes.append(self._end(kind, now))
-            elif finding is not None:
-                changes.append(self._raise(kind, finding[0], now, finding[1]))
+        changes = [replace(self.active.pop(kind), stop=now) for bit, kind in enumerate(_KINDS) if ended >> bit & 1]
+        for bit, kind in enumerate(_KINDS):
+            if raised >> bit & 1:
+                start, confidence = max(0, int(starts[bit])), float(confidences[bit])
+                alarm = Alarm(self.stream, kind, start, now, None, confidence, self.rate_hz, self.begin_s)
+                self.active[kind] = alarm
+                changes.append(alarm)
         return changes
 
-    def _raise(self, kind: str, start: int, now: int, confidence: float) -> Alarm:
-        alarm = Alarm(self.stream, kind, max(0, start), now, None, confidence, self.rate_hz, self.begin_s)
-        self.active[kind] = alarm
-        return alarm
 
-    def _end(self, kind: str, now: int) -> Alarm:
-        return replace(self.active.pop(kind), stop=now)
+def update_rules(
+    all_rules: Sequence[Rules], now: Sequence[int], seconds: JudgedSeconds, af: Iterable[tuple[float, int] | None]
+) -> dict[int, list[Alarm]]:
+    """Evaluate the rules of streams after one more second of each.
 
-    def _combine_leads(self, now: int) -> dict[str, tuple[int, float]]:
-        """Return the kinds of alarms that hold and that no lead vetoes, each with its start and confidence."""
-        rules = self.rules
-        leads = [lead for lead in self.leads if not lead.lost]
-        for lead in leads:
-            lead.judge(now)
-        with_beats = [lead for lead in leads if lead.has_beats]
-        combined = dict[str, tuple[int, float]]()
-        kinds = {kind for lead in leads for kind in lead.found}
-        able_to_veto = [lead for lead in leads if lead.is_clear(now)] if kinds else []
-        for kind in SEVERITIES if kinds else ():
-            if kind not in kinds:
-                continue
-            findings = [lead.found[kind] for lead in leads if kind in lead.found]
-            start = min(start for start, _ in findings)
-            clear = [lead for lead in able_to_veto if lead.begin <= start]
-            # a lead in standstill next to another with beats has come off
-            able = [lead for lead in clear if lead.has_beats and "asystole" not in lead.found]
-            if kind in ("VF", "asystole"):
-                vetoed = any(kind not in lead.found for lead in clear)
-            elif kind in ("VT", "run"):
-                ventricular = [lead.ventricular_since(start) for lead in able]
-                least = rules.v_probability if kind == "run" else _VETO_VT
-                vetoed = bool(ventricular) and sum(ventricular) / len(ventricular) < least
-                if kind == "VT":
-                    vetoed = vetoed or any(lead.rate_since(start) < _VETO_RATE * rules.vt_bpm for lead in able)
-            elif kind == "extreme tachycardia":
-                first = now - round(60 / rules.tachycardia_bpm * rules.tachycardia_beats * self.rate_hz)
-                share = _VETO_RATE if any(kind in lead.found for lead in clear) else _CLEAR_VETO_RATE
-                vetoed = any(lead.rate_since(first) < share * rules.tachycardia_bpm for lead in able)
-            else:
-                vetoed = any(kind not in lead.found for lead in able)
-            if not vetoed:
-                combined[kind] = start, min(confidence for _, confidence in findings)
-        if not with_beats:  # alarms of beats continue: their end cannot be seen
-            return combined | {kind: (0, 0.0) for kind in self.active if kind not in ("VF", "asystole")}
-        self.lead_in_use = self.leads.index(with_beats[0])
-        in_use, in_af = with_beats[0], "AF" in self.active
-        if not in_use.af_told and in_use.af_probability >= rules.af_probability:
-            self.af, self.af_onset = in_use.af_probability, in_use.af_onset
-        if self.af >= (rules.af_probability / 2 if in_af else rules.af_probability):
-            combined["AF"] = self.af_onset, self.af
-            for lead in self.leads:  # once the model of long windows has ended it, the same beats do not raise it again
-                lead.af_told = True
-        return combined
+    Args:
+        all_rules: rules of the streams.
+        now: samples of each lead so far, of each stream.
+        seconds: results of the second, of all leads of the first stream, then of the second one, and so on.
+        af: of each stream, the probability of AF and the sample at which it began; None if it was not judged.
+
+    Returns:
+        Alarms that were raised, and alarms that ended with their `stop`, by the place of the stream in `all_rules`.
+    """
+    num, kinds = len(all_rules), (seconds.symbols == "N") + 2 * (seconds.symbols == "V")
+    plans, states, num_leads = np.array([rules.addresses for rules in all_rules]).T.copy()
+    assert num_leads.sum() == len(seconds.valid) == len(seconds.first_beat) - 1
+    long_af = np.array([each or (math.nan, 0) for each in af])
+    raised, ended, starts = np.zeros(num, np.int64), np.zeros(num, np.int64), np.zeros((num, len(_KINDS)), np.int64)
+    confidences = np.zeros((num, len(_KINDS)))
+    kernel("live_rules")(
+        *(plans, states, num_leads, np.array(now), num, seconds.waves, seconds.has_wave, seconds.valid),
+        *(seconds.heights, seconds.first_beat, seconds.samples, kinds.astype(np.uint8), seconds.faint),
+        *(seconds.probability, seconds.ventricular, seconds.af, long_af[:, 0].copy(), long_af[:, 1].astype(np.int64)),
+        *(raised, ended, starts, confidences),
+    )
+    return {
+        row: all_rules[row].changed(now[row], int(raised[row]), int(ended[row]), starts[row], confidences[row])
+        for row in np.flatnonzero(raised | ended).tolist()
+    }

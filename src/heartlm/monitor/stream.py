@@ -21,16 +21,17 @@ from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.monitor.af_onset import AfMeasures
 from heartlm.monitor.alarms import Alarm, AlarmRules
-from heartlm.monitor.lead_rules import COMPLETE, JudgedBeat, LeadSecond
 from heartlm.monitor.models import AF_BEATS, LiveModels
-from heartlm.monitor.rules import Rules
+from heartlm.monitor.rules import COMPLETE, JudgedSeconds, Rules, update_rules
 from heartlm.monitor.signal import SecondsKernel, SecondsOfLeads, seconds_kernel
 from heartlm.monitor.state import Stateful
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.comparisons import IRREGULAR
 from heartlm.tokenizers.waveform import LEAST_SCALE_MV
+from heartlm.training.waveform import CLASSES as WAVE_CLASSES
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 
 _BLOCK_S = 60
 """Seconds of a recording that are read at once."""
@@ -65,7 +66,6 @@ class WatchedLead(Stateful):
         num_beats_at_af: `num_beats` when AF was last judged by a long window.
         usual_mv: range that three of four beats exceed, NaN if unknown.
         positions: samples of the last beats, for AF.
-        second: results of the last second.
 
     Raises:
         ValueError: the rate is too low for the detector.
@@ -85,7 +85,6 @@ class WatchedLead(Stateful):
         self.num_beats, self.usual_mv = 0, math.nan
         self.num_beats_at_af = 0
         self.positions = deque[int](maxlen=AF_BEATS[-1] + 64)
-        self.second = LeadSecond([], None, 0.0, math.nan)
 
     def forget_intervals(self) -> None:
         """Let no interval reach across a gap."""
@@ -116,6 +115,7 @@ class LiveStream(Stateful):
         pending: samples that are not judged, in pieces `[num_leads, num_samples]`.
         num_pending: number of these samples.
         num_seconds: seconds that were judged.
+        beats: beats of the last second in the lead in use: sample and class.
     """
 
     STATE = ("rate_hz", "leads", "rules", "pending", "num_pending", "num_seconds")
@@ -127,6 +127,7 @@ class LiveStream(Stateful):
     pending: list[Floats] = field(default_factory=list)
     num_pending: int = 0
     num_seconds: int = 0
+    beats: list[tuple[int, str]] = field(default_factory=list)
 
     def first_sample(self, second: int) -> int:
         """Return the first sample of a second of the stream."""
@@ -219,18 +220,15 @@ class Ward:
         streams = [self.streams[name] for name in sorted(self.waiting)]
         if not streams:
             return [], []
-        groups = dict[SecondsKernel, list[tuple[WatchedLead, Floats]]]()
+        groups = dict[SecondsKernel, list[LiveStream]]()
         for stream in streams:
-            for lead, samples in zip(stream.leads, stream.pop_second(), strict=True):
-                groups.setdefault(lead.kernel, []).append((lead, samples))
+            groups.setdefault(stream.leads[0].kernel, []).append(stream)
+        judged = [(own, self._judge_seconds(kernel, own)) for kernel, own in groups.items()]
         self.waiting = {stream.name for stream in streams if stream.ready}
-        for kernel, members in groups.items():
-            self._judge_seconds(kernel, [lead for lead, _ in members], [samples for _, samples in members])
-        rhythms, changes = self._judge_rhythms(streams), list[Alarm]()
-        for stream in streams:
-            now, results = stream.first_sample(stream.num_seconds), [lead.second for lead in stream.leads]
-            changes += stream.rules.update(now, results, rhythms.get(stream.name))
-        return streams, changes
+        rhythms, changes = self._judge_rhythms(streams), dict[str, list[Alarm]]()
+        for own, seconds in judged:
+            changes |= self._apply_rules(own, seconds, rhythms)
+        return streams, [alarm for stream in streams for alarm in changes.get(stream.name, ())]
 
     def run(self) -> list[Alarm]:
         """Judge all whole seconds that wait."""
@@ -239,56 +237,72 @@ class Ward:
             changes += self.step()[1]
         return changes
 
-    def _judge_seconds(self, kernel: SecondsKernel, leads: list[WatchedLead], samples: list[Floats]) -> None:
-        """Judge a second of leads of one sampling rate, and set their `second`."""
+    def _judge_seconds(self, kernel: SecondsKernel, streams: list[LiveStream]) -> JudgedSeconds:
+        """Judge the next second of streams of one sampling rate."""
+        leads = [lead for stream in streams for lead in stream.leads]
+        samples = [of_lead for stream in streams for of_lead in stream.pop_second()]
         seconds = kernel.take(np.array([lead.signal_at for lead in leads]), samples)
         usual_mv = np.array([lead.usual_mv for lead in leads])
         heights = seconds.range_mv / np.maximum(usual_mv, LEAST_SCALE_MV)
-        beats = self._judge_beats(leads, seconds)
-        known = np.flatnonzero(seconds.has_window)
-        waves: dict[int, list[float]] = {}
-        if len(known):
-            probabilities = self.models.judge_windows(seconds.windows[known]).tolist()
-            waves = dict(zip(known.tolist(), probabilities, strict=True))
-        for index, columns in enumerate(zip(leads, beats, seconds.valid.tolist(), heights.tolist(), strict=True)):
-            lead, of_lead, valid, height = columns
-            lead.second = LeadSecond(of_lead, waves.get(index), valid, height)
-            if valid < COMPLETE:
-                lead.forget_intervals()
+        judged_beats = self._judge_beats(leads, seconds)
+        waves = np.zeros((len(leads), len(WAVE_CLASSES)), np.float32)
+        if seconds.has_window.any():
+            waves[seconds.has_window] = self.models.judge_windows(seconds.windows[seconds.has_window])
+        for index in np.flatnonzero(seconds.valid < COMPLETE).tolist():
+            leads[index].forget_intervals()
+        first_beat = np.searchsorted(seconds.of_lead, np.arange(len(leads) + 1))
+        return JudgedSeconds(
+            waves, seconds.has_window, seconds.valid, heights, first_beat, seconds.beats, *judged_beats
+        )
 
-    def _judge_beats(self, all_leads: list[WatchedLead], seconds: SecondsOfLeads) -> list[list[JudgedBeat]]:
-        """Judge the first beat of each lead in this second together, then the second beat of each, and so on."""
-        beats: list[list[JudgedBeat]] = [[] for _ in all_leads]
-        classes = self.models.beats.info.classes
-        v_index, of_lead = classes.index("V"), seconds.of_lead
-        turn = np.arange(len(of_lead)) - np.searchsorted(of_lead, of_lead)
+    def _judge_beats(
+        self, all_leads: list[WatchedLead], seconds: SecondsOfLeads
+    ) -> tuple[NDArray[np.str_], Floats, Floats, NDArray[np.bool_], Doubles]:
+        """Judge the first beat of each lead in this second together, then the second beat of each, and so on.
+
+        Returns:
+            Class of each beat, its probability, the probability of the class V, whether the beat is faint, and its log
+            odds of AF.
+        """
+        of_lead, num = seconds.of_lead, len(seconds.of_lead)
+        symbols = np.array([*self.models.beats.info.classes, "Q"])
+        v_index, unknown = self.models.beats.info.classes.index("V"), len(symbols) - 1
+        which, faint, af = np.empty(num, np.int64), np.empty(num, np.bool_), np.zeros(num)
+        probability, ventricular = np.empty((2, num), np.float32)
+        turn = np.arange(num) - np.searchsorted(of_lead, of_lead)
         for number in range(int(turn.max(initial=-1)) + 1):
             rows = np.flatnonzero(turn == number)
-            indices, samples = of_lead[rows].tolist(), seconds.beats[rows]
-            leads = [all_leads[index] for index in indices]
+            samples, waves = seconds.beats[rows], seconds.waves[rows]
+            leads = [all_leads[index] for index in of_lead[rows].tolist()]
             places = [(lead.tokens_at, lead.cache_at, lead.history_at, lead.num_beats) for lead in leads]
             tokens_at, caches_at, histories_at, positions = np.array(places).T.copy()
             rates_hz = np.array([lead.kernel.rate_hz for lead in leads])
-            waves = seconds.waves[rows]
-            codes, usual_mv, faint = self.models.live_tokenizer.push(tokens_at, samples, rates_hz, waves)
+            codes, usual_mv, is_faint = self.models.live_tokenizer.push(tokens_at, samples, rates_hz, waves)
             answer, states = self.models.judge_beats(codes, positions, caches_at)
-            measures, known = self.models.af_measures.take(histories_at, samples, rates_hz, answer, codes, faint)
-            af = np.zeros(len(leads))  # log odds of AF; 0 means unknown
-            af[known] = self.models.af_onset.judge(measures[known], states[known])
-            judged = samples, answer.argmax(axis=1), answer.max(axis=1), answer[:, v_index], usual_mv, faint, af
-            columns = (each.tolist() for each in judged)
-            for index, sample, which, probability, ventricular, usual, is_faint, log_odds in zip(
-                indices, *columns, strict=True
-            ):
-                lead = all_leads[index]
+            measures, known = self.models.af_measures.take(histories_at, samples, rates_hz, answer, codes, is_faint)
+            af[rows[known]] = self.models.af_onset.judge(measures[known], states[known])
+            is_known = positions >= UNKNOWN_BEATS
+            which[rows], faint[rows] = np.where(is_known, answer.argmax(axis=1), unknown), is_faint
+            probability[rows], ventricular[rows] = answer.max(axis=1) * is_known, answer[:, v_index] * is_known
+            for lead, sample, usual in zip(leads, samples.tolist(), usual_mv.tolist(), strict=True):
                 lead.num_beats += 1
                 lead.usual_mv = usual
                 lead.positions.append(sample)
-                beat = JudgedBeat(sample, classes[which], probability, ventricular, is_faint, log_odds)
-                if lead.num_beats <= UNKNOWN_BEATS:
-                    beat = JudgedBeat(sample, "Q", 0.0, 0.0, is_faint, log_odds)
-                beats[index].append(beat)
-        return beats
+        return symbols[which], probability, ventricular, faint, af
+
+    def _apply_rules(
+        self, streams: list[LiveStream], seconds: JudgedSeconds, rhythms: Mapping[str, tuple[float, int]]
+    ) -> dict[str, list[Alarm]]:
+        """Return the alarms of streams that were raised or ended, by stream, and set the `beats` of each stream."""
+        all_rules, now = [stream.rules for stream in streams], [each.first_sample(each.num_seconds) for each in streams]
+        changes = update_rules(all_rules, now, seconds, [rhythms.get(stream.name) for stream in streams])
+        beats = list(zip(seconds.samples.tolist(), seconds.symbols.tolist(), strict=True))
+        first_beat, lead = seconds.first_beat.tolist(), 0
+        for stream in streams:
+            in_use = lead + stream.rules.lead_in_use
+            stream.beats = beats[first_beat[in_use] : first_beat[in_use + 1]]
+            lead += len(stream.leads)
+        return {streams[row].name: alarms for row, alarms in changes.items()}
 
     def _judge_rhythms(self, streams: Iterable[LiveStream]) -> dict[str, tuple[float, int]]:
         """Return the probability of AF and where it began, of the streams for which it is time to judge it."""

@@ -27,8 +27,8 @@ _FEWEST = 12
 _FAINT, _ALIKE = 0.3, 0.75
 """A beat is faint below this share of the usual range, if its QRS complex has a lower correlation with the usual:
 detectors find such in silence."""
-_MOST_STEADY, _MOST_AROUND, _MOST_P = 64, 31, 256
-"""What c/live_tokens.c has room for."""
+_MOST_STEADY, _MOST_AROUND, _MOST_P, _FEWEST_POINTS = 64, 31, 256, 32
+"""What c/live_tokens.c has room for, and the points that it reads at once."""
 
 
 class _Plan(ctypes.Structure):
@@ -57,6 +57,7 @@ class LiveTokenizer:
         spans = {"qrs": compare.QRS_S, "t": compare.T_S, "p": compare.P_S, "active": compare.ACTIVE_S}
         points = {name: np.flatnonzero(compare.in_part(window.times_s, span)) for name, span in spans.items()}
         assert compare.STEADY <= _MOST_STEADY and compare.AROUND <= _MOST_AROUND and len(points["p"]) <= _MOST_P
+        assert len(window.times_s) >= _FEWEST_POINTS
         self._plan = _Plan(
             num_points=len(window.times_s),
             look_back=compare.LOOK_BACK,

@@ -100,13 +100,36 @@ static float median_of_floats(const float *x, int64_t num, int32_t *keys) {
     return median_from(keys, num, &middle);
 }
 
-/* Medians of `points` columns [points, stride] of keys over those rows that are chosen. */
-static void medians_of(const int32_t *columns, int64_t stride, int64_t points, const int64_t *rows, int64_t num,
-                       int32_t *keys, float *out) {
-    for (int64_t point = 0; point < points; point++) {
-        for (int64_t i = 0; i < num; i++) keys[i] = columns[point * stride + rows[i]];
-        Middle middle = about_the_middle(keys, num, extremes_of(keys, num));
-        out[point] = median_from(keys, num, &middle);
+enum { TOGETHER = 32 }; /* points whose medians are found together */
+typedef int16_t Shorts __attribute__((vector_size(2 * TOGETHER)));
+typedef int16_t UnalignedShorts __attribute__((vector_size(2 * TOGETHER), aligned(2), may_alias));
+
+static Shorts chosen(Shorts mask, Shorts yes, Shorts no) {
+    return (yes & mask) | (no & ~mask);
+}
+
+/* Medians of `num_points` columns from `first` on, of those rows of `values` [, width] that are chosen, times `unit`.
+ *
+ * They are found bit by bit: the lower of the two middle values is the greatest with less than half of the values below. */
+static void medians_of(const int16_t *values, int64_t width, int64_t first, int64_t num_points, const int64_t *rows,
+                       int64_t num, float unit, float *out) {
+    for (int64_t begin = first; begin < first + num_points; begin += TOGETHER) {
+        int64_t at = begin + TOGETHER <= width ? begin : width - TOGETHER;
+        Shorts lower = {0}, upper = {0}, rank = {0}, up_to = {0}, most = {0};
+        lower += INT16_MIN, upper += INT16_MAX, most += INT16_MAX, rank += (int16_t)((num - 1) / 2);
+        for (int bit = 15; bit >= 0; bit--) {
+            Shorts tried = lower + (int16_t)(bit == 15 ? INT16_MIN : 1 << bit), below = {0}; /* wraps around */
+            for (int64_t i = 0; i < num; i++)
+                below -= *(const UnalignedShorts *)(values + rows[i] * width + at) < tried;
+            lower = chosen(below <= rank, tried, lower);
+        }
+        for (int64_t i = 0; i < num && num % 2 == 0; i++) {
+            Shorts own = *(const UnalignedShorts *)(values + rows[i] * width + at), above = own > lower;
+            up_to -= ~above, own = chosen(above, own, most), upper = chosen(own < upper, own, upper);
+        }
+        upper = num % 2 ? lower : chosen(up_to > rank + 1, lower, upper);
+        for (int64_t point = begin; point < begin + TOGETHER && point < first + num_points; point++)
+            out[point - first] = ((float)lower[point - at] * unit + (float)upper[point - at] * unit) / 2;
     }
 }
 
@@ -117,18 +140,34 @@ static double median_of_few(double *ordered, const double *values, int64_t num) 
     return median_of(ordered, count);
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+/* Put the values in such an order that none before `place` is greater than that at `place`, and none after it less
+ * (Hoare, Communications of the ACM 4:321, 1961). */
+static void part_at(double *values, int64_t num, int64_t place) {
+    for (int64_t first = 0, last = num - 1; first < last;) {
+        double pivot = values[first + (last - first) / 2];
+        int64_t low = first, high = last;
+        while (low <= high) {
+            while (values[low] < pivot) low++;
+            while (values[high] > pivot) high--;
+            if (low > high) break;
+            double value = values[low];
+            values[low++] = values[high], values[high--] = value;
+        }
+        if (place <= high) last = high;
+        else if (place >= low) first = low;
+        else return;
+    }
 }
 
 /* What `share` of the values do not exceed, interpolated between two as NumPy does. */
 static double quantile(double *values, int64_t num, double share) {
-    qsort(values, (size_t)num, sizeof *values, ascending);
     double place = share * (double)(num - 1);
-    int64_t low = (int64_t)place, high = low + 1 < num ? low + 1 : num - 1;
-    double part = place - (double)low, step = values[high] - values[low];
-    return part >= 0.5 ? values[high] - step * (1 - part) : values[low] + step * part;
+    int64_t low = (int64_t)place;
+    part_at(values, num, low);
+    double part = place - (double)low, next = low + 1 < num ? values[low + 1] : values[low];
+    for (int64_t i = low + 2; i < num; i++) next = values[i] < next ? values[i] : next;
+    double step = next - values[low];
+    return part >= 0.5 ? next - step * (1 - part) : values[low] + step * part;
 }
 
 /* A P wave without the line between its ends. */
@@ -154,23 +193,28 @@ static double interval_s(const struct tokens *t, const struct memory *m, int64_t
 
 /* Scratch of one beat, and of the medians of a lead. */
 struct scratch {
-    int64_t *rows, *slow_rows;           /* [look_back] each */
-    double *values;                      /* [longest + 1] */
-    int32_t *columns, *p_columns, *keys; /* [num_points, look_back], [points, look_back], [look_back + num_points] */
-    float *shapes, *p_waves;             /* [look_back, num_points], [look_back, points] */
+    int64_t *rows, *slow_rows; /* [look_back] each */
+    double *values;            /* [longest + 1] */
+    int32_t *keys;             /* [look_back + num_points] */
+    float *qrs, *p;            /* [look_back, points], [look_back + points] */
+    int16_t *p_waves;          /* [look_back, p_width] */
     char *end;
 };
+
+/* Length of a row of P waves: `medians_of` reads whole vectors. */
+static int64_t p_width(const struct tokens *t) {
+    return t->p.num > TOGETHER ? t->p.num : TOGETHER;
+}
 
 static struct scratch scratch_at(const struct tokens *t, char *at) {
     struct scratch s = {.rows = (int64_t *)at};
     at += t->look_back * (int64_t)sizeof(int64_t);
     s.slow_rows = (int64_t *)at, at += t->look_back * (int64_t)sizeof(int64_t);
     s.values = (double *)at, at += (t->longest + 1) * (int64_t)sizeof(double);
-    s.columns = (int32_t *)at, at += t->num_points * t->look_back * (int64_t)sizeof(int32_t);
-    s.p_columns = (int32_t *)at, at += t->p.num * t->look_back * (int64_t)sizeof(int32_t);
     s.keys = (int32_t *)at, at += (t->look_back + t->num_points) * (int64_t)sizeof(int32_t);
-    s.shapes = (float *)at, at += t->num_points * t->look_back * (int64_t)sizeof(float);
-    s.p_waves = (float *)at, s.end = at + t->p.num * t->look_back * (int64_t)sizeof(float);
+    s.qrs = (float *)at, at += t->look_back * t->qrs.num * (int64_t)sizeof(float);
+    s.p = (float *)at, at += (t->look_back + t->p.num) * (int64_t)sizeof(float);
+    s.p_waves = (int16_t *)at, s.end = at + t->look_back * p_width(t) * (int64_t)sizeof(int16_t);
     return s;
 }
 
@@ -180,23 +224,20 @@ int64_t HEARTLM(live_tokens_scratch)(const struct tokens *t) {
 
 /* Compute the medians of the last beats again, of which `last` is the last. */
 static void renew(const struct tokens *t, const struct memory *m, int64_t last, double rate_hz, const struct scratch *s) {
-    int64_t num = last + 1 < t->look_back ? last + 1 : t->look_back, points = t->num_points, stride = t->look_back;
+    int64_t num = last + 1 < t->look_back ? last + 1 : t->look_back, points = t->num_points, width = p_width(t);
+    float unit = (float)(t->clip / INT16_MAX);
     for (int64_t row = 0; row < num; row++) {
-        const int16_t *from = m->shape + row * points;
-        float *shape = s->shapes + row * points, *p = s->p_waves + row * t->p.num;
-        for (int64_t i = 0; i < points; i++) shape[i] = (float)from[i] * (float)(t->clip / INT16_MAX);
-        p_wave(t, shape, p);
-    }
-    enum { TILE = 16 }; /* rows whose lines of memory are near while they become columns */
-    for (int64_t row = 0; row < num; row += TILE) {
-        int64_t stop = row + TILE < num ? row + TILE : num;
-        for (int64_t point = 0; point < points; point++)
-            for (int64_t i = row; i < stop; i++) s->columns[point * stride + i] = to_key(s->shapes[i * points + point]);
-        for (int64_t point = 0; point < t->p.num; point++)
-            for (int64_t i = row; i < stop; i++) s->p_columns[point * stride + i] = to_key(s->p_waves[i * t->p.num + point]);
+        const int16_t *shape = m->shape + row * points, *from = shape + t->p.first;
+        for (int64_t i = 0; i < t->qrs.num; i++) s->qrs[row * t->qrs.num + i] = (float)shape[t->qrs.first + i] * unit;
+        float rise = (float)(from[t->p.num - 1] - from[0]) / (float)(t->p.num - 1); /* as in p_wave */
+        for (int64_t i = 0; i < t->p.num; i++) {
+            float own = (float)(from[i] - from[0]) - rise * (float)i;
+            own = own < INT16_MIN ? INT16_MIN : own > INT16_MAX ? INT16_MAX : own;
+            s->p_waves[row * width + i] = (int16_t)lrintf(own);
+        }
     }
     for (int64_t i = 0; i < num; i++) s->rows[i] = i;
-    medians_of(s->columns, stride, points, s->rows, num, s->keys, m->dominant);
+    medians_of(m->shape, points, 0, points, s->rows, num, unit, m->dominant);
     m->of->log_width = median_of_floats(m->log_widths, num, s->keys);
 
     int64_t known = 0, kept = last < t->longest ? last + 1 : t->longest + 1;
@@ -204,18 +245,17 @@ static void renew(const struct tokens *t, const struct memory *m, int64_t last, 
         if (!isnan(m->log_rr[i])) s->values[known++] = m->log_rr[i];
     m->of->log_slow = known ? quantile(s->values, known, 0.9) : NAN;
 
-    const int32_t *qrs_columns = s->columns + t->qrs.first * stride;
     int64_t alike = num;
     for (int turn = 0; turn < 2; turn++) {
-        medians_of(qrs_columns, stride, t->qrs.num, s->rows, alike, s->keys, m->qrs);
+        medians_of(m->shape, points, t->qrs.first, t->qrs.num, s->rows, alike, unit, m->qrs);
         alike = 0;
         for (int64_t i = 0; i < num; i++)
-            if (correlation(s->shapes + i * points + t->qrs.first, m->qrs, t->qrs.num) > (float)t->usual) s->rows[alike++] = i;
+            if (correlation(s->qrs + i * t->qrs.num, m->qrs, t->qrs.num) > (float)t->usual) s->rows[alike++] = i;
         if (alike >= t->fewest_usual) continue;
         for (alike = 0; alike < num; alike++) s->rows[alike] = alike;
     }
-    medians_of(s->columns + t->t.first * stride, stride, t->t.num, s->rows, alike, s->keys, m->t);
-    medians_of(s->p_columns, stride, t->p.num, s->rows, alike, s->keys, m->p);
+    medians_of(m->shape, points, t->t.first, t->t.num, s->rows, alike, unit, m->t);
+    medians_of(s->p_waves, width, 0, t->p.num, s->rows, alike, unit, m->p);
 
     double interval[2]; /* that three of four are shorter than: of those alike, and of all */
     for (int all = 0; all < 2; all++) {
@@ -235,12 +275,15 @@ static void renew(const struct tokens *t, const struct memory *m, int64_t last, 
             if ((isnan(own) ? 0 : own) >= interval[all]) s->slow_rows[slow++] = row;
         }
         if (all) {
-            medians_of(qrs_columns, stride, t->qrs.num, s->slow_rows, slow, s->keys, m->slow_qrs);
+            medians_of(m->shape, points, t->qrs.first, t->qrs.num, s->slow_rows, slow, unit, m->slow_qrs);
         } else {
-            float *found = s->shapes; /* no longer needed */
-            medians_of(s->p_columns, stride, t->p.num, s->slow_rows, slow, s->keys, m->slow_p);
-            for (int64_t i = 0; i < slow; i++)
-                found[i] = correlation(s->p_waves + s->slow_rows[i] * t->p.num, m->slow_p, t->p.num);
+            float *found = s->p + t->p.num;
+            medians_of(s->p_waves, width, 0, t->p.num, s->slow_rows, slow, unit, m->slow_p);
+            for (int64_t i = 0; i < slow; i++) {
+                for (int64_t point = 0; point < t->p.num; point++)
+                    s->p[point] = (float)s->p_waves[s->slow_rows[i] * width + point] * unit;
+                found[i] = correlation(s->p, m->slow_p, t->p.num);
+            }
             m->of->consistency = median_of_floats(found, slow, s->keys);
         }
     }

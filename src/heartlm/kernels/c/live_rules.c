@@ -1,0 +1,415 @@
+/* The rules of many streams, a second of each: from judged beats and windows of its leads to the kinds of alarms that
+ * begin or end. heartlm.monitor.rules says what each threshold means and why it is there. */
+#include <math.h>
+#include <string.h>
+
+#include "kernel.h"
+
+enum { BEATS = 32, SECONDS = 8 };                /* that are kept of a lead */
+enum { OTHER, VT_WAVE, VF_WAVE, STILL, NOISE, WAVES }; /* classes of a window */
+enum { UNKNOWN, NORMAL, VENTRICULAR };           /* kinds of beats that rules tell apart */
+enum { VF, ASYSTOLE, VT, TACHYCARDIA, BRADYCARDIA, RUN, PAUSE, AF, LOST, KINDS };
+#define BIT(kind) (1 << (kind))
+#define NEVER (-1000000000)
+
+/* Thresholds: those of a patient, and those of all; kernels.h declares them for Python, as the states below. */
+struct rules {
+    double rate_hz, asystole_s, bradycardia_bpm, tachycardia_bpm, vt_bpm, v_probability, vf_probability, vt_probability;
+    double vt_probability_at_once, pause_s, af_probability, noise_probability;
+    int64_t bradycardia_beats, tachycardia_beats, vt_beats, run_beats, off; /* off: bits of kinds */
+    int64_t lost_s, found_s, start_windows, slow_windows, most_others, sure_beats, sure_s, beats_near;
+    double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s, clear;
+    double sure, slow_share, before_noise_s, valid, complete, empty_rr_s, other, perhaps, vt_weights[6], vt_bias;
+    double least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af, veto_rate;
+    double clear_veto_rate, veto_vt, window_s;
+};
+
+/* The state of a lead. Of beat and second k, rings have the place k modulo their length. */
+struct lead {
+    int64_t num_beats, num_seconds; /* beats since `begin` or since the signal was found again */
+    int64_t begin;                  /* end of the last gap */
+    int64_t last_vf, last_noise, last_vt, af_onset;
+    double vt, af_sum;              /* probability of VT at `last_vt`; sum of log odds since `af_onset` */
+    int64_t lost, af_told, has_beats, num_added, found; /* found: bits of kinds */
+    int64_t starts[KINDS], samples[BEATS];
+    double confidences[KINDS], probability[BEATS], ventricular[BEATS], af[BEATS], vt_measures[6];
+    double heights[SECONDS], valid[SECONDS], waves[SECONDS * WAVES];
+    uint8_t kinds[BEATS], has_wave[SECONDS];
+};
+
+/* The state of a stream, which its leads follow. */
+struct alarms {
+    int64_t active, lost, lead_in_use, af_onset; /* active: bits of kinds */
+    double af;
+};
+
+/* A second of a lead. */
+struct second {
+    const float *wave; /* of the last window, or NULL */
+    double valid, height;
+    const int64_t *samples;
+    const uint8_t *kinds, *faint;
+    const float *probability, *ventricular;
+    const double *af;
+    int64_t num_beats;
+};
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t kept_beats(const struct lead *l) {
+    return least(l->num_beats, BEATS);
+}
+
+static int64_t kept_seconds(const struct lead *l) {
+    return least(l->num_seconds, SECONDS);
+}
+
+/* Place of the beat, or the second, that is the `back`th from the end. */
+static int64_t beat_place(const struct lead *l, int64_t back) {
+    return (l->num_beats - back) % BEATS;
+}
+
+static int64_t second_place(const struct lead *l, int64_t back) {
+    return (l->num_seconds - back) % SECONDS;
+}
+
+static int64_t sample_of(const struct lead *l, int64_t back) {
+    return l->samples[beat_place(l, back)];
+}
+
+/* The highest or lowest value of the last seconds, or of those before them, NaN if one is unknown. */
+static double extreme(const struct lead *l, const double *values, int64_t from, int64_t to, int highest) {
+    double found = highest ? -INFINITY : INFINITY;
+    for (int64_t back = from < 1 ? 1 : from; back <= to && back <= kept_seconds(l); back++) {
+        double own = values[second_place(l, back)];
+        if (isnan(own)) return NAN;
+        if (highest ? own > found : own < found) found = own;
+    }
+    return found;
+}
+
+static double lowest(const struct lead *l, const double *values, int64_t num) {
+    return extreme(l, values, 1, num, 0);
+}
+
+static int any_below(const struct lead *l, int64_t num, double limit) {
+    for (int64_t back = 1; back <= num && back <= kept_seconds(l); back++)
+        if (l->heights[second_place(l, back)] < limit) return 1;
+    return 0;
+}
+
+static int is_quiet(const struct rules *r, const struct lead *l) {
+    return extreme(l, l->heights, 1, 4, 1) < r->quiet;
+}
+
+/* Mean probability of a class of windows in the last ones, of which unknown ones count as 0. */
+static double mean_of(const struct lead *l, int class, int64_t num) {
+    double sum = 0;
+    for (int64_t back = least(num, kept_seconds(l)); back; back--) {
+        int64_t place = second_place(l, back);
+        if (l->has_wave[place]) sum += l->waves[place * WAVES + class];
+    }
+    return sum / (double)num;
+}
+
+/* Mean probability of some classes over the last `num` windows that are known, NaN if none is. */
+static double mean_of_known(const struct lead *l, int64_t num, int with_vf) {
+    double sum = 0;
+    int64_t known = 0;
+    for (int64_t back = 1; back <= kept_seconds(l) && known < num; back++) {
+        const double *wave = l->waves + second_place(l, back) * WAVES;
+        if (l->has_wave[second_place(l, back)]) sum += wave[NOISE] + (with_vf ? wave[VF_WAVE] : 0), known++;
+    }
+    return known ? sum / (double)known : NAN;
+}
+
+static void add_second(const struct rules *r, struct lead *l, int64_t now, const struct second *s) {
+    if (!l->num_seconds) l->last_vf = l->last_noise = l->last_vt = NEVER, l->af_sum = r->af_head_start;
+    int64_t place = l->num_seconds++ % SECONDS;
+    l->heights[place] = s->height, l->valid[place] = s->valid, l->has_wave[place] = s->wave != NULL;
+    for (int i = 0; i < WAVES && s->wave; i++) l->waves[place * WAVES + i] = s->wave[i];
+    l->num_added = 0;
+    for (int64_t i = 0; i < s->num_beats; i++) {
+        /* The QRS complex may reach into the seconds next to that of its peak, which is this one or an earlier one. */
+        int64_t back = 1 + (int64_t)floor((double)(now - 1 - s->samples[i]) / r->rate_hz);
+        int silent = back <= kept_seconds(l) + 1 && extreme(l, l->heights, back - 1, back + 1, 1) < r->silent;
+        if (s->faint[i] || silent || s->samples[i] < l->begin) continue;
+        place = l->num_beats++ % BEATS, l->num_added++;
+        l->samples[place] = s->samples[i], l->kinds[place] = s->kinds[i], l->af[place] = s->af[i];
+        l->probability[place] = s->probability[i], l->ventricular[place] = s->ventricular[i];
+    }
+    if (s->valid < r->complete) /* a beat may be missing here, so no interval reaches across */
+        l->begin = now, l->num_beats = l->num_added = 0, l->af_sum = 0;
+    if (!l->lost) {
+        l->lost = l->num_seconds >= r->lost_s && extreme(l, l->valid, 1, r->lost_s, 1) < r->valid;
+    } else if (lowest(l, l->valid, r->found_s) >= r->valid) {
+        int64_t first = now - r->found_s * llrint(r->rate_hz);
+        l->lost = l->num_beats = l->num_added = 0;
+        memset(l->has_wave, 0, sizeof l->has_wave);
+        l->begin = l->begin > first ? l->begin : first;
+    }
+}
+
+/* Whether a beat may be wrong because of noise. */
+static int in_noise(const struct rules *r, const struct lead *l, int64_t sample) {
+    return (double)sample < (double)l->last_noise + r->window_s * r->rate_hz;
+}
+
+/* Log odds of AF of the beat of a lead at a sample, 0 if unknown or in noise. */
+static double af_near(const struct rules *r, const struct lead *l, int64_t sample) {
+    for (int64_t back = least(r->beats_near, kept_beats(l)); back; back--)
+        if ((double)llabs(sample_of(l, back) - sample) < r->same_beat_s * r->rate_hz)
+            return in_noise(r, l, sample_of(l, back)) ? 0 : l->af[beat_place(l, back)];
+    return 0;
+}
+
+/* Add the log odds of AF of the new beats of a lead, each the mean over the leads that have it, to the sum. */
+static void add_af(const struct rules *r, struct lead *leads, int64_t num_leads, struct lead *l) {
+    for (int64_t back = l->num_added; back; back--) {
+        int64_t sample = sample_of(l, back), num = 1;
+        double sum = l->af[beat_place(l, back)];
+        if (l->af_sum == 0) l->af_onset = sample, l->af_told = 0;
+        if (sum == 0) continue; /* too few intervals before it */
+        for (int64_t i = 0; i < num_leads; i++) {
+            double other = leads + i == l ? 0 : af_near(r, leads + i, sample);
+            if (other != 0) sum += other, num++;
+        }
+        double gain = sum / (double)num, most = in_noise(r, l, sample) ? 0 : r->af_clip;
+        gain = gain < -r->af_clip ? -r->af_clip : gain > most ? most : gain;
+        l->af_sum += gain - r->af_drift;
+        l->af_sum = l->af_sum < 0 ? 0 : l->af_sum > r->most_af ? r->most_af : l->af_sum;
+    }
+}
+
+static int has_sure_beats(const struct rules *r, const struct lead *l, int64_t now) {
+    int64_t num = 0;
+    for (int64_t back = 1; back <= kept_beats(l); back++) {
+        int64_t place = beat_place(l, back);
+        int recent = (double)(now - l->samples[place]) < (double)r->sure_s * r->rate_hz;
+        num += recent && l->kinds[place] == NORMAL && l->probability[place] > r->sure;
+    }
+    return num >= r->sure_beats;
+}
+
+/* Whether the signal is good enough to veto alarms of another lead. */
+static int is_clear(const struct rules *r, const struct lead *l, int64_t now) {
+    if (!(lowest(l, l->valid, 4) >= r->valid)) return 0;
+    if (!(mean_of_known(l, 4, 1) >= r->clear)) return 1;
+    return mean_of_known(l, 4, 0) < r->noise_probability && has_sure_beats(r, l, now);
+}
+
+/* Mean rate since a sample in beats per minute, 0 with fewer than two beats. */
+static double rate_since(const struct rules *r, const struct lead *l, int64_t start) {
+    int64_t num = kept_beats(l);
+    while (num && sample_of(l, num) < start) num--;
+    return num > 1 ? 60 * r->rate_hz * (double)(num - 1) / (double)(sample_of(l, 1) - sample_of(l, num)) : 0;
+}
+
+/* Mean probability that beats since a sample are ventricular, 0 without any. */
+static double ventricular_since(const struct rules *r, const struct lead *l, int64_t start) {
+    double since = (double)start - r->same_beat_s * r->rate_hz, sum = 0;
+    int64_t num = 0;
+    for (int64_t back = 1; back <= kept_beats(l); back++)
+        if ((double)sample_of(l, back) >= since) sum += l->ventricular[beat_place(l, back)], num++;
+    return num ? sum / (double)num : 0;
+}
+
+/* Mean of this number of last intervals in seconds, NaN with fewer. */
+static double mean_rr_s(const struct rules *r, const struct lead *l, int64_t num) {
+    if (kept_beats(l) <= num) return NAN;
+    return (double)(sample_of(l, 1) - sample_of(l, num + 1)) / ((double)num * r->rate_hz);
+}
+
+static void find(struct lead *l, int kind, int64_t start, double confidence) {
+    l->found |= BIT(kind), l->starts[kind] = start, l->confidences[kind] = confidence;
+}
+
+/* Probability of VT from the last `vt_beats` beats and windows: a logistic regression. */
+static double vt_probability(const struct rules *r, struct lead *l) {
+    double *m = l->vt_measures, num = (double)r->vt_beats, mean = mean_rr_s(r, l, r->vt_beats - 1), square = 0;
+    m[0] = m[1] = 0;
+    for (int64_t back = r->vt_beats; back; back--) {
+        double own = l->ventricular[beat_place(l, back)];
+        m[0] += own / num, m[1] += (own > r->perhaps) / num;
+        double away = back > 1 ? (double)(sample_of(l, back - 1) - sample_of(l, back)) / r->rate_hz - mean : 0;
+        square += away * away;
+    }
+    m[2] = mean_of(l, VT_WAVE, 3), m[3] = mean_of(l, NOISE, 3), m[4] = 1 / mean, m[5] = sqrt(square / (num - 1)) / mean;
+    double score = r->vt_bias;
+    for (int i = 0; i < 6; i++) score += r->vt_weights[i] * m[i];
+    return 1 / (1 + exp(-score));
+}
+
+/* Find the kinds of alarms that hold in a lead by its beats, which are heartbeats. */
+static void judge_beats(const struct rules *r, struct lead *l, int64_t now, double since_beat_s, int usual_known) {
+    double rate_hz = r->rate_hz, last_rr_s = mean_rr_s(r, l, 1);
+    int64_t num = kept_beats(l), needed = r->tachycardia_beats - 1;
+    if (last_rr_s >= r->pause_s && since_beat_s < r->pause_s) find(l, PAUSE, sample_of(l, 2), 1);
+    if (since_beat_s >= r->asystole_s) return;
+    if (mean_rr_s(r, l, needed) < 60 / r->tachycardia_bpm) find(l, TACHYCARDIA, sample_of(l, needed + 1), 1);
+    needed = r->bradycardia_beats - 1;
+    for (int unended = 0; unended < 2; unended++) { /* the last interval has ended, or has not */
+        if (num <= needed - unended) continue;
+        int64_t first = sample_of(l, needed + 1 - unended);
+        double until = unended ? (double)now - r->beat_delay_s * rate_hz : (double)sample_of(l, 1);
+        double rr_s = (until - (double)first) / ((double)needed * rate_hz);
+        int unhidden = (double)first >= (double)l->last_noise - r->before_noise_s * rate_hz;
+        int may_lack_beats = rr_s < r->empty_rr_s || any_below(l, SECONDS, r->low);
+        if (rr_s > 60 / r->bradycardia_bpm && usual_known && unhidden && may_lack_beats) find(l, BRADYCARDIA, first, 1);
+    }
+    int64_t num_v = 0;
+    double sum = 0;
+    while (num_v < num && l->kinds[beat_place(l, num_v + 1)] == VENTRICULAR)
+        sum += l->probability[beat_place(l, ++num_v)];
+    if (num_v >= r->run_beats) find(l, RUN, sample_of(l, num_v), sum / (double)num_v);
+    if (!(mean_rr_s(r, l, r->vt_beats - 1) <= 60 / r->vt_bpm)) return;
+    int64_t others = 0;
+    for (int64_t back = 1; back <= r->vt_beats; back++) others += l->ventricular[beat_place(l, back)] < r->other;
+    if (others > r->most_others || (!usual_known && mean_of(l, VT_WAVE, 3) < r->least_vt_at_start)) return;
+    double before = (double)(now - l->last_vt) < 1.5 * rate_hz ? l->vt : 0, vt = vt_probability(r, l);
+    l->vt = vt, l->last_vt = now;
+    if (vt >= r->vt_probability_at_once || (vt >= r->vt_probability && before >= r->vt_probability))
+        find(l, VT, sample_of(l, num_v > r->vt_beats ? num_v : r->vt_beats), vt);
+}
+
+/* Find the kinds of alarms that hold in a lead. */
+static void judge(const struct rules *r, struct lead *l, int64_t now) {
+    double rate_hz = r->rate_hz, noise = mean_of_known(l, 4, 0), height = l->heights[second_place(l, 1)];
+    int noisy = noise >= r->noise_probability, usual_known = !isnan(height);
+    l->found = 0;
+    if (mean_of_known(l, 2, 0) >= r->noise_probability && !is_quiet(r, l)) l->last_noise = now; /* hides no beat else */
+    double vf = mean_of(l, VF_WAVE, 3), slow_vf = r->slow_share * r->vf_probability;
+    if (!usual_known) vf = fmin(vf, mean_of(l, VF_WAVE, r->start_windows));
+    int lasting = usual_known && mean_of(l, VF_WAVE, r->slow_windows) >= slow_vf && vf >= 2 * slow_vf - 1;
+    if (vf >= r->vf_probability || lasting) l->last_vf = now;
+    if ((double)l->last_vf > (double)now - r->vf_end_s * rate_hz)
+        find(l, VF, now - llrint(r->vf_onset_s * rate_hz), vf);
+
+    int64_t last = kept_beats(l) ? sample_of(l, 1) : l->begin;
+    double since_beat_s = (double)(now - last) / rate_hz;
+    int stands_still = since_beat_s >= r->asystole_s + r->beat_delay_s;
+    int stood_still = mean_rr_s(r, l, 1) >= r->asystole_s && since_beat_s < r->asystole_ended_s;
+    if ((stands_still || stood_still) && !(l->found & BIT(VF)) && (!noisy || is_quiet(r, l))) {
+        double still = mean_of(l, STILL, 3), confidence = fmax(still, 1 - mean_of(l, NOISE, 3));
+        int may_stand_still = usual_known ? any_below(l, 4, r->low) : still >= r->least_asystole;
+        if (lowest(l, l->valid, 4) >= r->valid && may_stand_still) {
+            if (stands_still) {
+                find(l, ASYSTOLE, now - llrint(since_beat_s * rate_hz), confidence);
+            } else if (sample_of(l, 2) >= l->last_noise) {
+                /* A beat has just ended it, and it is high: lower ones may have been missed before. */
+                int high = 0;
+                for (int64_t back = 1; back <= least(3, kept_seconds(l)); back++)
+                    high |= l->heights[second_place(l, back)] >= r->quiet;
+                if (high) find(l, ASYSTOLE, sample_of(l, 2), confidence);
+            }
+        }
+    }
+    l->has_beats = !noisy && (double)l->last_vf <= (double)now - r->after_vf_s * rate_hz;
+    if (l->has_beats) judge_beats(r, l, now, since_beat_s, usual_known);
+}
+
+/* Whether a lead that is able to veto alarms denies the kind that others show since `start`. */
+static int is_vetoed(const struct rules *r, const struct lead *leads, int64_t num_leads, int64_t clear, int kind,
+                     int64_t start, int64_t now) {
+    int64_t first = now - llrint(60 / r->tachycardia_bpm * (double)r->tachycardia_beats * r->rate_hz), num = 0;
+    int clear_has_it = 0, vetoed = 0;
+    double ventricular = 0;
+    for (int64_t i = 0; i < num_leads; i++)
+        clear_has_it |= (clear & BIT(i)) && leads[i].begin <= start && (leads[i].found & BIT(kind));
+    for (int64_t i = 0; i < num_leads; i++) {
+        const struct lead *l = leads + i;
+        if (!(clear & BIT(i)) || l->begin > start) continue;
+        int has_it = (l->found & BIT(kind)) != 0;
+        if (kind == VF || kind == ASYSTOLE) {
+            vetoed |= !has_it;
+            continue;
+        }
+        if (!l->has_beats || (l->found & BIT(ASYSTOLE))) continue; /* a lead in standstill next to beats has come off */
+        if (kind == VT || kind == RUN) ventricular += ventricular_since(r, l, start), num++;
+        if (kind == VT) vetoed |= rate_since(r, l, start) < r->veto_rate * r->vt_bpm;
+        else if (kind == TACHYCARDIA)
+            vetoed |= rate_since(r, l, first) < (clear_has_it ? r->veto_rate : r->clear_veto_rate) * r->tachycardia_bpm;
+        else if (kind != RUN) vetoed |= !has_it;
+    }
+    return vetoed || (num && ventricular / (double)num < (kind == RUN ? r->v_probability : r->veto_vt));
+}
+
+/* The kinds that hold in a stream and that no lead vetoes, as bits, each with its start and confidence. */
+static int64_t combined(const struct rules *r, struct alarms *a, struct lead *leads, int64_t num_leads, int64_t now,
+                        int64_t *starts, double *confidences) {
+    int64_t found = 0, clear = 0, kinds = 0, in_use = -1;
+    for (int64_t i = 0; i < num_leads; i++) {
+        struct lead *l = leads + i;
+        l->found = l->has_beats = 0, l->vt_measures[0] = NAN; /* none in this second */
+        if (l->lost) continue;
+        judge(r, l, now);
+        kinds |= l->found;
+        if (in_use < 0 && l->has_beats) in_use = i;
+    }
+    for (int64_t i = 0; i < num_leads && kinds; i++)
+        if (!leads[i].lost && is_clear(r, leads + i, now)) clear |= BIT(i);
+    for (int kind = VF; kind < AF; kind++) {
+        if (!(kinds & BIT(kind))) continue;
+        int64_t start = INT64_MAX;
+        double confidence = INFINITY;
+        for (int64_t i = 0; i < num_leads; i++) {
+            if (!(leads[i].found & BIT(kind))) continue;
+            start = least(start, leads[i].starts[kind]), confidence = fmin(confidence, leads[i].confidences[kind]);
+        }
+        if (!is_vetoed(r, leads, num_leads, clear, kind, start, now))
+            found |= BIT(kind), starts[kind] = start, confidences[kind] = confidence;
+    }
+    if (in_use < 0) /* alarms of beats continue: their end cannot be seen */
+        return found | (a->active & ~(BIT(VF) | BIT(ASYSTOLE)));
+    a->lead_in_use = in_use;
+    const struct lead *l = leads + in_use;
+    double af = 1 / (1 + exp(r->af_excess - l->af_sum)); /* that it started, from the last beats */
+    if (!l->af_told && af >= r->af_probability) a->af = af, a->af_onset = l->af_onset;
+    if (a->af >= (a->active & BIT(AF) ? r->af_probability / 2 : r->af_probability)) {
+        found |= BIT(AF), starts[AF] = a->af_onset, confidences[AF] = a->af;
+        /* once the model of long windows has ended it, the same beats do not raise it again */
+        for (int64_t i = 0; i < num_leads; i++) leads[i].af_told = 1;
+    }
+    return found;
+}
+
+/* Add a second of each of `num` streams.
+ *
+ * plans, states: addresses of their thresholds, and of their states, which began as zeros; num_leads, now: their leads,
+ * and the samples so far. Of each lead of these streams: waves [WAVES] where has_wave, valid, heights, and where its
+ * beats begin, with the end of the last one. Of each beat: samples, kinds, faint, probability, ventricular, af. Of each
+ * stream: af, the probability of AF in a long window, and af_onset, where it began; NaN if it was not judged.
+ * raised, ended: bits of kinds; starts, confidences: [KINDS] of those that were raised. */
+void HEARTLM(live_rules)(const int64_t *plans, const int64_t *states, const int64_t *num_leads, const int64_t *now,
+                         int64_t num, const float *waves, const uint8_t *has_wave, const double *valid,
+                         const double *heights, const int64_t *first_beat, const int64_t *samples,
+                         const uint8_t *kinds, const uint8_t *faint, const float *probability,
+                         const float *ventricular, const double *beat_af, const double *af, const int64_t *af_onset,
+                         int64_t *raised, int64_t *ended, int64_t *starts, double *confidences) {
+    for (int64_t row = 0; row < num; row++, starts += KINDS, confidences += KINDS) {
+        const struct rules *r = (const struct rules *)(intptr_t)plans[row];
+        struct alarms *a = (struct alarms *)(intptr_t)states[row];
+        struct lead *leads = (struct lead *)(a + 1);
+        int64_t was_active = a->active, all_lost = 1;
+        for (int64_t i = 0; i < num_leads[row]; i++, waves += WAVES, has_wave++, valid++, heights++, first_beat++) {
+            int64_t at = first_beat[0];
+            struct second s = {*has_wave ? waves : NULL, *valid, *heights, samples + at, kinds + at, faint + at,
+                               probability + at, ventricular + at, beat_af + at, first_beat[1] - at};
+            add_second(r, leads + i, now[row], &s);
+            all_lost &= leads[i].lost;
+        }
+        for (int64_t i = 0; i < num_leads[row]; i++) add_af(r, leads, num_leads[row], leads + i);
+        if (!isnan(af[row])) a->af = af[row], a->af_onset = af_onset[row];
+        if (all_lost && !a->lost) {
+            a->af = 0, a->active = BIT(LOST) & ~r->off;
+            starts[LOST] = now[row] - r->lost_s * llrint(r->rate_hz), confidences[LOST] = 1;
+        } else if (!all_lost) {
+            a->active &= ~BIT(LOST);
+            a->active = combined(r, a, leads, num_leads[row], now[row], starts, confidences) & ~r->off;
+        }
+        a->lost = all_lost;
+        raised[row] = a->active & ~was_active, ended[row] = was_active & ~a->active;
+    }
+}
