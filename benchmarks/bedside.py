@@ -298,7 +298,7 @@ def judged(models: LiveModels, own_cases: list[Case]) -> dict[str, list]:
         ward.add(case.name, case.rate_hz, num_leads=len(case.signal_mv))
         ward.push(case.name, case.signal_mv)
     ward.run()
-    return dict(ward.given)
+    return {case.name: ward.given[case.name] for case in own_cases}
 
 
 def given(models: LiveModels, all_cases: list[Case], work: Path) -> dict[str, list]:

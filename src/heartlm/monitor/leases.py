@@ -16,6 +16,9 @@ from heartlm.errors import HeartlmError
 NUM_PARTITIONS = 64
 EXPIRY_S = 3.0
 """The partitions of a worker are given to others after this time without a heartbeat."""
+_LONGEST_WAIT_S = 1.0
+"""A longer time between two looks at the heartbeats counts as this: the broker or this worker may have been stopped, and
+others could not send theirs, or this worker was busy."""
 
 
 class LeaseTable(NamedTuple):
@@ -68,8 +71,8 @@ class Leases:
     def __init__(self, bucket: Any, worker: str) -> None:
         self.worker, self.table = worker, LeaseTable()
         self._bucket = bucket
-        self._last_seen = dict[str, tuple[int, float]]()
-        """Revision of the heartbeat of each worker, and when it was first seen."""
+        self._ages = dict[str, tuple[int, float]]()
+        """Revision of the heartbeat of each worker, and the time for which it has been seen, in seconds."""
         self._checked_at, self._joined = -math.inf, False
 
     async def read(self) -> tuple[LeaseTable, int]:
@@ -110,14 +113,13 @@ class Leases:
             self.read(),
             *(self._bucket.get(f"worker.{worker}") for worker in workers),
         )
-        seen, now = dict[str, tuple[int, float]](), time.monotonic()
+        now, ages = time.monotonic(), dict[str, tuple[int, float]]()
+        waited, self._checked_at = min(now - self._checked_at, _LONGEST_WAIT_S), now
         for worker, entry in zip(workers, entries, strict=True):
-            known = self._last_seen.get(worker)
-            seen[worker] = known if known and known[0] == entry.revision else (entry.revision, now)
-        if now - self._checked_at > EXPIRY_S / 2:  # this worker or the broker was stopped: give all workers time
-            seen = {worker: (revision, now) for worker, (revision, _) in seen.items()}
-        self._last_seen, self._checked_at = seen, now
-        expired = {worker for worker, (_, seen_at) in seen.items() if now - seen_at > EXPIRY_S}
+            revision, age = self._ages.get(worker, (0, 0.0))
+            ages[worker] = entry.revision, age + waited if entry.revision == revision else 0.0
+        self._ages = ages
+        expired = {worker for worker, (_, age) in ages.items() if age > EXPIRY_S}
         name = self.worker.rpartition("-")[0]
         same_name = {worker for worker in table.workers if worker.rpartition("-")[0] == name}
         if self.worker not in table.workers and same_name:
