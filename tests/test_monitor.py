@@ -31,11 +31,11 @@ from heartlm.ecg.simulator.write import write_record
 from heartlm.errors import HeartlmError
 from heartlm.files import sole_holder
 from heartlm.kernels.library import using, variants
-from heartlm.monitor.alarms import Alarm, AlarmRules, read_rules
+from heartlm.monitor.alarms import SECOND_OPINION, Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
-from heartlm.monitor.rules import JudgedBeat, LeadSecond, Rules
+from heartlm.monitor.rules import JudgedBeat, JudgedSeconds, LeadSecond, Rules, update_rules
 from heartlm.monitor.state import packed, unpacked
 from heartlm.monitor.stream import Ward, alarms_of
 from heartlm.monitor.trend import NUM_MINUTES, Trend
@@ -911,6 +911,43 @@ def test_a_flat_lead_denies_no_alarm_of_another(symbol: str, rr: int, kind: str)
         seconds = [LeadSecond(beats, [0.5, 0.5, 0.0, 0.0, 0.0], 1.0, 1.0), flat]
         raised |= {alarm.kind for alarm in rules.update(250 * second, seconds, None)}
     assert kind in raised and "asystole" not in raised
+
+
+def test_seconds_of_leads_are_joined_and_told_apart() -> None:
+    beats = [JudgedBeat(10, "N", 0.75, 0.25, False, -1.5), JudgedBeat(90, "Q", 0.0, 0.0, True)]
+    wave = [0.5, 0.25, 0.0, 0.125, 0.125]
+    leads = [LeadSecond(beats, wave, 1.0, 0.5), LeadSecond([], None, 0.25, 2.0), LeadSecond(beats[:1], None, 1.0, 1.0)]
+    joined = JudgedSeconds.of(leads)
+    assert [joined.of_lead(lead) for lead in range(3)] == leads
+    assert JudgedSeconds.of(leads[1:2]).of_lead(0) == leads[1]
+
+
+def test_rules_of_many_streams_are_those_of_each_alone() -> None:
+    """Streams of one and two leads, of several rates and thresholds, with seconds that are drawn."""
+    rng = np.random.default_rng(8)
+    settings = [("a", AlarmRules(), 250.0, 1), ("b", AlarmRules(pause_s=1), 360.0, 2), ("c", SECOND_OPINION, 128.0, 3)]
+
+    def made() -> list[Rules]:
+        return [Rules(name, rules, rate_hz, 0.0, num_leads) for name, rules, rate_hz, num_leads in settings]
+
+    together, alone, num_alarms = made(), made(), 0
+    for second in range(1, 200):
+        wave = np.eye(5)[int(rng.integers(5)) if second // 10 % 2 else 0]
+        now, leads = [round(second * rules.rate_hz) for rules in alone], list[list[LeadSecond]]()
+        for rules, end in zip(alone, now, strict=True):
+            drawn = np.sort(rng.integers(end - round(rules.rate_hz), end, int(rng.integers(4))))
+            p = rng.random(2).tolist()
+            beats = [JudgedBeat(sample, "NSVF"[rng.integers(4)], *p, False, 4 * p[0]) for sample in drawn.tolist()]
+            valid = float(rng.choice([1.0, 1.0, 1.0, 0.7, 0.0]) if second % 50 > 30 else 1.0)
+            own = LeadSecond(beats, None if second < 4 else wave.tolist(), valid, p[0] if second > 9 else np.nan)
+            leads.append([own] * rules.addresses[2])
+        af = [None if second % 20 else (float(rng.random()), 5) for _ in alone]
+        changes = update_rules(together, now, JudgedSeconds.of([each for own in leads for each in own]), af)
+        for row, rules in enumerate(alone):
+            expected = rules.update(now[row], leads[row], af[row])
+            assert changes.get(row, []) == expected
+            num_alarms += len(expected)
+    assert num_alarms > 100 and all(np.array_equal(a.memory, b.memory) for a, b in zip(together, alone, strict=True))
 
 
 @pytest.mark.parametrize(("probability", "called_after"), [(0.95, 3), (0.8, 6), (0.7, None)])
