@@ -913,6 +913,17 @@ def test_a_flat_lead_denies_no_alarm_of_another(symbol: str, rr: int, kind: str)
     assert kind in raised and "asystole" not in raised
 
 
+@pytest.mark.parametrize(
+    ("ventricular", "vt", "called"), [(0.9, 0.9, True), (None, 0.9, True), (0.4, 0.9, False), (0.9, 0.7, False)]
+)
+def test_vt_whose_beats_are_missed_is_found_in_the_waveform(ventricular: float | None, vt: float, called: bool) -> None:
+    rules = Rules("a", AlarmRules(), 250.0)
+    for second in range(1, 9):  # a beat every two seconds
+        beats = [JudgedBeat(250 * second - 200, "V", 0.9, ventricular)] if ventricular and second % 2 else []
+        rules.update(250 * second, [LeadSecond(beats, [1 - vt, vt, 0.0, 0.0, 0.0], 1.0, 1.0)], None)
+    assert ("VT" in rules.active) == called
+
+
 def test_seconds_of_leads_are_joined_and_told_apart() -> None:
     beats = [JudgedBeat(10, "N", 0.75, 0.25, False, -1.5), JudgedBeat(90, "Q", 0.0, 0.0, True)]
     wave = [0.5, 0.25, 0.0, 0.125, 0.125]

@@ -51,6 +51,8 @@ class AlarmRules:
         vt_probability: VT needs this probability in two seconds in a row ...
         vt_probability_at_once: ... or this one in a single second. A logistic regression computes it from the last
             `vt_beats` beats and the waveform.
+        vt_waveform_probability: so is a mean probability of VT in the waveform of the last four windows, if the beats
+            of the last seconds are ventricular or none was detected.
         run_beats: a run has at least this number of consecutive ventricular beats.
         pause_s: seconds between two beats.
         af_probability: AF begins at this probability of AF, and ends below half of it.
@@ -70,6 +72,7 @@ class AlarmRules:
     vf_probability: float = 0.9
     vt_probability: float = 0.8
     vt_probability_at_once: float = 0.95
+    vt_waveform_probability: float = 0.8
     run_beats: int = 3
     pause_s: float = 2.0
     af_probability: float = 0.83

@@ -17,7 +17,7 @@ NUM_PARTITIONS = 64
 EXPIRY_S = 3.0
 """The partitions of a worker are given to others after this time without a heartbeat."""
 _LONGEST_WAIT_S = 1.0
-"""A longer time between two looks at the heartbeats counts as this: the broker or this worker may have been stopped, and
+"""A longer time between two looks at the heartbeats counts as this: the broker may have been stopped, so that the
 others could not send theirs, or this worker was busy."""
 
 

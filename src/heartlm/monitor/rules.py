@@ -73,6 +73,9 @@ VT_WEIGHTS, VT_BIAS = (3.71, 1.17, 3.87, -9.48, 3.14, -4.14), -9.19
 probability that the beats are ventricular, the fraction of beats that perhaps are, the mean probabilities of VT and of
 noise in the last three windows, one by the mean RR interval in seconds, and the standard deviation of the intervals by
 their mean."""
+_VT_WINDOWS, _VT_S, _VT_MEAN = 4, 5, 0.6
+"""VT by the waveform alone needs its mean probability in this number of last windows, and a mean probability that the
+beats of the last seconds are ventricular, if there are any: detectors miss beats of VT whose shapes change."""
 _MIN_VT_AT_START = 0.5
 """Until a usual beat's height is known, VT needs this mean probability in the waveform."""
 _MIN_ASYSTOLE = 0.5
@@ -220,6 +223,9 @@ class _Plan(ctypes.Structure):
             perhaps=_PERHAPS_VENTRICULAR,
             vt_weights=VT_WEIGHTS,
             vt_bias=VT_BIAS,
+            vt_windows=_VT_WINDOWS,
+            vt_s=_VT_S,
+            vt_mean=_VT_MEAN,
             least_vt_at_start=_MIN_VT_AT_START,
             least_asystole=_MIN_ASYSTOLE,
             af_drift=AF_DRIFT,

@@ -15,13 +15,14 @@ enum { VF, ASYSTOLE, VT, TACHYCARDIA, BRADYCARDIA, RUN, PAUSE, AF, LOST, KINDS }
 /* Thresholds: those of a patient, and those of all; kernels.h declares them for Python, as the states below. */
 struct rules {
     double rate_hz, asystole_s, bradycardia_bpm, tachycardia_bpm, vt_bpm, v_probability, vf_probability, vt_probability;
-    double vt_probability_at_once, pause_s, af_probability, noise_probability;
+    double vt_probability_at_once, vt_waveform_probability, pause_s, af_probability, noise_probability;
     int64_t bradycardia_beats, tachycardia_beats, vt_beats, run_beats, off; /* off: bits of kinds */
-    int64_t lost_s, found_s, start_windows, slow_windows, most_others, sure_beats, sure_s, beats_near;
+    int64_t lost_s, found_s, start_windows, slow_windows, vt_windows, most_others;
+    int64_t sure_beats, sure_s, beats_near;
     double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s, clear;
     double sure, slow_share, before_noise_s, valid, complete, empty_rr_s, other, perhaps, vt_weights[6], vt_bias;
-    double least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af, veto_rate;
-    double clear_veto_rate, veto_vt, window_s;
+    double vt_s, vt_mean, least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af;
+    double veto_rate, clear_veto_rate, veto_vt, window_s;
 };
 
 /* The state of a lead. Of beat and second k, rings have the place k modulo their length. */
@@ -247,6 +248,12 @@ static void judge_beats(const struct rules *r, struct lead *l, int64_t now, doub
     double rate_hz = r->rate_hz, last_rr_s = mean_rr_s(r, l, 1);
     int64_t num = kept_beats(l), needed = r->tachycardia_beats - 1;
     if (last_rr_s >= r->pause_s && since_beat_s < r->pause_s) find(l, PAUSE, sample_of(l, 2), 1);
+    double vt_wave = mean_of(l, VT_WAVE, r->vt_windows);
+    if (vt_wave >= r->vt_waveform_probability) {
+        int64_t first = now - llrint(r->vt_s * rate_hz);
+        int no_beats = !num || sample_of(l, 1) < first;
+        if (no_beats || ventricular_since(r, l, first) >= r->vt_mean) find(l, VT, first, vt_wave);
+    }
     if (since_beat_s >= r->asystole_s) return;
     if (mean_rr_s(r, l, needed) < 60 / r->tachycardia_bpm) find(l, TACHYCARDIA, sample_of(l, needed + 1), 1);
     needed = r->bradycardia_beats - 1;
@@ -327,8 +334,11 @@ static int is_vetoed(const struct rules *r, const struct lead *leads, int64_t nu
             continue;
         }
         if (!l->has_beats || (l->found & BIT(ASYSTOLE))) continue; /* a lead in standstill next to beats has come off */
-        if (kind == VT || kind == RUN) ventricular += ventricular_since(r, l, start), num++;
-        if (kind == VT) vetoed |= rate_since(r, l, start) < r->veto_rate * r->vt_bpm;
+        if (kind == VT || kind == RUN) {
+            double own = ventricular_since(r, l, start);
+            if (own > 0 || !has_it) ventricular += own, num++; /* VT may be found where beats are not */
+        }
+        if (kind == VT) vetoed |= !has_it && rate_since(r, l, start) < r->veto_rate * r->vt_bpm;
         else if (kind == TACHYCARDIA)
             vetoed |= rate_since(r, l, first) < (clear_has_it ? r->veto_rate : r->clear_veto_rate) * r->tachycardia_bpm;
         else if (kind != RUN) vetoed |= !has_it;
