@@ -31,7 +31,7 @@ from heartlm.ecg.simulator.write import write_record
 from heartlm.errors import HeartlmError
 from heartlm.files import sole_holder
 from heartlm.kernels.library import using, variants
-from heartlm.monitor.alarms import SECOND_OPINION, Alarm, AlarmRules, read_rules
+from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
@@ -958,6 +958,7 @@ def test_rules_of_many_streams_are_those_of_each_alone() -> None:
             expected = rules.update(now[row], leads[row], af[row])
             assert changes.get(row, []) == expected
             num_alarms += len(expected)
+    assert len(alone[0].leads[0].samples) == MAX_RULE_BEATS
     assert num_alarms > 100 and all(np.array_equal(a.memory, b.memory) for a, b in zip(together, alone, strict=True))
 
 

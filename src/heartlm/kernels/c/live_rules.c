@@ -285,7 +285,6 @@ static void judge_beats(const struct rules *r, struct lead *l, int64_t now, doub
 static void judge(const struct rules *r, struct lead *l, int64_t now) {
     double rate_hz = r->rate_hz, noise = mean_of_known(l, 4, 0), height = l->heights[second_place(l, 1)];
     int noisy = noise >= r->noise_probability, usual_known = !isnan(height);
-    l->found = 0;
     if (mean_of_known(l, 2, 0) >= r->noise_probability && !is_quiet(r, l)) l->last_noise = now; /* hides no beat else */
     double vf = mean_of(l, VF_WAVE, 3), slow_vf = r->slow_share * r->vf_probability;
     if (!usual_known) vf = fmin(vf, mean_of(l, VF_WAVE, r->start_windows));
