@@ -934,7 +934,7 @@ def test_seconds_of_leads_are_joined_and_told_apart() -> None:
 
 
 def test_rules_of_many_streams_are_those_of_each_alone() -> None:
-    """Streams of one and two leads, of several rates and thresholds, with seconds that are drawn."""
+    """Streams of one to three leads, of several rates and thresholds, with seconds that are drawn."""
     rng = np.random.default_rng(8)
     settings = [("a", AlarmRules(), 250.0, 1), ("b", AlarmRules(pause_s=1), 360.0, 2), ("c", SECOND_OPINION, 128.0, 3)]
 

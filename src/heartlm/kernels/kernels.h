@@ -99,7 +99,7 @@ struct rules {
     double vt_s, vt_mean, least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af;
     double veto_rate, clear_veto_rate, veto_vt, window_s;
 };
-struct lead {
+struct ruled {
     int64_t num_beats, num_seconds, begin, last_vf, last_noise, last_vt, af_onset;
     double vt, af_sum;
     int64_t lost, af_told, has_beats, num_added, found, starts[9], samples[32];

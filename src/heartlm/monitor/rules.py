@@ -241,9 +241,9 @@ class _Plan(ctypes.Structure):
 
 
 class _Lead(ctypes.Structure):
-    """`struct lead` of c/live_rules.c, the state of a lead."""
+    """`struct ruled` of c/live_rules.c, the state of a lead."""
 
-    _fields_ = struct_fields("lead")
+    _fields_ = struct_fields("ruled")
 
 
 class _Alarms(ctypes.Structure):

@@ -1,13 +1,14 @@
 /* The rules of many streams, a second of each: from judged beats and windows of its leads to the kinds of alarms that
  * begin or end. heartlm.monitor.rules says what each threshold means and why it is there. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernel.h"
 
-enum { BEATS = 32, SECONDS = 8 };                /* that are kept of a lead */
+enum { BEATS = 32, SECONDS = 8 };                      /* that are kept of a lead */
 enum { OTHER, VT_WAVE, VF_WAVE, STILL, NOISE, WAVES }; /* classes of a window */
-enum { UNKNOWN, NORMAL, VENTRICULAR };           /* kinds of beats that rules tell apart */
+enum { UNKNOWN, NORMAL, VENTRICULAR };                 /* kinds of beats that rules tell apart */
 enum { VF, ASYSTOLE, VT, TACHYCARDIA, BRADYCARDIA, RUN, PAUSE, AF, LOST, KINDS };
 #define BIT(kind) (1 << (kind))
 #define NEVER (-1000000000)
@@ -26,7 +27,7 @@ struct rules {
 };
 
 /* The state of a lead. Of beat and second k, rings have the place k modulo their length. */
-struct lead {
+struct ruled {
     int64_t num_beats, num_seconds; /* beats since `begin` or since the signal was found again */
     int64_t begin;                  /* end of the last gap */
     int64_t last_vf, last_noise, last_vt, af_onset;
@@ -59,29 +60,29 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static int64_t kept_beats(const struct lead *l) {
+static int64_t kept_beats(const struct ruled *l) {
     return least(l->num_beats, BEATS);
 }
 
-static int64_t kept_seconds(const struct lead *l) {
+static int64_t kept_seconds(const struct ruled *l) {
     return least(l->num_seconds, SECONDS);
 }
 
 /* Place of the beat, or the second, that is the `back`th from the end. */
-static int64_t beat_place(const struct lead *l, int64_t back) {
+static int64_t beat_place(const struct ruled *l, int64_t back) {
     return (l->num_beats - back) % BEATS;
 }
 
-static int64_t second_place(const struct lead *l, int64_t back) {
+static int64_t second_place(const struct ruled *l, int64_t back) {
     return (l->num_seconds - back) % SECONDS;
 }
 
-static int64_t sample_of(const struct lead *l, int64_t back) {
+static int64_t sample_of(const struct ruled *l, int64_t back) {
     return l->samples[beat_place(l, back)];
 }
 
 /* The highest or lowest value of the last seconds, or of those before them, NaN if one is unknown. */
-static double extreme(const struct lead *l, const double *values, int64_t from, int64_t to, int highest) {
+static double extreme(const struct ruled *l, const double *values, int64_t from, int64_t to, int highest) {
     double found = highest ? -INFINITY : INFINITY;
     for (int64_t back = from < 1 ? 1 : from; back <= to && back <= kept_seconds(l); back++) {
         double own = values[second_place(l, back)];
@@ -91,22 +92,22 @@ static double extreme(const struct lead *l, const double *values, int64_t from, 
     return found;
 }
 
-static double lowest(const struct lead *l, const double *values, int64_t num) {
+static double lowest(const struct ruled *l, const double *values, int64_t num) {
     return extreme(l, values, 1, num, 0);
 }
 
-static int any_below(const struct lead *l, int64_t num, double limit) {
+static int any_below(const struct ruled *l, int64_t num, double limit) {
     for (int64_t back = 1; back <= num && back <= kept_seconds(l); back++)
         if (l->heights[second_place(l, back)] < limit) return 1;
     return 0;
 }
 
-static int is_quiet(const struct rules *r, const struct lead *l) {
+static int is_quiet(const struct rules *r, const struct ruled *l) {
     return extreme(l, l->heights, 1, 4, 1) < r->quiet;
 }
 
 /* Mean probability of a class of windows in the last ones, of which unknown ones count as 0. */
-static double mean_of(const struct lead *l, int class, int64_t num) {
+static double mean_of(const struct ruled *l, int class, int64_t num) {
     double sum = 0;
     for (int64_t back = least(num, kept_seconds(l)); back; back--) {
         int64_t place = second_place(l, back);
@@ -116,7 +117,7 @@ static double mean_of(const struct lead *l, int class, int64_t num) {
 }
 
 /* Mean probability of some classes over the last `num` windows that are known, NaN if none is. */
-static double mean_of_known(const struct lead *l, int64_t num, int with_vf) {
+static double mean_of_known(const struct ruled *l, int64_t num, int with_vf) {
     double sum = 0;
     int64_t known = 0;
     for (int64_t back = 1; back <= kept_seconds(l) && known < num; back++) {
@@ -126,7 +127,7 @@ static double mean_of_known(const struct lead *l, int64_t num, int with_vf) {
     return known ? sum / (double)known : NAN;
 }
 
-static void add_second(const struct rules *r, struct lead *l, int64_t now, const struct second *s) {
+static void add_second(const struct rules *r, struct ruled *l, int64_t now, const struct second *s) {
     if (!l->num_seconds) l->last_vf = l->last_noise = l->last_vt = NEVER, l->af_sum = r->af_head_start;
     int64_t place = l->num_seconds++ % SECONDS;
     l->heights[place] = s->height, l->valid[place] = s->valid, l->has_wave[place] = s->wave != NULL;
@@ -154,12 +155,12 @@ static void add_second(const struct rules *r, struct lead *l, int64_t now, const
 }
 
 /* Whether a beat may be wrong because of noise. */
-static int in_noise(const struct rules *r, const struct lead *l, int64_t sample) {
+static int in_noise(const struct rules *r, const struct ruled *l, int64_t sample) {
     return (double)sample < (double)l->last_noise + r->window_s * r->rate_hz;
 }
 
 /* Log odds of AF of the beat of a lead at a sample, 0 if unknown or in noise. */
-static double af_near(const struct rules *r, const struct lead *l, int64_t sample) {
+static double af_near(const struct rules *r, const struct ruled *l, int64_t sample) {
     for (int64_t back = least(r->beats_near, kept_beats(l)); back; back--)
         if ((double)llabs(sample_of(l, back) - sample) < r->same_beat_s * r->rate_hz)
             return in_noise(r, l, sample_of(l, back)) ? 0 : l->af[beat_place(l, back)];
@@ -167,7 +168,7 @@ static double af_near(const struct rules *r, const struct lead *l, int64_t sampl
 }
 
 /* Add the log odds of AF of the new beats of a lead, each the mean over the leads that have it, to the sum. */
-static void add_af(const struct rules *r, struct lead *leads, int64_t num_leads, struct lead *l) {
+static void add_af(const struct rules *r, struct ruled *leads, int64_t num_leads, struct ruled *l) {
     for (int64_t back = l->num_added; back; back--) {
         int64_t sample = sample_of(l, back), num = 1;
         double sum = l->af[beat_place(l, back)];
@@ -184,7 +185,7 @@ static void add_af(const struct rules *r, struct lead *leads, int64_t num_leads,
     }
 }
 
-static int has_sure_beats(const struct rules *r, const struct lead *l, int64_t now) {
+static int has_sure_beats(const struct rules *r, const struct ruled *l, int64_t now) {
     int64_t num = 0;
     for (int64_t back = 1; back <= kept_beats(l); back++) {
         int64_t place = beat_place(l, back);
@@ -195,21 +196,21 @@ static int has_sure_beats(const struct rules *r, const struct lead *l, int64_t n
 }
 
 /* Whether the signal is good enough to veto alarms of another lead. */
-static int is_clear(const struct rules *r, const struct lead *l, int64_t now) {
+static int is_clear(const struct rules *r, const struct ruled *l, int64_t now) {
     if (!(lowest(l, l->valid, 4) >= r->valid)) return 0;
     if (!(mean_of_known(l, 4, 1) >= r->clear)) return 1;
     return mean_of_known(l, 4, 0) < r->noise_probability && has_sure_beats(r, l, now);
 }
 
 /* Mean rate since a sample in beats per minute, 0 with fewer than two beats. */
-static double rate_since(const struct rules *r, const struct lead *l, int64_t start) {
+static double rate_since(const struct rules *r, const struct ruled *l, int64_t start) {
     int64_t num = kept_beats(l);
     while (num && sample_of(l, num) < start) num--;
     return num > 1 ? 60 * r->rate_hz * (double)(num - 1) / (double)(sample_of(l, 1) - sample_of(l, num)) : 0;
 }
 
 /* Mean probability that beats since a sample are ventricular, 0 without any. */
-static double ventricular_since(const struct rules *r, const struct lead *l, int64_t start) {
+static double ventricular_since(const struct rules *r, const struct ruled *l, int64_t start) {
     double since = (double)start - r->same_beat_s * r->rate_hz, sum = 0;
     int64_t num = 0;
     for (int64_t back = 1; back <= kept_beats(l); back++)
@@ -218,17 +219,17 @@ static double ventricular_since(const struct rules *r, const struct lead *l, int
 }
 
 /* Mean of this number of last intervals in seconds, NaN with fewer. */
-static double mean_rr_s(const struct rules *r, const struct lead *l, int64_t num) {
+static double mean_rr_s(const struct rules *r, const struct ruled *l, int64_t num) {
     if (kept_beats(l) <= num) return NAN;
     return (double)(sample_of(l, 1) - sample_of(l, num + 1)) / ((double)num * r->rate_hz);
 }
 
-static void find(struct lead *l, int kind, int64_t start, double confidence) {
+static void find(struct ruled *l, int kind, int64_t start, double confidence) {
     l->found |= BIT(kind), l->starts[kind] = start, l->confidences[kind] = confidence;
 }
 
 /* Probability of VT from the last `vt_beats` beats and windows: a logistic regression. */
-static double vt_probability(const struct rules *r, struct lead *l) {
+static double vt_probability(const struct rules *r, struct ruled *l) {
     double *m = l->vt_measures, num = (double)r->vt_beats, mean = mean_rr_s(r, l, r->vt_beats - 1), square = 0;
     m[0] = m[1] = 0;
     for (int64_t back = r->vt_beats; back; back--) {
@@ -244,7 +245,7 @@ static double vt_probability(const struct rules *r, struct lead *l) {
 }
 
 /* Find the kinds of alarms that hold in a lead by its beats, which are heartbeats. */
-static void judge_beats(const struct rules *r, struct lead *l, int64_t now, double since_beat_s, int usual_known) {
+static void judge_beats(const struct rules *r, struct ruled *l, int64_t now, double since_beat_s, int usual_known) {
     double rate_hz = r->rate_hz, last_rr_s = mean_rr_s(r, l, 1);
     int64_t num = kept_beats(l), needed = r->tachycardia_beats - 1;
     if (last_rr_s >= r->pause_s && since_beat_s < r->pause_s) find(l, PAUSE, sample_of(l, 2), 1);
@@ -282,7 +283,7 @@ static void judge_beats(const struct rules *r, struct lead *l, int64_t now, doub
 }
 
 /* Find the kinds of alarms that hold in a lead. */
-static void judge(const struct rules *r, struct lead *l, int64_t now) {
+static void judge(const struct rules *r, struct ruled *l, int64_t now) {
     double rate_hz = r->rate_hz, noise = mean_of_known(l, 4, 0), height = l->heights[second_place(l, 1)];
     int noisy = noise >= r->noise_probability, usual_known = !isnan(height);
     if (mean_of_known(l, 2, 0) >= r->noise_probability && !is_quiet(r, l)) l->last_noise = now; /* hides no beat else */
@@ -317,7 +318,7 @@ static void judge(const struct rules *r, struct lead *l, int64_t now) {
 }
 
 /* Whether a lead that is able to veto alarms denies the kind that others show since `start`. */
-static int is_vetoed(const struct rules *r, const struct lead *leads, int64_t num_leads, int64_t clear, int kind,
+static int is_vetoed(const struct rules *r, const struct ruled *leads, int64_t num_leads, int64_t clear, int kind,
                      int64_t start, int64_t now) {
     int64_t first = now - llrint(60 / r->tachycardia_bpm * (double)r->tachycardia_beats * r->rate_hz), num = 0;
     int clear_has_it = 0, vetoed = 0;
@@ -325,7 +326,7 @@ static int is_vetoed(const struct rules *r, const struct lead *leads, int64_t nu
     for (int64_t i = 0; i < num_leads; i++)
         clear_has_it |= (clear & BIT(i)) && leads[i].begin <= start && (leads[i].found & BIT(kind));
     for (int64_t i = 0; i < num_leads; i++) {
-        const struct lead *l = leads + i;
+        const struct ruled *l = leads + i;
         if (!(clear & BIT(i)) || l->begin > start) continue;
         int has_it = (l->found & BIT(kind)) != 0;
         if (kind == VF || kind == ASYSTOLE) {
@@ -346,11 +347,11 @@ static int is_vetoed(const struct rules *r, const struct lead *leads, int64_t nu
 }
 
 /* The kinds that hold in a stream and that no lead vetoes, as bits, each with its start and confidence. */
-static int64_t combined(const struct rules *r, struct alarms *a, struct lead *leads, int64_t num_leads, int64_t now,
+static int64_t combined(const struct rules *r, struct alarms *a, struct ruled *leads, int64_t num_leads, int64_t now,
                         int64_t *starts, double *confidences) {
     int64_t found = 0, clear = 0, kinds = 0, in_use = -1;
     for (int64_t i = 0; i < num_leads; i++) {
-        struct lead *l = leads + i;
+        struct ruled *l = leads + i;
         l->found = l->has_beats = 0, l->vt_measures[0] = NAN; /* none in this second */
         if (l->lost) continue;
         judge(r, l, now);
@@ -373,7 +374,7 @@ static int64_t combined(const struct rules *r, struct alarms *a, struct lead *le
     if (in_use < 0) /* alarms of beats continue: their end cannot be seen */
         return found | (a->active & ~(BIT(VF) | BIT(ASYSTOLE)));
     a->lead_in_use = in_use;
-    const struct lead *l = leads + in_use;
+    const struct ruled *l = leads + in_use;
     double af = 1 / (1 + exp(r->af_excess - l->af_sum)); /* that it started, from the last beats */
     if (!l->af_told && af >= r->af_probability) a->af = af, a->af_onset = l->af_onset;
     if (a->af >= (a->active & BIT(AF) ? r->af_probability / 2 : r->af_probability)) {
@@ -400,7 +401,7 @@ void HEARTLM(live_rules)(const int64_t *plans, const int64_t *states, const int6
     for (int64_t row = 0; row < num; row++, starts += KINDS, confidences += KINDS) {
         const struct rules *r = (const struct rules *)(intptr_t)plans[row];
         struct alarms *a = (struct alarms *)(intptr_t)states[row];
-        struct lead *leads = (struct lead *)(a + 1);
+        struct ruled *leads = (struct ruled *)(a + 1);
         int64_t was_active = a->active, all_lost = 1;
         for (int64_t i = 0; i < num_leads[row]; i++, waves += WAVES, has_wave++, valid++, heights++, first_beat++) {
             int64_t at = first_beat[0];
