@@ -6,8 +6,9 @@ The recordings of the Challenge are not part of this study. Its cases are made o
 and svdb that end with an alarm. In a true case the last seconds show what it says: annotated VT and flutter, and beats
 of the patient set closer, further apart, in a row of ventricular ones, or ended, for good or for 4 to 5 s; each of
 them once more with a fault in one lead. In a false one they show the patient's own rhythm, one near the limits, or a
-fault: noise of nstdb at -6 to 6 dB, wander, steps, a lead that falls off, lies flat, shrinks or sways. VF is cudb's, of
-one lead. A case counts as called if an alarm of its kind was raised or lasted in its last seconds.
+fault: noise of nstdb at -6 to 6 dB, wander, steps, a lead that falls off, lies flat, shrinks or sways, and movements
+of both electrodes at the rates of VF. VF is cudb's, of one lead. A case counts as called if an alarm of its kind was
+raised or lasted in its last seconds.
 
 Rules are chosen by DS1, the paced recordings, svdb and cudb. `--test` makes the cases of DS2 (201 of DS1 is of a
 patient of DS2, too). The models were trained on DS1, svdb and cudb, so scores of these flatter.
@@ -142,6 +143,9 @@ def of_recording(name: str, recording: Recording, noises: Noises) -> list[Case]:
         add("clean", (), clean)
         for what in choose.sample(FAULTS, 4):
             add(what, (), spoiled(clean, what, rate_hz, choose, noises))
+        for what in MOVEMENTS:  # numbers of their own, so that the other cases stay as they were
+            signal = moved(clean, what, rate_hz, random.Random(f"{name} {what} {stop}"))
+            out.append(Case(f"{name} {what} {len(out)}", name, what, (), rate_hz, signal))
         places = beats.sample[near] - (stop - length)
         normal, v = places[~np.isin(symbols[near], ["V", "F"])], places[symbols[near] == "V"]
         if len(normal) > 8:
@@ -177,6 +181,7 @@ def of_recording(name: str, recording: Recording, noises: Noises) -> list[Case]:
 
 OF_ONE_LEAD = ("muscle on one", "motion on one", "loose", "flat", "small on one", "sway on one")
 FAULTS = (*OF_ONE_LEAD, "muscle", "motion", "small", "wander", "sway")
+MOVEMENTS = ("regular movement", "irregular movement")
 Noises = dict[str, tuple[float, np.ndarray]]
 
 
@@ -211,6 +216,31 @@ def spoiled(clean: np.ndarray, what: str, rate_hz: float, choose: random.Random,
             phase = 2 * np.pi * hz * times + wobble * np.sin(2 * np.pi * 0.4 * times)
             own += height * choose.uniform(0.5, 1.5) * np.sin(phase)
     return signal
+
+
+def moved(clean: np.ndarray, what: str, rate_hz: float, choose: random.Random) -> np.ndarray:
+    """The case with a movement of both electrodes in its last seconds, as large as beats or larger."""
+    signal, num = clean.copy(), round(choose.uniform(6, 18) * rate_hz)
+    times = np.arange(num) / rate_hz
+    for own in signal[:, -num:]:
+        height = float(np.percentile(np.abs(own - np.median(own)), 99))
+        if what == "regular movement":  # percussion, brushing, tremor: a rate that wanders, and two harmonics
+            turns = 2 * np.pi * choose.uniform(1.5, 8) * times + choose.uniform(0, 6)
+            turns += choose.uniform(0.2, 2) * np.sin(2 * np.pi * choose.uniform(0.1, 0.6) * times)
+            wave = np.sin(turns)
+            for harmonic, most in ((2, 0.6), (3, 0.4)):
+                wave += choose.uniform(-most, most) * np.sin(harmonic * turns + choose.uniform(0, 6))
+            wave *= 1 + choose.uniform(0, 0.8) * np.sin(2 * np.pi * choose.uniform(0.1, 0.8) * times)
+            own += height * choose.uniform(0.4, 2.5) * wave
+        else:
+            noise = np.random.default_rng(choose.randrange(2**31))
+            hz = np.fft.rfftfreq(num, 1 / rate_hz)
+            passed = (hz > choose.uniform(0.3, 1.5)) & (hz < choose.uniform(3, 9))
+            wave = np.fft.irfft(np.fft.rfft(noise.normal(size=num)) * passed, num)
+            knots = np.arange(0, times[-1] + 1, 0.7)
+            wave *= np.interp(times, knots, np.abs(noise.normal(size=len(knots)))) / wave.std()
+            own += height * choose.uniform(0.3, 1.5) * wave
+    return signal.astype(np.float32)
 
 
 def add_noise(

@@ -493,7 +493,7 @@ def main() -> None:
         "steps": 600,
         "second-steps": 400,
         "af-steps": 300,
-        "waveform-steps": 1000,
+        "waveform-steps": 5000,
     }
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)

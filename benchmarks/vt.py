@@ -42,14 +42,14 @@ FOLDS, BLOCK_S, END_S = 5, 30, 2.5
 BEFORE_S, AFTER_S = 5, 12
 """Seconds before and after annotated VT in which a call is neither false nor learnt as such."""
 TRIED = (
-    (0.97, 0.8),
     (0.95, 0.8),
-    (0.97, 0.7),
-    (0.95, 0.95),
-    (0.9, 0.9),
-    (0.85, 0.85),
-    (0.8, 0.8),
+    (0.9, 0.8),
+    (0.9, 0.75),
+    (0.85, 0.75),
+    (0.9, 0.7),
+    (0.85, 0.7),
     (0.5, 0.5),
+    (0.3, 0.3),
     (0.2, 0.2),
 )
 """Probabilities from which on VT is called in one second, and in two in a row."""

@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--nstdb", type=Path, required=True, help="unpacked noise of nstdb")
     parser.add_argument("--work", type=Path, required=True, help="where corpora and runs go")
     parser.add_argument("--name", default="run", help="of the runs; another name trains again on the same corpora")
-    for name, value in (("folds", 5), ("seeds", 5), ("steps", 1000)):
+    for name, value in (("folds", 5), ("seeds", 5), ("steps", 5000)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--dry", action="store_true", help="show the tables, write no result files")
     settings = parser.parse_args()

@@ -914,6 +914,24 @@ def test_a_flat_lead_denies_no_alarm_of_another(symbol: str, rr: int, kind: str)
 
 
 @pytest.mark.parametrize(
+    ("ventricular", "below", "called"), [(0.01, 0.02, False), (0.05, 0.02, True), (0.01, 0.0, True)]
+)
+def test_vt_is_vetoed_by_a_lead_whose_beats_are_surely_not_ventricular(
+    ventricular: float, below: float, called: bool
+) -> None:
+    rules, raised = Rules("a", AlarmRules(vt_veto_below=below), 250.0, num_leads=2), set[str]()
+    for second in range(1, 13):
+        samples = [250 * second - 250, 250 * second - 125]
+        first = JudgedBeat(0, "V", 0.95, 0.95) if second > 6 else JudgedBeat(0, "N", 0.95, 0.0)
+        beats = [first._replace(sample=sample) for sample in samples]
+        others = [JudgedBeat(sample, "S", 0.9, ventricular) for sample in samples]
+        leads = [LeadSecond(beats, [0.1, 0.9, 0.0, 0.0, 0.0], 1.0, 1.0)]
+        leads.append(LeadSecond(others, [1.0, 0.0, 0.0, 0.0, 0.0], 1.0, 1.0))
+        raised |= {alarm.kind for alarm in rules.update(250 * second, leads, None)}
+    assert ("VT" in raised) == called
+
+
+@pytest.mark.parametrize(
     ("ventricular", "vt", "called"), [(0.9, 0.9, True), (None, 0.9, True), (0.4, 0.9, False), (0.9, 0.7, False)]
 )
 def test_vt_whose_beats_are_missed_is_found_in_the_waveform(ventricular: float | None, vt: float, called: bool) -> None:

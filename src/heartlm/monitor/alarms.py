@@ -53,6 +53,10 @@ class AlarmRules:
             `vt_beats` beats and the waveform.
         vt_waveform_probability: so is a mean probability of VT in the waveform of the last four windows, if the beats
             of the last seconds are ventricular or none was detected.
+        vt_veto_below: VT is vetoed by a readable lead whose last eight beats are all ventricular with a probability
+            below this value; 0 for no such veto.
+        veto_noise: a lead may veto alarms of others if its mean probability of noise and VF in the last four windows
+            is below this value.
         run_beats: a run has at least this number of consecutive ventricular beats.
         pause_s: seconds between two beats.
         af_probability: AF begins at this probability of AF, and ends below half of it.
@@ -69,10 +73,12 @@ class AlarmRules:
     vt_bpm: float = 100.0
     vt_beats: int = 5
     v_probability: float = 0.5
-    vf_probability: float = 0.9
-    vt_probability: float = 0.8
-    vt_probability_at_once: float = 0.95
+    vf_probability: float = 0.85
+    vt_probability: float = 0.75
+    vt_probability_at_once: float = 0.9
     vt_waveform_probability: float = 0.8
+    vt_veto_below: float = 0.02
+    veto_noise: float = 0.35
     run_beats: int = 3
     pause_s: float = 2.0
     af_probability: float = 0.83
@@ -89,6 +95,7 @@ class AlarmRules:
         require(self, lambda value: 2 <= value <= MAX_RULE_BEATS, f"2 to {MAX_RULE_BEATS}", *beats)
         probabilities = [each for each in vars(self) if "probability" in each]
         require(self, lambda value: 0 < value <= 1, "above 0 and at most 1", *probabilities)
+        require(self, lambda value: 0 <= value <= 1, "0 to 1", "vt_veto_below", "veto_noise")
         positive = "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm", "pause_s"
         require(self, lambda value: 0 < value < math.inf, "a positive number", *positive)
         if unknown := sorted(set(self.off) - set(SEVERITIES)):
@@ -101,8 +108,10 @@ SECOND_OPINION = AlarmRules(
     bradycardia_beats=4,
     tachycardia_bpm=130,
     tachycardia_beats=12,
-    vt_probability=0.2,
-    vt_probability_at_once=0.2,
+    vt_probability=0.3,
+    vt_probability_at_once=0.3,
+    vt_veto_below=0.0,
+    veto_noise=0.1,
     noise_probability=0.7,
 )
 """Rules that judge the alarm of another monitor, which is far more often true than any second of a stream."""

@@ -28,8 +28,11 @@ _VETO_RATE = 0.7
 """A lead vetoes a tachycardia or VT if its rate is below this fraction of the limit: leads miss some of the beats."""
 _CLEAR_VETO_RATE = 0.92
 """The same for a lead with a clear signal, if the tachycardia is found in leads without one only."""
-_VETO_VT = 0.3
+_VETO_VT = 0.15
 """Leads veto VT if the mean probability of ventricular beats over them is below."""
+_VETO_VT_BEATS = 8
+"""A lead whose last beats, of this number, are surely not ventricular vetoes VT (`AlarmRules.vt_veto_below`): an
+aberrant supraventricular tachycardia looks like VT in one lead and conducts as the usual beats in another."""
 _LOST_S, _FOUND_S = 5, 2
 """A signal is lost after this number of seconds without valid samples, and found again after this number with them."""
 _QUIET_HEIGHT = 0.35
@@ -46,10 +49,9 @@ VF for about half of its time. VF ends, and beats count again, this long after t
 _ASYSTOLE_ENDED_S = 2
 """An asystole that a beat has ended can still be raised for this time, as leads report that beat in different
 seconds."""
-_CLEAR = 0.25
-"""A lead may veto alarms of other leads if its mean probability of noise and VF in the last four windows is below."""
 _SURE, _SURE_BEATS, _SURE_S = 0.9, 3, 5
-"""So may a lead that is not noise and has this number of N beats of this probability in the last seconds."""
+"""A lead with more noise than `AlarmRules.veto_noise` may still veto alarms of others, if it is not noise and has this
+number of N beats of this probability in the last seconds."""
 _START_WINDOWS = 5
 """Until a usual beat's height is known, VF needs its mean probability over this number of windows: an electrode that
 settles sways."""
@@ -68,7 +70,7 @@ _NOT_VENTRICULAR, _MAX_OTHER_BEATS = 0.1, 1
 """VT may have this number of beats whose probability of being ventricular is below. Bigeminy has more."""
 _PERHAPS_VENTRICULAR = 0.3
 """The second measure of VT counts beats whose probability of being ventricular is above."""
-VT_WEIGHTS, VT_BIAS = (3.71, 1.17, 3.87, -9.48, 3.14, -4.14), -9.19
+VT_WEIGHTS, VT_BIAS = (3.37, 1.09, 2.33, -6.22, 2.32, -5.61), -7.11
 """Logistic regression of VT, fitted by benchmarks/vt.py, on six measures of the last beats and windows: the mean
 probability that the beats are ventricular, the fraction of beats that perhaps are, the mean probabilities of VT and of
 noise in the last three windows, one by the mean RR interval in seconds, and the standard deviation of the intervals by
@@ -203,6 +205,7 @@ class _Plan(ctypes.Structure):
             sure_beats=_SURE_BEATS,
             sure_s=_SURE_S,
             beats_near=_BEATS_NEAR,
+            vt_veto_beats=_VETO_VT_BEATS,
             quiet=_QUIET_HEIGHT,
             silent=_SILENT_HEIGHT,
             low=_LOW_HEIGHT,
@@ -212,7 +215,6 @@ class _Plan(ctypes.Structure):
             vf_end_s=_VF_END_S,
             after_vf_s=_AFTER_VF_S,
             asystole_ended_s=_ASYSTOLE_ENDED_S,
-            clear=_CLEAR,
             sure=_SURE,
             slow_share=_SLOW_SHARE,
             before_noise_s=_BEFORE_NOISE_S,

@@ -23,18 +23,22 @@ from heartlm.kernels.gather import gather_windows
 from heartlm.tokenizers.millivolts import dequantize, quantize
 from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.training.batches import IGNORE, Batch, BatchPosition, HostBatch, MakeBatch, majority
-from heartlm.training.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, runs_of
+from heartlm.training.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, WINDOW_S, runs_of
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
-_MADE = {ASYSTOLE: 0.07, NOISE: 0.04, VT: 0.08, OTHER: 0.05}
+_MADE = {ASYSTOLE: 0.07, NOISE: 0.04, VT: 0.08, OTHER: 0.05, VF: 0.08}
 """Fraction of windows replaced by simulated windows of each class."""
 _STREAM = 4
-_SWAYED, _SWAY_HZ, _SWAY_SIZE = 0.3, (2.5, 7), (0.6, 2.8)
-"""Fraction of windows of `OTHER` over which a lead sways, so that their label becomes `NOISE`; rates of the sways, and
-their standard deviation over that of the window."""
-_NUM_CHOICES, _FIRST_OF_MADE, _FIRST_OF_SWAY = 56, 24, 48
+_MOVED, _MOVE_HZ, _MOVE_SIZE = 0.45, (2.5, 7), (0.6, 2.8)
+"""Fraction of windows of `OTHER` in which the electrodes move, so that their label becomes `NOISE`; rates of the
+movements, and their standard deviation over that of the window."""
+_SWAYS, _IRREGULAR = 0.25, 0.4
+"""Fractions of the movements that are pure sines, and that are irregular; the others have harmonics."""
+_PAUSED, _PAUSE_S = 0.12, (1.5, 3.4)
+"""Fraction of windows of `OTHER` with a pause, and its seconds: a silent lead is no noise."""
+_NUM_CHOICES, _FIRST_OF_MADE, _FIRST_OF_MOVE, _FIRST_OF_PAUSE = 80, 24, 46, 62
 """Number of uniform random numbers per window before its noise, and index of the first one used for simulation.
 
 Number 0 selects whether the window is simulated."""
@@ -68,7 +72,8 @@ class WaveformBatches(MakeBatch):
             drawn = draws(stream, place.first_window * num, len(windows) * num)
             numbers = uniform(drawn).reshape(len(windows), num)
             mv, labels = self._made(self._mv(windows.first), labels, numbers)
-            mv, labels = _swayed(mv, labels, _Choices(numbers, _FIRST_OF_SWAY))
+            mv = _paused(mv, labels, numbers)
+            mv, labels = _moved(mv, labels, _Choices(numbers, _FIRST_OF_MOVE))
             mv = self._disturbed(mv, labels, _Choices(numbers, 1))
             codes = torch.from_numpy(quantize(mv).astype(np.int64)[..., None])
         num_counting = (labels != IGNORE).astype(np.int64)
@@ -141,6 +146,8 @@ class WaveformBatches(MakeBatch):
                 mv[chosen] = _asystole(choice)
             elif label == NOISE:
                 mv[chosen] = _artefacts(choice)
+            elif label == VF:
+                mv[chosen] = _fibrillation(choice)
             else:
                 mv[chosen] = self._ventricular_rhythm(choice, *((105, 260) if label == VT else (45, 92)))
         return mv, labels
@@ -238,16 +245,45 @@ class _Choices:
         return np.asarray(noise / noise.std(axis=1, keepdims=True))
 
 
-def _swayed(mv: Floats, labels: NDArray[np.int64], choice: _Choices) -> tuple[Floats, NDArray[np.int64]]:
-    """Let the electrodes of some windows of `OTHER` sway at the rates of VF: noise, because there are still beats."""
-    chosen = (labels == OTHER) & (choice.next() < _SWAYED)
-    hz, phase, wobble, slow = choice.between(*_SWAY_HZ), choice.next(), choice.between(0, 1.5), choice.between(0.2, 0.8)
-    size = choice.log_between(*_SWAY_SIZE) * mv.std(axis=1)
-    time = np.arange(WINDOW) / GRID_HZ
+def _paused(mv: Floats, labels: NDArray[np.int64], drawn: Doubles) -> Floats:
+    """Silence a part of some windows of `OTHER`, as between beats that are far apart."""
+    chosen = (labels == OTHER) & (drawn[:, _FIRST_OF_PAUSE] < _PAUSED)
+    choice, before = _Choices(drawn[chosen], _FIRST_OF_PAUSE + 1), mv[chosen]
+    length = choice.between(*_PAUSE_S)
+    start = choice.next() * (WINDOW_S + 1) - 1
+    ends = (np.clip(np.stack([start, start + length]), 0, WINDOW_S - 0.01) * GRID_HZ).astype(np.int64)
+    level = np.take_along_axis(before, ends.T, axis=1)
+    time = np.arange(WINDOW) / GRID_HZ - start[:, None]
+    share = np.clip(time / length[:, None], 0, 1)
+    silence = level[:, :1] * (1 - share) + level[:, 1:] * share + _asystole(choice)
+    inside = np.clip(time / 0.1, 0, 1) * np.clip((length[:, None] - time) / 0.1, 0, 1)
+    paused = mv.copy()
+    paused[chosen] = before * (1 - inside) + silence * inside
+    return paused
+
+
+def _moved(mv: Floats, labels: NDArray[np.int64], choice: _Choices) -> tuple[Floats, NDArray[np.int64]]:
+    """Move the electrodes of some windows of `OTHER` at the rates of VF: noise, because there are still beats.
+
+    They sway, swing with harmonics, or move irregularly; their movement grows and wanes.
+    """
+    chosen, kind = (labels == OTHER) & (choice.next() < _MOVED), choice.next()
+    hz, phase, wobble, slow = choice.between(*_MOVE_HZ), choice.next(), choice.between(0, 1.5), choice.between(0.2, 0.8)
+    size = choice.log_between(*_MOVE_SIZE) * mv.std(axis=1)
+    time, frequency = np.arange(WINDOW) / GRID_HZ, np.maximum(np.fft.rfftfreq(WINDOW, 1 / GRID_HZ), 0.01)
     turns = 2 * np.pi * (hz[:, None] * time + phase[:, None])
     turns += wobble[:, None] * np.sin(2 * np.pi * slow[:, None] * time + 7 * phase[:, None])
-    sway = 2**0.5 * size[:, None] * np.sin(turns)
-    return np.where(chosen[:, None], mv + sway, mv).astype(np.float32), np.where(chosen, NOISE, labels)
+    regular = np.sin(turns)
+    for times, most in ((2, 0.6), (3, 0.4)):
+        size_of = np.where(kind < _SWAYS, 0, choice.between(-most, most))
+        regular += size_of[:, None] * np.sin(times * turns + 2 * np.pi * choice.next()[:, None])
+    low, high = choice.between(0.3, 2)[:, None], choice.between(3, 9)[:, None]
+    passed = 1 / (1 + (low / frequency) ** 8) / (1 + (frequency / high) ** 8)
+    irregular = np.fft.irfft(np.fft.rfft(choice.noise) * passed, WINDOW)
+    moved = np.where((kind < 1 - _IRREGULAR)[:, None], regular, irregular)
+    moved *= 1 + choice.sine(0.1, 0.8, choice.between(0, 0.8))
+    moved *= size[:, None] / moved.std(axis=1, keepdims=True)
+    return np.where(chosen[:, None], mv + moved, mv).astype(np.float32), np.where(chosen, NOISE, labels)
 
 
 def _asystole(choice: _Choices) -> Floats:
@@ -258,6 +294,15 @@ def _asystole(choice: _Choices) -> Floats:
     since = (np.arange(WINDOW) / GRID_HZ + choice.next()[:, None]) % every[:, None] - every[:, None] / 2
     mv += np.where(choice.next() < 0.3, amplitude, 0)[:, None] * np.exp(-0.5 * (since / 0.03) ** 2)
     return (mv + choice.sine(45, 50, np.where(choice.next() < 0.3, 0.02, 0))).astype(np.float32)
+
+
+def _fibrillation(choice: _Choices) -> Floats:
+    """Simulate VF as noise of a narrow band: waves like those of `_moved`, but without beats under them."""
+    centre, width = choice.between(3, 7)[:, None], choice.log_between(0.2, 1.5)[:, None]
+    passed = np.exp(-0.5 * ((np.fft.rfftfreq(WINDOW, 1 / GRID_HZ) - centre) / width) ** 2)
+    mv = np.fft.irfft(np.fft.rfft(choice.noise) * passed, WINDOW)
+    mv *= choice.log_between(0.08, 0.8)[:, None] / mv.std(axis=1, keepdims=True)
+    return (mv * (1 + choice.sine(0.1, 0.8, choice.between(0, 0.5)))).astype(np.float32)
 
 
 def _artefacts(choice: _Choices) -> Floats:

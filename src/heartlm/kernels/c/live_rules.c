@@ -16,11 +16,11 @@ enum { VF, ASYSTOLE, VT, TACHYCARDIA, BRADYCARDIA, RUN, PAUSE, AF, LOST, KINDS }
 /* Thresholds: those of a patient, and those of all; kernels.h declares them for Python, as the states below. */
 struct rules {
     double rate_hz, asystole_s, bradycardia_bpm, tachycardia_bpm, vt_bpm, v_probability, vf_probability, vt_probability;
-    double vt_probability_at_once, vt_waveform_probability, pause_s, af_probability, noise_probability;
+    double vt_probability_at_once, vt_waveform_probability, vt_veto_below, veto_noise, pause_s, af_probability, noise_probability;
     int64_t bradycardia_beats, tachycardia_beats, vt_beats, run_beats, off; /* off: bits of kinds */
     int64_t lost_s, found_s, start_windows, slow_windows, vt_windows, most_others;
-    int64_t sure_beats, sure_s, beats_near;
-    double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s, clear;
+    int64_t sure_beats, sure_s, beats_near, vt_veto_beats;
+    double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s;
     double sure, slow_share, before_noise_s, valid, complete, empty_rr_s, other, perhaps, vt_weights[6], vt_bias;
     double vt_s, vt_mean, least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af;
     double veto_rate, clear_veto_rate, veto_vt, window_s;
@@ -198,7 +198,7 @@ static int has_sure_beats(const struct rules *r, const struct ruled *l, int64_t 
 /* Whether the signal is good enough to veto alarms of another lead. */
 static int is_clear(const struct rules *r, const struct ruled *l, int64_t now) {
     if (!(lowest(l, l->valid, 4) >= r->valid)) return 0;
-    if (!(mean_of_known(l, 4, 1) >= r->clear)) return 1;
+    if (!(mean_of_known(l, 4, 1) >= r->veto_noise)) return 1;
     return mean_of_known(l, 4, 0) < r->noise_probability && has_sure_beats(r, l, now);
 }
 
@@ -317,6 +317,13 @@ static void judge(const struct rules *r, struct ruled *l, int64_t now) {
     if (l->has_beats) judge_beats(r, l, now, since_beat_s, usual_known);
 }
 
+/* Whether the last beats of a lead are all surely not ventricular. */
+static int is_surely_without_v(const struct rules *r, const struct ruled *l) {
+    for (int64_t back = 1; back <= r->vt_veto_beats; back++)
+        if (back > kept_beats(l) || l->ventricular[beat_place(l, back)] >= r->vt_veto_below) return 0;
+    return 1;
+}
+
 /* Whether a lead that is able to veto alarms denies the kind that others show since `start`. */
 static int is_vetoed(const struct rules *r, const struct ruled *leads, int64_t num_leads, int64_t clear, int kind,
                      int64_t start, int64_t now) {
@@ -338,7 +345,8 @@ static int is_vetoed(const struct rules *r, const struct ruled *leads, int64_t n
             double own = ventricular_since(r, l, start);
             if (own > 0 || !has_it) ventricular += own, num++; /* VT may be found where beats are not */
         }
-        if (kind == VT) vetoed |= !has_it && rate_since(r, l, start) < r->veto_rate * r->vt_bpm;
+        if (kind == VT)
+            vetoed |= !has_it && (rate_since(r, l, start) < r->veto_rate * r->vt_bpm || is_surely_without_v(r, l));
         else if (kind == TACHYCARDIA)
             vetoed |= rate_since(r, l, first) < (clear_has_it ? r->veto_rate : r->clear_veto_rate) * r->tachycardia_bpm;
         else if (kind != RUN) vetoed |= !has_it;
