@@ -1,7 +1,8 @@
 """Batches of the waveform task: augmented windows, and simulated windows of rare classes.
 
-    VT from real V beats, noise floors, artefacts ─► replace some windows ─┐
-    gain, inversion, wander, mains, real noise    ─► applied to all ───────┴─► codes
+    VT from real V beats, VF, noise floors, artefacts ─► replace some windows ─┐
+    pauses, movements of the electrodes ───────────────► applied to some ──────┼─► codes
+    gain, inversion, wander, mains, real noise ────────► applied to all ───────┘
 
 Each window has its own row of random numbers, derived from the seed and the step.
 """
