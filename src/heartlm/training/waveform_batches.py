@@ -239,10 +239,14 @@ class _Choices:
         turns = frequency[:, None] * np.arange(WINDOW) / GRID_HZ + phase[:, None]
         return np.asarray(amplitude[:, None] * np.sin(2 * np.pi * turns))
 
+    def filtered(self, gain: Doubles) -> Doubles:
+        """Return `noise` `[B, WINDOW]` filtered by the gain at each frequency of a window."""
+        return np.asarray(np.fft.irfft(np.fft.rfft(self.noise) * gain, WINDOW))
+
     def coloured(self) -> Doubles:
         """Return noise `[B, WINDOW]` of standard deviation 1, between white and nearly red."""
         frequency = np.maximum(np.fft.rfftfreq(WINDOW), 1 / WINDOW)
-        noise = np.fft.irfft(np.fft.rfft(self.noise) * frequency ** -self.between(0, 1.2)[:, None], WINDOW)
+        noise = self.filtered(frequency ** -self.between(0, 1.2)[:, None])
         return np.asarray(noise / noise.std(axis=1, keepdims=True))
 
 
@@ -280,8 +284,7 @@ def _moved(mv: Floats, labels: NDArray[np.int64], choice: _Choices) -> tuple[Flo
         regular += size_of[:, None] * np.sin(times * turns + 2 * np.pi * choice.next()[:, None])
     low, high = choice.between(0.3, 2)[:, None], choice.between(3, 9)[:, None]
     passed = 1 / (1 + (low / frequency) ** 8) / (1 + (frequency / high) ** 8)
-    irregular = np.fft.irfft(np.fft.rfft(choice.noise) * passed, WINDOW)
-    moved = np.where((kind < 1 - _IRREGULAR)[:, None], regular, irregular)
+    moved = np.where((kind < 1 - _IRREGULAR)[:, None], regular, choice.filtered(passed))
     moved *= 1 + choice.sine(0.1, 0.8, choice.between(0, 0.8))
     moved *= size[:, None] / moved.std(axis=1, keepdims=True)
     return np.where(chosen[:, None], mv + moved, mv).astype(np.float32), np.where(chosen, NOISE, labels)
@@ -301,7 +304,7 @@ def _fibrillation(choice: _Choices) -> Floats:
     """Simulate VF as noise of a narrow band: waves like those of `_moved`, but without beats under them."""
     centre, width = choice.between(3, 7)[:, None], choice.log_between(0.2, 1.5)[:, None]
     passed = np.exp(-0.5 * ((np.fft.rfftfreq(WINDOW, 1 / GRID_HZ) - centre) / width) ** 2)
-    mv = np.fft.irfft(np.fft.rfft(choice.noise) * passed, WINDOW)
+    mv = choice.filtered(passed)
     mv *= choice.log_between(0.08, 0.8)[:, None] / mv.std(axis=1, keepdims=True)
     return (mv * (1 + choice.sine(0.1, 0.8, choice.between(0, 0.5)))).astype(np.float32)
 
