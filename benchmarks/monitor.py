@@ -140,6 +140,8 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
     ]
     if cinc2017 is not None:
         sets.append(("cinc2017, 200 normal", open_database(cinc2017), normal_recordings(cinc2017)))
+        others = normal_recordings(cinc2017, others=True)
+        sets.append((f"cinc2017, {len(others):,} other normal (chosen by)", open_database(cinc2017), others))
     sets.append(("simulated, 60 patients", simulated_patients(work / "databases" / "simulated", 60, 2026), None))
     episodes = Table(
         "Annotated episodes and alarms of their kind",
@@ -163,6 +165,7 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
             "not confirmed, a patient-day",
         ),
     )
+    num_false, all_hours = 0, 0.0
     for name, database, record_ids in sets:
         record_ids = list(database.record_ids) if record_ids is None else record_ids
         found = watched(models, database, record_ids, work)
@@ -180,6 +183,8 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
             *(f"{count[kind]} ({false[kind]})" for kind in lethal),
             f"{24 * sum(false[kind] for kind in lethal) / hours:.1f}",
         )
+        if name.startswith(("mitdb", "svdb", "cinc2017")):
+            num_false, all_hours = num_false + sum(false[kind] for kind in lethal), all_hours + hours
         for what, rhythms, kinds, shortest_s in EPISODES:
             delays, true, alarmed, num = list[float](), 0, 0, 0
             for record_id, alarms in found.items():
@@ -198,6 +203,8 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
             if num or alarmed:
                 median, most = np.percentile(delays, [50, 95]) if delays else (float("nan"), float("nan"))
                 episodes.add(f"{name}: {what}", num, len(delays), f"{median:.1f}", f"{most:.1f}", alarmed, true)
+    rate = f"{24 * num_false / all_hours:.1f}"
+    rates.add("mitdb, svdb, cinc2017 together", f"{all_hours:.1f}", *("" for _ in lethal), rate)
     return [episodes.close(), rates.close()]
 
 

@@ -990,3 +990,19 @@ def test_vf_that_is_less_probable_must_last_longer(probability: float, called_af
         if "VF" in rules.active:
             called.append(second)
     assert called == ([] if called_after is None else list(range(called_after, 8)))
+
+
+@pytest.mark.parametrize(
+    ("ventricular", "per_second", "called_after"), [(0.95, 2, 4), (0.7, 2, 5), (0.95, 1, 5), (0.95, 0, 5)]
+)
+def test_two_windows_of_vf_are_enough_with_ventricular_beats(
+    ventricular: float, per_second: int, called_after: int
+) -> None:
+    rules = Rules("a", AlarmRules(), 250.0)
+    for second in range(called_after + 1):
+        assert "VF" not in rules.active
+        wave = [1.0, 0.0, 0.0, 0.0, 0.0] if second < 3 else [0.05, 0.0, 0.95, 0.0, 0.0]
+        samples = [250 * second - 250 + 250 * each // per_second for each in range(per_second)]
+        beats = [JudgedBeat(sample, "V", ventricular, ventricular) for sample in samples]
+        rules.update(250 * second, [LeadSecond(beats, wave, 1.0, 1.0)], None)
+    assert "VF" in rules.active

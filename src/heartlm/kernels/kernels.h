@@ -93,11 +93,11 @@ struct rules {
     double vt_probability_at_once, vt_waveform_probability, vt_veto_below, veto_noise, pause_s, af_probability, noise_probability;
     int64_t bradycardia_beats, tachycardia_beats, vt_beats, run_beats, off;
     int64_t lost_s, found_s, start_windows, slow_windows, vt_windows, most_others;
-    int64_t sure_beats, sure_s, beats_near, vt_veto_beats;
+    int64_t sure_beats, sure_s, beats_near, vt_veto_beats, vf_beats;
     double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s;
     double sure, slow_share, before_noise_s, valid, complete, empty_rr_s, other, perhaps, vt_weights[6], vt_bias;
     double vt_s, vt_mean, least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af;
-    double veto_rate, clear_veto_rate, veto_vt, window_s;
+    double veto_rate, clear_veto_rate, veto_vt, window_s, vf_beats_mean;
 };
 struct ruled {
     int64_t num_beats, num_seconds, begin, last_vf, last_noise, last_vt, af_onset;

@@ -46,8 +46,8 @@ class AlarmRules:
         vt_beats: ... over this number of consecutive ventricular beats.
         v_probability: beats that are ventricular in one lead are a run if their probability of being ventricular,
             averaged over the leads, reaches this value.
-        vf_probability: VF needs this mean probability of VF in the last three windows, or five sixths of it in the
-            last six.
+        vf_probability: VF needs this mean probability of VF in the last three windows, in the last two if beats are
+            found there that are ventricular, or five sixths of it in the last six.
         vt_probability: VT needs this probability in two seconds in a row ...
         vt_probability_at_once: ... or this one in a single second. A logistic regression computes it from the last
             `vt_beats` beats and the waveform.

@@ -57,6 +57,9 @@ _START_WINDOWS = 5
 settles sways."""
 _SLOW_WINDOWS, _SLOW_SHARE = 6, 5 / 6
 """VF may be less probable if it lasts: over this number of windows, this fraction of its probability is enough."""
+_VF_BEATS, _VF_BEATS_MEAN = 6, 0.8
+"""Two windows of VF are enough if there are at least this number of beats in the last one and their mean probability of
+being ventricular is this high: in flutter the detector finds beats, and it may last little more than four seconds."""
 _BEFORE_NOISE_S = 2
 """A slow rhythm that began more than this time before noise may lack beats that the noise hides."""
 _VALID, COMPLETE = 0.5, 0.9
@@ -206,6 +209,8 @@ class _Plan(ctypes.Structure):
             sure_s=_SURE_S,
             beats_near=_BEATS_NEAR,
             vt_veto_beats=_VETO_VT_BEATS,
+            vf_beats=_VF_BEATS,
+            vf_beats_mean=_VF_BEATS_MEAN,
             quiet=_QUIET_HEIGHT,
             silent=_SILENT_HEIGHT,
             low=_LOW_HEIGHT,

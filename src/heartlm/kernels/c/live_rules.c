@@ -19,11 +19,11 @@ struct rules {
     double vt_probability_at_once, vt_waveform_probability, vt_veto_below, veto_noise, pause_s, af_probability, noise_probability;
     int64_t bradycardia_beats, tachycardia_beats, vt_beats, run_beats, off; /* off: bits of kinds */
     int64_t lost_s, found_s, start_windows, slow_windows, vt_windows, most_others;
-    int64_t sure_beats, sure_s, beats_near, vt_veto_beats;
+    int64_t sure_beats, sure_s, beats_near, vt_veto_beats, vf_beats;
     double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s;
     double sure, slow_share, before_noise_s, valid, complete, empty_rr_s, other, perhaps, vt_weights[6], vt_bias;
     double vt_s, vt_mean, least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af;
-    double veto_rate, clear_veto_rate, veto_vt, window_s;
+    double veto_rate, clear_veto_rate, veto_vt, window_s, vf_beats_mean;
 };
 
 /* The state of a lead. Of beat and second k, rings have the place k modulo their length. */
@@ -290,6 +290,10 @@ static void judge(const struct rules *r, struct ruled *l, int64_t now) {
     double vf = mean_of(l, VF_WAVE, 3), slow_vf = r->slow_share * r->vf_probability;
     if (!usual_known) vf = fmin(vf, mean_of(l, VF_WAVE, r->start_windows));
     int lasting = usual_known && mean_of(l, VF_WAVE, r->slow_windows) >= slow_vf && vf >= 2 * slow_vf - 1;
+    int64_t first = now - llrint(r->window_s * rate_hz);
+    if (usual_known && kept_beats(l) >= r->vf_beats && sample_of(l, r->vf_beats) >= first &&
+        ventricular_since(r, l, first) >= r->vf_beats_mean)
+        vf = fmax(vf, mean_of(l, VF_WAVE, 2));
     if (vf >= r->vf_probability || lasting) l->last_vf = now;
     if ((double)l->last_vf > (double)now - r->vf_end_s * rate_hz)
         find(l, VF, now - llrint(r->vf_onset_s * rate_hz), vf);
