@@ -71,10 +71,10 @@ LEAST_AF_S, BEFORE_AF_BEATS = 30, 10
 SHARE_OF_INTERVALS, SHARE_OF_SIMULATED, SHARE_OF_AF = 1 / 60, 1 / 5, 3 / 5
 """Shares of the beats that are learnt from, the last one of simulated AF: those of a patient are alike."""
 LOG_ODDS = float(np.log(AlarmRules().af_probability / (1 - AlarmRules().af_probability)))
-"""`_AF_EXCESS` is the sum that raises AF less these log odds."""
+"""`af_excess` is the sum that raises AF less these log odds."""
 TOGETHER = 32
 TRIED = ((1.0, 3.0), (1.25, 4.0))
-"""`_AF_DRIFT` and `_AF_CLIP` of the rules that are tried, each with some sums."""
+"""`af_drift` and `af_clip` of the rules that are tried, each with some sums."""
 SUMS = (6.0, 7.0, 8.0, 9.0, 10.0)
 
 
@@ -307,9 +307,9 @@ def tried(sets: dict[str, tuple[Database, list]]) -> Table:
     whats = "delay after 30 s, median, 95 %, s", "delay of all", "without AF"
     names = [f"{name}: {what}" for name in sets for what in whats]
     table = Table("Sums that raise AF", ("drift", "limit", "sum", *names))
-    for live_rules.AF_DRIFT, live_rules.AF_CLIP in TRIED:
+    for drift, clip in TRIED:
         for total in SUMS:
-            live_rules.AF_EXCESS = total - LOG_ODDS
+            live_rules.LIMITS |= {"af_drift": drift, "af_clip": clip, "af_excess": total - LOG_ODDS}
             cells = list[str]()
             for database, recorded in sets.values():
                 after, delays, others = list[float](), list[float](), 0
@@ -329,7 +329,7 @@ def tried(sets: dict[str, tuple[Database, list]]) -> Table:
                 for own in (after, delays):
                     cells.append("{:.1f}, {:.1f}".format(*np.percentile(own, [50, 95])) if own else "–")
                 cells.append(str(others))
-            table.add(*(live_rules.AF_DRIFT, live_rules.AF_CLIP, total), *cells)
+            table.add(drift, clip, total, *cells)
             print(*cells, flush=True)
     return table.close()
 

@@ -226,9 +226,10 @@ def main() -> None:
     scale, regression = model[0], model[-1]
     weights = regression.coef_[0] / scale.scale_
     used = Table("Weights, fitted to all patients and used", ("measure", "fitted", "used"))
-    for name, fitted, weight in zip(NAMES, weights, live_rules.VT_WEIGHTS, strict=True):
+    limits = live_rules.LIMITS
+    for name, fitted, weight in zip(NAMES, weights, limits["vt_weights"], strict=True):
         used.add(name, f"{fitted:.2f}", f"{weight:.2f}")
-    used.add("constant", f"{regression.intercept_[0] - weights @ scale.mean_:.2f}", f"{live_rules.VT_BIAS:.2f}")
+    used.add("constant", f"{regression.intercept_[0] - weights @ scale.mean_:.2f}", f"{limits['vt_bias']:.2f}")
     write_results("vt", "The rule of VT", [table.close(), used.close()])
 
 

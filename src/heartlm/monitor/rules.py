@@ -1,7 +1,8 @@
 """Rules of streams: from judged beats and seconds of their leads to alarms.
 
-They are evaluated once per second of stream time on the seconds before, so alarms depend on the stream only. The rules
-of thousands of streams are evaluated in one call of C (c/live_rules.c), with the thresholds below.
+They are evaluated once per second of stream time on the seconds before, so alarms depend on the stream only. One call
+of C (c/live_rules.c) evaluates the rules of thousands of streams, with the thresholds of `AlarmRules` and the limits
+below.
 """
 
 from __future__ import annotations
@@ -24,78 +25,97 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_VETO_RATE = 0.7
-"""A lead vetoes a tachycardia or VT if its rate is below this fraction of the limit: leads miss some of the beats."""
-_CLEAR_VETO_RATE = 0.92
-"""The same for a lead with a clear signal, if the tachycardia is found in leads without one only."""
-_VETO_VT = 0.15
-"""Leads veto VT if the mean probability of ventricular beats over them is below."""
-_VETO_VT_BEATS = 8
-"""A lead whose last beats, of this number, are surely not ventricular vetoes VT (`AlarmRules.vt_veto_below`): an
-aberrant supraventricular tachycardia looks like VT in one lead and conducts as the usual beats in another."""
-_LOST_S, _FOUND_S = 5, 2
-"""A signal is lost after this number of seconds without valid samples, and found again after this number with them."""
-_QUIET_HEIGHT = 0.35
-"""A second whose range is below this fraction of a usual beat's range contains no beat."""
-_SILENT_HEIGHT = 0.05
-"""A beat is no heartbeat if the seconds around it have a range below this fraction of a usual beat's range."""
-_SAME_BEAT_S = 0.15
-"""Largest difference between the positions of one beat in two leads (the window of ANSI/AAMI EC57)."""
-_BEAT_DELAY_S = 0.7
-"""Time from the peak of a beat until it is known: 0.51 s for the detector, and the rest of the second."""
-_VF_ONSET_S, _VF_END_S, _AFTER_VF_S = 7, 4, 8
-"""VF began this long before it is called: three windows of four seconds reach 6 s back, and the first of them must show
-VF for about half of its time. VF ends, and beats count again, this long after the last window that showed it."""
-_ASYSTOLE_ENDED_S = 2
-"""An asystole that a beat has ended can still be raised for this time, as leads report that beat in different
-seconds."""
-_SURE, _SURE_BEATS, _SURE_S = 0.9, 3, 5
-"""A lead with more noise than `AlarmRules.veto_noise` may still veto alarms of others, if it is not noise and has this
-number of N beats of this probability in the last seconds."""
-_START_WINDOWS = 5
-"""Until a usual beat's height is known, VF needs its mean probability over this number of windows: an electrode that
-settles sways."""
-_SLOW_WINDOWS, _SLOW_SHARE = 6, 5 / 6
-"""VF may be less probable if it lasts: over this number of windows, this fraction of its probability is enough."""
-_VF_BEATS, _VF_BEATS_MEAN = 6, 0.8
-"""Two windows of VF are enough if there are at least this number of beats in the last one and their mean probability of
-being ventricular is this high: in flutter the detector finds beats, and it may last little more than four seconds."""
-_BEFORE_NOISE_S = 2
-"""A slow rhythm that began more than this time before noise may lack beats that the noise hides."""
-_VALID, COMPLETE = 0.5, 0.9
-"""Fraction of valid samples above which a second can be judged, and above which its gaps cannot hide a beat."""
-_LOW_HEIGHT = 0.7
-"""Bradycardia and asystole need a second whose range is below this fraction of a usual beat's range: after an artefact,
-the detector may miss beats of usual height."""
-_EMPTY_RR_S = 1.5
-"""Mean interval between beats above which some second has none. The default limit, 40/min, is this interval."""
-_NOT_VENTRICULAR, _MAX_OTHER_BEATS = 0.1, 1
-"""VT may have this number of beats whose probability of being ventricular is below. Bigeminy has more."""
-_PERHAPS_VENTRICULAR = 0.3
-"""The second measure of VT counts beats whose probability of being ventricular is above."""
-VT_WEIGHTS, VT_BIAS = (3.37, 1.09, 2.33, -6.22, 2.32, -5.61), -7.11
-"""Logistic regression of VT, fitted by benchmarks/vt.py, on six measures of the last beats and windows: the mean
-probability that the beats are ventricular, the fraction of beats that perhaps are, the mean probabilities of VT and of
-noise in the last three windows, one by the mean RR interval in seconds, and the standard deviation of the intervals by
-their mean."""
-_VT_WINDOWS, _VT_S, _VT_MEAN = 4, 5, 0.6
-"""VT by the waveform alone needs its mean probability in this number of last windows, and a mean probability that the
-beats of the last seconds are ventricular, if there are any: detectors miss beats of VT whose shapes change."""
-_MIN_VT_AT_START = 0.5
-"""Until a usual beat's height is known, VT needs this mean probability in the waveform."""
-_MIN_ASYSTOLE = 0.5
-"""Until a usual beat's height is known, asystole needs this mean probability in the waveform: at the start of a
-recording, an electrode that settles hides beats."""
-AF_DRIFT, AF_CLIP, AF_EXCESS = 1.0, 3.0, 6.4
-"""The onset of AF is found by a CUSUM (Page, Biometrika 41:100, 1954): the sum, never below 0, of the log odds of the
-beats, each the mean over the leads that have the beat, limited to ±`AF_CLIP` and reduced by `AF_DRIFT`. With the sum
-`AF_EXCESS`, AF is as probable as not."""
-_AF_HEAD_START = 5.5
-"""The sum at the start of a stream, which may begin in AF (Lucas and Crosier, Technometrics 24:199, 1982)."""
-_BEATS_NEAR = 4
-"""Last beats of a lead among which those of another lead are looked for."""
-_MAX_AF_SUM = 20.0
-"""The sum does not exceed this value, so that it falls to 0 once AF has ended."""
+COMPLETE = 0.9
+"""Fraction of valid samples above which the gaps of a second cannot hide a beat."""
+LIMITS: dict[str, Any] = {
+    # A lead vetoes a tachycardia or VT if its rate is below this fraction of the limit: leads miss some of the beats.
+    "veto_rate": 0.7,
+    # The same for a lead with a clear signal, if the tachycardia is found in leads without one only.
+    "clear_veto_rate": 0.92,
+    # Leads veto VT if the mean probability of ventricular beats over them is below.
+    "veto_vt": 0.15,
+    # A lead whose last beats, of this number, are surely not ventricular vetoes VT (`AlarmRules.vt_veto_below`): an
+    # aberrant supraventricular tachycardia looks like VT in one lead and conducts as the usual beats in another.
+    "vt_veto_beats": 8,
+    # A lead with more noise than `AlarmRules.veto_noise` may still veto alarms of others, if it is not noise and has
+    # this number of N beats of this probability in the last seconds.
+    "sure_beats": 3,
+    "sure": 0.9,
+    "sure_s": 5,
+    # A signal is lost after this number of seconds without valid samples, and found again after this number with them.
+    "lost_s": 5,
+    "found_s": 2,
+    # Fraction of valid samples above which a second can be judged, and above which its gaps cannot hide a beat.
+    "valid": 0.5,
+    "complete": COMPLETE,
+    # A second whose range is below this fraction of a usual beat's range contains no beat.
+    "quiet": 0.35,
+    # A beat is no heartbeat if the seconds around it have a range below this fraction of a usual beat's range.
+    "silent": 0.05,
+    # Bradycardia and asystole need a second whose range is below this fraction of a usual beat's range: after an
+    # artefact, the detector may miss beats of usual height.
+    "low": 0.7,
+    # Mean interval between beats above which some second has none. The default limit, 40/min, is this interval.
+    "empty_rr_s": 1.5,
+    # A slow rhythm that began more than this time before noise may lack beats that the noise hides.
+    "before_noise_s": 2,
+    # Largest difference between the positions of one beat in two leads (the window of ANSI/AAMI EC57), and the last
+    # beats of a lead among which those of another lead are looked for.
+    "same_beat_s": 0.15,
+    "beats_near": 4,
+    # Time from the peak of a beat until it is known: 0.51 s for the detector, and the rest of the second.
+    "beat_delay_s": 0.7,
+    "window_s": WINDOW_S,
+    # VF began this long before it is called: three windows of four seconds reach 6 s back, and the first of them must
+    # show VF for about half of its time. VF ends, and beats count again, this long after the last window that shows it.
+    "vf_onset_s": 7,
+    "vf_end_s": 4,
+    "after_vf_s": 8,
+    # Until a usual beat's height is known, VF needs its mean probability over this number of windows: an electrode that
+    # settles sways.
+    "start_windows": 5,
+    # VF may be less probable if it lasts: over this number of windows, this fraction of its probability is enough.
+    "slow_windows": 6,
+    "slow_share": 5 / 6,
+    # Two windows of VF are enough if there are at least this number of beats in the last one and their mean probability
+    # of being ventricular is this high: in flutter the detector finds beats, and it may last little more than 4 s.
+    "vf_beats": 6,
+    "vf_beats_mean": 0.8,
+    # An asystole that a beat has ended can still be raised for this time, as leads report that beat in different
+    # seconds.
+    "asystole_ended_s": 2,
+    # Until a usual beat's height is known, asystole needs this mean probability in the waveform: at the start of a
+    # recording, an electrode that settles hides beats.
+    "least_asystole": 0.5,
+    # VT may have this number of beats whose probability of being ventricular is below. Bigeminy has more.
+    "most_others": 1,
+    "other": 0.1,
+    # The logistic regression of VT, fitted by benchmarks/vt.py, on six measures of the last beats and windows: the mean
+    # probability that the beats are ventricular, the fraction of beats whose probability is above `perhaps`, the mean
+    # probabilities of VT and of noise in the last three windows, one by the mean RR interval in seconds, and the
+    # standard deviation of the intervals by their mean.
+    "vt_weights": (3.37, 1.09, 2.33, -6.22, 2.32, -5.61),
+    "vt_bias": -7.11,
+    "perhaps": 0.3,
+    # Until a usual beat's height is known, VT needs this mean probability in the waveform.
+    "least_vt_at_start": 0.5,
+    # VT by the waveform alone needs its mean probability in this number of last windows, and a mean probability that
+    # the beats of the last seconds are ventricular, if there are any: detectors miss beats of VT whose shapes change.
+    "vt_windows": 4,
+    "vt_s": 5,
+    "vt_mean": 0.6,
+    # The onset of AF is found by a CUSUM (Page, Biometrika 41:100, 1954): the sum, never below 0, of the log odds of
+    # the beats, each the mean over the leads that have the beat, limited to ±`af_clip` and reduced by `af_drift`. With
+    # the sum `af_excess`, AF is as probable as not.
+    "af_drift": 1.0,
+    "af_clip": 3.0,
+    "af_excess": 6.4,
+    # The sum at the start of a stream, which may begin in AF (Lucas and Crosier, Technometrics 24:199, 1982), and its
+    # largest value, so that it falls to 0 once AF has ended.
+    "af_head_start": 5.5,
+    "most_af": 20.0,
+}
+"""Limits that are the same for all patients, by their names in `struct rules` of c/live_rules.c."""
 _KINDS = tuple(SEVERITIES)
 
 
@@ -196,55 +216,9 @@ class _Plan(ctypes.Structure):
     @classmethod
     def of(cls, rules: AlarmRules, rate_hz: float) -> _Plan:
         own = {field.name: getattr(rules, field.name) for field in fields(rules) if field.name != "off"}
-        return cls(
-            **own,
-            rate_hz=rate_hz,
-            off=sum(1 << _KINDS.index(kind) for kind in set(rules.off)),
-            lost_s=_LOST_S,
-            found_s=_FOUND_S,
-            start_windows=_START_WINDOWS,
-            slow_windows=_SLOW_WINDOWS,
-            most_others=_MAX_OTHER_BEATS,
-            sure_beats=_SURE_BEATS,
-            sure_s=_SURE_S,
-            beats_near=_BEATS_NEAR,
-            vt_veto_beats=_VETO_VT_BEATS,
-            vf_beats=_VF_BEATS,
-            vf_beats_mean=_VF_BEATS_MEAN,
-            quiet=_QUIET_HEIGHT,
-            silent=_SILENT_HEIGHT,
-            low=_LOW_HEIGHT,
-            same_beat_s=_SAME_BEAT_S,
-            beat_delay_s=_BEAT_DELAY_S,
-            vf_onset_s=_VF_ONSET_S,
-            vf_end_s=_VF_END_S,
-            after_vf_s=_AFTER_VF_S,
-            asystole_ended_s=_ASYSTOLE_ENDED_S,
-            sure=_SURE,
-            slow_share=_SLOW_SHARE,
-            before_noise_s=_BEFORE_NOISE_S,
-            valid=_VALID,
-            complete=COMPLETE,
-            empty_rr_s=_EMPTY_RR_S,
-            other=_NOT_VENTRICULAR,
-            perhaps=_PERHAPS_VENTRICULAR,
-            vt_weights=VT_WEIGHTS,
-            vt_bias=VT_BIAS,
-            vt_windows=_VT_WINDOWS,
-            vt_s=_VT_S,
-            vt_mean=_VT_MEAN,
-            least_vt_at_start=_MIN_VT_AT_START,
-            least_asystole=_MIN_ASYSTOLE,
-            af_drift=AF_DRIFT,
-            af_clip=AF_CLIP,
-            af_excess=AF_EXCESS,
-            af_head_start=_AF_HEAD_START,
-            most_af=_MAX_AF_SUM,
-            veto_rate=_VETO_RATE,
-            clear_veto_rate=_CLEAR_VETO_RATE,
-            veto_vt=_VETO_VT,
-            window_s=WINDOW_S,
-        )
+        own |= LIMITS | {"rate_hz": rate_hz, "off": sum(1 << _KINDS.index(kind) for kind in set(rules.off))}
+        assert own.keys() == {name for name, _ in cls._fields_}
+        return cls(**own)
 
 
 class _Lead(ctypes.Structure):
