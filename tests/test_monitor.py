@@ -147,7 +147,7 @@ def test_a_file_has_the_alarms_of_its_stream(
     rows = (tmp_path / "out" / "t.alarms.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == [alarm.key for alarm in expected]
     assert any(alarm.kind == "VT" for alarm in expected)
-    assert f"{len(expected)} alarms" in capsys.readouterr().out
+    assert f"leads MLII: {len(expected)} alarms" in capsys.readouterr().out
     streamed = _alarms(models, {"t": [recording.signal(0, recording.num_samples, (0,))[0]]})["t"]
     assert {alarm.key: alarm for alarm in streamed} == {alarm.key: alarm for alarm in expected}
 

@@ -88,6 +88,7 @@ def _causal(options: AnalyzeOptions) -> int:
     from heartlm.ecg.database import locate, open_database
     from heartlm.files import write_csv
     from heartlm.monitor.alarms import read_rules
+    from heartlm.monitor.stream import ecg_leads
     from heartlm.progress import track
 
     common, of_patients = read_rules(options.rules)
@@ -103,7 +104,8 @@ def _causal(options: AnalyzeOptions) -> int:
     left_out = list[str]()
     for record_id in track(record_ids, len(record_ids), "analyze"):
         try:
-            found = api.find_alarms(database.recording(record_id), of_patients.get(record_id, common), **models)
+            recording = database.recording(record_id)
+            found = api.find_alarms(recording, of_patients.get(record_id, common), **models)
         except HeartlmError as error:
             if len(record_ids) == 1:
                 raise
@@ -115,7 +117,8 @@ def _causal(options: AnalyzeOptions) -> int:
             rows, table, ["key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence"], digits=4
         )
         lethal = sum(row["severity"] == "lethal" for row in rows)
-        print(f"{table}: {len(rows):,} alarms, {lethal:,} of them lethal")
+        watched = ", ".join(recording.leads[lead] for lead in ecg_leads(recording))
+        print(f"{table}: leads {watched}: {len(rows):,} alarms, {lethal:,} of them lethal")
         for row in rows:
             until = "lasts" if row["stop_s"] is None else f"until {row['stop_s']} s"
             print(f"  {row['severity']} {row['kind']}: from {row['start_s']} s, raised at {row['raised_s']} s, {until}")
