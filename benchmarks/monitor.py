@@ -53,7 +53,7 @@ from heartlm.monitor.models import KEPT_BEATS, LiveModels
 from heartlm.monitor.stream import Ward, ecg_leads
 from heartlm.parent import end_with_parent
 from heartlm.tokenizers.base import Lead
-from heartlm.training.waveform import runs_of
+from heartlm.training.waveform import VF, WINDOW_S, runs_of
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
 FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "outage", "rate")
@@ -511,7 +511,44 @@ def study_kept() -> list[Table]:
     for name, count in counts.items():
         scores = [f"{2 * count[f'{symbol} both'] / count[symbol]:.3f}" for symbol in "VS"]
         table.add(name, *scores, f"{sizes[name] / 1e6:.2f}" if name in sizes else "")
-    return [table.close()]
+    return [table.close(), waveform_files(models)]
+
+
+def waveform_files(models: LiveModels) -> Table:
+    """VF in windows of cudb, on which the network was trained, by the exported files."""
+    table = Table(
+        "cudb, windows of 4 s each second, VF where it is the most probable class, one stream per call",
+        ("file", "windows of VF", "F1", "MB"),
+    )
+    database = open_database(DATA / "cudb")
+    for name in ("float32", "int8"):
+        both = called = true = 0
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "waveform.onnx"
+            export_model(models.waveform, path, "onnx", 1, name == "int8", RATE_HZ)
+            session, size = onnxruntime.InferenceSession(path), path.stat().st_size
+        for record_id in database.record_ids:
+            recording = database.recording(record_id)
+            in_vf = np.zeros(recording.num_samples)
+            for span in recording.annotations.rhythms:
+                if span.name in SHOWN_BY["VF"]:
+                    in_vf[span.start : span.stop] = 1
+            state = {
+                each.name: np.zeros(each.shape, np.int64 if each.name == "codes" else np.float32)
+                for each in session.get_inputs()[1:]
+            }
+            signal_mv = recording.signal(0, recording.num_samples, (0,))
+            for stop in range(RATE_HZ, recording.num_samples + 1, RATE_HZ):
+                samples_mv = signal_mv[:, stop - RATE_HZ : stop]
+                probabilities, *after = session.run(None, {"samples_mv": samples_mv, **state})
+                state = dict(zip(state, after, strict=True))
+                start = stop - round(WINDOW_S * RATE_HZ)
+                if start < 0:
+                    continue
+                is_called, is_true = probabilities[0].argmax() == VF, in_vf[start:stop].mean() > 0.5
+                both, called, true = both + (is_called and is_true), called + is_called, true + is_true
+        table.add(f"ONNX {name}", int(true), f"{2 * both / (called + true):.3f}", f"{size / 1e6:.2f}")
+    return table.close()
 
 
 @torch.inference_mode()
@@ -550,7 +587,7 @@ def main() -> None:
             title = "The published way next to heartlm"
             write_results("monitor-chunks", title, study_chunks(settings.streams, settings.seconds, settings.cores))
         elif study == "kept":
-            write_results("monitor-kept", "How far back a live model looks", study_kept())
+            write_results("monitor-kept", "How far back a live model looks, and the exported files", study_kept())
         else:
             write_results("monitor-links", "Hostile links", study_links(settings.links))
 
