@@ -99,7 +99,11 @@ def test_fitted_threshold_has_the_best_se_plus_sp(cases: list[tuple[int, bool]])
 # MITDB 97.83, 87.41, 47.67; NSRDB Sp 99.68.
 @pytest.mark.parametrize(
     ("database", "se", "sp", "ppv"),
-    [("afdb", 97.40, 98.44, 97.88), ("mitdb", 98.71, 87.29, 47.66), ("nsrdb", None, 99.68, None)],
+    [
+        ("afdb", 97.40, 98.44, 97.88),
+        ("mitdb", 98.71, 87.29, 47.66),
+        pytest.param("nsrdb", None, 99.68, None, marks=pytest.mark.slow),
+    ],
 )
 def test_published_figures_on_real_recordings(database: str, se: float | None, sp: float, ppv: float | None) -> None:
     recordings = open_database(shared_data(database))
