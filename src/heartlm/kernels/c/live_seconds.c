@@ -9,7 +9,6 @@
 #define GRID 100         /* codes a second */
 #define WINDOW 400       /* codes of a window */
 #define MOST_WAITING 320 /* beats that may wait, or come out at once */
-#define MOST_BRIDGES 256
 
 /* What all leads of one rate share; kernels.h declares it for Python. */
 struct seconds {
@@ -25,12 +24,12 @@ struct seconds {
 
 struct lead {
     int64_t num_seconds, num_samples, num_recent, num_raw, same, num_waiting, num_grid, has_average;
-    int64_t has_stretch, begin, num_pushed, gap, num_bridges; /* of the detector's stretch */
+    int64_t has_stretch, begin, num_pushed, gap; /* of the detector's stretch */
     double average;
     float last_valid, last;
-    int64_t waiting[MOST_WAITING], bridges[MOST_BRIDGES][2];
+    int64_t waiting[MOST_WAITING];
     uint16_t grid[WINDOW];
-    float recent[]; /* then raw, then the detector */
+    float recent[]; /* then raw, then which of the last samples pushed lie in a bridged gap, then the detector */
 };
 
 #define OF_DETECTOR(name) HEARTLM_JOIN(detect_##name, HEARTLM_VARIANT) /* of detect.c */
@@ -40,9 +39,12 @@ void OF_DETECTOR(begin)(const struct plan *p, struct detector *d);
 
 static float *raw_of(const struct seconds *s, struct lead *l) { return l->recent + s->kept; }
 
+/* Sample k of the stretch has the bit k modulo `kept`. */
+static uint8_t *bridged_of(const struct seconds *s, struct lead *l) { return (uint8_t *)(raw_of(s, l) + s->raw_kept); }
+
 /* Where the detector begins, in bytes; the memory of a lead begins at a multiple of 16. */
 static int64_t before_detector(const struct seconds *s) {
-    return ((int64_t)sizeof(struct lead) + (s->kept + s->raw_kept) * (int64_t)sizeof(float) + 15) / 16 * 16;
+    return ((int64_t)sizeof(struct lead) + (s->kept + s->raw_kept) * (int64_t)sizeof(float) + s->kept / 8 + 16) / 16 * 16;
 }
 
 static struct detector *detector_of(const struct seconds *s, struct lead *l) {
@@ -64,19 +66,12 @@ static void append(float *kept, int64_t *num, int64_t most, const float *from, f
 
 /* Beats of the detector that lie in no bridged gap go to those that wait. */
 static void keep(const struct seconds *s, struct lead *l, const float *samples, int64_t count, int64_t ends) {
-    int64_t beats[MOST_WAITING], first = l->num_waiting;
+    int64_t beats[MOST_WAITING];
     int64_t found = OF_DETECTOR(push)(s->plan, detector_of(s, l), s->taps, samples, count, ends, beats);
     for (int64_t i = 0; i < found && l->num_waiting < MOST_WAITING; i++) {
-        int inside = 0;
-        for (int64_t b = 0; b < l->num_bridges; b++)
-            inside |= l->bridges[b][0] <= beats[i] && beats[i] < l->bridges[b][1];
-        if (!inside) l->waiting[l->num_waiting++] = l->begin + beats[i];
+        int64_t place = beats[i] % s->kept;
+        if (!(bridged_of(s, l)[place / 8] >> place % 8 & 1)) l->waiting[l->num_waiting++] = l->begin + beats[i];
     }
-    if (l->num_waiting == first) return;
-    int64_t last = l->waiting[l->num_waiting - 1] - l->begin, left = 0;
-    for (int64_t b = 0; b < l->num_bridges; b++)
-        if (l->bridges[b][1] > last) l->bridges[left][0] = l->bridges[b][0], l->bridges[left++][1] = l->bridges[b][1];
-    l->num_bridges = left;
 }
 
 /* Valid samples go to the detector, with a straight line over a short gap before them. */
@@ -84,18 +79,18 @@ static void push(const struct seconds *s, struct lead *l, const float *samples, 
     if (!l->has_stretch) {
         memset(detector_of(s, l), 0, (size_t)s->detector_bytes);
         OF_DETECTOR(begin)(s->plan, detector_of(s, l));
-        l->has_stretch = 1, l->begin = place, l->num_pushed = l->gap = l->num_bridges = 0;
+        l->has_stretch = 1, l->begin = place, l->num_pushed = l->gap = 0;
     }
-    if (l->gap) {
-        float slope = (samples[0] - l->last) / (float)(l->gap + 1);
-        for (int64_t i = 0; i < l->gap; i++) line[i] = (float)(i + 1) * slope + l->last;
-        memcpy(line + l->gap, samples, (size_t)count * sizeof(float));
-        if (l->num_bridges == MOST_BRIDGES) { /* the oldest lies before any beat that may still come */
-            memmove(l->bridges, l->bridges + 1, sizeof l->bridges - sizeof l->bridges[0]);
-            l->num_bridges--;
-        }
-        l->bridges[l->num_bridges][0] = l->num_pushed, l->bridges[l->num_bridges++][1] = l->num_pushed + l->gap;
-        samples = line, count += l->gap, l->gap = 0;
+    int64_t gap = l->gap;
+    if (gap) {
+        float slope = (samples[0] - l->last) / (float)(gap + 1);
+        for (int64_t i = 0; i < gap; i++) line[i] = (float)(i + 1) * slope + l->last;
+        memcpy(line + gap, samples, (size_t)count * sizeof(float));
+        samples = line, count += gap, l->gap = 0;
+    }
+    for (int64_t i = 0, place = l->num_pushed % s->kept; i < count; i++, place = place + 1 < s->kept ? place + 1 : 0) {
+        uint8_t *bits = bridged_of(s, l) + place / 8, bit = (uint8_t)(1 << place % 8);
+        *bits = i < gap ? *bits | bit : *bits & (uint8_t)~bit;
     }
     l->last = samples[count - 1], l->num_pushed += count;
     keep(s, l, samples, count, 0);
