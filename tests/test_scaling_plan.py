@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 from heartlm.cli.main import main
 from heartlm.cluster.campaign.campaign import load_campaign
+from heartlm.models.config import ModelConfig
 from heartlm.scaling.plan_file import load_plan
+from heartlm.scaling.rates import training_of
 from heartlm.scaling.schedule import Cluster, PlannedJob, Schedule, least_end, list_schedule, naive, plan
+from heartlm.training.config import PretrainConfig
 
 PUBLISHED = {1: 1.0, 2: 1 / 1.6, 4: 1 / 1.9}
 
@@ -230,3 +233,119 @@ def test_mistakes_in_a_plan_are_named(tmp_path: Path, text: str, said: str, caps
     assert main(["plan", str(plan_file(tmp_path, text))]) == 2
     error = capsys.readouterr().err
     assert said in error and len(error.splitlines()) == 1
+
+
+# --- hours from measured rates --------------------------------------------------------------------------------------
+
+OF_GPU = """
+rates: gpu.json
+tokens: {"*": 7200000000, finetune: 3600000000}
+passes: 2
+nodes: 1
+gpus_per_node: 1
+campaign:
+  grid: {window: [128, 320, 1024]}
+  stages:
+    pretrain:
+      run: {command: pretrain, corpus: beats, depth: 8, batch_size: 64, window: "{window}", out: "runs/{window}"}
+    finetune:
+      run: {command: finetune, run: "{pretrain.out}", corpus: few, task: beats, batch_size: 64, window: "{window}",
+            out: "runs/{window}-beats"}
+"""
+
+
+def measured_rate(training: str, window: int, tokens_per_s: float, start_s: float) -> dict[str, object]:
+    shape = {"tokenizer": "beat", "depth": 8, "width": 256, "window": window, "batch_size": 64}
+    return {"training": training, **shape, "tokens_per_s": tokens_per_s, "start_s": start_s}
+
+
+MEASURED = [
+    measured_rate("masked", 1024, 1e6, 72.0),
+    measured_rate("masked", 128, 4e6, 36.0),
+    measured_rate("masked", 512, 2e6, 36.0),
+    measured_rate("finetune", 128, 1e6, 0.0),
+    measured_rate("finetune", 1024, 1e6, 0.0),
+    measured_rate("causal", 320, 9e6, 0.0),
+    {**measured_rate("masked", 320, 9e6, 0.0), "batch_size": 16},
+]
+
+
+def gpu_plan(folder: Path, text: str = OF_GPU, rates: object = MEASURED) -> Path:
+    (folder / "gpu.json").write_text(json.dumps({"tables": [], "rates": rates}))
+    return plan_file(folder, text)
+
+
+def test_hours_are_starts_and_tokens_by_rates_between_measured_windows(tmp_path: Path):
+    """2 × 7.2 G tokens at 4 M/s take 1 h. At 320, half way from 128 (0.25 µs a token) to 512 (0.5 µs): 1.5 h."""
+    hours = {job.name: job.times for job in load_plan(gpu_plan(tmp_path))[2]}
+    assert hours["pretrain-128"] == {1: pytest.approx(1.01)}
+    assert hours["pretrain-320"] == {1: pytest.approx(1.51)}
+    assert hours["pretrain-1024"] == {1: pytest.approx(4.02)}
+    assert [hours[f"finetune-{window}"][1] for window in (128, 320, 1024)] == pytest.approx([2.0, 2.0, 2.0])
+
+
+def test_sizes_that_are_left_open_are_those_of_training():
+    config = PretrainConfig(depth=8, batch_size=1)
+    asked = training_of("pretrain", {"depth": 8, "batch_size": 1}, "beat")
+    assert (asked.training, asked.window) == (config.objective, config.window)
+    assert asked.width == ModelConfig((1,), depth=8).resolve().width
+    assert training_of("pretrain", {"batch_size": 1}, "beat").depth == PretrainConfig().depth
+
+
+def test_hours_that_are_given_come_before_rates(tmp_path: Path):
+    hours = {job.name: job.times for job in load_plan(gpu_plan(tmp_path, OF_GPU + "of: {finetune: {1: 0.5}}\n"))[2]}
+    assert hours["finetune-320"] == {1: 0.5} and hours["pretrain-128"] == {1: pytest.approx(1.01)}
+
+
+def test_one_pass_and_ten_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Starts take 0.04 h; a pass of pretraining 0.5 + 0.75 + 2 h, one of fine-tuning three times 1 h."""
+    assert main(["plan", str(gpu_plan(tmp_path))]) == 0
+    assert "GPU-hours at the rates of gpu.json: one pass 6.29, ten passes 62.54" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("gpu.json", "none.json", "none.json not found: measure it on the GPU with  python benchmarks/gpu.py"),
+        ("1024]", "2048]", "pretrain-2048: rates: windows 128, 512, 1024 found for masked of beat tokens, depth 8"),
+        (
+            "depth: 8",
+            "depth: 4",
+            "pretrain-128: rates: windows none found for masked of beat tokens, depth 4, width 128",
+        ),
+        ("depth: 8, batch_size: 64", "depth: 8", "pretrain-128: batch_size: nothing found"),
+        ('"*": 7200000000, ', "", "tokens: no entry matches pretrain-128"),
+        ("{pretrain.out}", "runs/other", "finetune-128: run: no pretraining of this campaign found"),
+        ("passes: 2", "passes: 0", "passes: 0.0 found, more than 0 expected"),
+    ],
+)
+def test_a_missing_rate_is_named(tmp_path: Path, old: str, new: str, said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", str(gpu_plan(tmp_path, OF_GPU.replace(old, new)))]) == 2
+    error = capsys.readouterr().err
+    assert "plan.yaml" in error and said in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        (None, "gpu.json: rates: None found"),
+        ([{"training": "masked"}], "gpu.json: rates[0].tokenizer: nothing found"),
+        ([measured_rate("masked", 128, 0.0, 1.0)], "gpu.json: rates: 0 tokens/s found, more than 0 expected"),
+    ],
+)
+def test_mistakes_in_rates_are_named(tmp_path: Path, rates: object, said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", str(gpu_plan(tmp_path, rates=rates))]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) == 1
+
+
+def test_the_published_campaign_on_one_gpu_is_planned_from_its_rates(tmp_path: Path):
+    """256 trainings; at 1 M tokens/s and with no start, 16 × 3,129,212 beats × 8 widths × 2 take 801.0783 s."""
+    example = Path(__file__).parent.parent / "examples" / "published_campaign_one_gpu.yaml"
+    content = yaml.safe_load(example.read_text())
+    rates = [measured_rate(kind, window, 1e6, 0.0) for kind in ("masked", "finetune") for window in (128, 512, 1024)]
+    _, campaign, jobs = load_plan(
+        gpu_plan(tmp_path, yaml.safe_dump(content | {"rates": "gpu.json"}, sort_keys=False), rates)
+    )
+    assert len(campaign.experiments) == 256
+    assert sum(job.times[1] for job in jobs) * 3600 == pytest.approx(801.0783, abs=1e-3)

@@ -69,6 +69,9 @@ def run(arguments: Sequence[str]) -> int:
     ]
     print(f"{campaign.name}: {len(jobs)} experiments on {machines}, so that the campaign {goal}\n")
     print("\n".join(aligned(rows)))
+    if settings.rates is not None:
+        hours = [sum(min(job.times.values()) for job in load_plan(options.plan, passes)[2]) for passes in (1, 10)]
+        print(f"  GPU-hours at the rates of {settings.rates}: one pass {hours[0]:.2f}, ten passes {hours[1]:.2f}")
     print(f"  no plan ends before {least_end(jobs, cluster):.2f}")
     print("  experiments that share a node are taken not to slow each other down: give hours that were measured so\n")
     widths = {each.name: len(each.gpus) for each in made.placed}

@@ -9,15 +9,22 @@
       "pretrain-*": {1: 3.0, 2: 1.9}
       evaluate: {1: 0.1}
 
-`heartlm scale predict --tokens` prints hours.
+`heartlm scale predict --tokens` prints hours. For trainings on one GPU, rates measured on it give the hours, except
+where an entry under `of` matches:
+
+    rates: results/gpu-CARD.json      # written by benchmarks/gpu.py; relative to the plan file
+    tokenizer: beat                   # that of the corpora
+    tokens: {"*": 3129212}            # of one pass of an experiment, by name or stage; the last match applies
+    passes: 1
 """
 
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 
@@ -25,8 +32,11 @@ from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of,
 from heartlm.cluster.topology import time_limit
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_yaml
+from heartlm.scaling.rates import MeasuredRate, load_rates, seconds_of, training_of
 from heartlm.scaling.schedule import Cluster, PlannedJob, Schedule
 from heartlm.typed import typed
+
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -39,10 +49,18 @@ class PlanSettings:
     goal: Literal["soonest", "cheapest"] = "soonest"
     hours: dict[int, float] = field(default_factory=dict)
     of: dict[str, dict[int, float]] = field(default_factory=dict)
+    rates: str | None = None
+    tokenizer: str = "beat"
+    tokens: dict[str, float] = field(default_factory=dict)
+    passes: float = 1
 
 
-def load_plan(path: Path) -> tuple[PlanSettings, Campaign, list[PlannedJob]]:
+def load_plan(path: Path, passes: float | None = None) -> tuple[PlanSettings, Campaign, list[PlannedJob]]:
     """Read a plan file: its settings, its campaign, and the experiments with their times on GPUs that the nodes have.
+
+    Args:
+        path: plan file.
+        passes: number of passes over the tokens, instead of that of the file.
 
     Raises:
         HeartlmError: the file cannot be read or has an invalid value; the text names the file and the field.
@@ -51,14 +69,17 @@ def load_plan(path: Path) -> tuple[PlanSettings, Campaign, list[PlannedJob]]:
     try:
         settings = typed(PlanSettings, content)
         _check_positive(asdict(replace(settings, campaign=None)), "")
+        if passes is not None:
+            settings = replace(settings, passes=passes)
         folder = path.resolve().parent
+        rates = None if settings.rates is None else load_rates(path.parent / settings.rates)
         if isinstance(settings.campaign, str):
             campaign = load_campaign(folder / settings.campaign)
         else:
             campaign = campaign_of(settings.campaign, default_name=path.stem, folder=folder)
         cluster, jobs = Cluster(settings.nodes, settings.gpus_per_node), list[PlannedJob]()
         for experiment in campaign.experiments:
-            known = _hours(experiment, settings)
+            known = _hours(experiment, campaign, settings, rates)
             fitting = {gpus: hours for gpus, hours in known.items() if cluster.fits(gpus)}
             if not fitting:
                 gpus = ", ".join(map(str, known))
@@ -79,15 +100,41 @@ def _check_positive(value: Any, path: str) -> None:
         raise HeartlmError(f"{path}: {value} found, more than 0 expected")
 
 
-def _hours(experiment: Experiment, settings: PlanSettings) -> dict[int, float]:
-    """Return the hours by number of GPUs, from the last matching entry."""
-    hours = settings.hours
-    for pattern, own in settings.of.items():
-        if fnmatch.fnmatchcase(experiment.name, pattern) or experiment.stage == pattern:
-            hours = own
+def _hours(
+    experiment: Experiment, campaign: Campaign, settings: PlanSettings, rates: Sequence[MeasuredRate] | None
+) -> dict[int, float]:
+    """Return the hours by number of GPUs: of the last matching entry, of the rates, or the general ones."""
+    own = _last_match(experiment, settings.of)
+    if own is None and rates is not None and experiment.run.is_training:
+        tokens, run = _last_match(experiment, settings.tokens), experiment.run
+        if tokens is None:
+            raise HeartlmError(f"tokens: no entry matches {experiment.name}, the tokens of one pass expected")
+        try:
+            shape = run.fields
+            if run.command == "finetune":  # it has the size of the model that it starts from
+                sources = [campaign[need].run for need in experiment.needs]
+                models = [source.fields for source in sources if source.command == "pretrain"]
+                if not models:
+                    raise HeartlmError("run: no pretraining of this campaign found, one expected for its depth")
+                shape = {**shape, "depth": models[0].get("depth"), "width": models[0].get("width")}
+            training = training_of(run.command, shape, settings.tokenizer)
+            return {1: seconds_of(training, tokens * settings.passes, rates) / 3600}
+        except HeartlmError as error:
+            raise HeartlmError(f"{experiment.name}: {error}") from error
+    hours = own or settings.hours
     if not hours:
         raise HeartlmError(f"{experiment.name}: nothing says how long it takes: give hours by number of GPUs")
     return dict(sorted(hours.items()))
+
+
+def _last_match(experiment: Experiment, entries: Mapping[str, Entry]) -> Entry | None:
+    """Return the last of `entries` whose pattern is the stage of the experiment or matches its name."""
+    matching = [
+        entry
+        for pattern, entry in entries.items()
+        if fnmatch.fnmatchcase(experiment.name, pattern) or experiment.stage == pattern
+    ]
+    return matching[-1] if matching else None
 
 
 def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, gpus_per_node: int) -> None:
