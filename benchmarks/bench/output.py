@@ -118,8 +118,24 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def write_results(name: str, heading: str, tables: Sequence[BenchTable], more: Mapping[str, Any] | None = None) -> None:
-    """Write `results/NAME.md` and `.json`: command, date, sources, environment, and every table with its probes."""
+def write_results(
+    name: str,
+    heading: str,
+    tables: Sequence[BenchTable],
+    more: Mapping[str, Any] | None = None,
+    folder: Path = RESULTS,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Write `NAME.md` and `.json`: command, date, sources, environment, and every table with its probes.
+
+    Args:
+        name: of the files.
+        heading: title of the document.
+        tables: closed.
+        more: entries of the environment.
+        folder: output folder.
+        data: more entries of the JSON file.
+    """
     words = ["FOLDER" if word.startswith("/") else word for word in sys.argv[1:]]
     command = "python " + shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *words])
     about = environment() | dict(more or {})
@@ -128,7 +144,10 @@ def write_results(name: str, heading: str, tables: Sequence[BenchTable], more: M
     text += [table.markdown() for table in tables]
     entries = [table.as_json() for table in tables]
     content = {"command": command, "date": told["date"], "sources": sources_of(name), "environment": about}
-    texts = {"json": json.dumps(content | {"tables": entries}, indent=1, default=str) + "\n", "md": "\n".join(text)}
+    texts = {
+        "json": json.dumps(content | dict(data or {}) | {"tables": entries}, indent=1, default=str) + "\n",
+        "md": "\n".join(text),
+    }
     for suffix, written in texts.items():
-        with atomic_file(RESULTS / f"{name}.{suffix}") as stream:
+        with atomic_file(folder / f"{name}.{suffix}") as stream:
             stream.write(written)
