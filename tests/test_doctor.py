@@ -1,9 +1,10 @@
-"""The doctor: what it reads of machines of many kinds, what it advises, and that nothing stops it."""
+"""The doctor: what it reads of machines of many kinds, what it advises, and that nothing stops or delays it."""
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 
 from heartlm.cli.main import main
+from heartlm.cli.options import parse
 from heartlm.cluster.doctor import hardware as devices
+from heartlm.cluster.doctor import trials as trials_module
 from heartlm.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
 from heartlm.cluster.doctor.hardware import (
     cgroup_cpus,
@@ -24,7 +27,9 @@ from heartlm.cluster.doctor.hardware import (
 )
 from heartlm.cluster.doctor.section import Advice, Section
 from heartlm.cluster.doctor.software import check_allocation, check_versions, mismatches
-from heartlm.cluster.doctor.trials import summary, trials
+from heartlm.cluster.doctor.trials import LIMIT_S, Trial, check_trials, run_within, summary, trials
+from heartlm.errors import HeartlmError
+from heartlm.training.config import PretrainConfig
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -158,7 +163,7 @@ def test_of_trials_that_exclude_each_other_the_best_is_advised():
 
 def test_a_gain_within_the_noise_is_none():
     assert summary(1.0, 0.3, 1, [outcome("cores", 0.8)]).advice == []
-    failed = summary(1.0, 0.0, 1, [outcome("cores", 0.8) | {"error": "broken"}])
+    failed = summary(1.0, 0.0, 1, [{"what": "ranks", "how": "", "kind": "cores", "error": "broken"}])
     assert failed.advice == [] and "failed: broken" in failed.lines[1]
 
 
@@ -168,6 +173,122 @@ def test_what_is_tried_follows_from_the_machine():
     assert found["torchrun --standalone --nproc-per-node 4 -m heartlm pretrain"].num_ranks == 4
     assert {"export OMP_NUM_THREADS=1", "--precision bf16"} <= set(found)
     assert [trial.kind for trial in trials({"usable_cores": 1}, 0, 1) if trial.kind != "compile"] == []
+    on_gpus = [trial.how.split(" …")[0] for trial in trials(known, 2, 6)]
+    assert on_gpus == ["--no-compile", "torchrun --standalone --nproc-per-node 2 -m heartlm pretrain"]
+    for trial in [*found.values(), *trials(known, 2, 6)]:
+        parse(PretrainConfig, trial.words, "pretrain", config_file=True)
+
+
+class Machine:
+    """A machine on which a training takes the seconds given for its change, by a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, default_s: float, **seconds: float) -> None:
+        self.time_s, self.default_s, self.seconds, self.trained = 0.0, default_s, seconds, list[str]()
+        monkeypatch.setattr(trials_module, "trained", self.train)
+        monkeypatch.setattr(trials_module, "small_corpus", lambda scratch: scratch)
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def train(self, trial: Trial, scratch: Path, windows: int, timeout_s: float) -> dict[str, Any]:
+        self.trained.append(trial.kind)
+        takes_s = self.seconds.get(trial.kind, self.default_s)
+        self.time_s += min(takes_s, timeout_s)
+        if takes_s > timeout_s:
+            raise subprocess.TimeoutExpired("heartlm", timeout_s)
+        return {"step_s": 1.0, "num_threads": 2}
+
+
+TWO_CORES = {"usable_cores": 2, "vector_units": ["bf16"]}
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials_module.shutil, "which", lambda name: name)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_trials_with_enough_time_are_all_made_between_two_unchanged_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    machine = Machine(monkeypatch, default_s=5)
+    section = check_trials(TWO_CORES, machine.now_s)
+    assert machine.trained == ["none", "cores", "cores", "precision", "compile", "none"]
+    assert section.facts["noise"] == 0 and not [line for line in section.lines if "left out" in line]
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("doctor: trial, at most ") == len(machine.trained)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_trials_without_time_are_listed_and_the_last_unchanged_one_has_its_time(monkeypatch: pytest.MonkeyPatch):
+    machine = Machine(monkeypatch, default_s=10, precision=1000)
+    section = check_trials(TWO_CORES, machine.now_s)
+    assert machine.trained == ["none", "cores", "cores", "precision", "none"] and machine.time_s <= LIMIT_S
+    assert section.facts["noise"] == 0
+    assert section.lines[3:] == [
+        "compute matrix products in bf16: left out: not done within the 15 s that were left",
+        "compile the blocks of the model: left out: no time is left of the 57 s",
+    ]
+    assert ["left_out" in trial for trial in section.facts["trials"]] == [False, False, True, True]
+
+
+def test_on_a_gpu_a_slow_first_training_leaves_time_for_one_without_compilation(monkeypatch: pytest.MonkeyPatch):
+    machine = Machine(monkeypatch, default_s=25, compile=8)
+    check_trials({"torch_sees_gpus": 1}, machine.now_s)
+    assert machine.trained == ["none", "compile", "none"] and machine.time_s <= LIMIT_S
+
+
+def test_a_first_training_that_does_not_end_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch):
+    machine = Machine(monkeypatch, default_s=1000)
+    (section,) = (section for _, section in examine({"trials": lambda known: check_trials({}, machine.now_s)}))
+    reason = "the training without changes gave no step time: not done within the 57 s that were left"
+    assert section.lines == [f"not known: {reason}"] and machine.time_s == LIMIT_S
+
+
+def test_without_the_noise_there_are_gains_and_no_advice(monkeypatch: pytest.MonkeyPatch):
+    section = summary(1.0, None, 2, [outcome("cores", 0.5)])
+    assert section.advice == [] and section.lines[1].endswith("2.00x")
+    assert section.facts["noise"] is None
+
+    machine, num_unchanged = Machine(monkeypatch, default_s=1), 0
+
+    def train(trial: Trial, *arguments: Any) -> dict[str, Any]:
+        nonlocal num_unchanged
+        num_unchanged += trial.kind == "none"
+        if num_unchanged == 2:
+            raise HeartlmError("out of memory")
+        return machine.train(trial, *arguments)
+
+    monkeypatch.setattr(trials_module, "trained", train)
+    section = check_trials(TWO_CORES, machine.now_s)
+    assert section.facts["noise"] is None and section.lines[-1] == "nothing changed, again: failed: out of memory"
+
+
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+with open(sys.argv[1], "w") as file:
+    file.write(str(child.pid))
+print("parent started", file=sys.stderr, flush=True)
+child.wait()
+"""
+"""Starts a child in a session of its own, as torchrun starts its ranks."""
+
+
+def test_a_training_that_is_cut_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert run_within([sys.executable, "-c", "import sys; sys.exit('broken')"], 600) == (1, "broken\n")
+    path, descriptors = tmp_path / "child", list[int]()
+
+    def expire_when_the_child_runs(process: subprocess.Popen[str], timeout: float) -> None:
+        assert process.stderr is not None and "parent started" in process.stderr.readline()
+        descriptors.append(os.pidfd_open(int(path.read_text())))
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", expire_when_the_child_runs)
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_within([sys.executable, "-c", PARENT, str(path)], 600)
+    assert select.select(descriptors, [], [], 60)[0], "the child still runs"
+    os.close(descriptors[0])
 
 
 def test_a_check_that_fails_stops_no_other():
@@ -185,8 +306,8 @@ def test_a_check_that_fails_stops_no_other():
     assert [section.lines for section in sections.values()] == [
         ["not known: the disk is gone"],
         ["left out: torch is not installed"],
-        ["well"],
-        ["well", "number"],
+        ["well", "begin_s"],
+        ["well", "begin_s", "number"],
     ]
 
 
@@ -207,7 +328,7 @@ sys.meta_path.insert(0, Blocker())
 from heartlm.cluster.doctor import software
 software.importlib.util.find_spec = lambda name: None if name == "torch" else True
 from heartlm.cli.main import main
-sys.exit(main(["doctor", "--json", "--quick"]))
+sys.exit(main(["doctor", "--json"]))
 """
 
 
@@ -217,12 +338,13 @@ def test_it_works_without_torch():
     checks = json.loads(done.stdout)["checks"]
     assert any("torch is not installed" in line for line in checks["versions"]["lines"])
     assert "trials" not in checks
+    assert done.stderr.splitlines() == [f"doctor: {name}" for name in checks]
 
 
 @pytest.mark.slow
 def test_all_of_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert main(["doctor", "--json"]) == 0
+    assert main(["doctor", "--trials", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found["checks"]) == list(CHECKS)
     assert not [name for name, facts in found["checks"].items() if "error" in facts]
@@ -231,5 +353,5 @@ def test_all_of_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
 
 def test_ranks_of_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["doctor", "--quick"]) == 2
+    assert main(["doctor"]) == 2
     assert "start heartlm doctor alone" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`heartlm doctor`: measure this machine or allocation and name the three most useful changes of settings."""
+"""`heartlm doctor`: examine this machine or allocation and name the three most useful changes of settings."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class DoctorOptions:
 
     Attributes:
         json: print the results as JSON.
-        quick: do not train; it takes a second.
+        trials: also train briefly, with one setting changed at a time; it takes up to a minute.
     """
 
     json: bool = False
-    quick: bool = False
+    trials: bool = False
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Measure this machine or allocation and name the three most useful changes of settings.
+    """Examine this machine or allocation and name the three most useful changes of settings.
 
     Examples:
         heartlm doctor
-        heartlm doctor --quick
-        heartlm doctor --json > machine.json
+        heartlm doctor --trials
+        heartlm doctor --trials --json > machine.json
     """
     options = parse(DoctorOptions, arguments, "doctor", run)
     from heartlm.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     if "WORLD_SIZE" in os.environ:
         raise HeartlmError("WORLD_SIZE: found, but the ranks of torchrun hold the cores: start heartlm doctor alone")
     sections: dict[str, Section] = {}
-    for name, section in examine({name: CHECKS[name] for name in CHECKS if name != "trials" or not options.quick}):
+    for name, section in examine({name: CHECKS[name] for name in CHECKS if name != "trials" or options.trials}):
         sections[name] = section
         if not options.json:
             for number, line in enumerate(section.lines):
@@ -51,10 +51,12 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(as_json(sections), indent=1))
         return 0
     advice = most_worth_changing(sections)
-    print("\nmost worth changing:" if advice else "\nnothing measured here is worth changing")
+    print("\nmost worth changing:" if advice else "\nnothing examined here is worth changing")
     for number, found in enumerate(advice, 1):
         gain = f"{found.gain:.2f}x as fast" if found.gain else "gain not measured"
         print(f"  {number}. {found.what}: {gain}\n     {found.how}\n     {found.because}")
     if sections["processors"].facts.get("is_busy"):
         print("others computed meanwhile: call it again on a quiet machine")
+    if not options.trials:
+        print("heartlm doctor --trials also trains, up to a minute, and measures the gain of settings")
     return 0

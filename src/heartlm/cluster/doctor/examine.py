@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from heartlm.cluster.doctor.hardware import check_devices, check_processors
 from heartlm.cluster.doctor.section import Advice, Check, Section
 from heartlm.cluster.doctor.software import check_allocation, check_kernels, check_versions
 from heartlm.cluster.doctor.trials import check_trials
+from heartlm.progress import say
 
 CHECKS: Mapping[str, Check] = {
     "processors": check_processors,
@@ -25,9 +27,10 @@ NUM_ADVICE = 3
 
 
 def examine(checks: Mapping[str, Check] = CHECKS) -> Iterator[tuple[str, Section]]:
-    """Yield the name and the result of each of `checks` as soon as it is available."""
-    facts = dict[str, Any]()
+    """Yield the name and the result of each of `checks` as soon as it is available; report each start."""
+    facts: dict[str, Any] = {"begin_s": time.monotonic()}
     for name, check in checks.items():
+        say(f"doctor: {name}")
         try:
             section = check(facts)
             facts |= section.facts

@@ -43,4 +43,5 @@ class Section:
 
 
 Check = Callable[[Mapping[str, Any]], Section]
-"""A check of the machine; its argument is the facts of all earlier checks that did not fail."""
+"""A check of the machine; its argument is the facts of all earlier checks that did not fail, and `begin_s`, the time
+by `time.monotonic` at which the first check began."""
