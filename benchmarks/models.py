@@ -433,7 +433,7 @@ def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
     """Write the shipped form of a run: weights in half precision, and neither paths nor times."""
     run, temperature = RunFolder(path), 1.0 if held_out is None else held_out.temperature()
     model, info = load_model(run.model("last"))
-    tensors = {each: value for each, value in whole_tensors(model).items() if not each.startswith("facet_heads.")}
+    tensors = {each: value for each, value in whole_tensors(model).items() if not each.startswith("facet_heads")}
     if held_out is not None:
         for each in ("class_head.weight", "class_head.bias"):
             tensors[each] = tensors[each] / temperature

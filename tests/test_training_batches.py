@@ -17,6 +17,7 @@ from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.kernels.draws import Stream, hide_spans
 from heartlm.training.batches import (
     IGNORE,
+    BatchPosition,
     CausalBatches,
     LabelBatches,
     MaskedBatches,
@@ -109,8 +110,10 @@ def test_causal_targets_are_the_next_tokens(corpus: Corpus, windows: Windows) ->
 
 
 def test_micro_batches_are_the_batch_in_parts(corpus: Corpus, windows: Windows) -> None:
-    batch = MaskedBatches(corpus, MASK, 0.3, 4, seed=5)(windows[:12], 0)
-    parts = batch.micro_batches(4)
+    make = MaskedBatches(corpus, MASK, 0.3, 4, seed=5)
+    batch = make(windows[:12], 0)
+    drafts = make.draft(windows[:12], BatchPosition(0, 0, 12)).parts(4)
+    parts = [make.finish(make.choose(draft)) for draft in drafts]
     np.testing.assert_array_equal(np.concatenate([part.codes for part in parts]), batch.codes)
     assert sum(part.num_counted for part in parts) == batch.num_counted
 

@@ -51,7 +51,7 @@ def test_every_step_is_kept_with_its_parts(tmp_path: Path) -> None:
                     hand.forward(0.5)
             hand.forward(0.25)
             meters.count(100 * step)
-            measured.loss(7.0 / step if step < 3 else math.nan)
+            measured.loss(step, 7.0 / step if step < 3 else math.nan)
         with meters.paused("checkpoint"):
             hand.forward(60)
     measured.write(rank=0)

@@ -40,8 +40,8 @@ def small_model(tokenizer: Tokenizer, *, causal: bool = True, num_classes: int =
     config = ModelConfig(sizes, depth=1, causal=causal).resolve()
     model = build_model(config, [torch.from_numpy(places) for places in tokenizer.geometry()], num_classes)
     with torch.no_grad():
-        for head in (*model.facet_heads, *([model.class_head] if model.class_head else [])):
-            head.weight.mul_(20)  # so that answers differ from token to token
+        for weight in (model.facet_heads, *([model.class_head.weight] if model.class_head else [])):
+            weight.mul_(20)  # so that answers differ from token to token
     return model.eval()
 
 

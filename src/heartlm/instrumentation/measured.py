@@ -22,23 +22,22 @@ class MeasuredSteps:
         path: output file.
 
     Attributes:
-        steps: one entry per step: `step`, `num_tokens` of all ranks, `loss`, `step_s`, and seconds of every part.
+        steps: one entry per step: `step`, `num_tokens` of all ranks, `step_s`, and seconds of every part.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         self.steps: list[dict[str, Any]] = []
-        self._loss: float | None = None
+        self._losses: dict[int, float | None] = {}
 
-    def loss(self, value: float) -> None:
-        """Set the loss of the current step; None if it is not finite."""
-        self._loss = value if math.isfinite(value) else None
+    def loss(self, step: int, value: float) -> None:
+        """Set the loss of `step`, which may be known some steps later; None if it is not finite."""
+        self._losses[step] = value if math.isfinite(value) else None
 
     def add(self, step: int, num_tokens: int, busy_s: float, part_s: dict[str, float]) -> None:
         """Add a finished step."""
         times = {f"{name}_s": seconds for name, seconds in part_s.items()}
-        self.steps.append({"step": step, "num_tokens": num_tokens, "loss": self._loss, "step_s": busy_s, **times})
-        self._loss = None
+        self.steps.append({"step": step, "num_tokens": num_tokens, "step_s": busy_s, **times})
 
     def write(self, **about: Any) -> None:
         """Write all steps and the entries `about` the rank.
@@ -46,4 +45,5 @@ class MeasuredSteps:
         Raises:
             HeartlmError: the file cannot be written.
         """
-        write_json(self.path, {**about, "steps": self.steps})
+        steps = [{**each, "loss": self._losses.get(each["step"])} for each in self.steps]
+        write_json(self.path, {**about, "steps": steps})

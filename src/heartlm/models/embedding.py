@@ -3,12 +3,21 @@
 Each code of a facet has coordinates in the tokenizer, such as a codebook centroid or an interval level. The embedding
 of a code is a learned projection of its coordinates plus a free vector initialised to zero, so similar codes start with
 similar embeddings. Each facet has an extra last code, the mask code.
+
+The table of all embeddings has two forms with equal values. On a CPU each facet is projected by itself. On a GPU, where
+the number of operations counts, all are projected by one product with a block-diagonal matrix of coordinates:
+
+    [ places of facet 0         0          ]   [ project of facet 0 ]
+    [        0           places of facet 1 ] @ [ project of facet 1 ] + free
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 
 
 class FacetEmbedding(nn.Module):
@@ -17,18 +26,30 @@ class FacetEmbedding(nn.Module):
     Args:
         geometry: coordinates of the codes of each facet, float32 `[num_codes, num_coordinates]`.
         width: embedding dimension.
+
+    Attributes:
+        project: projections of the coordinates of all facets, `[sum(num_coordinates), width]`.
+        free: free vectors of the codes of all facets, mask codes last, `[sum(sizes) + num_facets, width]`.
+        blocks: block-diagonal coordinates, `[sum(sizes) + num_facets, sum(num_coordinates)]`, after `batch`; else None.
+        compiled: compiled sum of the embeddings, used in training; None runs uncompiled.
     """
 
     offset: Tensor
+    blocks: Tensor | None
 
     def __init__(self, geometry: list[Tensor], width: int) -> None:
         super().__init__()
         self.sizes = [len(places) for places in geometry]
-        starts = [sum(size + 1 for size in self.sizes[:facet]) for facet in range(len(geometry))]
+        self.num_coordinates = [places.shape[1] for places in geometry]
+        starts = [self.mask_row(facet) - size for facet, size in enumerate(self.sizes)]
         self.register_buffer("offset", torch.tensor(starts), persistent=False)
         for facet, places in enumerate(geometry):
             self.register_buffer(f"places_{facet}", places)
-        self.project = nn.ModuleList(nn.Linear(places.shape[1], width, bias=False) for places in geometry)
+        self.register_buffer("blocks", None, persistent=False)
+        self.compiled: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+        # Linear layers draw their weights here, so that a seed gives the weights that it gave to earlier versions.
+        layers = [nn.Linear(num, width, bias=False) for num in self.num_coordinates]
+        self.project = nn.Parameter(torch.cat([layer.weight.detach().T for layer in layers]))
         self.free = nn.Parameter(torch.zeros(sum(self.sizes) + len(self.sizes), width))
         self.reset()
 
@@ -36,12 +57,19 @@ class FacetEmbedding(nn.Module):
         """Initialise: projected vectors with standard deviation 0.02, free vectors zero, mask vectors random."""
         nn.init.zeros_(self.free)
         with torch.no_grad():
-            for facet, linear in enumerate(self.project):
+            for facet, weight in enumerate(torch.split(self.project, self.num_coordinates)):
                 places = self.get_buffer(f"places_{facet}")
                 typical = float(places.square().sum(dim=1).mean().sqrt()) or 1.0
-                assert isinstance(linear, nn.Linear)
-                nn.init.normal_(linear.weight, std=0.02 / typical)
+                drawn = nn.init.normal_(weight.new_empty(weight.shape[::-1]), std=0.02 / typical)
+                weight.copy_(drawn.T)
                 nn.init.normal_(self.free[self.mask_row(facet)], std=0.02)
+
+    def batch(self) -> None:
+        """Use the form for GPUs."""
+        places = [self.get_buffer(f"places_{facet}") for facet in range(len(self.sizes))]
+        mask_row = self.project.new_empty(1, 0)  # a row of zeros in the block-diagonal matrix
+        blocks = (block for each in places for block in (each, mask_row))
+        self.blocks = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
 
     def mask_row(self, facet: int) -> int:
         """Return the row of `table` of the mask code of this facet."""
@@ -49,15 +77,27 @@ class FacetEmbedding(nn.Module):
 
     def table(self) -> Tensor:
         """Return embeddings of all codes of all facets, mask codes last: `[sum(sizes) + num_facets, width]`."""
+        if self.blocks is not None:
+            with torch.autocast(self.free.device.type, enabled=False):  # the residual stream begins in full precision
+                return torch.addmm(self.free, self.blocks, self.project)
         rows = []
-        for facet, linear in enumerate(self.project):
-            places = linear(self.get_buffer(f"places_{facet}"))
-            rows.append(torch.cat([places, places.new_zeros(1, places.shape[1])]))
+        for facet, weight in enumerate(torch.split(self.project, self.num_coordinates)):
+            places = self.get_buffer(f"places_{facet}") @ weight
+            rows += [places, places.new_zeros(1, places.shape[1])]
         return torch.cat(rows) + self.free
 
     def forward(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the embedding of each token, `[..., width]`, and the table of `FacetEmbedding.table`."""
-        table = self.table()
+        return self.compiled(codes) if self.compiled is not None and self.training else self._embed(codes)
+
+    def compile(self) -> None:
+        """Compile the embedding for training."""
+        self.compiled = torch.compile(self._embed, fullgraph=True, dynamic=False)
+
+    def _embed(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+        table, rows = self.table(), codes + self.offset
+        if torch.compiler.is_compiling():  # the compiler fuses look-up and sum, but not a bag
+            return F.embedding(rows, table).sum(dim=-2), table
         # one bag per token: the embeddings of its facets are summed without being stored
-        bags = (codes + self.offset).flatten(end_dim=-2)
-        return nn.functional.embedding_bag(bags, table, mode="sum").view(*codes.shape[:-1], -1), table
+        bags = rows.flatten(end_dim=-2)
+        return F.embedding_bag(bags, table, mode="sum").view(*codes.shape[:-1], -1), table

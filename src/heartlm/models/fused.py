@@ -76,12 +76,13 @@ def attends(x: Tensor, head_width: int) -> bool:
 
 def rotated(qkv: Tensor, angles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values `[B, H, T, W]` of `qkv` `[B, T, 3, H, W]`; rotate queries and keys."""
-    q, k, v = qkv.permute(2, 0, 3, 1, 4)
-    return rotate(q, angles), rotate(k, angles), v
+    both, v = torch.split(qkv.permute(2, 0, 3, 1, 4), [2, 1])
+    q, k = rotate(both, angles)
+    return q, k, v.squeeze(0)
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotate pairs of channels of `x` `[B, H, T, W]` by the angles of the position (Su 2021, arXiv 2104.09864)."""
+    """Rotate pairs of channels of `x` `[..., T, W]` by the angles of the position (Su 2021, arXiv 2104.09864)."""
     cosine, sine = angles.to(x.dtype)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_folder, read_json, recover_folder
@@ -73,6 +73,7 @@ def whole_tensors(model: HeartModel) -> dict[str, Tensor]:
     for name, value in model.state_dict().items():
         whole = value.full_tensor() if hasattr(value, "full_tensor") else value
         tensors[name] = whole.detach().cpu().contiguous()
+    _split_facets(tensors, model)
     return tensors
 
 
@@ -93,7 +94,10 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[HeartM
     tensors, info = _read(folder)
     model = _model_for(tensors, info.config, len(info.classes), info.pooled, tensors.get("statistics.seconds"))
     model.load_state_dict(tensors)
-    return model.to(device).eval(), info
+    model = model.to(device).eval()
+    if torch.device(device).type == "cuda":
+        model.batch_facets()
+    return model, info
 
 
 def load_foundation(
@@ -122,7 +126,8 @@ def load_foundation(
         kept = {name: value for name, value in tensors.items() if not name.startswith(_NEW)}
         new = {name: value for name, value in model.state_dict().items() if name.startswith(_NEW)}
         model.load_state_dict(kept | new)
-    model.facet_heads.requires_grad_(False)
+    if model.facet_heads is not None:
+        model.facet_heads.requires_grad_(False)
     return model, replace(info, config=config)
 
 
@@ -152,13 +157,32 @@ def geometry_of(tensors: dict[str, Tensor], config: ModelConfig) -> list[Tensor]
     return [tensors[f"embedding.places_{facet}"] for facet in range(len(config.facet_sizes))]
 
 
+def _split_facets(tensors: dict[str, Tensor], model: HeartModel) -> None:
+    """Split the weights of all facets, as a model has them, into those of each, as models on disk have them."""
+    if "embedding.project" in tensors:
+        for facet, weight in enumerate(torch.split(tensors.pop("embedding.project"), model.embedding.num_coordinates)):
+            tensors[f"embedding.project.{facet}.weight"] = weight.T.contiguous()
+    if "facet_heads" in tensors:
+        for facet, weight in enumerate(torch.split(tensors.pop("facet_heads"), list(model.config.facet_sizes))):
+            tensors[f"facet_heads.{facet}.weight"] = weight.clone()
+
+
+def _join_facets(tensors: dict[str, Tensor], num_facets: int) -> None:
+    """Join the weights of single facets, in place; the inverse of `_split_facets`."""
+    for name in ("embedding.project", "facet_heads"):
+        parts = [f"{name}.{facet}.weight" for facet in range(num_facets)]
+        if all(part in tensors for part in parts):
+            weights = [tensors.pop(part) for part in parts]
+            tensors[name] = torch.cat([each.T for each in weights] if name == "embedding.project" else weights)
+
+
 def _model_for(
     tensors: dict[str, Tensor], config: ModelConfig, num_classes: int, pooled: bool, seconds: Tensor | None
 ) -> HeartModel:
     """Return a model to load `tensors` into; it has facet heads only if these do, as shipped models do not."""
     model = build_model(config, geometry_of(tensors, config), num_classes, pooled, seconds)
-    if not any(name.startswith("facet_heads.") for name in tensors):
-        model.facet_heads = nn.ModuleList()
+    if "facet_heads" not in tensors:
+        model.facet_heads = None
     return model
 
 
@@ -169,6 +193,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
     try:
         # Shipped models are stored in half precision; everything is computed in single precision.
         tensors = {name: each.float() if each.dtype == torch.half else each for name, each in load_file(path).items()}
+        _join_facets(tensors, len(info.config.facet_sizes))
     except (OSError, SafetensorError) as error:
         raise HeartlmError(f"{path} cannot be read ({_one_line(error)}): train again") from error
     if not all(f"embedding.places_{facet}" in tensors for facet in range(len(info.config.facet_sizes))):

@@ -66,7 +66,7 @@ class Block(nn.Module):
         Args:
             x: residual stream, `[B, T, D]`.
             angles: see `rotary_angles`.
-            mask: attention mask, bool `[B, 1, T, T]`, true to attend; None without padding.
+            mask: tokens to attend to, bool `[B, 1, 1, T]`; None for all, or for all earlier ones if causal.
             keys: dropout keys, int32 `[SITES_OF_BLOCK, B]`; None drops nothing.
             query_index: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
                 Keys and values are computed for all tokens, queries and the feed-forward part for the output tokens
@@ -76,18 +76,14 @@ class Block(nn.Module):
             `[B, T, D]`, or `[N, D]` of the output tokens.
         """
         assert keys is None or query_index is None, "dropout needs whole windows"
-        if self.compiled is None or not self.training or (query_index is not None and len(query_index) < 2):
-            return self._run(x, angles, mask, keys, query_index)
-        if query_index is not None:
-            torch._dynamo.mark_dynamic(query_index, 0)
-        return self.compiled(x, angles, mask, keys, query_index)
+        run = self._run if self.compiled is None or not self.training else self.compiled
+        return run(x, angles, mask, keys, query_index)
 
     def compile(self) -> None:
-        """Compile the block for training; inference and calls with fewer than two output tokens are not compiled.
+        """Compile the block for training; inference is not compiled.
 
         Blocks share graphs, so a run needs at most four: with or without a mask, for all or for selected output tokens.
-        Training batches have one shape. The number of output tokens is a dynamic dimension, which torch supports from
-        two on. Validation batches have several shapes, and each would need another graph.
+        Training batches have one shape. Validation batches have several, and each would need another graph.
         """
         self.compiled = torch.compile(self._run, fullgraph=True, dynamic=False)
 
@@ -202,7 +198,8 @@ class Trunk(nn.Module):
 
         Args:
             x: embedded tokens, `[B, T, D]`.
-            valid: tokens that are not padding, bool `[B, T]`; None for all.
+            valid: tokens that are not padding, bool `[B, T]`; None for all. Each window starts with a valid token, and
+                padding is at its end.
             keys: dropout keys, int32 `[SITES_OF_BLOCK × depth, B]`; None drops nothing.
             query_index: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
                 The last block computes only these.
@@ -211,7 +208,8 @@ class Trunk(nn.Module):
             `[B, T, D]`, or `[N, D]` of the output tokens.
         """
         angles = rotary_angles(x.shape[1], self.head_width, x.device)
-        mask = None if valid is None else self._attention_mask(valid)
+        # Padding follows the valid tokens, so causal attention never looks at it from a token that counts.
+        mask = None if valid is None or self.causal else valid[:, None, None, :]
         of_blocks = [None] * len(self.blocks) if keys is None else keys.view(len(self.blocks), SITES_OF_BLOCK, -1)
         *first, last = zip(self.blocks, of_blocks, strict=True)
         for block, of_block in first:
@@ -222,9 +220,3 @@ class Trunk(nn.Module):
             x = x.flatten(0, 1).index_select(0, query_index)
         out: Tensor = self.norm(x)
         return out
-
-    def _attention_mask(self, valid: Tensor) -> Tensor:
-        """Return the attention mask `[B, 1, T, T]`; each token attends to itself, so no row is empty."""
-        num_tokens = valid.shape[1]
-        may_look = valid[:, None, None, :] | torch.eye(num_tokens, dtype=torch.bool, device=valid.device)
-        return may_look.tril() if self.causal else may_look

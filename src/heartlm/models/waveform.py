@@ -61,6 +61,14 @@ class WaveformNetwork(HeartModel):
     def recompute(self, recompute: bool = True) -> None:
         """Do nothing: the activations are too small for checkpointing."""
 
+    def batch_facets(self) -> None:
+        """Do nothing: this network has one facet and no facet heads."""
+
+    def compile(self) -> None:
+        """Compile the convolutions."""
+        for block in self.trunk.blocks:
+            block.compile()
+
     @property
     def num_dropout_sites(self) -> int:
         """Number of dropout layers, each with one key per window; 0 without dropout."""

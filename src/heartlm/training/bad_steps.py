@@ -11,6 +11,9 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 MAX_SKIPPED_IN_A_ROW = 10
 
 
@@ -69,3 +72,46 @@ class BadSteps:
                 if value > self.spike_factor * (usual := statistics.median(self._state[key])) > 0:
                     return f"the {name} is {value / usual:.3g} times the median {usual:.6g} of {self.window} steps"
         return None
+
+
+class DeviceCheck:
+    """The decisions of `BadSteps.judge` on a device, without a synchronisation.
+
+    Args:
+        bad_steps: the check on the host, with the steps before this.
+        device: device of the losses and norms.
+    """
+
+    def __init__(self, bad_steps: BadSteps, device: torch.device) -> None:
+        state = bad_steps.state()
+        self.policy, self.factor, self.window = bad_steps.policy, bad_steps.spike_factor, bad_steps.window
+        history = torch.tensor([state["losses"], state["norms"]], dtype=torch.float64)
+        empty = torch.zeros(2, self.window - history.shape[1], dtype=torch.float64)
+        self.history = torch.cat([empty, history], dim=1).to(device)  # newest last
+        self.num_good = torch.tensor(history.shape[1], device=device)
+        self.skipped_in_a_row = torch.tensor(int(state["skipped_in_a_row"]), device=device)
+        self.has_stopped = torch.zeros((), dtype=torch.bool, device=device)
+
+    def __call__(self, loss: Tensor, grad_norm: Tensor) -> Tensor:
+        """Return whether to take the step, bool `[]`; after a step that stops the run no other is taken.
+
+        Args:
+            loss: mean loss of the global batch, float64 `[]`.
+            grad_norm: gradient norm before clipping, float64 `[]`.
+        """
+        values = torch.stack([loss, grad_norm])
+        is_bad = ~values.isfinite().all()
+        if self.factor:
+            ordered = self.history.sort(dim=1).values
+            usual = (ordered[:, (self.window - 1) // 2] + ordered[:, self.window // 2]) / 2
+            is_spike = ((values > self.factor * usual) & (self.factor * usual > 0)).any()
+            is_bad = is_bad | (is_spike & (self.num_good >= self.window))
+        is_taken = ~(is_bad | self.has_stopped)
+        if self.factor:
+            newer = torch.cat([self.history[:, 1:], values[:, None]], dim=1)
+            self.history.copy_(torch.where(is_taken, newer, self.history))
+            self.num_good += is_taken
+        self.skipped_in_a_row.copy_(torch.where(is_bad, self.skipped_in_a_row + 1, 0))
+        stops = is_bad if self.policy == "stop" else self.skipped_in_a_row > MAX_SKIPPED_IN_A_ROW
+        self.has_stopped.logical_or_(stops)
+        return is_taken

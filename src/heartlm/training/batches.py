@@ -11,10 +11,11 @@ does not depend on the number of ranks.
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -27,8 +28,14 @@ from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.kernels.draws import Stream, draws, draws_below, hide_spans
 from heartlm.kernels.gather import gather_codes, gather_windows
 
+if TYPE_CHECKING:
+    from heartlm.training.resident import ResidentCodes
+
 MASK_STREAM, DROP_STREAM, WIDTH_STREAM, WAVEFORM_STREAM = 1, 2, 4, 5
 IGNORE = -1
+
+CodesForm = Literal["int64", "stored", "windows"]
+"""Form of `HostBatch.codes`: for a CPU, as in the corpus, or the places of the windows of resident codes."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,9 @@ class Batch:
         valid: tokens inside the recording, bool `[B, T]`.
         num_valid: number of valid tokens in each window, int64 `[B]`, on the host.
         num_counting: number of counted tokens (or windows) in each window, int64 `[B]`, on the host.
+        chosen: places of the tokens to predict in the flattened `[B × T]`, ascending, int64 `[N]`; −1 at the end
+            fills up a static shape and is ignored. None predicts all tokens.
+        keys: dropout keys, see `HeartModel.hidden`; None if the learner draws them.
     """
 
     codes: Tensor
@@ -50,6 +60,8 @@ class Batch:
     valid: Tensor
     num_valid: NDArray[np.int64]
     num_counting: NDArray[np.int64]
+    chosen: Tensor | None = None
+    keys: Tensor | None = None
 
     @property
     def num_counted(self) -> int:
@@ -69,14 +81,6 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
         return _changed(self, lambda tensor: tensor.to(device))
-
-    def micro_batches(self, num: int) -> list[Batch]:
-        """Split this batch into `num` equal parts, in order, as views."""
-        if num == 1:
-            return [self]
-        size = len(self.codes) // num
-        parts = (slice(begin, begin + size) for begin in range(0, num * size, size))
-        return [Batch(*(x[part] for x in vars(self).values())) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -103,12 +107,15 @@ class HostBatch:
     """The parts of a batch, computed on the host and then copied to the device, where `MakeBatch.finish` joins them.
 
     Attributes:
-        codes: codes of the windows, `[B, W, F]`: int64, or uint16 as in the corpus, which copies faster to a GPU.
+        codes: codes of the windows, `[B, W, F]`: int64, or uint16 as in the corpus, which copies faster to a GPU; or
+            first token and number of valid tokens of each window, int64 `[B, 2]`, if the codes are on the GPU.
         valid: tokens inside the recording, bool `[B, W]`.
         num_valid: number of valid input tokens of each window, int64 `[B]`.
         num_counting: number of counted tokens (or windows) in each window, int64 `[B]`.
         hidden: tokens `[B, W]` or codes `[B, W, F]` to hide, bool; None to hide nothing.
         labels: labels, int64 `[B, W]` or `[B]`; None if codes are predicted.
+        chosen: see `Batch.chosen`.
+        keys: see `Batch.keys`.
     """
 
     codes: Tensor
@@ -117,15 +124,35 @@ class HostBatch:
     num_counting: NDArray[np.int64]
     hidden: Tensor | None = None
     labels: Tensor | None = None
+    chosen: Tensor | None = None
+    keys: Tensor | None = None
+
+    def parts(self, num: int) -> list[HostBatch]:
+        """Split into `num` equal micro-batches, in order, as views; before `chosen` and `keys` are set."""
+        if num == 1:
+            return [self]
+
+        def part(x: Any, index: int) -> Any:
+            return None if x is None else x[index * len(x) // num : (index + 1) * len(x) // num]
+
+        return [HostBatch(**{name: part(x, index) for name, x in vars(self).items()}) for index in range(num)]
 
     def pinned(self) -> HostBatch:
         """Return a copy in pinned memory, from which copies to a GPU do not wait."""
         return _changed(self, Tensor.pin_memory)
 
     def to(self, device: torch.device) -> HostBatch:
-        """Return the parts on `device`, codes as int64."""
-        sent = _changed(self, lambda tensor: tensor.to(device, non_blocking=True))
-        return replace(sent, codes=sent.codes.to(torch.int64))
+        """Return the batch on `device`, with codes as int64."""
+        return _changed(self, lambda tensor: tensor.to(device, non_blocking=True)).with_codes(None)
+
+    def copied_to(self, device: torch.device) -> HostBatch:
+        """Return copies on `device`, codes as they are."""
+        return _changed(self, lambda tensor: tensor.to(device, non_blocking=True, copy=True))
+
+    def with_codes(self, resident: ResidentCodes | None) -> HostBatch:
+        """Return the batch with codes as int64, on its device: the given ones, or those of `resident` windows."""
+        codes = self.codes.to(torch.int64) if resident is None else resident.gather(self.codes)
+        return replace(self, codes=codes)
 
 
 Parts = TypeVar("Parts", Batch, HostBatch)
@@ -137,9 +164,14 @@ def _changed(batch: Parts, change: Callable[[Tensor], Tensor]) -> Parts:
 
 
 class MakeBatch(ABC):
-    """Base class of builders of batches from windows of `corpus`."""
+    """Base class of builders of batches from windows of `corpus`.
+
+    Attributes:
+        can_be_resident: whether the device can gather the codes itself.
+    """
 
     corpus: Corpus
+    can_be_resident: ClassVar[bool] = True
 
     def __call__(
         self, windows: Windows, step: int | None, first_window: int = 0, batch_size: int | None = None
@@ -153,20 +185,27 @@ class MakeBatch(ABC):
             batch_size: windows in the global batch; by default it ends with `windows`.
         """
         of = first_window + len(windows) if batch_size is None else batch_size
-        return self.finish(self.draft(windows, BatchPosition(step, first_window, of)))
+        return self.finish(self.choose(self.draft(windows, BatchPosition(step, first_window, of))))
+
+    def choose(self, draft: HostBatch, is_static: bool = False) -> HostBatch:
+        """Set `chosen` of a micro-batch; with `is_static`, to a length that does not depend on what was drawn."""
+        return draft
 
     @abstractmethod
-    def draft(self, windows: Windows, place: BatchPosition, stored: bool = False) -> HostBatch:
-        """Compute the host part of the batch of `windows`, with the codes as int64 or as `stored` in the corpus."""
+    def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
+        """Compute the host part of the batch of `windows`, with its codes in this form."""
 
     @abstractmethod
     def finish(self, draft: HostBatch) -> Batch:
         """Build the batch on the device of `draft`, in which codes are int64."""
 
-    def inputs(self, windows: Windows, stored: bool) -> tuple[Tensor, Tensor]:
-        """Return the codes of `windows` `[B, W, F]`, as int64 or as `stored`, and which tokens are valid `[B, W]`."""
-        gather = gather_windows if stored else gather_codes
-        codes = gather(self.corpus.codes, windows.first, windows.length, windows.width)
+    def inputs(self, windows: Windows, form: CodesForm) -> tuple[Tensor, Tensor]:
+        """Return `HostBatch.codes` of `windows` in this form, and which tokens are valid `[B, W]`."""
+        if form == "windows":
+            codes = np.stack([windows.first, windows.length], axis=1)
+        else:
+            gather = gather_windows if form == "stored" else gather_codes
+            codes = gather(self.corpus.codes, windows.first, windows.length, windows.width)
         is_whole = windows.length.min() == windows.width
         valid = _all_valid(len(windows), windows.width) if is_whole else torch.from_numpy(windows.valid)
         return torch.from_numpy(codes), valid
@@ -188,19 +227,52 @@ class MaskedBatches(MakeBatch):
     longest: int
     seed: int
 
-    def draft(self, windows: Windows, place: BatchPosition, stored: bool = False) -> HostBatch:
+    def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Choose the spans to hide."""
         stream = place.stream(self.seed, MASK_STREAM)
         of = place.first_window, place.batch_size
         hidden, num_hidden = hide_spans(self.share, self.longest, stream, windows.length, windows.width, *of)
-        return HostBatch(*self.inputs(windows, stored), windows.length, num_hidden, torch.from_numpy(hidden))
+        return HostBatch(*self.inputs(windows, form), windows.length, num_hidden, torch.from_numpy(hidden))
+
+    def choose(self, draft: HostBatch, is_static: bool = False) -> HostBatch:
+        """Choose the hidden tokens; a static choice is filled up to a bound, or to all tokens should that not do."""
+        assert draft.hidden is not None
+        place = np.flatnonzero(draft.hidden.numpy())
+        if is_static:
+            num_windows, width = draft.hidden.shape
+            bound = most_hidden(self.share, self.longest, num_windows, width)
+            place = _filled(place, bound if len(place) <= bound else num_windows * width)
+        return replace(draft, chosen=torch.from_numpy(place))
 
     def finish(self, draft: HostBatch) -> Batch:
         """Replace the hidden tokens by the mask codes."""
         codes, hidden = draft.codes, draft.hidden
         assert hidden is not None
         masked = torch.where(hidden[..., None], _on_device(tuple(self.mask_codes.tolist()), codes.device), codes)
-        return Batch(masked, codes, hidden, draft.valid, draft.num_valid, draft.num_counting)
+        return _batch(draft, masked, codes, hidden, draft.valid)
+
+
+def most_hidden(share: float, longest: int, num_windows: int, width: int) -> int:
+    """Return a bound of the tokens that `hide_spans` hides in a batch: the mean and four standard deviations.
+
+    A token is shown if no span that begins at it or before it reaches it. Besides, one span begins in each window for
+    sure. Tokens of a span are hidden together, so the variance is at most `longest` times that of single tokens.
+    """
+    begin = share / ((longest + 1) / 2)
+    shown = math.prod(1 - begin * (longest - before) / longest for before in range(longest))
+    hidden = 1 - shown + shown * (longest + 1) / 2 / width
+    num_tokens = num_windows * width
+    bound = num_tokens * hidden + 4 * math.sqrt(num_tokens * hidden * max(0.0, 1 - hidden) * longest)
+    return min(num_tokens, -(-math.ceil(bound) // 8) * 8)
+
+
+def _filled(place: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Return `place` filled up with −1 to `size`."""
+    return np.concatenate([place, np.full(size - len(place), IGNORE, np.int64)])
+
+
+def _batch(draft: HostBatch, codes: Tensor, target: Tensor, counts: Tensor, valid: Tensor) -> Batch:
+    return Batch(codes, target, counts, valid, draft.num_valid, draft.num_counting, draft.chosen, draft.keys)
 
 
 @functools.cache
@@ -215,15 +287,23 @@ class CausalBatches(MakeBatch):
 
     corpus: Corpus
 
-    def draft(self, windows: Windows, place: BatchPosition, stored: bool = False) -> HostBatch:
+    def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Count the tokens; nothing is random."""
         num_valid = np.minimum(windows.length, windows.width - 1)
-        return HostBatch(*self.inputs(windows, stored), num_valid, windows.length - 1)
+        return HostBatch(*self.inputs(windows, form), num_valid, windows.length - 1)
+
+    def choose(self, draft: HostBatch, is_static: bool = False) -> HostBatch:
+        """Choose the tokens that have a next one, unless all have; a static choice has the places of all tokens."""
+        counts = draft.valid[:, 1:].numpy()
+        if counts.all():
+            return draft
+        place = np.flatnonzero(counts)
+        return replace(draft, chosen=torch.from_numpy(_filled(place, counts.size) if is_static else place))
 
     def finish(self, draft: HostBatch) -> Batch:
         """Shift the targets by one token."""
         codes, valid = draft.codes, draft.valid
-        return Batch(codes[:, :-1], codes[:, 1:], valid[:, 1:], valid[:, :-1], draft.num_valid, draft.num_counting)
+        return _batch(draft, codes[:, :-1], codes[:, 1:], valid[:, 1:], valid[:, :-1])
 
 
 @dataclass(frozen=True)
@@ -251,7 +331,7 @@ class LabelBatches(MakeBatch):
     num_kept: int = 0
     waveform_dropout: float = 0.0
 
-    def draft(self, windows: Windows, place: BatchPosition, stored: bool = False) -> HostBatch:
+    def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Gather the labels, and draw the hidden codes and the width."""
         of_tokens = gather_windows(self.labels, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
@@ -264,7 +344,7 @@ class LabelBatches(MakeBatch):
         num_counting = (labels != IGNORE).reshape(len(of_tokens), -1).sum(axis=1)
         hides = place.step is not None and (self.facet_dropout or self.waveform_dropout)
         hidden = torch.from_numpy(self._dropped(windows, place)) if hides else None
-        num_valid, inputs = windows.valid.reshape(-1, width).sum(axis=1), self.inputs(windows, stored)
+        num_valid, inputs = windows.valid.reshape(-1, width).sum(axis=1), self.inputs(windows, form)
         return HostBatch(*inputs, num_valid, num_counting, hidden, torch.from_numpy(labels))
 
     def _dropped(self, windows: Windows, place: BatchPosition) -> NDArray[np.bool_]:
@@ -291,7 +371,7 @@ class LabelBatches(MakeBatch):
         if draft.hidden is not None:
             codes = torch.where(draft.hidden, _on_device(tuple(self.mask_codes.tolist()), codes.device), codes)
         codes, valid = codes.view(num_windows, -1, codes.shape[2]), draft.valid.reshape(num_windows, -1)
-        return Batch(codes, labels, labels != IGNORE, valid, draft.num_valid, draft.num_counting)
+        return _batch(draft, codes, labels, labels != IGNORE, valid)
 
 
 def part_widths(widest: int, shortest: int) -> list[int]:

@@ -75,8 +75,10 @@ class ComputeConfig:
         pin: pin each rank to its own cores when several ranks train on CPUs.
         parallel: how ranks share the work; ddp keeps the whole model on each rank, fsdp keeps a shard; auto is ddp.
         bucket_cap_mb: size of a ddp gradient bucket in MiB.
-        compile: compile the blocks of the model for training (torch.compile), which delays the first step; validation
-            runs uncompiled.
+        compile: compile the model for training (torch.compile), which delays the first step; on one GPU a step is then
+            captured as a CUDA graph. By default on a GPU, unless windows have mixed widths. Validation runs uncompiled.
+        resident: keep the codes of the corpus in the memory of the GPU; by default if they need at most half of what is
+            free.
         activation_checkpointing: recompute activations in the backward pass instead of keeping them; saves memory and
             costs about a third more arithmetic.
         prefetch: steps whose batches a thread prepares in advance; by default 2 on a GPU, 0 on a CPU.
@@ -94,7 +96,8 @@ class ComputeConfig:
     pin: bool = True
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     bucket_cap_mb: float = 25.0
-    compile: bool = False
+    compile: bool | None = None
+    resident: bool | None = None
     activation_checkpointing: bool = False
     prefetch: int | None = None
     bad_steps: Literal["stop", "skip"] = "stop"

@@ -134,12 +134,14 @@ def take_step(learner: Learner, config: PretrainConfig, step: int) -> None:
     causal, num_windows = config.objective == "causal", learner.layout.num_windows
     num_tokens = config.window - causal
     num_counting = num_tokens if causal else max(1, round(config.mask_share * num_tokens))
-    codes = torch.zeros(num_windows, num_tokens, len(learner.model.config.facet_sizes), dtype=torch.int64)
-    counts = (torch.arange(num_tokens) < num_counting).expand(num_windows, num_tokens).contiguous()
-    valid = torch.ones(num_windows, num_tokens, dtype=torch.bool)
-    per_window = np.full(num_windows, num_tokens), np.full(num_windows, num_counting)
-    batch = Batch(codes, codes.clone(), counts, valid, *per_window)
-    learner.backward(step, batch.micro_batches(config.accumulation), lambda: batch.num_counted)
+    size = num_windows // config.accumulation
+    codes = torch.zeros(size, num_tokens, len(learner.model.config.facet_sizes), dtype=torch.int64)
+    counts = (torch.arange(num_tokens) < num_counting).expand(size, num_tokens).contiguous()
+    valid = torch.ones(size, num_tokens, dtype=torch.bool)
+    per_window = np.full(size, num_tokens), np.full(size, num_counting)
+    chosen = None if causal else torch.arange(size * num_counting)
+    batch = Batch(codes, codes.clone(), counts, valid, *per_window, chosen)
+    learner.backward(step, [batch] * config.accumulation, lambda: num_windows * num_counting)
     learner.step(0.0, norm=2 * config.clip)
 
 

@@ -10,18 +10,21 @@ torch's allocator of pinned memory reuses a buffer only after its copy is done.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
+from torch import Tensor
 
 from heartlm.corpus.watch import WatchedFile
 from heartlm.corpus.windows import WindowSampler
 from heartlm.distributed.device import on_this_device
-from heartlm.training.batches import Batch, BatchPosition, HostBatch, MakeBatch
+from heartlm.training.batches import Batch, BatchPosition, CodesForm, HostBatch, MakeBatch
 from heartlm.training.layout import BatchLayout
+
+DrawKeys = Callable[[int, int, int], Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,15 @@ class StepBatches:
 
     Attributes:
         step: step number, from 0.
-        micro_batches: micro-batches in order, on the device.
+        parts: micro-batches in order, on the host; pinned for a GPU.
+        micro_batches: micro-batches in order, on the device; empty if steps are queued, which finish them.
         num_counted: tokens (or windows) that count in the loss, over these micro-batches.
         num_tokens: valid tokens of these micro-batches.
         num_prepared: number of steps prepared together with this one; 0 if it was prepared with an earlier step.
     """
 
     step: int
+    parts: list[HostBatch]
     micro_batches: list[Batch]
     num_counted: int
     num_tokens: int
@@ -60,6 +65,10 @@ class Feed:
         device: device of the batches.
         prefetch: steps to prepare in advance in a thread; 0 prepares several together on request. By default 2 for a
             GPU, else 0: on a CPU a thread competes with the training step.
+        is_static: whether shapes must not depend on what was drawn, for compiled and captured steps.
+        keys: draws the dropout keys of a micro-batch from its step, its index and its number of rows. Given for
+            queued steps, whose batches are not finished here.
+        is_resident: whether the device has the codes, so that the host sends the places of windows only.
 
     Raises:
         HeartlmError: the corpus cannot be read.
@@ -74,17 +83,22 @@ class Feed:
         *,
         device: torch.device | None = None,
         prefetch: int | None = None,
+        is_static: bool = False,
+        keys: DrawKeys | None = None,
+        is_resident: bool = False,
     ) -> None:
         self.sampler, self.make_batch, self.steps = sampler, make_batch, steps
         self.layout = layout or BatchLayout(sampler.batch_size)
         self.device = device or torch.device("cpu")
         codes = make_batch.corpus.codes
+        self.is_static, self._keys = is_static, keys
         self._num_bytes = 8 * self.layout.num_windows * sampler.width * codes.shape[1]
         self._watched = WatchedFile(codes)
         self._gpu = self.device.type == "cuda"
+        self._form: CodesForm = "windows" if is_resident else "stored" if self._gpu else "int64"
         self.prefetch = (2 if self._gpu else 0) if prefetch is None else prefetch
         self._pool = ThreadPoolExecutor(1, "heartlm-feed")
-        self._ahead: deque[Future[HostBatch]] = deque()
+        self._ahead: deque[Future[list[HostBatch]]] = deque()
         self._unprepared = iter(steps)
 
     def __enter__(self) -> Feed:
@@ -120,22 +134,26 @@ class Feed:
     def _finished(self, step: int) -> StepBatches:
         """Build the batches of `step` on the device."""
         if self.prefetch:
-            draft = self._ahead.popleft().result()
+            parts = self._ahead.popleft().result()
             self._prepare_ahead(1)
         else:
-            draft = self._prepare(step)
-        batch = self.make_batch.finish(draft.to(self.device))
-        micro_batches = batch.micro_batches(self.layout.accumulation)
-        return StepBatches(step, micro_batches, batch.num_counted, batch.num_tokens)
+            parts = self._prepare(step)
+        num_counted = sum(int(part.num_counting.sum()) for part in parts)
+        num_tokens = sum(int(part.num_valid.sum()) for part in parts)
+        finished = [] if self._keys else [self.make_batch.finish(part.to(self.device)) for part in parts]
+        return StepBatches(step, parts, finished, num_counted, num_tokens)
 
     def _prepare_ahead(self, num_steps: int) -> None:
         prepare = on_this_device(self._prepare)
         self._ahead.extend(self._pool.submit(prepare, step) for step in islice(self._unprepared, num_steps))
 
-    def _prepare(self, step: int) -> HostBatch:
-        """Compute the host part of `step`."""
+    def _prepare(self, step: int) -> list[HostBatch]:
+        """Compute the host parts of the micro-batches of `step`."""
         self._watched.check()
         windows = self.sampler.windows(step, self.layout.first_window, self.layout.num_windows)
         place = BatchPosition(step, self.layout.first_window, self.layout.batch_size)
-        draft = self.make_batch.draft(windows, place, stored=self._gpu)
-        return draft.pinned() if self._gpu else draft
+        draft = self.make_batch.draft(windows, place, self._form)
+        parts = [self.make_batch.choose(part, self.is_static) for part in draft.parts(self.layout.accumulation)]
+        if self._keys:
+            parts = [replace(part, keys=self._keys(step, i, len(part.num_valid))) for i, part in enumerate(parts)]
+        return [part.pinned() for part in parts] if self._gpu else parts

@@ -56,12 +56,16 @@ class Learner:
     ) -> None:
         self.model, self.config, self.layout, self.ranks = model, config, layout, layout.ranks
         self.device, self.precision = device, precision
+        on_gpu = device.type == "cuda"
+        self.compiles = compiles(config, model, device)
+        self.is_static = self.compiles or on_gpu
         self.alone = LossModule(self.model, loss).to(device)
+        if on_gpu:
+            self.model.batch_facets()
         self.model.recompute(config.activation_checkpointing)
-        if config.compile:
+        if self.compiles:
             torch.compiler.reset()  # graphs of an earlier run in this process count towards the cache limit of torch
-            for block in self.model.trunk.blocks:  # equal blocks share a graph; FSDP hooks run between blocks
-                block.compile()
+            self.model.compile()
         self.module: nn.Module = self.alone
         if self.ranks.world_size > 1 and config.parallel == "fsdp":
             self.module = sharded(self.alone, list(self.model.trunk.blocks), device)
@@ -99,7 +103,7 @@ class Learner:
         return dict(zip(names, losses, strict=True)), whole
 
     def backward(
-        self, step: int, micro_batches: list[Batch], num_counted: Callable[[], float]
+        self, step: int, micro_batches: list[Batch], num_counted: Callable[[], float | Tensor]
     ) -> tuple[tuple[str, ...], Tensor]:
         """Same as `gradients`, but without synchronisation; return the names of the losses, and their sums and norm."""
         self.module.train()
@@ -107,10 +111,10 @@ class Learner:
         sums: list[Tensor] = []
         for index, batch in enumerate(micro_batches):
             with reducing(self.module, last=index + 1 == len(micro_batches)):
-                keys = self._keys(step, index, len(batch.codes))
+                keys = self.draw_keys(step, index, len(batch.codes)) if batch.keys is None else batch.keys
                 with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
                     loss, parts = self.module(batch, keys)
-                (loss / max(1.0, num_counted())).backward()
+                (loss / num_counted()).backward()
             names = ("loss", *parts)
             sums.append(torch.stack([loss.detach(), *parts.values()]).float())
         if self.exchange is not None:
@@ -140,15 +144,20 @@ class Learner:
         values = torch.stack([loss, *parts.values()]).tolist()  # the only synchronisation with the device
         return dict(zip(("loss", *parts), values, strict=True))
 
-    def _keys(self, step: int, index: int, num_windows: int) -> Tensor | None:
-        """Return the dropout keys of micro-batch `index`."""
+    def draw_keys(self, step: int, index: int, num_rows: int) -> Tensor | None:
+        """Return the dropout keys of micro-batch `index`, on the host; None without dropout."""
         if not (num_sites := self.model.num_dropout_sites):
             return None
-        first_window = self.layout.first_row(index, num_windows)
-        keys = dropout_keys(self.config.seed, step, num_sites, first_window, num_windows)
-        if self.device.type == "cuda":
-            keys = keys.pin_memory()  # copies from pageable memory block
-        return keys.to(self.device, non_blocking=True)
+        first_window = self.layout.first_row(index, num_rows)
+        return dropout_keys(self.config.seed, step, num_sites, first_window, num_rows)
+
+
+def compiles(config: TrainingConfig, model: HeartModel, device: torch.device) -> bool:
+    """Return whether training compiles the model: as set, by default on a GPU where windows have one width."""
+    if config.compile is not None:
+        return config.compile
+    mixes_widths = getattr(config, "shortest_window", None) is not None
+    return device.type == "cuda" and model.config.network == "transformer" and not mixes_widths
 
 
 def dropout_keys(seed: int, step: int, num_sites: int, first_window: int, num_windows: int) -> Tensor:

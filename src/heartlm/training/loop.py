@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import torch
+
 from heartlm.corpus.windows import Windows
 from heartlm.distributed.agreement import RankConsensus
 from heartlm.distributed.communication import GradientSync
@@ -29,8 +31,14 @@ from heartlm.training.feed import Feed, StepBatches
 from heartlm.training.job import Job
 from heartlm.training.learner import Learner, at_full_speed, learning_rate
 from heartlm.training.log import Log
+from heartlm.training.queued import MAX_PENDING, QueuedSteps, StepNumbers
+from heartlm.training.resident import ResidentCodes, fits
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+QUEUES_ON_CPU = False
+"""Whether to queue steps on a CPU too, as tests of the queue do."""
 
 
 class Stopped(Exception):  # noqa: N818
@@ -89,6 +97,7 @@ class _Loop:
         self.progress = Progress()
         self.saved_step = 0
         self.stop_asked = False
+        self.resident: ResidentCodes | None = None
 
     def run(self, resume: bool) -> Progress:
         try:
@@ -97,9 +106,20 @@ class _Loop:
             self.learner.replicate()
             steps, prefetch = range(self.progress.step, self.config.steps), self.config.prefetch
             device, order = self.learner.device, self.job.sampler
-            feed = Feed(order, self.job.make_batch, steps, self.layout, device=device, prefetch=prefetch)
-            with self._signals(), feed:
-                self._all_steps(feed)
+            queued, resident = self._queued(), self.resident
+            feed = Feed(
+                order,
+                self.job.make_batch,
+                steps,
+                self.layout,
+                device=device,
+                prefetch=prefetch,
+                is_static=self.learner.is_static,
+                keys=self.learner.draw_keys if queued else None,
+                is_resident=resident is not None,
+            )
+            with self._signals(), feed, _own_stream(device):
+                self._all_steps(feed, queued)
             if not self.config.measure:
                 self._export("last")
                 if self.progress.best_loss is None:
@@ -122,31 +142,60 @@ class _Loop:
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
-    def _all_steps(self, feed: Feed) -> None:
+    def _queued(self) -> QueuedSteps | None:
+        """Return the queue of steps of a GPU; None on a CPU, where a step is done when it is computed."""
+        learner, on_gpu = self.learner, self.learner.device.type == "cuda"
+        if not (on_gpu or QUEUES_ON_CPU):
+            return None
+        corpus, can = self.job.make_batch.corpus, self.job.make_batch.can_be_resident
+        wanted = self.config.resident
+        if can and (wanted or (wanted is None and on_gpu and fits(corpus, learner.device))):
+            self.resident = ResidentCodes(corpus, self.job.sampler.width, learner.device)
+        captures = on_gpu and learner.compiles and self.ranks.world_size == 1
+        where = "on the GPU" if self.resident else "in host memory, sent each step"
+        self.log.say(f"codes of the corpus: {corpus.codes.nbytes / 1e6:.0f} MB {where}")
+        if on_gpu and learner.compiles:
+            self.log.say(
+                "the first steps compile the model, which can take a minute; compiled code is kept for later runs"
+            )
+        return QueuedSteps(learner, self.job.make_batch, self.bad_steps, self.resident, captures)
+
+    def _all_steps(self, feed: Feed, queued: QueuedSteps | None) -> None:
         batches = iter(feed)
         for step in feed.steps:
             with self.log.meters.step(step + 1):
                 with self.log.meters.span("data"):
                     of_step = next(batches)
                 self.log.meters.share_data(of_step.num_prepared)
-                entry, stop = self._step(of_step)
+                stop = self._step(of_step) if queued is None else self._queue(of_step, queued)
             self.log.stepped()
-            done = self.progress.step
-            if entry and (done % self.config.log_every == 0 or done == self.config.steps):
-                self.log.write(done, "train", entry)
+            due = stop or self._is_due(step + 1)
+            if queued is not None:
+                for numbers in queued.read(0 if due else MAX_PENDING):
+                    self._judged(numbers.losses["loss"], numbers.norm)
+                    self._stepped(numbers)
             self._validate_and_save()
             if stop:
                 self._checkpoint()
                 self.checkpoints.wait()
-                raise Stopped(f"stopped after step {done}; continue with --resume {self.job.run.path}")
+                raise Stopped(f"stopped after step {self.progress.step}; continue with --resume {self.job.run.path}")
 
-    def _step(self, batches: StepBatches) -> tuple[dict[str, float], bool]:
-        """Take a step; return its metrics (empty if skipped) and whether any rank received a stop signal."""
+    def _queue(self, batches: StepBatches, queued: QueuedSteps) -> bool:
+        """Queue a step on the device; return whether any rank received a stop signal."""
+        totals = self.sums.begin(batches.num_counted, batches.num_tokens, self.stop_asked)
+        num_counted, num_tokens, stop = totals()
+        self.log.meters.count(int(num_tokens))
+        with self.log.meters.span("forward_backward"):
+            queued.queue(batches.step, batches.parts, num_counted, self._rate(batches.step))
+        return stop > 0
+
+    def _step(self, batches: StepBatches) -> bool:
+        """Take a step; return whether any rank received a stop signal."""
         totals = self.sums.begin(batches.num_counted, batches.num_tokens, self.stop_asked)
 
         def counted() -> float:
             with self.log.meters.span("communication"):
-                return totals()[0]
+                return max(1.0, totals()[0])
 
         with self.log.meters.span("forward_backward"):
             losses, norm = self.learner.gradients(batches.step, batches.micro_batches, counted)
@@ -156,22 +205,31 @@ class _Loop:
         num_counted, num_tokens, stop = totals()
         self.log.meters.count(int(num_tokens))
         means = {name: value / max(1.0, num_counted) for name, value in zip(losses, values, strict=True)}
-        if self.log.measured is not None:
-            self.log.measured.loss(means["loss"])
+        rate, taken = self._rate(batches.step), self._judged(means["loss"], norm)
+        with self.log.meters.span("optimizer"):
+            self.learner.step(rate, norm) if taken else self.learner.forget()
+        self._stepped(StepNumbers(batches.step, rate, means, norm, taken))
+        return stop > 0
+
+    def _rate(self, step: int) -> float:
         config = self.config
-        rate = learning_rate(
-            batches.step,
+        return learning_rate(
+            step,
             peak=config.learning_rate or 0.0,
             warmup_steps=config.warmup_steps or 0,
             steps=config.steps,
             final_share=config.final_learning_rate,
         )
-        taken = self._judged(means["loss"], norm)
-        with self.log.meters.span("optimizer"):
-            self.learner.step(rate, norm) if taken else self.learner.forget()
-        self.progress.step = batches.step + 1
-        entry = {"loss": means["loss"], "learning_rate": rate, "grad_norm": norm}
-        return entry | {f"loss/{name}": means[name] for name in means if name != "loss"} if taken else {}, stop > 0
+
+    def _stepped(self, numbers: StepNumbers) -> None:
+        """Count a step that is done, and write its metrics if they are due."""
+        done = self.progress.step = numbers.step + 1
+        if self.log.measured is not None:
+            self.log.measured.loss(done, numbers.losses["loss"])
+        if numbers.is_taken and (done % self.config.log_every == 0 or done == self.config.steps):
+            entry = {"loss": numbers.losses["loss"], "learning_rate": numbers.rate, "grad_norm": numbers.norm}
+            parts = {f"loss/{name}": loss for name, loss in numbers.losses.items() if name != "loss"}
+            self.log.write(done, "train", entry | parts)
 
     def _judged(self, loss: float, norm: float) -> bool:
         """Return whether the optimiser takes the step; save the state before a step that stops the run."""
@@ -186,9 +244,15 @@ class _Loop:
 
     # --- between steps ------------------------------------------------------------------------------------------------
 
+    def _is_due(self, step: int) -> bool:
+        """Return whether the run validates, saves or ends after `step`, so that all steps must be done."""
+        config = self.config
+        is_period = step % config.checkpoint_every == 0 or step % config.validate_every == 0
+        return step == config.steps or (is_period and not config.measure)
+
     def _validate_and_save(self) -> None:
         """Validate and save a checkpoint if they are due."""
-        if self.config.measure:
+        if self.config.measure or not self._is_due(self.progress.step):
             return
         step, last = self.progress.step, self.progress.step == self.config.steps
         if self.job.validation is not None and (step % self.config.validate_every == 0 or last):
@@ -244,3 +308,18 @@ class _Loop:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def _own_stream(device: torch.device) -> Iterator[None]:
+    """Compute on a stream of its own on a GPU, since the default stream cannot be captured."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        torch.cuda.current_stream(device).wait_stream(stream)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.models.heart import HeartModel
-from heartlm.training.batches import Batch
+from heartlm.training.batches import IGNORE, Batch
 
 LossSum = Callable[[HeartModel, Batch, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
 """`loss(model, batch, keys)` → sum over counted tokens, and its parts by name.
@@ -59,15 +59,14 @@ class FacetLoss:
 
     def __call__(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
-        counting, target = None, batch.target.flatten(0, 1)
-        if batch.num_counted < len(target):
-            counting = torch.nonzero_static(batch.counts.flatten(), size=batch.num_counted).squeeze(1)
-            target = target.index_select(0, counting)
-        hidden, table = model.hidden(batch.codes, padding(batch), keys, counting)
-        hidden = hidden.reshape(len(target), -1)
-        logits = model.facet_logits(hidden, target, table)
-        sums = [F.cross_entropy(x, target[:, facet], reduction="sum") for facet, x in enumerate(logits)]
-        return torch.stack(sums).mean(), dict(zip(self.names, (s.detach() for s in sums), strict=True))
+        target, chosen = batch.target.flatten(0, 1), batch.chosen
+        if chosen is not None:
+            fills = chosen < 0
+            chosen = torch.where(fills, len(target) - 1, chosen)
+            target = torch.where(fills[:, None], IGNORE, target.index_select(0, chosen))
+        hidden, table = model.hidden(batch.codes, padding(batch), keys, chosen)
+        sums = model.facet_losses(hidden.reshape(len(target), -1), target, table)
+        return sums.mean(), dict(zip(self.names, sums.detach().unbind(), strict=True))
 
 
 class LabelLoss(nn.Module):

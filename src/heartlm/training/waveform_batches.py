@@ -23,7 +23,7 @@ from heartlm.kernels.draws import draws, uniform
 from heartlm.kernels.gather import gather_windows
 from heartlm.tokenizers.millivolts import dequantize, quantize
 from heartlm.tokenizers.sample import GRID_HZ
-from heartlm.training.batches import IGNORE, Batch, BatchPosition, HostBatch, MakeBatch, majority
+from heartlm.training.batches import IGNORE, Batch, BatchPosition, CodesForm, HostBatch, MakeBatch, majority
 from heartlm.training.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, WINDOW_S, runs_of
 
 Floats = NDArray[np.float32]
@@ -57,17 +57,19 @@ class WaveformBatches(MakeBatch):
         seed: seed of the random numbers.
     """
 
+    can_be_resident = False  # the codes of augmented windows are made on the host
+
     corpus: Corpus
     classes: NDArray[np.int64]
     rows: NDArray[np.int64]
     seed: int
 
-    def draft(self, windows: Windows, place: BatchPosition, stored: bool = False) -> HostBatch:
+    def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Label each window by the majority of its tokens; in training compute the codes of the augmented windows."""
         of_tokens = gather_windows(self.classes, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
         labels = majority(of_tokens)
-        codes, valid = self.inputs(windows, stored)
+        codes, valid = self.inputs(windows, form)
         if place.step is not None:
             stream, num = place.stream(self.seed, _STREAM), _NUM_CHOICES + 2 * WINDOW
             drawn = draws(stream, place.first_window * num, len(windows) * num)
@@ -84,7 +86,8 @@ class WaveformBatches(MakeBatch):
         """Count the labelled windows."""
         labels = draft.labels
         assert labels is not None
-        return Batch(draft.codes, labels, labels != IGNORE, draft.valid, draft.num_valid, draft.num_counting)
+        counts = labels != IGNORE
+        return Batch(draft.codes, labels, counts, draft.valid, draft.num_valid, draft.num_counting, keys=draft.keys)
 
     def _mv(self, first: NDArray[np.int64]) -> Floats:
         length = np.full(len(first), WINDOW)

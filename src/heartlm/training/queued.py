@@ -1,0 +1,189 @@
+"""Steps on a GPU for which the host does not wait: queued, captured as CUDA graphs, and read when they are done.
+
+    micro-batches ─► static inputs ─► [ codes ─► loss, gradients ─► norm ─► check ─► AdamW ] ─► numbers ─► pinned memory
+    of the feed      of their shape     run `WARM_UP` times, then captured once, then replayed           later
+
+The check of `BadSteps` is done on the device: AdamW does not take a bad step, nor any step after one that stops the
+run. So the weights are right whenever the host reads the numbers. Nothing in a step depends on a number on the host,
+except the learning rate and the number of counted tokens, which are written to tensors.
+
+Capture follows https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs: everything runs on one side stream,
+steps before the capture initialise libraries, compiled code and the moments of AdamW, and gradients are None at its
+start. The capture is `thread_local`, since the thread of the feed allocates pinned memory meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from heartlm.progress import say
+from heartlm.training.bad_steps import BadSteps, DeviceCheck
+from heartlm.training.batches import HostBatch, MakeBatch
+from heartlm.training.learner import Learner
+from heartlm.training.resident import ResidentCodes
+
+WARM_UP = 3
+"""Steps of a shape before it is captured."""
+MAX_PENDING = 8
+"""Steps that the host may be ahead; enough that the queue is never empty, few enough that stop signals act at once."""
+
+
+@dataclass(frozen=True)
+class StepNumbers:
+    """Numbers of a step, on the host.
+
+    Attributes:
+        step: step number, from 0.
+        rate: learning rate.
+        losses: mean of each loss over the counted tokens of the global batch, the first named "loss".
+        norm: gradient norm before clipping.
+        is_taken: whether the optimiser took the step.
+    """
+
+    step: int
+    rate: float
+    losses: dict[str, float]
+    norm: float
+    is_taken: bool
+
+
+@dataclass
+class _Shape:
+    """Inputs of one shape, and the graph that reads them."""
+
+    parts: list[HostBatch]
+    num_runs: int = 0
+    graph: Any = None
+
+
+class QueuedSteps:
+    """Queues the steps of one rank.
+
+    Args:
+        learner: model and optimiser on the device.
+        make_batch: builder of batches.
+        check: bad steps so far; `BadSteps.judge` must be called with the numbers of each step that is read.
+        resident: codes of the corpus on the device; None if the feed sends them.
+        captures: whether to capture steps as CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        make_batch: MakeBatch,
+        check: BadSteps,
+        resident: ResidentCodes | None = None,
+        captures: bool = False,
+    ) -> None:
+        self.learner, self.make_batch, self.resident, self.captures = learner, make_batch, resident, captures
+        device = learner.device
+        self.check = DeviceCheck(check, device)
+        self.rate, self.counted = torch.zeros((), device=device), torch.ones((), device=device)
+        self._shapes: dict[Any, _Shape] = {}
+        self._names: tuple[str, ...] = ()
+        self._numbers: Tensor | None = None
+        self._pool: Any = None
+        self._pending = deque[tuple[int, float, Tensor, Any]]()
+
+    def queue(self, step: int, parts: Sequence[HostBatch], num_counted: float, rate: float) -> None:
+        """Queue a step; `num_counted` is the number of counted tokens of the global batch."""
+        learner = self.learner
+        shape = self._inputs(parts)
+        self.rate.fill_(rate)
+        self.counted.fill_(max(1.0, num_counted))
+        if shape.graph is None and self.captures and shape.num_runs == WARM_UP:
+            try:
+                shape.graph = self._captured(shape.parts)
+            except RuntimeError as error:  # nothing was computed, so the run continues without graphs
+                self.captures = False
+                learner.forget()
+                say(f"steps are not captured as CUDA graphs ({' '.join(str(error).split())}): the run continues slower")
+        if shape.graph is None:
+            self._run(shape.parts)
+        else:
+            shape.graph.replay()
+        shape.num_runs += 1
+        for group in learner.optimizer.param_groups:
+            group["lr"] = rate  # for checkpoints
+        assert self._numbers is not None
+        on_gpu, event = self._numbers.is_cuda, None
+        numbers = torch.empty_like(self._numbers, device="cpu", pin_memory=on_gpu)
+        numbers.copy_(self._numbers, non_blocking=True)
+        if on_gpu:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        self._pending.append((step, rate, numbers, event))
+
+    def read(self, max_pending: int = 0) -> Iterator[StepNumbers]:
+        """Iterate over the steps that are done, in order; wait until at most `max_pending` are not."""
+        while self._pending:
+            step, rate, numbers, event = self._pending[0]
+            if len(self._pending) > max_pending:
+                if event is not None:
+                    event.synchronize()
+            elif event is None or not event.query():
+                return
+            self._pending.popleft()
+            *losses, norm, is_taken = numbers.tolist()
+            yield StepNumbers(step, rate, dict(zip(self._names, losses, strict=True)), norm, is_taken > 0)
+
+    def _inputs(self, parts: Sequence[HostBatch]) -> _Shape:
+        """Copy `parts` to the inputs of their shape."""
+        tensors = [[(each.name, getattr(part, each.name)) for each in fields(part)] for part in parts]
+        tensors = [[(name, x) for name, x in part if isinstance(x, Tensor)] for part in tensors]
+        # whether there is padding is part of the shape, since attention without it has no mask
+        key = tuple(
+            (bool(part.valid.all()), len(part.num_valid), *((name, x.shape, x.dtype) for name, x in named))
+            for part, named in zip(parts, tensors, strict=True)
+        )
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = _Shape([part.copied_to(self.learner.device) for part in parts])
+            return shape
+        for inputs, named in zip(shape.parts, tensors, strict=True):
+            for name, x in named:
+                getattr(inputs, name).copy_(x, non_blocking=True)
+        return shape
+
+    def _run(self, parts: Sequence[HostBatch]) -> None:
+        """Take a step without a synchronisation with the host, and write its numbers."""
+        learner = self.learner
+        batches = [self.make_batch.finish(part.with_codes(self.resident)) for part in parts]
+        self._names, values = learner.backward(0, batches, lambda: self.counted)
+        if dist.is_initialized():
+            dist.all_reduce(values[:-1])
+        sums, counted = values.double(), self.counted.double()
+        losses, norm = sums[:-1] / counted, sums[-1]
+        is_taken = self.check(losses[0], norm)
+        optimizer, groups = learner.optimizer, learner.optimizer.param_groups
+        # AdamW divides gradients by the scale, which clips them, and does nothing where `found_inf` is 1
+        clip = learner.config.clip
+        optimizer.grad_scale = torch.clamp((values[-1] + 1e-6) / clip, min=1.0)  # type: ignore[attr-defined]
+        optimizer.found_inf = 1 - is_taken.float()  # type: ignore[attr-defined]
+        for group in groups:
+            group.update(lr=self.rate, capturable=self.captures)
+        optimizer.step()
+        for group in groups:
+            group["capturable"] = False
+        learner.forget()
+        numbers = torch.cat([losses, torch.stack([norm, is_taken.double()])])
+        if self._numbers is None:
+            self._numbers = numbers  # kept: graphs write their numbers here
+        else:
+            self._numbers.copy_(numbers)
+
+    def _captured(self, parts: Sequence[HostBatch]) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        stream = torch.cuda.current_stream(self.learner.device)
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+            self._run(parts)
+        return graph

@@ -1,0 +1,307 @@
+"""Steps that are queued for a GPU, on a CPU: what they compute, when they are read, and what they dispatch.
+
+The forms for GPUs are computed with operations of torch instead of the kernels for CPUs. Fake tensors hold no numbers,
+so whatever depends on one raises an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from heartlm.errors import HeartlmError
+from heartlm.kernels.draws import Stream, hide_spans
+from heartlm.models import fused, transformer
+from heartlm.models.config import ModelConfig
+from heartlm.models.heart import HeartModel
+from heartlm.models.store import build_model
+from heartlm.training import learner, loop
+from heartlm.training.bad_steps import BadSteps, DeviceCheck
+from heartlm.training.batches import BatchPosition, MaskedBatches, most_hidden
+from heartlm.training.checkpoint import Checkpoints
+from heartlm.training.config import TrainingConfig
+from heartlm.training.layout import BatchLayout
+from heartlm.training.learner import Learner
+from heartlm.training.loop import train
+from heartlm.training.objectives import FacetLoss
+from heartlm.training.queued import MAX_PENDING, QueuedSteps
+from heartlm.training.resident import ResidentCodes
+from tests.synthetic_corpus import every_window, job, small_model, synthetic_corpus
+from tests.test_training_curves import CLOSE, CORPUS, GOLDEN, MAKERS, MASK, curve
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queue steps, with static shapes, batched facets and no kernels of CPUs."""
+    prepare = Learner.__init__
+
+    def batched(learner: Learner, model: HeartModel, *arguments: Any, **named: Any) -> None:
+        model.batch_facets()
+        prepare(learner, model, *arguments, **named)
+        learner.is_static = True
+
+    monkeypatch.setattr(Learner, "__init__", batched)
+    monkeypatch.setattr(loop, "QUEUES_ON_CPU", True)
+    monkeypatch.setattr(fused, "_by_kernel", lambda x: False)
+
+
+@pytest.mark.parametrize("objective", sorted(MAKERS))
+@pytest.mark.parametrize("how", [{}, {"accumulation": 4, "resident": True}], ids=["whole", "resident in parts"])
+def test_the_losses_are_those_of_a_cpu(as_on_gpu: None, tmp_path: Path, objective: str, how: dict[str, Any]) -> None:
+    found = curve(objective, tmp_path / "run", **how)
+    assert found == pytest.approx(json.loads(GOLDEN.read_text())[objective], abs=CLOSE)
+
+
+# --- facets -----------------------------------------------------------------------------------------------------------
+
+
+def random_model(sizes: tuple[int, ...], depth: int = 2) -> HeartModel:
+    torch.manual_seed(1)
+    config = ModelConfig(sizes, depth, 32, 2, 64).resolve()
+    model = build_model(config, [torch.randn(size, 2 + size % 3) for size in sizes])
+    torch.nn.init.normal_(model.embedding.free)
+    return model
+
+
+@pytest.mark.parametrize("sizes", [(5,), (8, 8), (11, 3, 7, 20)])
+def test_both_forms_give_the_same_losses_and_gradients(sizes: tuple[int, ...]) -> None:
+    torch.manual_seed(2)
+    target = torch.stack([torch.randint(size, (40,)) for size in sizes], dim=1)
+    target[-3:] = -1
+    codes = target.clamp(min=0).view(4, 10, -1)
+    results = []
+    for is_batched in (False, True):
+        model = random_model(sizes)
+        if is_batched:
+            model.batch_facets()
+        hidden, table = model.hidden(codes)
+        losses = model.facet_losses(hidden.flatten(0, 1), target, table)
+        losses.sum().backward()
+        results.append([table, losses, *(parameter.grad for parameter in model.parameters())])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations that compute or copy; views, metadata and markers of the profiler launch nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        launches_nothing = function.is_view or function.namespace in ("prim", "profiler")
+        self.num += not (launches_nothing or function is torch.ops.aten._unsafe_view.default)
+        return function(*args, **(kwargs or {}))
+
+
+class OneKernelNorm(torch.autograd.Function):
+    """RMSNorm as on a GPU, a kernel forward and one backward; torch decomposes it for other devices."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:  # type: ignore[override]
+        x, _ = ctx.saved_tensors
+        return dy * x, dy.flatten(0, -2).sum(dim=0)
+
+
+def num_operations(num_facets: int, depth: int, is_padded: bool = False) -> int:
+    """Operations of a queued step, its input copied; the first step, which makes the moments, is not counted."""
+    sizes = tuple([16] * num_facets)
+    corpus = synthetic_corpus((400, 300, 7))
+    codes = np.repeat(corpus.codes[:, :1], num_facets, axis=1)
+    make = MaskedBatches(replace(corpus, codes=codes), np.array(sizes), 0.3, 4, seed=0)
+    windows = every_window(corpus, 16)
+    windows = windows[-6:] if is_padded else windows[:6]
+    part = make.choose(make.draft(windows, BatchPosition(0, 0, 6)), is_static=True)
+    model = random_model(sizes, depth)
+    model.batch_facets()
+    model.batch_facets = lambda: None  # type: ignore[method-assign]  # the shapes of its tensors depend on numbers
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, pytest.MonkeyPatch.context() as patch:
+        for module in model.modules():
+            for tensors in (module._parameters, module._buffers):
+                tensors |= {name: None if x is None else fake.from_tensor(x) for name, x in tensors.items()}
+        patch.setattr(learner, "gradient_norm", partial(torch.nn.utils.get_total_norm, foreach=True))  # as on a GPU
+        patch.setattr(transformer, "rms_norm", OneKernelNorm.apply)
+        patch.setattr(torch.nn.Module, "to", lambda self, device: self)  # swaps parameters, which fake ones refuse
+        config, loss = TrainingConfig(batch_size=6), FacetLoss(tuple(map(str, range(num_facets))))
+        how = {"device": torch.device("cpu"), "precision": torch.float32, "layout": BatchLayout(6)}
+        queued = QueuedSteps(Learner(model, loss, config, **how), make, BadSteps())
+        inputs = replace(
+            part, **{name: fake.from_tensor(x) for name, x in vars(part).items() if isinstance(x, torch.Tensor)}
+        )
+        queued._run([inputs])
+        with Operations() as operations:
+            queued._run([inputs])
+    return operations.num
+
+
+def test_a_step_takes_the_same_operations_for_all_facets_and_reads_no_number(as_on_gpu: None) -> None:
+    """At depth 4 a step of version 0.1.0 dispatched 2,380 kernels with 32 facets (2026-11-26, H200)."""
+    few, many = num_operations(8, depth=4), num_operations(32, depth=4)
+    print(f"{many} operations")
+    assert few == many <= 300
+    assert num_operations(8, depth=4, is_padded=True) <= 320
+
+
+# --- static shapes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "longest", "width"), [(0.3, 4, 128), (0.3, 1, 128), (0.1, 8, 64), (0.7, 4, 512)])
+def test_the_bound_of_hidden_tokens_is_kept_and_close(share: float, longest: int, width: int) -> None:
+    num_windows, length = 64, np.full(64, width)
+    counts = [hide_spans(share, longest, Stream(7, step, 1), length, width)[1].sum() for step in range(200)]
+    bound = most_hidden(share, longest, num_windows, width)
+    assert max(counts) <= bound < 1.5 * np.mean(counts)
+
+
+def test_the_choice_is_static_unless_more_than_the_bound_is_hidden() -> None:
+    make, windows = MaskedBatches(CORPUS, MASK, 0.3, 4, seed=3), every_window(CORPUS, 16)[:8]
+    sizes = set()
+    for step in range(300):
+        draft = make.draft(windows, BatchPosition(step, 0, 8))
+        chosen = make.choose(draft, is_static=True).chosen
+        assert chosen is not None and draft.hidden is not None
+        sizes.add(len(chosen))
+        assert torch.equal(chosen[chosen >= 0], draft.hidden.flatten().nonzero().squeeze(1))
+    assert len(sizes) <= 2
+
+
+# --- the check --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+@pytest.mark.parametrize("factor", [0.0, 2.0])
+def test_the_device_decides_as_the_host(policy: Any, factor: float) -> None:
+    drawn = random.Random(0)
+    decided = set()
+    for resumed in (0, 3, 20, 0, 3, 20):
+        host = BadSteps(policy, factor, window=5)
+        for step in range(resumed):
+            host.judge(step, 1 + drawn.random(), 1.0)
+        device, actions = DeviceCheck(host, torch.device("cpu")), []
+        for step in range(400):
+            loss = drawn.choice([1.0, 1.5, 2.2, 1.1, math.nan if drawn.random() < 0.6 else 1.0])
+            norm = drawn.choice([1.0, 1.3, 2.5])
+            taken = device(torch.tensor(loss, dtype=torch.float64), torch.tensor(norm, dtype=torch.float64))
+            actions.append(host.judge(step, loss, norm)[0])
+            assert bool(taken) == (actions[-1] == "take")
+            if actions[-1] == "stop":
+                break
+        decided |= set(actions)
+        if actions[-1] == "stop":
+            assert not device(torch.tensor(1.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
+    assert {"take", policy} <= decided
+
+
+class Breaks(FacetLoss):
+    """Is not a number in steps 9 and 10, counted from 1."""
+
+    num_calls = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        loss, parts = super().__call__(*arguments)
+        Breaks.num_calls += 1
+        return loss * (math.nan if Breaks.num_calls in (9, 10) else 1), parts
+
+
+def broken_run(folder: Path, policy: str) -> None:
+    Breaks.num_calls = 0
+    config = TrainingConfig(window=16, batch_size=4, steps=24, log_every=1, checkpoint_every=24, device="cpu")
+    config.learning_rate, config.warmup_steps, config.bad_steps = 1e-3, 0, policy  # type: ignore[assignment]
+    work = job(CORPUS, small_model(), folder, config, make_batch=MAKERS["masked"], loss=Breaks(("count", "half")))
+    train(work, resume=False)
+
+
+def test_a_bad_step_stops_the_run_before_it_though_later_steps_were_queued(as_on_gpu: None, tmp_path: Path) -> None:
+    with pytest.raises(HeartlmError, match=r"^step 9: loss nan"):
+        broken_run(tmp_path / "run", "stop")
+    assert Breaks.num_calls > 9, "steps were queued after the bad one"
+    (saved,) = Checkpoints(tmp_path / "run" / "checkpoints").complete()
+    assert saved.name == "step-000000008"
+
+
+def test_the_checkpoint_before_a_bad_step_is_that_of_a_cpu(
+    as_on_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    weights = []
+    for name, is_queued in (("queued", True), ("at once", False)):
+        monkeypatch.setattr(loop, "QUEUES_ON_CPU", is_queued)
+        with pytest.raises(HeartlmError):
+            broken_run(tmp_path / name, "stop")
+        model = small_model(seed=5)
+        optimizer = torch.optim.AdamW(
+            [{"params": [p for p in model.parameters() if p.ndim >= 2]}, {"params": [model.trunk.norm.weight]}]
+        )
+        optimizer.param_groups[1]["params"] = [p for p in model.parameters() if p.ndim < 2]
+        assert Checkpoints(tmp_path / name / "checkpoints").restore(model, optimizer).step == 8
+        weights.append([*model.parameters(), *(state["exp_avg"] for state in optimizer.state.values())])
+    for one, other in zip(*weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_skipped_steps_are_reported_and_the_run_continues(
+    as_on_gpu: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken_run(tmp_path / "run", "skip")
+    said = capsys.readouterr().err
+    assert "step 9: loss nan" in said and "step 10: loss nan" in said
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [step for step in range(1, 25) if step not in (9, 10)]
+
+
+def test_numbers_are_read_while_later_steps_are_queued() -> None:
+    of_steps = Learner(
+        small_model(),
+        FacetLoss(("count", "half")),
+        TrainingConfig(batch_size=4),
+        device=torch.device("cpu"),
+        precision=torch.float32,
+        layout=BatchLayout(4),
+    )
+    queued = QueuedSteps(of_steps, MAKERS["masked"], BadSteps())
+    for step, event in enumerate([Event(True), Event(False), Event(False), Event(True)]):
+        queued._pending.append((step, 0.1, torch.tensor([1.0, step, 1.0]), event))
+    queued._names = ("loss",)
+    assert [each.step for each in queued.read(MAX_PENDING)] == [0]
+    assert [each.step for each in queued.read(2)] == [1]
+    assert [each.norm for each in queued.read()] == [2.0, 3.0]
+
+
+class Event:
+    """An event of CUDA, done or not."""
+
+    def __init__(self, is_done: bool) -> None:
+        self.is_done = is_done
+
+    def query(self) -> bool:
+        return self.is_done
+
+    def synchronize(self) -> None:
+        self.is_done = True
+
+
+# --- resident codes ---------------------------------------------------------------------------------------------------
+
+
+def test_resident_codes_are_those_of_the_corpus() -> None:
+    large = replace(CORPUS, codes=(CORPUS.codes + np.uint16(65000)))
+    windows = every_window(large, 16)
+    resident = ResidentCodes(large, 16, torch.device("cpu"))
+    codes = resident.gather(torch.from_numpy(np.stack([windows.first, windows.length], axis=1)))
+    assert np.array_equal(codes.numpy(), large.codes[windows.index])
