@@ -56,6 +56,7 @@ SETTINGS: dict[str, Any] = {
     "checkpoint-every": 12,
     "dropout": 0.1,
     "precision": "fp32",
+    "compile": False,
     "threads": 1,
     "timeout-s": 60,
 }
@@ -67,7 +68,11 @@ LONGER = {"steps": 400, "validate_every": 200}
 def command(corpus: Path, out: Path, num_ranks: int = 1, **changed: Any) -> list[str]:
     """The command that trains on `num_ranks` GPUs of this machine."""
     settings = {"device": DEVICE, **SETTINGS, **{name.replace("_", "-"): value for name, value in changed.items()}}
-    words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in settings.items()]
+    flags = {True: "--{}", False: "--no-{}"}
+    words = [
+        flags[value].format(name) if isinstance(value, bool) else f"--{name}={value}"
+        for name, value in settings.items()
+    ]
     program = ["heartlm", "pretrain", f"--corpus={corpus}", f"--out={out}", *words]
     if num_ranks == 1:
         return [sys.executable, "-m", *program]
@@ -115,7 +120,9 @@ def test_a_gpu_computes_what_a_cpu_computes(
         ({"activation_checkpointing": True}, FP32),
         ({"accumulation": 4}, FP32),
         ({"precision": "bf16"}, BF16),
+        ({"resident": False}, FP32),
         ({"compile": True}, FP32),
+        ({"compile": True, "resident": False, "accumulation": 2}, FP32),
         ({"compile": True, "precision": "bf16"}, BF16),
         ({"compile": True, "activation_checkpointing": True}, FP32),
     ],

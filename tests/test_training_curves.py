@@ -63,6 +63,7 @@ def test_the_curve_is_that_of_the_version_before(objective: str, tmp_path: Path)
     assert curve(objective, tmp_path / "run") == pytest.approx(json.loads(GOLDEN.read_text())[objective], abs=CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", sorted(MAKERS))
 def test_a_run_resumed_in_the_middle_has_the_same_curve(objective: str, tmp_path: Path) -> None:
     curve(objective, tmp_path / "run")
@@ -76,6 +77,7 @@ def in_two_ranks(folder: str) -> None:
         assert run_ranks(2, partial(curve, objective), Path(folder) / objective) == [0, 0]
 
 
+@pytest.mark.slow
 def test_two_ranks_have_the_same_curve(tmp_path: Path) -> None:
     run_in_a_process_of_its_own("tests.test_training_curves:in_two_ranks", str(tmp_path))
     for objective, expected in json.loads(GOLDEN.read_text()).items():

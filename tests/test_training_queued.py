@@ -57,7 +57,10 @@ def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("objective", sorted(MAKERS))
-@pytest.mark.parametrize("how", [{}, {"accumulation": 4, "resident": True}], ids=["whole", "resident in parts"])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param({}, id="whole", marks=pytest.mark.slow), {"accumulation": 4, "resident": True}],
+)
 def test_the_losses_are_those_of_a_cpu(as_on_gpu: None, tmp_path: Path, objective: str, how: dict[str, Any]) -> None:
     found = curve(objective, tmp_path / "run", **how)
     assert found == pytest.approx(json.loads(GOLDEN.read_text())[objective], abs=CLOSE)

@@ -123,7 +123,7 @@ def write_results(
     heading: str,
     tables: Sequence[BenchTable],
     more: Mapping[str, Any] | None = None,
-    folder: Path = RESULTS,
+    folder: Path | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> None:
     """Write `NAME.md` and `.json`: command, date, sources, environment, and every table with its probes.
@@ -136,6 +136,7 @@ def write_results(
         folder: output folder.
         data: more entries of the JSON file.
     """
+    folder = folder or RESULTS
     words = ["FOLDER" if word.startswith("/") else word for word in sys.argv[1:]]
     command = "python " + shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *words])
     about = environment() | dict(more or {})

@@ -126,7 +126,7 @@ def _parser(
         parser.add_argument(name, type=hint, help=documented.get(name), **extra)
     if config_file:
         parser.add_argument("--config", action=ActionConfigFile, help="a YAML file with any of these fields")
-    flags = {name for name, field in fields.items() if hints[name] is bool and isinstance(field.default, bool)}
+    flags = {name for name in fields if hints[name] in (bool, bool | None)}
     parser.add_class_arguments(options, None, skip=flags | set(positionals), as_group=False)
     for name in sorted(flags):
         parser.add_argument(f"--{name}", action=ActionYesNo, default=fields[name].default, help=documented.get(name))
