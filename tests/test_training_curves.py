@@ -39,7 +39,7 @@ MAKERS: dict[str, MakeBatch] = {
 def curve(objective: str, folder: Path, resume: bool = False, **changed: Any) -> list[float]:
     """Train, or continue a training; return the loss of every step."""
     labels = objective == "labels"
-    how = {"window": 16, "batch_size": 8, "steps": 200, "warmup_steps": 20, "learning_rate": 3e-3, "log_every": 1}
+    how = {"window": 16, "batch_size": 8, "steps": 200, "warmup_steps": 20, "learning_rate": 1e-3, "log_every": 1}
     how |= {"threads": 1, "device": "cpu", "validate_every": 100, "checkpoint_every": 100, **changed}
     model = small_model(num_classes=4 * labels, causal=objective == "causal", dropout=0.1 * labels, depth=2)
     if labels:

@@ -66,6 +66,17 @@ def test_the_losses_are_those_of_a_cpu(as_on_gpu: None, tmp_path: Path, objectiv
     assert found == pytest.approx(json.loads(GOLDEN.read_text())[objective], abs=CLOSE)
 
 
+@pytest.mark.parametrize("is_queued", [False, True])
+def test_a_line_of_metrics_counts_the_step_that_it_is_written_after(
+    as_on_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_queued: bool
+) -> None:
+    """Two steps are the warm-up, so the third gives the first rate."""
+    monkeypatch.setattr(loop, "QUEUES_ON_CPU", is_queued)
+    curve("masked", tmp_path / "run", steps=3, log_every=3)
+    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert [("tokens_per_s" in line, line["step"]) for line in lines] == [(True, 3)]
+
+
 # --- facets -----------------------------------------------------------------------------------------------------------
 
 

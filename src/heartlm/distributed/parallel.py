@@ -36,9 +36,10 @@ NCCL_HANDLING = {
 """Defaults for the NCCL watchdog of torch when a rank is lost; the user can override them.
 
 By default the watchdog aborts the process, so no rank could report the last good checkpoint. With 2 it aborts only the
-communicators. The device then continues with wrong values, and the next sum on the host raises; every rank waits for
-that sum before it takes a step or writes a model. Without the flight recorder dump, the monitor of torch does not abort
-the process, and the watchdog does not wait a minute for the dump (four times the last value).
+communicators. The device then continues with wrong values, which queued steps may use, and the next sum on the host
+raises; every rank waits for such a sum before it completes a checkpoint or writes a model. Without the flight recorder
+dump, the monitor of torch does not abort the process, and the watchdog does not wait a minute for the dump (four times
+the last value).
 """
 
 

@@ -59,7 +59,8 @@ def training_config(study: FederatedConfig) -> PretrainConfig | FinetuneConfig:
     for name in study.training:
         if name in OF_STUDY:
             raise HeartlmError(f"training: {name} found, which is not for training to say: see heartlm federate --help")
-    fields = study.training | {name: getattr(study, name) for name in SHARED}
+    # not compiled unless set: the number of tokens to predict differs from step to step of a client
+    fields = {"compile": False} | study.training | {name: getattr(study, name) for name in SHARED}
     fields |= {"steps": study.rounds * study.local_steps, "warmup_steps": 0}
     config: PretrainConfig | FinetuneConfig
     try:

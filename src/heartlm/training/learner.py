@@ -112,6 +112,7 @@ class Learner:
         for index, batch in enumerate(micro_batches):
             with reducing(self.module, last=index + 1 == len(micro_batches)):
                 keys = self.draw_keys(step, index, len(batch.codes)) if batch.keys is None else batch.keys
+                keys = None if keys is None else keys.to(self.device)
                 with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
                     loss, parts = self.module(batch, keys)
                 (loss / num_counted()).backward()

@@ -97,7 +97,6 @@ class _Loop:
         self.progress = Progress()
         self.saved_step = 0
         self.stop_asked = False
-        self.resident: ResidentCodes | None = None
 
     def run(self, resume: bool) -> Progress:
         try:
@@ -106,7 +105,7 @@ class _Loop:
             self.learner.replicate()
             steps, prefetch = range(self.progress.step, self.config.steps), self.config.prefetch
             device, order = self.learner.device, self.job.sampler
-            queued, resident = self._queued(), self.resident
+            queued = self._queued()
             feed = Feed(
                 order,
                 self.job.make_batch,
@@ -116,7 +115,7 @@ class _Loop:
                 prefetch=prefetch,
                 is_static=self.learner.is_static,
                 keys=self.learner.draw_keys if queued else None,
-                is_resident=resident is not None,
+                is_resident=queued is not None and queued.resident is not None,
             )
             with self._signals(), feed, _own_stream(device):
                 self._all_steps(feed, queued)
@@ -140,25 +139,28 @@ class _Loop:
             self.job.run.truncate_metrics(self.progress.step)
         self.log.say(f"resumed after step {self.progress.step}")
 
-    # --- a step -------------------------------------------------------------------------------------------------------
-
     def _queued(self) -> QueuedSteps | None:
         """Return the queue of steps of a GPU; None on a CPU, where a step is done when it is computed."""
         learner, on_gpu = self.learner, self.learner.device.type == "cuda"
         if not (on_gpu or QUEUES_ON_CPU):
             return None
-        corpus, can = self.job.make_batch.corpus, self.job.make_batch.can_be_resident
-        wanted = self.config.resident
-        if can and (wanted or (wanted is None and on_gpu and fits(corpus, learner.device))):
-            self.resident = ResidentCodes(corpus, self.job.sampler.width, learner.device)
-        captures = on_gpu and learner.compiles and self.ranks.world_size == 1
-        where = "on the GPU" if self.resident else "in host memory, sent each step"
+        corpus, wanted, resident = self.job.make_batch.corpus, self.config.resident, None
+        if wanted is None:
+            wanted = on_gpu and fits(corpus, learner.device)
+        if wanted and self.job.make_batch.can_be_resident:
+            resident = ResidentCodes(corpus, self.job.sampler.width, learner.device)
+        # the statistics of a window head read numbers on the host, which a graph cannot
+        reads = getattr(learner.model, "statistics", None) is not None
+        captures = on_gpu and learner.compiles and self.ranks.world_size == 1 and not reads
+        where = "on the GPU" if resident else "in host memory, sent each step"
         self.log.say(f"codes of the corpus: {corpus.codes.nbytes / 1e6:.0f} MB {where}")
         if on_gpu and learner.compiles:
             self.log.say(
                 "the first steps compile the model, which can take a minute; compiled code is kept for later runs"
             )
-        return QueuedSteps(learner, self.job.make_batch, self.bad_steps, self.resident, captures)
+        return QueuedSteps(learner, self.job.make_batch, self.bad_steps, resident, captures)
+
+    # --- a step -------------------------------------------------------------------------------------------------------
 
     def _all_steps(self, feed: Feed, queued: QueuedSteps | None) -> None:
         batches = iter(feed)
@@ -167,30 +169,32 @@ class _Loop:
                 with self.log.meters.span("data"):
                     of_step = next(batches)
                 self.log.meters.share_data(of_step.num_prepared)
-                stop = self._step(of_step) if queued is None else self._queue(of_step, queued)
+                done, stop = self._step(of_step) if queued is None else self._queue(of_step, queued)
             self.log.stepped()
-            due = stop or self._is_due(step + 1)
-            if queued is not None:
-                for numbers in queued.read(0 if due else MAX_PENDING):
+            for numbers in done:
+                if queued is not None:  # else judged before the optimiser took the step
                     self._judged(numbers.losses["loss"], numbers.norm)
-                    self._stepped(numbers)
+                self._stepped(numbers)
             self._validate_and_save()
             if stop:
                 self._checkpoint()
                 self.checkpoints.wait()
                 raise Stopped(f"stopped after step {self.progress.step}; continue with --resume {self.job.run.path}")
 
-    def _queue(self, batches: StepBatches, queued: QueuedSteps) -> bool:
-        """Queue a step on the device; return whether any rank received a stop signal."""
+    def _queue(self, batches: StepBatches, queued: QueuedSteps) -> tuple[list[StepNumbers], bool]:
+        """Queue a step on the device; return the steps that are done, and whether any rank received a stop signal."""
         totals = self.sums.begin(batches.num_counted, batches.num_tokens, self.stop_asked)
         num_counted, num_tokens, stop = totals()
         self.log.meters.count(int(num_tokens))
         with self.log.meters.span("forward_backward"):
             queued.queue(batches.step, batches.parts, num_counted, self._rate(batches.step))
-        return stop > 0
+            self.exchange.over()
+            is_due = stop > 0 or self._is_due(batches.step + 1)
+            done = list(queued.read(0 if is_due else MAX_PENDING))
+        return done, stop > 0
 
-    def _step(self, batches: StepBatches) -> bool:
-        """Take a step; return whether any rank received a stop signal."""
+    def _step(self, batches: StepBatches) -> tuple[list[StepNumbers], bool]:
+        """Take a step; return its numbers, and whether any rank received a stop signal."""
         totals = self.sums.begin(batches.num_counted, batches.num_tokens, self.stop_asked)
 
         def counted() -> float:
@@ -208,8 +212,7 @@ class _Loop:
         rate, taken = self._rate(batches.step), self._judged(means["loss"], norm)
         with self.log.meters.span("optimizer"):
             self.learner.step(rate, norm) if taken else self.learner.forget()
-        self._stepped(StepNumbers(batches.step, rate, means, norm, taken))
-        return stop > 0
+        return [StepNumbers(batches.step, rate, means, norm, taken)], stop > 0
 
     def _rate(self, step: int) -> float:
         config = self.config
