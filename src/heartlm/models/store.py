@@ -171,7 +171,7 @@ def _join_facets(tensors: dict[str, Tensor], num_facets: int) -> None:
     """Join the weights of single facets, in place; the inverse of `_split_facets`."""
     for name in ("embedding.project", "facet_heads"):
         parts = [f"{name}.{facet}.weight" for facet in range(num_facets)]
-        if all(part in tensors for part in parts):
+        if parts and all(part in tensors for part in parts):
             weights = [tensors.pop(part) for part in parts]
             tensors[name] = torch.cat([each.T for each in weights] if name == "embedding.project" else weights)
 
