@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.recording import Annotations
+from heartlm.ecg.write_wfdb import annotation_bytes
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file
 
@@ -26,8 +26,6 @@ def write_annotations(folder: Path, record_name: str, annotations: Annotations, 
         HeartlmError: there is nothing to write, `annotator` is not a valid annotator name, the file exists and was not
             written by heartlm, or the file cannot be written.
     """
-    import wfdb
-
     if not re.fullmatch("[A-Za-z]+", annotator):
         raise HeartlmError(f"annotator: {annotator!r} found, letters only expected, for example {OWN_ANNOTATOR}")
     path = Path(folder) / f"{record_name}.{annotator}"
@@ -36,19 +34,8 @@ def write_annotations(folder: Path, record_name: str, annotations: Annotations, 
     sample, symbol, aux_note = wfdb_annotations(annotations)
     if not len(sample):
         raise HeartlmError(f"{path}: no beats and no rhythms, so there is nothing to write")
-    with tempfile.TemporaryDirectory() as temporary:
-        wfdb.wrann(
-            "record",
-            annotator,
-            sample,
-            symbol=symbol,
-            aux_note=aux_note,
-            fs=annotations.rate_hz,
-            write_dir=temporary,
-        )
-        content = (Path(temporary) / f"record.{annotator}").read_bytes()
     with atomic_file(path, "wb") as stream:
-        stream.write(content)
+        stream.write(annotation_bytes(sample, symbol, aux_note, annotations.rate_hz))
     return path
 
 

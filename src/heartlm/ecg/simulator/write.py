@@ -13,6 +13,7 @@ from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_splits, num_recordings
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.write_annotations import wfdb_annotations
+from heartlm.ecg.write_wfdb import annotation_bytes, write_signals
 from heartlm.files import atomic_folder, sha256_of, write_json
 
 GAIN = 200.0
@@ -78,22 +79,19 @@ def write_record(
     comments: list[str],
 ) -> None:
     """Write `.hea`, `.dat` (format 212) and `.atr` of one record; `signal_mv` is `[num_leads, num_samples]`."""
-    import wfdb
-
-    wfdb.wrsamp(
+    write_signals(
+        folder,
         record_id,
-        fs=rate_hz,
-        units=["mV"] * len(leads),
-        sig_name=list(leads),
-        d_signal=digitise(signal_mv).T,
-        fmt=["212"] * len(leads),
-        adc_gain=[GAIN] * len(leads),
-        baseline=[BASELINE] * len(leads),
+        digitise(signal_mv),
+        signal_format="212",
+        rate_hz=rate_hz,
+        leads=leads,
+        gain=GAIN,
+        baseline=BASELINE,
         comments=comments,
-        write_dir=str(folder),
     )
-    sample, symbol, aux_note = wfdb_annotations(annotations)
-    wfdb.wrann(record_id, "atr", sample, symbol=symbol, aux_note=aux_note, fs=rate_hz, write_dir=str(folder))
+    content = annotation_bytes(*wfdb_annotations(annotations), rate_hz)
+    (folder / f"{record_id}.atr").write_bytes(content)
 
 
 def finish_database(folder: Path, record_ids: Iterable[str], about: Mapping[str, object]) -> None:
