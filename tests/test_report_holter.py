@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import KINDS, Event, Findings
-from heartlm.analysis.hrv import variability
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.simulator.config import SimulationConfig
@@ -113,34 +111,6 @@ def test_beats_of_a_strip_bear_their_class_and_probability(simulated: Findings):
     assert drawing.count(">87</text>") >= 2
     assert f"{simulated.symbol[start]}</text>" in drawing
     assert drawing.count('class="lead-name"') == 2
-
-
-def test_variability_of_known_intervals(monkeypatch: pytest.MonkeyPatch):
-    """800 ms in a quarter of an hour and 1,000 ms in the next, each with 40 ms up and down every 4 s."""
-    neurokit2 = pytest.importorskip("neurokit2", reason="heart rate variability needs the extra analyze")
-    times, now = [0.0], 0.0
-    while now < 1800:
-        now += (0.8 if now < 900 else 1.0) + 0.04 * math.sin(2 * math.pi * 0.25 * now)
-        times.append(now)
-    recording = recording_of(np.zeros((1, 1800 * 1000), np.float32), ["I"], [])
-    sample = np.round(np.array(times[:-1]) * 1000).astype(np.int64)
-    found = nothing_found(replace(recording, rate_hz=1000.0))
-    sure = np.ones(len(sample), np.float32)
-    found = replace(found, sample=sample, symbol=np.full(len(sample), "N"), probability=sure)
-    values = variability(found)
-    assert values["num_intervals"] == len(sample) - 1 and values["num_pieces"] == values["num_spectra"] == 6
-    assert values["sdann_ms"] == pytest.approx(np.std([800, 800, 800, 1000, 1000, 1000], ddof=1), rel=0.02)
-    assert values["sdnn_index_ms"] == pytest.approx(40 / math.sqrt(2), rel=0.05)
-    assert values["hf_ms2"] > 20 * values["lf_ms2"] and 300 < values["hf_ms2"] < 900
-    theirs = neurokit2.hrv_time({"RRI": np.diff(sample), "RRI_Time": sample[1:] / 1000}).iloc[0]
-    assert [values["sdnn_ms"], values["rmssd_ms"]] == pytest.approx([theirs["HRV_SDNN"], theirs["HRV_RMSSD"]])
-    assert values["pnn50_pct"] == pytest.approx(theirs["HRV_pNN50"], rel=2e-3)
-    monkeypatch.setitem(sys.modules, "neurokit2", None)
-    without = variability(found)
-    assert without.items() <= values.items() | {("num_spectra", 0)} and "lf_ms2" not in without
-    assert "heartlm[analyze]" in words_of(holter_page(found))
-    in_fibrillation = replace(found, events=(Event("AF", 0, 1_700_000, 0.9, 2000, 70.0),))
-    assert variability(in_fibrillation) == {}
 
 
 @pytest.mark.parametrize("num_leads", [1, 12])
