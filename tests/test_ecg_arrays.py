@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, time
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,22 @@ def test_csv_with_a_sidecar_and_gaps(tmp_path: Path) -> None:
     recording = read_recording(tmp_path / "r.csv")
     assert recording.units == ("mV", "mmHg")
     np.testing.assert_allclose(recording.signal(), [[1, np.nan, 3], [2, 3, np.nan]])
+
+
+def test_the_sidecar_states_the_start(tmp_path: Path) -> None:
+    write_csv(tmp_path / "r.csv", "time,MLII", [np.arange(500) / 360, SIGNAL[0]])
+    assert read_recording(tmp_path / "r.csv").start is None
+    starts = {
+        "2024-03-01 13:00:00": datetime(2024, 3, 1, 13),
+        "2024-03-01T13:00:00+01:00": datetime(2024, 3, 1, 13),
+        "13:00": time(13),
+    }
+    for text, start in starts.items():
+        (tmp_path / "r.json").write_text(json.dumps({"start": text}))
+        assert read_recording(tmp_path / "r.csv").start == start
+    (tmp_path / "r.json").write_text(json.dumps({"start": "noon"}))
+    with pytest.raises(HeartlmError, match=r"r\.json: start: 'noon' found, expected a time"):
+        read_recording(tmp_path / "r.csv")
 
 
 @pytest.mark.parametrize(

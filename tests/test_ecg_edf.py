@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from datetime import date, datetime
+from datetime import time as clock_time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from heartlm.ecg.database import read_recording
+from heartlm.ecg.recording import Patient
 from heartlm.errors import HeartlmError
 
 edfio = pytest.importorskip("edfio")
@@ -33,6 +36,60 @@ def test_reads_the_ecg_and_says_what_it_leaves_out(tmp_path: Path, unit: str, fa
     np.testing.assert_allclose(whole, np.stack([ECG, ECG[::-1]]) * factor, atol=1e-4 * factor)
     np.testing.assert_array_equal(recording.signal(255, 1111, [1]), whole[1:, 255:1111])
     assert recording.signal(7, 7).shape == (2, 0)
+
+
+def header(path: Path, patient: str, recording: str, date: str, time: str) -> None:
+    content = path.read_bytes()
+    fields = f"{patient:<80}{recording:<80}{date:<8}{time:<8}".encode("latin-1")
+    path.write_bytes(content[:8] + fields + content[184:])
+
+
+@pytest.mark.parametrize(
+    ("recording", "day", "clock", "start"),
+    [
+        ("Startdate 02-MAR-2002 X X X", "02.03.02", "13.45.06", datetime(2002, 3, 2, 13, 45, 6)),
+        ("Startdate 02-MAR-2002 X X X", "01.01.85", "00.00.00", datetime(2002, 3, 2)),
+        ("Startdate X X X X", "01.01.85", "00.00.00", None),
+        ("Startdate X X X X", "02.03.02", "13.45.06", clock_time(13, 45, 6)),
+        ("", "02.03.84", "13.45.06", datetime(2084, 3, 2, 13, 45, 6)),
+        ("ward 7", "02.03.99", "00.00.00", datetime(1999, 3, 2)),
+        ("ward 7", "01.01.85", "13.45.06", clock_time(13, 45, 6)),
+        ("ward 7", "00.00.00", "00.00.00", None),
+        ("ward 7", "00.00.00", "23.59.59", clock_time(23, 59, 59)),
+        ("ward 7", "02.03.02", "XX.YY.ZZ", None),
+    ],
+)
+def test_the_start_is_known_unless_it_is_a_placeholder(
+    tmp_path: Path, recording: str, day: str, clock: str, start: datetime | clock_time | None
+) -> None:
+    path = tmp_path / "r.edf"
+    write_edf(path)
+    header(path, "X X X X", recording, day, clock)
+    assert read_recording(path).start == start
+
+
+@pytest.mark.parametrize(
+    ("text", "patient"),
+    [
+        ("X X X X", Patient()),
+        ("", Patient()),
+        (
+            "MCH-0234567 F 02-MAY-1951 Haagse_Harry more",
+            Patient("Haagse Harry", "MCH-0234567", "female", date(1951, 5, 2)),
+        ),
+        ("X M X X", Patient(sex="male")),
+        ("Jörg Müller 12.3.1950", Patient(identifier="Jörg Müller 12.3.1950")),
+        ("Müller M", Patient(identifier="Müller M")),
+        ("7 F 31-FEB-1951 Name", Patient(identifier="7 F 31-FEB-1951 Name")),
+    ],
+)
+def test_the_patient_is_read_as_edf_plus_or_as_plain_text(tmp_path: Path, text: str, patient: Patient) -> None:
+    path = tmp_path / "r.edf"
+    write_edf(path)
+    header(path, text, "Startdate 02-MAR-2002 X X X", "02.03.02", "13.45.06")
+    recording = read_recording(path)
+    assert recording.patient == patient
+    assert recording.age == (50 if patient.birth_date else None)
 
 
 def test_damaged_files_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import wfdb
 
 from heartlm.ecg.database import read_recording
-from heartlm.ecg.recording import Recording
+from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError
 from tests.conftest import DATA, shared_data
 
@@ -90,3 +91,16 @@ def test_limb_leads_of_the_aecg_sample_obey_einthoven() -> None:
     assert recording.units == ("mV",) * 12
     one, two, three = recording.signal(leads=[recording.lead_index(name) for name in ("I", "II", "III")])
     np.testing.assert_allclose(two - one, three, atol=1e-6)
+
+
+def test_the_aecg_sample_states_its_start_and_subject(tmp_path: Path) -> None:
+    content = shared_data("formats/ecg_hl7.xml").read_text()
+    recording = open_sample(shared_data("formats/ecg_hl7.xml"))
+    assert recording.start == datetime(2002, 11, 22, 9, 10)
+    assert recording.patient == Patient("Clark", "SBJ-123", "male", date(1953, 5, 8))
+    assert recording.age == 49
+    for value in ("20021122", "", "20021322091000"):
+        (tmp_path / "r.xml").write_text(content.replace('"20021122091000.000"', f'"{value}"'))
+        assert read_recording(tmp_path / "r.xml").start is None
+    (tmp_path / "r.xml").write_text(content.replace('"20021122091000.000"', '"20021122091000.25+0100"'))
+    assert read_recording(tmp_path / "r.xml").start == datetime(2002, 11, 22, 9, 10, 0, 250_000)

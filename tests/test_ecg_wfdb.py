@@ -3,6 +3,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import date, datetime, time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from heartlm.ecg.readers import wfdb_header
 from heartlm.ecg.readers.wfdb import read_wfdb, sums_of
 from heartlm.ecg.readers.wfdb_header import read_header
+from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
 
@@ -175,6 +178,82 @@ def test_malformed_headers(tmp_path: Path, old: str, new: str, reason: str) -> N
     write_record(tmp_path)
     edit_header(tmp_path, old, new)
     assert reason in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stated", "start"),
+    [
+        ("8:04:00", time(8, 4)),
+        ("19:46:25.757", time(19, 46, 25, 757_000)),
+        ("10:44:18.5 04/05/2704", datetime(2704, 5, 4, 10, 44, 18, 500_000)),
+        ("0:00:00 25/4/1989", datetime(1989, 4, 25)),
+        ("13:5:0 00/00/0000 more", time(13, 5)),
+        ("0:00:00 00/00/0000", None),
+        ("0:00:00", None),
+        ("25:00:00 25/4/1989", None),
+        ("05-Feb-2020 11:39:16", None),  # headers of the CinC challenges, the time of the conversion
+        ("13:05", None),
+    ],
+)
+def test_the_start_is_that_of_the_record_line(tmp_path: Path, stated: str, start: datetime | time | None) -> None:
+    write_record(tmp_path)
+    edit_header(tmp_path, "r 2 250 1000", f"r 2 250 1000 {stated}")
+    recording = read_wfdb(tmp_path / "r.hea")
+    assert (recording.start, recording.num_samples) == (start, 1000)
+
+
+@pytest.mark.parametrize(
+    ("comments", "age", "sex"),
+    [
+        ("# 69 M 1085 1629 x1\n# Aldomet, Inderal", 69, "male"),
+        ("# 23 F 2546 N/A x1", 23, "female"),
+        ("# -1 M 742 654 x1", None, "male"),
+        ("#<age>: 71\n#<sex>: F\n#<diagnoses>:", 71, "female"),
+        ("# <age>: 40  <sex>: M  <diagnoses> none", 40, "male"),
+        ("# <age>: ??  <sex>: ?", None, ""),
+        ("#Age: 74\n#Sex: Male\n#Dx: 426783006", 74, "male"),
+        ("#Age: 300\n#Sex: Unknown", None, ""),
+        ("# Age: 6 months", None, ""),
+        ("# Smoking since age: 20\n# 20 F in the waiting room", None, ""),
+        ("# Digoxin\n# 69 M", None, ""),
+    ],
+)
+def test_age_and_sex_are_read_where_the_form_is_certain(
+    tmp_path: Path, comments: str, age: int | None, sex: str
+) -> None:
+    write_record(tmp_path)
+    with (tmp_path / "r.hea").open("a") as stream:
+        stream.write(f"{comments}\n")
+    assert read_wfdb(tmp_path / "r.hea").patient == Patient(sex=sex, age=age)
+
+
+def test_clock_times_count_days_without_a_date() -> None:
+    recording = Recording(rate_hz=1, num_samples=1, path=Path("r"), start=time(23, 59, 58, 600_000))
+    assert [recording.clock_time(s) for s in (0, 0.8, 1.5, 86_401.5)] == [
+        "23:59:59",
+        "23:59:59",
+        "day 2 00:00:00",
+        "day 3 00:00:00",
+    ]
+    assert recording.clock_time(1.4996, 3) == "day 2 00:00:00.100"
+    dated = replace(recording, start=datetime(2024, 2, 28, 23, 59, 58))
+    assert [dated.clock_time(s) for s in (1, 3, 86_403)] == [
+        "2024-02-28 23:59:59",
+        "2024-02-29 00:00:01",
+        "2024-03-01 00:00:01",
+    ]
+    assert replace(recording, start=None).clock_time(5) is None
+    assert replace(recording, start=datetime(9999, 12, 31)).clock_time(1e12) is None
+
+
+def test_the_age_follows_from_the_dates_and_an_anonymous_recording_has_neither() -> None:
+    patient = Patient("A B", "7", "female", birth_date=date(1960, 3, 2))
+    recording = Recording(rate_hz=1, num_samples=1, path=Path("r"), start=datetime(2024, 3, 1, 13), patient=patient)
+    assert recording.age == 63
+    assert replace(recording, start=datetime(2024, 3, 2, 13)).age == 64
+    assert replace(recording, start=time(13)).age is None
+    hidden = recording.anonymous()
+    assert (hidden.patient, hidden.age, hidden.start) == (Patient(), None, time(13))
 
 
 def test_an_empty_header(tmp_path: Path) -> None:

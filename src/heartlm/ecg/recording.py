@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -54,6 +55,29 @@ ReadSamples = Callable[[int, int, Sequence[int]], NDArray[np.float32]]
 """`read(start, stop, leads)` → float32 `[len(leads), stop - start]` in the leads' units, NaN where invalid."""
 
 
+@dataclass(frozen=True)
+class Patient:
+    """Patient data in the header of a recording; a field that is not stated is empty or None.
+
+    Attributes:
+        name: name of the patient.
+        identifier: code of the patient in the hospital, or the free text that identifies the patient.
+        sex: `"female"` or `"male"`.
+        birth_date: date of birth.
+        age: age in years at the time of the recording.
+    """
+
+    name: str = ""
+    identifier: str = ""
+    sex: str = ""
+    birth_date: date | None = None
+    age: int | None = None
+
+
+SEXES = {"f": "female", "female": "female", "m": "male", "male": "male"}
+"""Sex as headers write it, in lower case, and as `Patient.sex`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recording:
     """One ECG recording, read lazily.
@@ -68,6 +92,9 @@ class Recording:
         units: physical unit of each lead. Voltages are converted to `"mV"` on reading.
         path: file to name in error messages (the header or the only file).
         comments: free text of the header, one entry per line.
+        start: date and time of the first sample on the recorder's clock, without a time zone; the time of day if the
+            date is unknown, None if both are.
+        patient: patient data of the header.
         samples: function that reads samples; None for annotation-only records.
         read_annotations: function that reads `annotations`; None if there are none.
         faults: signs of damage in the data read so far, one line each: leads that were read completely and do not match
@@ -83,6 +110,8 @@ class Recording:
     units: tuple[str, ...] = ()
     path: Path
     comments: tuple[str, ...] = ()
+    start: datetime | time | None = None
+    patient: Patient = Patient()
     samples: ReadSamples | None = field(default=None, repr=False, compare=False)
     read_annotations: Callable[[Recording], Annotations | None] | None = field(default=None, repr=False, compare=False)
     faults: list[str] = field(default_factory=list, repr=False, compare=False)
@@ -115,6 +144,39 @@ class Recording:
     def duration_s(self) -> float:
         """Duration in seconds; 0 if unknown."""
         return self.num_samples / self.rate_hz
+
+    @property
+    def age(self) -> int | None:
+        """Age of the patient in years at the start: as stated, else from the dates; None if unknown."""
+        born = self.patient.birth_date
+        if self.patient.age is not None or born is None or not isinstance(self.start, datetime):
+            return self.patient.age
+        years = self.start.year - born.year - ((self.start.month, self.start.day) < (born.month, born.day))
+        return years if years >= 0 else None
+
+    def clock_time(self, elapsed_s: float, decimals: int = 0) -> str | None:
+        """Return the recorder's clock `elapsed_s` seconds after the start; None if the start is unknown.
+
+        The text is `2024-03-02 01:13:10`; without a known date `23:13:10`, and `day 2 01:13:10` after midnight.
+        """
+        if self.start is None:
+            return None
+        first = self.start if isinstance(self.start, datetime) else datetime.combine(date(2000, 1, 1), self.start)
+        # rounded before it is split, otherwise 59.9996 s becomes 60
+        try:
+            moment = first + timedelta(seconds=elapsed_s, microseconds=round(0.5 * 10 ** (6 - decimals)))
+        except OverflowError:  # a length that no recording has
+            return None
+        text = moment.strftime("%H:%M:%S") + (f".{moment.microsecond:06d}"[: 1 + decimals] if decimals else "")
+        if isinstance(self.start, datetime):
+            return f"{moment.date().isoformat()} {text}"
+        day = (moment.date() - first.date()).days + 1
+        return text if day == 1 else f"day {day} {text}"
+
+    def anonymous(self) -> Recording:
+        """Return the recording without patient data and without the date of its start."""
+        start = self.start.time() if isinstance(self.start, datetime) else self.start
+        return replace(self, patient=Patient(), start=start)
 
     def lead_index(self, name: str | int) -> int:
         """Return the index of the lead called `name`, ignoring case; an index is returned unchanged.

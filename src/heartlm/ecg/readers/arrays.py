@@ -1,13 +1,17 @@
 """CSV and NumPy files: samples without a header. `array_recording` also makes the recordings of other readers.
 
-Metadata are in a `.json` file of the same name: `rate_hz`, `units` (one for all leads, or a list; `"mV"` by default)
-and, for NumPy, `lead_names`. The first row of a CSV file names the leads. If it has a column `time`, in seconds, the
-rate is computed from it and the `.json` file is optional.
+Metadata are in a `.json` file of the same name: `rate_hz`, `units` (one for all leads, or a list; `"mV"` by default),
+`start` (`"2024-03-01 13:00:00"`, or `"13:00:00"` if the date is unknown) and, for NumPy, `lead_names`. The first row of
+a CSV file names the leads. If it has a column `time`, in seconds, the rate is computed from it and the `.json` file is
+optional.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, time
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -29,6 +33,7 @@ class _Settings(TypedDict, total=False):
     rate_hz: float
     units: str | list[str]
     lead_names: list[str]
+    start: str
 
 
 def is_array_recording(path: Path) -> bool:
@@ -91,7 +96,15 @@ def _with_sidecar(path: Path, signal: NDArray[Any], settings: _Settings, names: 
         raise HeartlmError(
             f"{sidecar}: {len(names)} lead names and {len(units)} units for the {len(signal)} leads of {path.name}"
         )
-    return array_recording(path, signal, names, units, check_rate(sidecar, settings.get("rate_hz"), "rate_hz"))
+    recording = array_recording(path, signal, names, units, check_rate(sidecar, settings.get("rate_hz"), "rate_hz"))
+    return replace(recording, start=_start(sidecar, settings["start"]) if "start" in settings else None)
+
+
+def _start(sidecar: Path, text: str) -> datetime | time:
+    for kind in (time, datetime):
+        with suppress(ValueError):
+            return kind.fromisoformat(text).replace(tzinfo=None)
+    raise HeartlmError(f"{sidecar}: start: {text!r} found, expected a time such as 2024-03-01 13:00:00 or 13:00:00")
 
 
 def array_recording(

@@ -11,14 +11,20 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import date, datetime, time
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import check_calibration, check_rate, to_millivolts
-from heartlm.ecg.recording import Recording
+from heartlm.ecg.readers.foreign import check_calibration, check_rate, first_bytes, to_millivolts
+from heartlm.ecg.recording import SEXES, Patient, Recording
 from heartlm.errors import HeartlmError, needs
+
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_PLACEHOLDER = date(1985, 1, 1)
+"""Start date of EDF+ files without a known date; `00.00.00` is written too."""
 
 
 def read_edf(path: Path) -> Recording:
@@ -32,6 +38,10 @@ def read_edf(path: Path) -> Recording:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the package only warns about a truncated file
         edf = edfio.read_edf(path, lazy_load_data=True, header_encoding="latin-1")
+        header = (first_bytes(path, 256) or b"").decode("latin-1")
+        start = None
+        with suppress(ValueError, IndexError):  # the time is not checked on reading
+            start = _start(header, edf.starttime)
         if not edf.is_continuous:
             raise HeartlmError(f"{path}: is discontinuous (EDF+D), which heartlm does not read; export it as EDF+C")
     if not edf.signals:
@@ -73,5 +83,40 @@ def read_edf(path: Path) -> Recording:
             for signal in edf.signals
             if signal.sampling_frequency != rate_hz
         ),
+        start=start,
+        patient=_patient(header[8:88].strip()),
         samples=samples,
     )
+
+
+def _start(header: str, clock: time) -> datetime | time | None:
+    """Return the start by the first 256 characters of a file and its time of day; None if it is not stated."""
+    words, day = header[88:168].split(), _PLACEHOLDER
+    if words[:1] == ["Startdate"]:
+        day = _date(words[1] if len(words) > 1 else "X") or _PLACEHOLDER
+    else:
+        with suppress(ValueError):  # the years are 1985 to 2084
+            two_digits = datetime.strptime(header[168:176], "%d.%m.%y").date()
+            day = two_digits.replace(year=two_digits.year % 100 + (1900 if two_digits.year % 100 >= 85 else 2000))
+    if day != _PLACEHOLDER:
+        return datetime.combine(day, clock)
+    return clock if clock != time() else None  # anonymised files have the placeholder and midnight
+
+
+def _patient(text: str) -> Patient:
+    """Return the subfields of EDF+: code, sex, birth date and name; other text is the identifier as a whole."""
+    words = text.split()
+    if set(words) <= {"X"}:
+        return Patient()
+    code, sex, born, name = ("" if word == "X" else word.replace("_", " ") for word in (words + [""] * 4)[:4])
+    if len(words) < 4 or sex not in ("F", "M", "") or (born and _date(born) is None):
+        return Patient(identifier=text)
+    return Patient(name, code, SEXES.get(sex.lower(), ""), _date(born))
+
+
+def _date(text: str) -> date | None:
+    """Return a date of EDF+ such as `02-MAY-1951`; None for other text."""
+    with suppress(ValueError):
+        day, month, year = text.split("-")
+        return date(int(year), _MONTHS.index(month.upper()) + 1, int(day))
+    return None

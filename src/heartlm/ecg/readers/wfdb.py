@@ -7,6 +7,7 @@ bytes, are also supported.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +19,19 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import check_calibration, first_bytes, is_there, one_line, size_of, to_millivolts
 from heartlm.ecg.readers.wfdb_header import GROUP, Header, Signal, SignalFile, adu_type, decode, read_header
-from heartlm.ecg.recording import Recording
+from heartlm.ecg.recording import SEXES, Patient, Recording
 from heartlm.errors import HeartlmError
 
 _FLAC_FORMATS = ("508", "516", "524")
 _MATLAB_INT16 = 30
 _DIFFERENCE_FORMAT = "8"
+
+_AGE = r"(\d{1,3})(?:\.0*)?(?: ?(?:y|yr|years?))?"
+_MOST_AGE = 120
+_INFO = re.compile(r"<(age|sex)>:([^<]*)|^(age|sex|gender):(.*)", re.IGNORECASE)
+"""Age and sex in a comment: `<age>: 71 <sex>: M` (header(5)) or `Sex: female` on a line of its own."""
+_AGE_AND_SEX = re.compile(r"(-?\d{1,3})\s+([FM])(?:\s+\d+\s+\S+\s+x\d)?")
+"""First comment of the MIT-BIH databases, `69 M` or `69 M 1085 1629 x1` with numbers of the tape and the recorder."""
 
 
 def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
@@ -49,9 +57,27 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
         units=units,
         path=path,
         comments=header.comments,
+        start=header.start,
+        patient=_patient(header.comments),
         samples=_Samples(header, calibration, accept_uncalibrated, faults) if header.leads else None,
         faults=faults,
     )
+
+
+def _patient(comments: Sequence[str]) -> Patient:
+    """Return age and sex as comments state them in one of the usual forms; anything else is not interpreted."""
+    age, sex = "", ""
+    if comments and (both := _AGE_AND_SEX.fullmatch(comments[0])):
+        age, sex = both.groups()
+    for comment in comments:
+        for bracketed, value, name, rest in _INFO.findall(comment):
+            if (bracketed or name).lower() == "age":
+                age = (value or rest).strip()
+            else:
+                sex = (value or rest).strip()
+    years = re.fullmatch(_AGE, age, re.IGNORECASE)
+    known = years is not None and int(years[1]) <= _MOST_AGE  # databases write 300 to hide a high age
+    return Patient(sex=SEXES.get(sex.lower(), ""), age=int(years[1]) if years and known else None)
 
 
 def _calibration(path: Path, leads: Sequence[Signal]) -> tuple[tuple[str, ...], NDArray[np.float64]]:

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, time
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -41,8 +42,9 @@ _SIGNAL = re.compile(
     rf"(\S+)\s+{_LAYOUT}(?:\s+(?=[-+.(/\d]){_CALIBRATION}|(?!\S)(?!\s+[-+.(/\d])){_OPTIONAL_INTEGER * 5}\s*(.*)"
 )
 _RECORD = re.compile(
-    rf"\S*?(?:/({_COUNT}))?\s+({_COUNT})(?:\s+({_NUMBER})(?:[/(]\S*)?(?!\S))?(?:\s+({_COUNT})(?!\S).*)?"
+    rf"\S*?(?:/({_COUNT}))?\s+({_COUNT})(?:\s+({_NUMBER})(?:[/(]\S*)?(?!\S))?(?:\s+({_COUNT})(?!\S)(.*))?"
 )
+_BASE_TIME = re.compile(r"\s+(\d{1,2}:\d{1,2}:\d{1,2}(?:\.\d{1,6})?)(?:\s+(\d{1,2}/\d{1,2}/\d{4}))?(?!\S).*")
 _SEGMENT = re.compile(rf"(\S+)\s+({_COUNT})(?!\S).*")
 
 
@@ -223,6 +225,7 @@ class Header:
         signals: signals of the record; empty for a multi-segment record.
         segment_lines: record name (`~` for a gap) and number of frames of each segment; empty without segments.
         comments: free text, one entry per line.
+        start: base time with base date; the base time if the date is not stated, None if neither is.
     """
 
     path: Path
@@ -231,6 +234,7 @@ class Header:
     signals: tuple[Signal, ...]
     segment_lines: tuple[tuple[str, int], ...]
     comments: tuple[str, ...]
+    start: datetime | time | None
 
     @cached_property
     def segments(self) -> tuple[Header, ...]:
@@ -306,7 +310,8 @@ def read_header(path: Path) -> Header:
     found = _RECORD.fullmatch(lines[0])
     if found is None:
         _refuse(path, f"its first line is {lines[0]!r}, expected: name, number of signals, sampling rate, length")
-    num_segments, num_signals, rate, length = found.groups()
+    num_segments, num_signals, rate, length, base = found.groups()
+    start = _start(base or "")
     rate_hz = check_rate(path, _DEFAULT_RATE_HZ if rate is None else float(rate))
     num_samples = None if length is None else int(length)
     if num_segments is None:
@@ -319,7 +324,7 @@ def read_header(path: Path) -> Header:
             _check_inside(path, signal.file_name)
             signals.append(signal if signal.name else signal._replace(name=f"lead {number}"))
         _check_count(path, int(num_signals), len(signals), "signals")
-        return Header(path, rate_hz, num_samples, tuple(signals), (), tuple(comments))
+        return Header(path, rate_hz, num_samples, tuple(signals), (), tuple(comments), start)
     segments = []
     for line in lines[1:]:
         if (found := _SEGMENT.fullmatch(line)) is None:
@@ -329,7 +334,23 @@ def read_header(path: Path) -> Header:
     _check_count(path, int(num_segments), len(segments), "segments")
     if all(name == NO_FILE for name, _ in segments):
         raise HeartlmError(f"{path}: every segment is empty; there is nothing to read")
-    return Header(path, rate_hz, num_samples, (), tuple(segments), tuple(comments))
+    return Header(path, rate_hz, num_samples, (), tuple(segments), tuple(comments), start)
+
+
+def _start(base: str) -> datetime | time | None:
+    """Return the base time and date at the end of a record line; None if they are not stated, or no time and date."""
+    if (stated := _BASE_TIME.fullmatch(base)) is None:
+        return None
+    seconds = "%S.%f" if "." in stated[1] else "%S"
+    try:
+        clock = datetime.strptime(stated[1], f"%H:%M:{seconds}").time()
+    except ValueError:
+        return None
+    try:
+        return datetime.combine(datetime.strptime(stated[2] or "", "%d/%m/%Y"), clock)
+    except ValueError:
+        # Programs write midnight for an unknown time, since it is the default of the WFDB library.
+        return clock if clock != time() else None
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:
