@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import itertools
+from datetime import date, datetime, time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +133,44 @@ def test_a_folder_gives_files_for_each_recording_and_one_table(
     before = {path: path.stat().st_mtime_ns for path in out.glob("s0*")}
     assert main(words) == 0
     assert {path: path.stat().st_mtime_ns for path in out.glob("s0*")} == before
+
+
+def test_results_have_clock_times_and_the_patient_unless_anonymous(database: Database, tmp_path: Path) -> None:
+    edfio = pytest.importorskip("edfio", reason="EDF files need the extra edf")
+    recording = database.recording(database.record_ids[0])
+    signals = [
+        edfio.EdfSignal(mv, 250, label=f"ECG {name}", physical_dimension="mV", physical_range=(-9, 9))
+        for name, mv in zip(recording.leads, recording.signal().astype(float), strict=True)
+    ]
+    patient = edfio.Patient(code="MCH-0234567", sex="F", birthdate=date(1951, 5, 2), name="Haagse_Harriet")
+    start = {"recording": edfio.Recording(startdate=date(2024, 3, 1)), "starttime": time(23, 58, 30)}
+    edfio.Edf(signals, patient=patient, **start).write(tmp_path / "h.edf")
+    out, identifying = tmp_path / "out", ("Haagse", "0234567", "1951", "2024-03")
+
+    def results(*words: str) -> tuple[dict[str, Any], str]:
+        assert main(["analyze", str(tmp_path / "h.edf"), "--out", str(out), *words]) == 0
+        return read_json(out / "h.json"), "".join(path.read_text("latin-1") for path in sorted(out.iterdir()))
+
+    found, text = results()
+    assert all(word in text for word in identifying)
+    assert found["patient"] == {
+        "name": "Haagse Harriet",
+        "identifier": "MCH-0234567",
+        "sex": "female",
+        "birth_date": "1951-05-02",
+        "age": 72,
+    }
+    assert found["summary"]["start"] == "2024-03-01 23:58:30"
+    for event in found["events"]:
+        elapsed = datetime.fromisoformat(event["clock"]) - datetime(2024, 3, 1, 23, 58, 30)
+        assert elapsed.total_seconds() == pytest.approx(event["start_s"], abs=0.001)
+    with (out / "h.events.csv").open() as stream:
+        assert [row["clock"] for row in csv.DictReader(stream)] == [event["clock"] for event in found["events"]]
+    with (out / "h.hours.csv").open() as stream:
+        assert [(row["start_s"], row["clock"]) for row in csv.DictReader(stream)] == [("0.0", "2024-03-01 23:58:30")]
+    found, text = results("--anonymous")  # replaces the results with the patient
+    assert found["summary"]["start"] == "23:58:30"
+    assert not any(word in text for word in identifying)
 
 
 def test_what_cannot_be_analysed_is_listed(

@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date, datetime, time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +16,12 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.findings import KINDS, Event, Findings
 from heartlm.ecg.database import open_database
-from heartlm.ecg.recording import Recording
+from heartlm.ecg.recording import Patient, Recording
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.report.holter import context, holter_page
-from heartlm.report.numbers import clock
+from heartlm.report.holter_charts import time_ticks
+from heartlm.report.numbers import elapsed
 from tests.browser import find_chromium, open_page, print_page
 from tests.conftest import shared_data
 
@@ -93,6 +96,36 @@ def test_findings_stand_in_order_of_danger_and_each_kind_has_its_strips(simulate
     assert [row["kind"] for row in shown["findings"]] == list(KINDS)
     assert [section["kind"] for section in shown["strips"]] == list(KINDS)
     assert {section["kind"]: len(section["figures"]) for section in shown["strips"]}["AF"] == 2
+
+
+def test_times_are_clock_times_with_the_time_since_the_start_beside_them(simulated: Findings):
+    def words_with(start: datetime | time | None, **patient: Any) -> str:
+        recording = replace(simulated.recording, start=start, patient=Patient(**patient))
+        return words_of(holter_page(replace(simulated, recording=recording)))
+
+    words = words_with(datetime(2024, 3, 1, 23, 58, 30), name="A B", birth_date=date(1960, 2, 1), sex="male")
+    assert "Name A B Sex male Born 1960-02-01 Age 64 years Start 2024-03-01 23:58:30" in words
+    assert "2024-03-01 23:58:42 +0:12" in words  # VF
+    assert "2024-03-02 00:01:18 (+2:48), 3.6 s" in words  # the strip of the unreadable part
+    words = words_with(datetime(2024, 3, 1, 13, 0, 0))
+    assert "13:00:12 +0:12" in words and "2024-03-01 13:00:12" not in words and "Name" not in words
+    words = words_with(time(23, 58, 30))
+    assert "Start 23:58:30" in words and "23:58:42 +0:12" in words and "day 2 00:01:18 (+2:48)" in words
+    words = words_with(None)
+    assert "Start not stated" in words and "+0:12" in words and "those since its start" in words
+
+
+def test_axes_over_time_have_round_clock_times(simulated: Findings):
+    def ticks(start: datetime | time | None, hours: float) -> list[str]:
+        recording = replace(simulated.recording, start=start, num_samples=round(hours * 3600 * RATE_HZ))
+        places, _ = time_ticks(recording)
+        assert all(0 <= place <= 3600 * hours for place, _ in places)
+        return [words for _, words in places]
+
+    assert ticks(None, 0.05) == ["0:00", "0:30", "1:00", "1:30", "2:00", "2:30", "3:00"]
+    assert ticks(time(22, 47, 12, 500_000), 2.5) == ["23:00", "23:30", "day 2", "00:30", "01:00"]
+    assert ticks(datetime(2024, 2, 29, 21), 5) == ["21:00", "22:00", "23:00", "2024-03-01", "01:00", "02:00"]
+    assert ticks(time(22, 47, 58), 0.003) == ["22:47:58", "22:48:00", "22:48:02", "22:48:04", "22:48:06", "22:48:08"]
 
 
 def test_strips_are_read_as_slices_within_the_recording(simulated: Findings):
@@ -237,9 +270,9 @@ def test_a_real_browser_draws_and_prints_it(database: str, name: str, pages: int
 
 
 def test_clock_carries_rounded_seconds():
-    assert [clock(59.999, 2), clock(3599.6), clock(187.25, 2), clock(90_187)] == [
-        "1:00.00",
-        "1:00:00",
-        "3:07.25",
-        "25:03:07",
+    assert [elapsed(59.999, 2), elapsed(3599.6), elapsed(187.25, 2), elapsed(90_187)] == [
+        "+1:00.00",
+        "+1:00:00",
+        "+3:07.25",
+        "+25:03:07",
     ]

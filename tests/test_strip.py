@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -109,7 +110,14 @@ def test_rhythms_are_named_where_they_begin():
 
 def test_the_time_axis_shows_whole_seconds_of_the_recording():
     sheet = drawn(strip(4.0, start_s=12.3))
-    assert [word for word in words(sheet) if word.startswith("0:")] == ["0:13", "0:14", "0:15"]
+    assert [word for word in words(sheet) if word.startswith("+")] == ["+0:13", "+0:14", "+0:15"]
+
+
+def test_the_time_axis_shows_the_clock_where_it_is_known():
+    sheet = drawn(replace(strip(4.0, start_s=12.3), clock_s=86_386.5))  # 23:59:46.5 at time 0
+    clock = {word: place for word, place in words(sheet).items() if re.fullmatch(r"\d\d:\d\d:\d\d", word)}
+    assert list(clock) == ["23:59:59", "00:00:00", "00:00:01", "00:00:02"]
+    assert (clock["00:00:00"] - 3) / 100 == pytest.approx(13.5 - 12.3 + 0.4)
 
 
 def test_long_strips_are_broken_into_rows_of_ten_seconds(tmp_path: Path):

@@ -73,8 +73,8 @@ def open_recording(path: AnyPath) -> Recording:
     Returns
     -------
     Recording
-        Recording with `.leads`, `.rate_hz`, `.num_samples`, `.annotations` and `.signal(start, stop, leads)`. The
-        signal is float32 `[num_leads, num_samples]` in millivolts, NaN where invalid.
+        Recording with `.leads`, `.rate_hz`, `.num_samples`, `.start`, `.patient`, `.annotations` and `.signal(start,
+        stop, leads)`. The signal is float32 `[num_leads, num_samples]` in millivolts, NaN where invalid.
 
     Raises
     ------
@@ -307,6 +307,7 @@ def analyze(
     af: AnyPath = "af",
     waveform: AnyPath = "waveform",
     page: bool = True,
+    anonymous: bool = False,
     processes: int | None = None,
 ) -> Analyses:
     """Analyse a recording or a folder of recordings, and write findings, tables and pages.
@@ -321,6 +322,9 @@ def analyze(
         Models: names of shipped models, or run folders.
     page
         Whether to write an HTML page for each recording.
+    anonymous
+        Whether to leave the patient data of the header and all dates out of the results; times of day stay. Files
+        have the names of the recordings.
     processes
         Number of recordings of a folder to analyse in parallel; by default one per core.
 
@@ -347,7 +351,7 @@ def analyze(
     if processes is not None and processes < 1:
         raise HeartlmError(f"processes: {processes} found, at least 1 expected")
     models = (Path(beats), Path(af), Path(waveform))
-    task = AnalysisTask(Path(path), Path(out), models, holter_page if page else None)
+    task = AnalysisTask(Path(path), Path(out), models, holter_page if page else None, anonymous)
     return analyze_recordings(task, processes or len(usable_cores()))
 
 

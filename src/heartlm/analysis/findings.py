@@ -55,6 +55,7 @@ class Event:
         confidence: mean model probability of the beats or seconds of the event, 0 to 1.
         num_beats: number of beats in the event.
         rate_bpm: mean heart rate in beats per minute; NaN with fewer than two beats.
+        disputed: whether a lead contradicts the event, or no lead can be read in it; its confidence is halved then.
     """
 
     kind: str
@@ -63,6 +64,11 @@ class Event:
     confidence: float
     num_beats: int = 0
     rate_bpm: float = float("nan")
+    disputed: bool = False
+
+
+EVENT_FIELDS = ("start_s", "clock", "duration_s", "kind", "confidence", "num_beats", "rate_bpm", "disputed")
+"""Fields of an event in tables and files."""
 
 
 def covered(events: Iterable[Event], places: NDArray[Any]) -> NDArray[np.bool_]:
@@ -140,7 +146,7 @@ class Findings:
         return np.where(clear, (last - first) / (RATE_INTERVALS * self.recording.rate_hz), np.nan)
 
     def summary(self) -> dict[str, Any]:
-        """Return counts and extremes of the whole recording; rates in beats per minute, times in seconds.
+        """Return counts and extremes of the whole recording; rates in beats per minute, durations in seconds.
 
         The slowest and fastest rates are means over `RATE_INTERVALS`; None if there are too few beats.
         """
@@ -151,6 +157,7 @@ class Findings:
         return {
             "record": recording.record_id,
             "patient": recording.patient_id,
+            "start": recording.clock_time(0),
             "duration_s": round(recording.duration_s, 3),
             "leads": [recording.lead_names[lead] for lead in self.leads],
             "unlike": "; ".join(self.unlike),
@@ -166,7 +173,10 @@ class Findings:
         }
 
     def hours(self) -> list[dict[str, Any]]:
-        """Return one row per hour: beats by class, heart rates, events that start in it, seconds of AF."""
+        """Return one row per hour since the start: beats by class, heart rates, events that start in it, seconds of AF.
+
+        `start_s` is the time since the start, `clock` the recorder's, see `Recording.clock_time`.
+        """
         rate_hz, rows = self.recording.rate_hz, []
         hour, clear = round(3600 * rate_hz), self.readable()
         rr_s = np.diff(self.sample) / rate_hz
@@ -183,7 +193,8 @@ class Findings:
                 for kind, events in lasting.items()
             }
             rows.append(
-                {"start_s": start / rate_hz, "num_beats": int(last - first)}
+                {"start_s": start / rate_hz, "clock": self.recording.clock_time(start / rate_hz)}
+                | {"num_beats": int(last - first)}
                 | {name: of_class.get(name, 0) for name in "NSVF"}
                 | {"mean_rate_bpm": round(60 / float(own.mean()), 1) if len(own) else None}
                 | {"shortest_rr_s": round(float(own.min()), 3) if len(own) else None}
@@ -217,21 +228,23 @@ class Findings:
         return write_annotations(path.parent, path.stem, self.annotations(), path.suffix.removeprefix("."))
 
     def event_rows(self) -> list[dict[str, Any]]:
-        """Return the events as dictionaries: kind, start_s, duration_s, confidence, num_beats, rate_bpm."""
-        rows = []
+        """Return the events as dictionaries with the fields `EVENT_FIELDS`.
+
+        `start_s` is the time since the start, `clock` the recorder's, see `Recording.clock_time`.
+        """
+        rate_hz, rows = self.recording.rate_hz, []
         for event in self.events:
-            row = asdict(event)
-            start, stop = row.pop("start"), row.pop("stop")
-            times = {"start_s": start / self.recording.rate_hz, "duration_s": (stop - start) / self.recording.rate_hz}
-            rows.append({"kind": row.pop("kind")} | times | row)
+            row, start_s = asdict(event), event.start / rate_hz
+            row |= {"start_s": start_s, "clock": self.recording.clock_time(start_s, 3)}
+            row |= {"duration_s": (event.stop - event.start) / rate_hz, "disputed": bool(event.disputed)}
+            rows.append({name: row[name] for name in EVENT_FIELDS})
         return rows
 
     def events_frame(self) -> Any:
         """Return the events as a pandas DataFrame, see `event_rows`."""
         import pandas
 
-        columns = ["kind", "start_s", "duration_s", "confidence", "num_beats", "rate_bpm"]
-        return pandas.DataFrame(self.event_rows(), columns=columns)
+        return pandas.DataFrame(self.event_rows(), columns=list(EVENT_FIELDS))
 
     def to_frame(self) -> Any:
         """Return the beats as a pandas DataFrame: sample, time_s, symbol and probability."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from heartlm.analysis.analyze import Analyst, Watch
-from heartlm.analysis.findings import Findings
+from heartlm.analysis.findings import EVENT_FIELDS, Findings
 from heartlm.corpus.processes import AHEAD, in_order
 from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.recording import Recording
@@ -27,7 +27,7 @@ from heartlm.files import atomic_file, read_json, write_csv, write_json
 from heartlm.parent import end_with_parent
 from heartlm.progress import say, track
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,14 @@ class AnalysisTask:
         out: folder of the result files. Complete results from the same models are kept.
         models: models of beats, AF and waveform, each the name of a shipped model or a run folder.
         page: function that draws the page of findings; None for no pages.
+        anonymous: leave patient data and dates out of the results.
     """
 
     path: Path
     out: Path
     models: tuple[Path, Path, Path]
     page: Callable[[Findings], str] | None
+    anonymous: bool = False
 
     def of(self, analyst: Analyst, recording: Recording, watch: Watch = iter) -> dict[str, Any]:
         """Return the summary of a recording; unless its results exist, analyse it and write them.
@@ -83,25 +85,27 @@ class AnalysisTask:
             HeartlmError: see `Analyst.analyze`; also if a file cannot be written.
         """
         path = self.out / f"{recording.record_id}.json"
+        recording = recording.anonymous() if self.anonymous else recording
+        made = {"schema_version": SCHEMA_VERSION, "made_by": analyst.made_by, "settings": {"anonymous": self.anonymous}}
         if path.is_file() and (self.page is None or path.with_suffix(".html").is_file()):
             known = read_json(path, dict[str, Any])
-            if known.get("schema_version") == SCHEMA_VERSION and known.get("made_by") == analyst.made_by:
+            if made.items() <= known.items():
                 return dict(known["summary"])
         findings = analyst.analyze(recording, watch)
         page, summary, events = self.page and self.page(findings), findings.summary(), findings.event_rows()
         write_annotations(path.parent, path.stem, findings.annotations())
         for event in events:
             event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
-        columns = ("start_s", "duration_s", "kind", "confidence", "num_beats", "rate_bpm")
-        write_csv(events, path.with_suffix(".events.csv"), columns, digits=4)
+        write_csv(events, path.with_suffix(".events.csv"), EVENT_FIELDS, digits=4)
         write_csv(findings.hours(), path.with_suffix(".hours.csv"), digits=4)
         if page is not None:
             with atomic_file(path.with_suffix(".html")) as stream:
                 stream.write(page)
         # NaN, which is not equal to itself, becomes None
         plain = [{key: None if value != value else value for key, value in event.items()} for event in events]
-        described = {"schema_version": SCHEMA_VERSION, "made_by": analyst.made_by, "summary": summary}
-        write_json(path, described | {"notes": findings.notes, "events": plain})
+        born = recording.patient.birth_date
+        patient = vars(recording.patient) | {"birth_date": born and str(born), "age": recording.age}
+        write_json(path, made | {"summary": summary, "patient": patient, "notes": findings.notes, "events": plain})
         return summary
 
 

@@ -22,6 +22,7 @@ class AnalyzeOptions:
         af: atrial fibrillation model: a shipped model or a run folder.
         waveform: model for ventricular fibrillation, asystole and noise: a shipped model or a run folder.
         page: write an HTML page of the results.
+        anonymous: leave the patient data of the header and all dates out of the results.
         processes: number of recordings analysed in parallel; by default one per core.
         causal: find the alarms that `heartlm monitor` would raise for the recording, with its causal models.
         rules: YAML file of alarm rules, or second-opinion; used with --causal.
@@ -33,6 +34,7 @@ class AnalyzeOptions:
     af: Path = Path("af")
     waveform: Path = Path("waveform")
     page: bool = True
+    anonymous: bool = False
     processes: int | None = None
     causal: bool = False
     rules: Path | None = None
@@ -43,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
 
     Examples:
         heartlm analyze mitdb/203
-        heartlm analyze holter.edf --out patient-7
+        heartlm analyze holter.edf --out patient-7 --anonymous
         heartlm analyze ptb-xl --out ptb-xl-analysis
         heartlm analyze mitdb --beats runs/beats
         heartlm analyze mitdb/207 --causal

@@ -77,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
         beats = [Beat(time_s, name) for time_s, name in zip(times_s, names, strict=True)]
         rhythms = [(span.start / rate_hz, span.stop / rate_hz, span.name) for span in annotations.rhythms]
     signal_mv, lead_names = recording.signal(first, last, leads), [recording.lead_names[lead] for lead in leads]
-    strip = Strip(signal_mv, rate_hz, lead_names, first / rate_hz, beats, rhythms)
+    strip = Strip(signal_mv, rate_hz, lead_names, first / rate_hz, beats=beats, rhythms=rhythms)
     out = options.out or Path(f"{Path(record_id).name}-{start_s:g}-{stop_s:g}.svg")
     print(save_strip(strip, f"{database.name} {record_id}", out))
     return 0

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +16,9 @@ import numpy as np
 
 from heartlm.analysis import hrv
 from heartlm.analysis.findings import KINDS, RATE_INTERVALS, Event, Findings
+from heartlm.ecg.recording import Recording
 from heartlm.report import holter_charts as charts
-from heartlm.report.numbers import MISSING, clock, duration, percent
+from heartlm.report.numbers import MISSING, duration, elapsed, percent
 from heartlm.report.render import render
 from heartlm.report.strip import ROW_S, Beat, Strip, sheet
 
@@ -56,6 +59,9 @@ def context(findings: Findings) -> dict[str, Any]:
         # for the footer of printed pages: escaped for CSS, since it is in a style sheet
         "record_css": "".join(f"\\{ord(letter):06x}" for letter in str(recording.record_id)),
         "recording": recording,
+        "start": recording.clock_time(0),
+        "patient": _patient(recording),
+        "clock": partial(_clock, recording),
         "found": findings,
         "summary": summary,
         "findings": [_kind_row(findings, kind) for kind in KINDS if findings.of_kind(kind)],
@@ -75,6 +81,27 @@ def context(findings: Findings) -> dict[str, Any]:
         "hours": findings.hours() if recording.duration_s > 3600 else [],
         "quality": list(zip(summary["leads"], shares, strict=False)),
     }
+
+
+def _clock(recording: Recording, elapsed_s: float, decimals: int = 0) -> str:
+    """Return the clock time, without the date if the recording has a single one; empty if the start is unknown."""
+    text = recording.clock_time(elapsed_s, decimals) or ""
+    first, last = ((recording.clock_time(at) or "").partition(" ")[0] for at in (0, recording.duration_s))
+    return text.partition(" ")[2] if isinstance(recording.start, datetime) and first == last else text
+
+
+def _time(recording: Recording, elapsed_s: float, decimals: int = 0) -> str:
+    """Return the clock time and the time since the start: `13:05:10 (+5:10)`, `+5:10` if the start is unknown."""
+    clock, since = _clock(recording, elapsed_s, decimals), elapsed(elapsed_s, decimals)
+    return f"{clock} ({since})" if clock else since
+
+
+def _patient(recording: Recording) -> list[tuple[str, str]]:
+    """Return the patient data of the header that are known, with their names."""
+    patient, age = recording.patient, "" if recording.age is None else f"{recording.age} years"
+    born = patient.birth_date.isoformat() if patient.birth_date else ""
+    fields = ("Name", patient.name), ("Patient code", patient.identifier), ("Sex", patient.sex)
+    return [(name, value) for name, value in (*fields, ("Born", born), ("Age", age)) if value]
 
 
 def _kind_row(findings: Findings, kind: str) -> dict[str, Any]:
@@ -112,8 +139,12 @@ def _extremes(findings: Findings) -> list[dict[str, Any]]:
         for words, beat in (("Slowest", int(np.nanargmax(means))), ("Fastest", int(np.nanargmin(means)))):
             title = f"{words} rate: {60 / means[beat]:.0f}/min over {RATE_INTERVALS} intervals"
             places.append((title, beat, beat + RATE_INTERVALS))
-    middles = [(title, int(sample[first] + sample[last]) // 2) for title, first, last in places]
-    return [_figure(findings, title, middle - _strip_samples(findings) // 2) for title, middle in middles]
+    figures = []
+    for title, first, last in places:
+        title += f", at {_time(findings.recording, sample[first] / rate_hz)}"
+        start = int(sample[first] + sample[last] - _strip_samples(findings)) // 2
+        figures.append(_figure(findings, title, start))
+    return figures
 
 
 def _strips_by_kind(findings: Findings) -> list[dict[str, Any]]:
@@ -130,7 +161,7 @@ def _strips_by_kind(findings: Findings) -> list[dict[str, Any]]:
         figures = []
         for start, event in sorted(chosen.items()):
             lasts, rate = duration((event.stop - event.start) / rate_hz), event.rate_bpm
-            title = f"{clock(event.start / rate_hz)}, {lasts}, {event.num_beats} beats"
+            title = f"{_time(findings.recording, event.start / rate_hz)}, {lasts}, {event.num_beats} beats"
             title += f", {rate:.0f}/min" if math.isfinite(rate) else ""
             figures.append(_figure(findings, title, start, f"confidence {percent(event.confidence, 0)}"))
         if figures:
@@ -167,10 +198,13 @@ def _strip(
         found = (findings.sample[own] / rate_hz, findings.symbol[own], findings.probability[own])
         for time_s, name, each in zip(*found, strict=True):
             sure = str(min(int(100 * each), 99)) if math.isfinite(each) else MISSING
-            beats.append(Beat(float(time_s), str(name), sure, f"{clock(time_s, 2)}: {name}, {sure} %"))
+            beats.append(Beat(float(time_s), str(name), sure, f"{_time(recording, time_s, 2)}: {name}, {sure} %"))
         names = [recording.lead_names[lead] for lead in leads]
         rhythms = [(event.start / rate_hz, event.stop / rate_hz, event.kind) for event in findings.events]
-        strip = Strip(recording.signal(start, stop, leads), rate_hz, names, start / rate_hz, beats, rhythms)
-        label = f"ECG strip at {clock(start / rate_hz)}, leads {', '.join(names)}, {len(beats)} beats. {title}"
+        signal, clock_s = recording.signal(start, stop, leads), charts.seconds_since_midnight(recording)
+        strip = Strip(signal, rate_hz, names, start / rate_hz, clock_s, beats, rhythms)
+        label = (
+            f"ECG strip at {_time(recording, start / rate_hz)}, leads {', '.join(names)}, {len(beats)} beats. {title}"
+        )
         drawing = sheet(strip, label)
     return {"title": title, "note": note, "drawing": drawing}

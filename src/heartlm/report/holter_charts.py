@@ -5,10 +5,13 @@ Every chart is binned, so that its size does not depend on the number of beats.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import KINDS, RATE_INTERVALS, Findings
+from heartlm.ecg.recording import Recording
 from heartlm.ecg.spans import runs
 from heartlm.report.charts import Scale, draw
 from heartlm.report.render import Markup, path_of
@@ -65,14 +68,15 @@ def trend(findings: Findings) -> Markup | None:
         paths += [("grid", f"M{x.first} {top + ROW - 1}H{x.last}"), (f"fill-{_COLOUR.get(kind, 'grey-1')}", bars)]
         labels.append((4, top + 11, "tick", kind))
     end = HEIGHT - BOTTOM + 8 + ROW * len(kinds)
+    ticks, x_title = time_ticks(recording)
     hours = f"heart rate over {recording.duration_s / 3600:.1f} hours"
     return draw(
         f"{hours}, with the times of {', '.join(kinds) or 'no events'}",
         WIDE,
         end,
         x,
-        time_ticks(recording.duration_s),
-        f"time from the start, {'h:min' if recording.duration_s >= 3600 else 'min:s'}",
+        ticks,
+        x_title,
         y=y,
         y_title="heart rate, beats a minute",
         height=end + BOTTOM,
@@ -82,12 +86,28 @@ def trend(findings: Findings) -> Markup | None:
     )
 
 
-def time_ticks(duration_s: float) -> list[tuple[float, str]]:
-    """Return round hours, minutes or seconds of a recording, with labels."""
+def seconds_since_midnight(recording: Recording) -> float | None:
+    """Return the recorder's clock at the start in seconds since midnight; None if it is unknown."""
+    first = recording.start
+    return None if first is None else 3600 * first.hour + 60 * first.minute + first.second + 1e-6 * first.microsecond
+
+
+def time_ticks(recording: Recording) -> tuple[list[tuple[float, str]], str]:
+    """Return round times of a recording with labels, and the title of the axis: its clock, or time since the start."""
+    duration_s, ahead_s = recording.duration_s, seconds_since_midnight(recording)
     step = next((step for step in _STEPS_S if duration_s / step <= 9), 24 * 3600)
-    unit = 3600 if duration_s >= 3600 and step >= 60 else 60
-    times = range(0, int(duration_s + 1e-6) + 1, step)
-    return [(float(second), f"{second // unit}:{second % unit * 60 // unit:02d}") for second in times]
+    if ahead_s is None:
+        unit = 3600 if duration_s >= 3600 and step >= 60 else 60
+        times = range(0, int(duration_s + 1e-6) + 1, step)
+        ticks = [(float(second), f"{second // unit}:{second % unit * 60 // unit:02d}") for second in times]
+        return ticks, f"time since the start, {'h:min' if unit == 3600 else 'min:s'}"
+    ticks = []
+    for number in range(math.ceil(ahead_s / step), math.floor((ahead_s + duration_s) / step) + 1):
+        second = number * step - ahead_s
+        day, _, clock = (recording.clock_time(second) or "").rpartition(" ")
+        words = clock[:5] if step >= 60 else clock
+        ticks.append((second, day if day and clock == "00:00:00" else words))
+    return ticks, f"recorder's clock, {'h:min' if step >= 60 else 'h:min:s'}"
 
 
 def poincare(first_s: NDArray[np.float64], second_s: NDArray[np.float64], normal: NDArray[np.bool_]) -> Markup | None:

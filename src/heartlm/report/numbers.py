@@ -81,13 +81,13 @@ def duration(seconds: Any) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def clock(seconds: float, decimals: int = 0) -> str:
-    """Format a time since the start of a recording: `3:07`, `25:03:07`, `3:07.25`."""
+def elapsed(seconds: float, decimals: int = 0) -> str:
+    """Format a time since the start of a recording: `+3:07`, `+25:03:07`, `+3:07.25`; a clock time has no sign."""
     # round before splitting, otherwise 59.99 s becomes 0:60
     minutes, rest = divmod(round(seconds * 10**decimals), 60 * 10**decimals)
     width = 2 if decimals == 0 else 3 + decimals
     words = f"{rest / 10**decimals:0{width}.{decimals}f}"
-    return f"{minutes // 60}:{minutes % 60:02d}:{words}" if minutes >= 60 else f"{minutes}:{words}"
+    return f"+{minutes // 60}:{minutes % 60:02d}:{words}" if minutes >= 60 else f"+{minutes}:{words}"
 
 
 def rates(rate_hz: object) -> str:

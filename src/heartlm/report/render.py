@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import needs
-from heartlm.report.numbers import MISSING, clock, count, decimal, duration, percent, rates, significant
+from heartlm.report.numbers import MISSING, count, decimal, duration, elapsed, percent, rates, significant
 
 Floats = NDArray[np.floating]
 
@@ -54,7 +54,7 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (clock, count, decimal, duration, percent, plain, rates, significant)
+    filters = (count, decimal, duration, elapsed, percent, plain, rates, significant)
     environment.filters |= {each.__name__: each for each in filters}
     return environment
 

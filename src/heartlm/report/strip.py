@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.report.numbers import clock
+from heartlm.report.numbers import elapsed
 from heartlm.report.render import Markup, path_of, render
 
 MM = 4.0
@@ -64,6 +64,8 @@ class Strip:
         rate_hz: sampling rate in Hz.
         lead_names: names of the leads.
         start_s: time of the first sample in seconds.
+        clock_s: the recorder's clock at time 0 in seconds since midnight; the axis shows clock times then, else times
+            since the start of the recording.
         beats: marked heartbeats, None without annotations; beats outside of the strip are ignored.
         rhythms: named intervals (start, stop, name) in seconds; they may extend beyond the strip.
     """
@@ -72,6 +74,7 @@ class Strip:
     rate_hz: float
     lead_names: Sequence[str]
     start_s: float = 0.0
+    clock_s: float | None = None
     beats: Sequence[Beat] | None = None
     rhythms: Sequence[tuple[float, float, str]] = ()
 
@@ -96,7 +99,8 @@ def sheet(strip: Strip, label: str) -> Markup:
     top = RHYTHM_ROW * len(rhythms) + (6 if strip.beats is None else BEAT_LANE)
     width, leads = _x(strip.duration_s), _leads(strip, top)
     bottom = leads[-1]["bottom"]
-    seconds = range(math.ceil(start_s - 1e-9), math.floor(stop_s + 1e-9) + 1)
+    ahead_s, words = (0.0, elapsed) if strip.clock_s is None else (strip.clock_s, _clock)
+    seconds = range(math.ceil(start_s + ahead_s - 1e-9), math.floor(stop_s + ahead_s + 1e-9) + 1)
     return render(
         "strip.svg",
         label=label,
@@ -109,13 +113,18 @@ def sheet(strip: Strip, label: str) -> Markup:
         leads=leads,
         rhythms=[(RHYTHM_ROW * (row + 1) - 3, *span) for row, spans in enumerate(rhythms) for span in spans],
         beats=[(_x(beat.time_s - start_s), beat) for beat in beats if start_s <= beat.time_s < stop_s],
-        seconds=[(_x(second - start_s), clock(second)) for second in seconds],
+        seconds=[(_x(second - ahead_s - start_s), words(second)) for second in seconds],
     )
 
 
 def _x(time_s: Any) -> Any:
     """Return the x position of a time since the strip's start, or of an array of times."""
     return (time_s + LEAD_IN_S) * SECOND
+
+
+def _clock(second: int) -> str:
+    minutes, rest = divmod(second % 86400, 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"
 
 
 def _squares(step: float, width: float, top: float, bottom: float) -> str:
