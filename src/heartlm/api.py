@@ -247,7 +247,8 @@ class Scores:
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame of all scores with an interval: method, score, value, low, high."""
-        import pandas
+        with needs("pandas"):
+            import pandas
 
         methods = {"model": self.content["scores"], **self.content["baselines"]}
         rows = [(method, *row) for method, block in methods.items() for row in _flat(block or {}, "")]
@@ -256,7 +257,8 @@ class Scores:
     @property
     def per_patient(self) -> Any:
         """Pandas DataFrame with one row per patient (beats task)."""
-        import pandas
+        with needs("pandas"):
+            import pandas
 
         return pandas.json_normalize(self.content["scores"].get("per_patient", []))
 

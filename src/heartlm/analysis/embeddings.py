@@ -54,7 +54,7 @@ class Embeddings:
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with one row per vector: its metadata, then `v0`, `v1`, …"""
-        with needs("analyze"):
+        with needs("pandas"):
             import pandas
         values = pandas.DataFrame(self.vectors, columns=[f"v{index}" for index in range(self.vectors.shape[1])])
         return pandas.concat([pandas.DataFrame(self.columns()), values], axis=1)

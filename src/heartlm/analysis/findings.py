@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import joined_spans
 from heartlm.ecg.write_annotations import write_annotations
+from heartlm.errors import needs
 
 KINDS = {
     "VF": "ventricular fibrillation or flutter",
@@ -242,13 +243,15 @@ class Findings:
 
     def events_frame(self) -> Any:
         """Return the events as a pandas DataFrame, see `event_rows`."""
-        import pandas
+        with needs("pandas"):
+            import pandas
 
         return pandas.DataFrame(self.event_rows(), columns=list(EVENT_FIELDS))
 
     def to_frame(self) -> Any:
         """Return the beats as a pandas DataFrame: sample, time_s, symbol and probability."""
-        import pandas
+        with needs("pandas"):
+            import pandas
 
         columns = {"sample": self.sample, "time_s": self.sample / self.recording.rate_hz}
         return pandas.DataFrame(columns | {"symbol": self.symbol, "probability": self.probability})

@@ -1,8 +1,8 @@
 """WFDB records: a header and its signal files, checked against each other, read lazily and in slices.
 
-For common formats the compiled kernels decode only the requested slice and leads. The `wfdb` package, which is slow to
-import, is used only for rare formats. CinC challenge `.mat` files, which are WFDB signal files with a prefix of 24
-bytes, are also supported.
+For common formats the compiled kernels decode only the requested slice and leads. The `wfdb` package, an extra that is
+slow to import, reads rare formats and records of several segments. CinC challenge `.mat` files, which are WFDB signal
+files with a prefix of 24 bytes, are also supported.
 """
 
 from __future__ import annotations
@@ -264,7 +264,12 @@ def _read_by_package(header: Header, start: int, stop: int, leads: Sequence[int]
 
 
 def _rdrecord(path: Path, **options: Any) -> Any:
-    import wfdb
-
+    try:
+        import wfdb
+    except ModuleNotFoundError:
+        raise HeartlmError(
+            f"{path}: has segments or a rare signal format, which the package wfdb reads: install it with  "
+            "pip install 'heartlm[wfdb]'"
+        ) from None
     with one_line(path, "a WFDB record"):  # the package raises anything from IndexError to a codec's own exceptions
         return wfdb.rdrecord(str(path.with_suffix("")), **options)
