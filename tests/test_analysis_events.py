@@ -87,6 +87,60 @@ def test_fast_stretches_with_a_short_break_are_one() -> None:
     assert kinds(events_of("N" * 121, rr_s)) == {"tachycardia": 2}
 
 
+RATES = st.lists(
+    st.tuples(st.sampled_from([40, 55, 58, 60, 61, 70, 110, 119, 121, 140]), st.integers(1, 12)), max_size=40
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(RATES, st.integers(0, 10**6))
+def test_an_event_is_what_its_definition_says(steps: list[tuple[int, int]], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    intervals = np.array([rr for rr, num in steps for _ in range(num)] + [80])
+    symbol = rng.choice(list("NSV"), len(intervals) + 1, p=[0.5, 0.2, 0.3])
+    sample = np.concatenate([[0], np.cumsum(intervals)])
+    clear = rng.random(len(intervals)) < 0.98
+    events = beat_events(sample, symbol, np.ones(len(sample), np.float32), clear, RATE)
+    for event in events:
+        first, last = np.searchsorted(sample, [event.start, event.stop - 1])
+        own = np.diff(sample[first : last + 1])
+        assert clear[first:last].all() and event.num_beats == last - first + 1
+        assert event.rate_bpm == pytest.approx(60 * RATE / own.mean())
+        if event.kind in ("VT", "SVT"):
+            assert event.rate_bpm >= 100 and event.num_beats >= 3
+            assert set(symbol[first : last + 1]) == {"V" if event.kind == "VT" else "S"}
+        elif event.kind == "IVR":
+            assert event.rate_bpm < 100 and set(symbol[first : last + 1]) == {"V"}
+        elif event.kind == "tachycardia":
+            assert event.rate_bpm > 100 and event.num_beats >= 16
+        elif event.kind == "bradycardia":
+            assert event.rate_bpm < 50 and event.num_beats >= 5
+        elif event.kind in ("pause", "asystole"):
+            assert event.num_beats == 2 and (own[0] >= 4 * RATE) == (event.kind == "asystole")
+            assert own[0] >= 2 * RATE
+        elif event.kind == "couplet":
+            assert list(symbol[first : last + 1]) == ["V", "V"]
+        else:
+            period = {"bigeminy": 2, "trigeminy": 3}[event.kind]
+            assert np.flatnonzero(symbol[first : last + 1] == "V").tolist() == list(range(0, last - first + 1, period))
+    for kind in ("tachycardia", "bradycardia"):
+        same = [event for event in events if event.kind == kind]
+        # two may share a beat, not an interval
+        assert all(one.stop - 1 <= other.start for one, other in itertools.pairwise(same))
+
+
+def test_every_fast_or_slow_stretch_is_in_an_event() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        intervals = np.repeat(rng.choice([45, 58, 61, 75], 12), rng.integers(1, 25, 12))
+        sample = np.concatenate([[0], np.cumsum(intervals)])
+        symbol, sure = np.full(len(sample), "N"), np.ones(len(sample), np.float32)
+        events = beat_events(sample, symbol, sure, np.ones(len(intervals), np.bool_), RATE)
+        for first in range(len(intervals) - 15 + 1):
+            if intervals[first : first + 15].sum() < 15 * 60:
+                assert any(each.start < sample[first + 15] and sample[first] < each.stop - 1 for each in events)
+
+
 def test_seconds_are_joined_over_short_breaks_and_short_stretches_left_out() -> None:
     called = np.array([c == "x" for c in "..xxxx.xxx......xx......"])
     (event,) = second_events("VF", called * 0.9, called, 4.0, RATE)

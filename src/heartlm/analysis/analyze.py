@@ -26,10 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import heartlm
-from heartlm.analysis.events import beat_events, in_order, second_events
+from heartlm.analysis.events import USUAL_LIMITS, Limits, beat_events, in_order, second_events
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
+from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
@@ -41,6 +42,7 @@ from heartlm.evaluation.finetuned import FineTuned, load_of_tasks
 from heartlm.evaluation.matching import MATCH_WINDOW_S, nearest
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.waveform_task import called
+from heartlm.models.pretrained import FOLDER
 from heartlm.tokenizers.base import Lead
 from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
@@ -66,16 +68,21 @@ class AnalysedBlock(NamedTuple):
 
     Attributes:
         sample: position of each beat, int64 `[num_beats]`.
+        disputed: whether the leads disagree on the interval from each beat to the next, see `fill_gaps`, bool
+            `[num_beats]`.
         probability: class probabilities of each beat, float32 `[num_beats, 4]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
+        regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
         measures: measures of some beats, see `measures_of_beats`.
     """
 
     sample: Places
+    disputed: NDArray[np.bool_]
     probability: NDArray[np.float32]
     seconds: NDArray[np.float64]
+    regular: NDArray[np.bool_]
     flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
     measures: NDArray[np.float64]
@@ -100,9 +107,13 @@ class Analyst:
         """Load three models, each by the name of a shipped model or by a run folder.
 
         Raises:
-            HeartlmError: a model cannot be read, or is of another task.
+            HeartlmError: a model cannot be read, is of another task, or is the shipped foundation model, whose classes
+                of beats were only used for its training.
         """
-        return cls(*load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform}))
+        analyst = cls(*load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform}))
+        if analyst.beats.folder.path == FOLDER / "foundation":
+            raise HeartlmError("foundation names no beats (see its card): fine-tune it, or use the model beats")
+        return analyst
 
     @cached_property
     def made_by(self) -> dict[str, str]:
@@ -113,12 +124,13 @@ class Analyst:
             for name, model in models.items()
         }
 
-    def analyze(self, recording: Recording, watch: Watch = iter) -> Findings:
+    def analyze(self, recording: Recording, watch: Watch = iter, limits: Limits = USUAL_LIMITS) -> Findings:
         """Find beats, rhythms and events in a recording.
 
         Args:
             recording: recording with a signal.
             watch: function that wraps the sequence of blocks, (start, stop) in samples, for example to show progress.
+            limits: limits of the rules for beats.
 
         Raises:
             HeartlmError: the recording has no signal or no ECG lead, its rate is too low for the detector, or a file
@@ -136,11 +148,17 @@ class Analyst:
             raise HeartlmError(f"{recording.path}: {error}") from error
         found = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
         sample, probability, seconds, quality = found.sample, found.probability, found.seconds, found.quality.T
+        disputed = found.disputed
         rate_hz, notes = recording.rate_hz, list[str]()
         # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
         answer = called(seconds, self.waveform.info.threshold, noise_denies=False)
         events = second_events("VF", seconds[:, VF], answer == VF, SHORTEST_S, rate_hz)
         events = [event for event in events if event.confidence >= VF_CONFIDENCE]
+        refuted = [each for each in events if _mean_within(each, found.regular, rate_hz) >= 0.5]
+        if refuted:
+            lasting_s = sum(each.stop - each.start for each in refuted) / rate_hz
+            notes.append(f"{lasting_s:.0f} s would be VF by the waveform of one lead; a lead shows regular beats there")
+            events = [each for each in events if each not in refuted]
         pieces = np.arange(len(seconds)) // round(QUALITY_S)
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
         in_vf = covered(events, np.arange(len(seconds)) * rate_hz)
@@ -150,7 +168,7 @@ class Analyst:
         blank = covered(events, sample)
         if blank.any():
             notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
-            sample, probability = sample[~blank], probability[~blank]
+            sample, disputed, probability = sample[~blank], disputed[~blank], probability[~blank]
         classes = np.array(self.beats.info.classes)
         clear = ~crossed(events, sample)
         of_atria = second_events("flutter", found.flutter, (found.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
@@ -163,13 +181,15 @@ class Analyst:
         if changed.any():
             probability = probability.copy()
             probability[in_af, supraventricular] = 0
+            probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
             choice = probability.argmax(axis=1)
             notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
         symbol, own = classes[choice], probability[np.arange(len(choice)), choice]
-        rules = beat_events(sample, symbol, own, clear, rate_hz)
+        rules = beat_events(sample, symbol, own, clear, rate_hz, disputed[:-1], limits)
         of_seconds = second_events("asystole", seconds[:, ASYSTOLE], asystole, SHORTEST_S, rate_hz)
+        of_seconds = [each for each in of_seconds if not np.any((sample >= each.start) & (sample < each.stop))]
         fast = second_events("VT", seconds[:, VT], (answer == VT) & ~poor, SHORTEST_S, rate_hz)
-        of_seconds += [each for each in fast if _mostly_ventricular(each, sample, symbol)]
+        of_seconds += [each for each in fast if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
         rules += [
             each
             for each in of_seconds
@@ -203,7 +223,8 @@ class Analyst:
         signals = signals[: len(leads)]
         of_leads = [lead_quality(signal, rate_hz) for signal in signals]
         quality = np.stack([lead.quality for lead in of_leads])
-        sample = _voted([lead.sample for lead in of_leads], quality, rate_hz)
+        voted = _voted([lead.sample for lead in of_leads], quality, rate_hz)
+        sample, disputed = fill_gaps(voted, of_leads, signals, rate_hz)
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
         probability, measures = self._class_probabilities(beats, signals, quality)
         seconds = self._seconds(beats, signals[0])
@@ -213,8 +234,10 @@ class Analyst:
         begin_s = round((start - first) / rate_hz)
         return AnalysedBlock(
             sample[own] + first,
+            disputed[own],
             probability[own],
             seconds[begin_s : begin_s + num_seconds],
+            regular_seconds(of_leads, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
             flutter(of_atria, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
             measures,
@@ -319,10 +342,22 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     return np.asarray(found[keep])
 
 
-def _mostly_ventricular(event: Event, sample: Places, symbol: NDArray[np.str_]) -> bool:
-    """Return whether the beats are consistent with VT: at least half of them are V, or there are none."""
+def _mean_within(event: Event, seconds: NDArray[np.bool_], rate_hz: float) -> float:
+    """Return the fraction of the seconds of an event that are set."""
+    return float(seconds[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean())
+
+
+def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest: float) -> bool:
+    """Return whether the beats are consistent with VT: there are none, or half of them are V and they are fast.
+
+    Args:
+        event: stretch that is VT by its waveform.
+        sample: position of each beat, ascending; `symbol`, their classes.
+        slowest: rate of VT in beats per sample.
+    """
     first, last = np.searchsorted(sample, [event.start, event.stop])
-    return first == last or float(np.mean(symbol[first:last] == "V")) >= 0.5
+    is_fast = last - first < 2 or (last - first - 1) / (sample[last - 1] - sample[first]) >= slowest
+    return first == last or (is_fast and float(np.mean(symbol[first:last] == "V")) >= 0.5)
 
 
 def _timed(event: Event, sample: Places, rate_hz: float, num_samples: int) -> Event:

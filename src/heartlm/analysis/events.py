@@ -5,7 +5,9 @@ The rules use only positions, classes and probabilities, so files and streams gi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,18 +15,58 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.findings import KINDS, Event
 from heartlm.ecg.spans import runs
+from heartlm.errors import require
 
 Positions = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-PAUSE_S, ASYSTOLE_S = 2.0, 4.0
-SLOW_BPM, SLOW_BEATS = 50.0, 5
-FAST_BPM, FAST_BEATS = 100.0, 16
+ABSENCES = ("pause", "asystole", "bradycardia")
+"""Kinds of events that are an absence of beats, which a beat in another lead refutes."""
+DISPUTED = 0.25
+"""Fraction of disputed intervals from which on such an event is disputed: one of the four intervals of bradycardia."""
 RATE_BREAK = 16
-"""Two slow or two fast stretches with fewer beats in between are merged."""
-RUN_BEATS, RUN_BPM = 3, 100.0
+"""Two slow or fast stretches with fewer beats in between are one event, if its mean rate is beyond the limit too."""
 PATTERN_REPEATS = 3
-"""Limits of the other rules; `KINDS` describes them."""
+"""Number of ventricular beats of bigeminy and trigeminy."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the rules, with the names of those of the monitor (`heartlm.monitor.alarms.AlarmRules`).
+
+    Attributes:
+        pause_s: seconds between two beats.
+        asystole_s: seconds between two beats from which on a pause is an asystole.
+        bradycardia_bpm: bradycardia is a mean rate below this value ...
+        bradycardia_beats: ... over this number of beats.
+        tachycardia_bpm: tachycardia is a mean rate above this value ...
+        tachycardia_beats: ... over this number of beats.
+        vt_bpm: ventricular and supraventricular tachycardia have at least this rate ...
+        run_beats: ... over this number of ventricular or supraventricular beats in a row.
+    """
+
+    pause_s: float = 2.0
+    asystole_s: float = 4.0
+    bradycardia_bpm: float = 50.0
+    bradycardia_beats: int = 5
+    tachycardia_bpm: float = 100.0
+    tachycardia_beats: int = 16
+    vt_bpm: float = 100.0
+    run_beats: int = 3
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            HeartlmError: a value is out of range.
+        """
+        times = "pause_s", "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm"
+        require(self, lambda value: 0 < value < math.inf, "a positive number", *times)
+        require(self, lambda value: value >= 2, "2 or more", "bradycardia_beats", "tachycardia_beats")
+        require(self, lambda value: value >= 3, "3 or more", "run_beats")
+
+
+USUAL_LIMITS = Limits()
 
 
 def beat_events(
@@ -33,6 +75,8 @@ def beat_events(
     probability: NDArray[np.float32],
     clear: NDArray[np.bool_],
     rate_hz: float,
+    disputed: NDArray[np.bool_] | None = None,
+    limits: Limits = USUAL_LIMITS,
 ) -> list[Event]:
     """Return runs, couplets, bigeminy, trigeminy, pauses, asystole, slow and fast rates.
 
@@ -42,6 +86,9 @@ def beat_events(
         probability: probability of that class, float32 `[num_beats]`.
         clear: whether the interval from each beat to the next is readable, bool `[num_beats - 1]`.
         rate_hz: sampling rate in Hz.
+        disputed: whether the leads disagree on the interval from each beat to the next, bool `[num_beats - 1]`; None
+            for no disagreement. Pauses, asystole and bradycardia with such intervals are disputed.
+        limits: limits of the rules.
     """
     if len(sample) < 2:
         return []
@@ -52,14 +99,18 @@ def beat_events(
         own = rr_s[first : stop - 1]
         rate = 60 / float(own.mean()) if len(own) else float("nan")
         sure = float(probability[first:stop].mean())
-        return Event(kind, int(sample[first]), int(sample[stop - 1]) + 1, sure, stop - first, rate)
+        is_disputed = disputed is not None and kind in ABSENCES and disputed[first : stop - 1].mean() >= DISPUTED
+        return Event(
+            *(kind, int(sample[first]), int(sample[stop - 1]) + 1, sure / (1 + is_disputed), stop - first, rate),
+            is_disputed,
+        )
 
     events = []
     for name, kind in (("V", "VT"), ("S", "SVT")):
         for first, stop in _unbroken(symbol == name, clear):
-            if stop - first >= RUN_BEATS:
+            if stop - first >= limits.run_beats:
                 found = event(kind, first, stop)
-                if found.rate_bpm >= RUN_BPM:
+                if found.rate_bpm >= limits.vt_bpm:
                     events.append(found)
                 elif name == "V":
                     events.append(event("IVR", first, stop))
@@ -67,11 +118,14 @@ def beat_events(
                 events.append(event("couplet", first, stop))
     for kind, period in (("bigeminy", 2), ("trigeminy", 3)):
         events += [event(kind, first, stop) for first, stop in _patterns(symbol, clear, period)]
-    for place in np.flatnonzero(clear & (rr_s >= PAUSE_S)).tolist():
-        kind = "asystole" if rr_s[place] >= ASYSTOLE_S else "pause"
+    for place in np.flatnonzero(clear & (rr_s >= limits.pause_s)).tolist():
+        kind = "asystole" if rr_s[place] >= limits.asystole_s else "pause"
         events.append(event(kind, place, place + 2))
-    for kind, beats in (("bradycardia", SLOW_BEATS), ("tachycardia", FAST_BEATS)):
-        events += [event(kind, first, stop) for first, stop in _rates(rr_s, clear, kind, beats - 1)]
+    slow = _beyond(rr_s, clear, 60 / limits.bradycardia_bpm, limits.bradycardia_beats - 1)
+    events += [event("bradycardia", first, stop + 1) for first, stop in slow]
+    # of the negative intervals, those that are too short are too long
+    fast = _beyond(-rr_s, clear, -60 / limits.tachycardia_bpm, limits.tachycardia_beats - 1)
+    events += [event("tachycardia", first, stop + 1) for first, stop in fast]
     return events
 
 
@@ -95,19 +149,33 @@ def _patterns(symbol: NDArray[np.str_], clear: NDArray[np.bool_], period: int) -
             yield int(ventricular[first]), int(ventricular[stop]) + 1
 
 
-def _rates(rr_s: Floats, clear: NDArray[np.bool_], kind: str, intervals: int) -> Iterator[tuple[int, int]]:
-    """Yield stretches of beats with a mean rate over `intervals` intervals that is always too slow or too fast."""
-    if len(rr_s) < intervals:
-        return
-    box = np.full(intervals, 1 / intervals)
-    mean, whole = np.convolve(rr_s, box, "valid"), np.convolve(clear, np.ones(intervals), "valid") == intervals
-    wrong = mean > 60 / SLOW_BPM if kind == "bradycardia" else mean < 60 / FAST_BPM
-    wrong &= whole
-    for first, stop in runs(~wrong).tolist():
-        if first > 0 and stop < len(wrong) and stop - first < intervals + RATE_BREAK and clear[first:stop].all():
-            wrong[first:stop] = True
-    for first, stop in runs(wrong).tolist():
-        yield first, stop + intervals
+def _beyond(rr_s: Floats, clear: NDArray[np.bool_], limit_s: float, shortest: int) -> list[tuple[int, int]]:
+    """Return stretches of intervals, first and stop, whose mean is above a limit, in the whole and over `shortest`."""
+    if len(rr_s) < shortest:
+        return []
+    # A stretch is beyond the limit if its sum is above 0. In whole nanoseconds, a rate at the limit is not beyond it.
+    total = np.concatenate([[0], np.cumsum(np.rint((rr_s - limit_s) * 1e9))])
+    unread = np.concatenate([[0], np.cumsum(~clear)])
+    beyond = (total[shortest:] > total[:-shortest]) & (unread[shortest:] == unread[:-shortest])
+    stretches = list[tuple[int, int]]()
+    for first, last in runs(beyond).tolist():
+        stop = last + shortest - 1
+        if stretches:
+            before, before_stop = stretches[-1]
+            is_close = first - before_stop < RATE_BREAK and unread[max(first, before_stop)] == unread[before_stop]
+            if is_close and total[stop] > total[before]:
+                stretches[-1] = before, stop
+                continue
+            first = max(first, before_stop)
+        # Every part of `shortest` intervals is beyond the limit; with its ends, the whole may be not.
+        while stop - first >= shortest and total[stop] <= total[first]:
+            if rr_s[first] < rr_s[stop - 1]:
+                first += 1
+            else:
+                stop -= 1
+        if stop - first >= shortest:
+            stretches.append((first, stop))
+    return stretches
 
 
 def second_events(

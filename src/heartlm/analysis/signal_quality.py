@@ -26,10 +26,10 @@ MOST_LEADS = 3
 """Maximum number of leads to analyse: more are slower and add little."""
 _TRIED, _TRIAL_S = 8, 30.0
 """Number of evenly spaced stretches of a long recording for the choice of leads, and their length in seconds."""
-_QRS_S, _BEATS_BACK = 0.1, 3
+QRS_S, _BEATS_BACK = 0.1, 3
 """Half-width in seconds of the compared window around a beat, and the number of neighbours on each side to compare it
 with, so that ectopic beats match similar ones."""
-_FLAT_S = 0.5
+FLAT_S = 0.5
 """Minimum duration in seconds without change of a flat signal."""
 
 
@@ -39,10 +39,12 @@ class LeadQuality:
 
     Attributes:
         sample: beats of the offline detector, relative to the start of the stretch, int64 `[num_beats]`.
+        likeness: largest correlation of each beat with a neighbour, 0 to 1, float64 `[num_beats]`.
         quality: quality of each piece of `QUALITY_S`, 0 to 1, float32 `[num_pieces]`.
     """
 
     sample: NDArray[np.int64]
+    likeness: NDArray[np.float64]
     quality: Floats
 
 
@@ -67,14 +69,14 @@ def lead_quality(signal_mv: Floats, rate_hz: float) -> LeadQuality:
     total = count(found) + count(causal)
     agreement = np.where(total > 0, 2 * count(found[match.reference]) / np.maximum(total, 1), 1)
     usable = np.isfinite(signal_mv)
-    usable[: len(signal_mv) - 1] &= ~_flat(signal_mv, round(_FLAT_S * rate_hz))
+    usable[: len(signal_mv) - 1] &= ~flat_steps(signal_mv, rate_hz)
     starts = np.arange(0, max(1, len(signal_mv)), piece)
     valid = np.add.reduceat(usable, starts) / np.diff([*starts, max(1, len(signal_mv))]) if len(usable) else np.zeros(1)
-    alike, place = _likeness(signal_mv, found, round(_QRS_S * rate_hz)), found // piece
+    alike, place = _likeness(signal_mv, found, round(QRS_S * rate_hz)), found // piece
     shape = np.array(
         [np.median(alike[place == each]) if np.sum(place == each) > 1 else 1 for each in range(num_pieces)]
     )
-    return LeadQuality(found, (agreement * valid * shape).astype(np.float32))
+    return LeadQuality(found, alike, (agreement * valid * shape).astype(np.float32))
 
 
 def _likeness(signal: Floats, sample: NDArray[np.int64], reach: int) -> NDArray[np.float64]:
@@ -91,11 +93,11 @@ def _likeness(signal: Floats, sample: NDArray[np.int64], reach: int) -> NDArray[
     return best
 
 
-def _flat(signal: Floats, shortest: int) -> NDArray[np.bool_]:
-    """Return whether each step between samples is in a flat run of at least `shortest`, bool `[num_samples - 1]`."""
+def flat_steps(signal: Floats, rate_hz: float) -> NDArray[np.bool_]:
+    """Return whether each step between samples is in a flat run of 0.5 s or more, bool `[num_samples - 1]`."""
     same = runs(np.diff(signal) == 0)
     flat = np.zeros(max(0, len(signal) - 1), dtype=bool)
-    for begin, end in same[same[:, 1] - same[:, 0] >= shortest]:
+    for begin, end in same[same[:, 1] - same[:, 0] >= round(FLAT_S * rate_hz)]:
         flat[begin:end] = True
     return flat
 

@@ -1,0 +1,162 @@
+"""Agreement of leads: a lead refutes pauses and fibrillation that another one seems to show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heartlm.analysis.analyze import Analyst
+from heartlm.analysis.findings import Event, Findings
+from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
+from heartlm.analysis.signal_quality import LeadQuality, lead_quality
+from heartlm.cli.main import main
+from heartlm.ecg.database import Database, open_database
+from tests.conftest import shared_data
+
+RATE = 250.0
+SECONDS = 30
+MISSED = (12, 13, 14)
+"""Seconds whose beats the first lead hardly shows."""
+
+
+def signal_of(heights: dict[float, float]) -> np.ndarray:
+    """A lead with a QRS complex of each height in mV at each time in seconds, and noise of 10 uV."""
+    time_s = np.arange(round(SECONDS * RATE)) / RATE
+    signal = np.random.default_rng(0).normal(0, 0.01, len(time_s))
+    for at, height in heights.items():
+        near = (time_s - at) / 0.012
+        signal += height * (np.exp(-(near**2)) - 0.4 * np.exp(-((near - 2.5) ** 2)))
+    return signal.astype(np.float32)
+
+
+BEATS = {second + 0.5: 1.0 for second in range(SECONDS)}
+LOW = BEATS | {second + 0.5: 0.1 for second in MISSED}
+
+
+def filled(*signals: np.ndarray) -> tuple[list[float], list[float]]:
+    """Beats after filling in seconds, and those that begin a disputed interval."""
+    leads = [lead_quality(signal, RATE) for signal in signals]
+    beats = np.array([at for at in BEATS if int(at) not in MISSED])
+    sample, disputed = fill_gaps(np.round(beats * RATE).astype(np.int64), leads, np.stack(signals), RATE)
+    return (sample / RATE).tolist(), (sample[disputed] / RATE).tolist()
+
+
+def test_beats_that_another_lead_shows_are_added() -> None:
+    beats, disputed = filled(signal_of(LOW), signal_of(BEATS))
+    assert beats == pytest.approx(list(BEATS), abs=0.02)
+    assert disputed == []
+
+
+def test_beats_that_the_detector_missed_in_its_only_lead_are_added() -> None:
+    signal = signal_of(BEATS)
+    deaf = LeadQuality(np.empty(0, np.int64), np.empty(0), np.ones(3, np.float32))
+    beats = np.array([round(at * RATE) for at in BEATS if int(at) not in MISSED])
+    sample, disputed = fill_gaps(beats, [deaf], signal[None], RATE)
+    assert sample / RATE == pytest.approx(list(BEATS), abs=0.02)
+    assert not disputed.any()
+
+
+def test_a_pause_of_all_leads_stays_and_is_not_disputed() -> None:
+    beats, disputed = filled(signal_of(LOW), signal_of(LOW))
+    assert beats == [at for at in BEATS if int(at) not in MISSED]
+    assert disputed == []
+
+
+def test_a_pause_is_disputed_where_a_lead_is_not_quiet_or_none_can_be_read() -> None:
+    loud = signal_of(LOW)
+    sway = np.arange(round(12.2 * RATE), round(14.9 * RATE))
+    loud[sway] += np.random.default_rng(1).normal(0, 0.5, len(sway)).astype(np.float32)
+    assert 11.5 in filled(signal_of(LOW), loud)[1]
+    lost = signal_of(LOW)
+    lost[round(12 * RATE) : round(15 * RATE)] = np.nan
+    assert filled(lost, lost)[1] == [11.5]
+    # another lead can be read
+    assert filled(lost, signal_of(LOW))[1] == []
+
+
+def test_regular_beats_of_one_shape_are_found_at_any_rate_and_irregular_ones_are_not() -> None:
+    for step in (0.3, 1.0):
+        at = np.arange(0.5, SECONDS, step)
+        regular = regular_seconds([lead_quality(signal_of(dict.fromkeys(at.tolist(), 1.0)), RATE)], SECONDS, RATE)
+        assert regular[3:-3].all()
+    at = np.cumsum(np.random.default_rng(2).uniform(0.25, 1.0, 40))
+    irregular = lead_quality(signal_of(dict.fromkeys(at[at < SECONDS].tolist(), 1.0)), RATE)
+    assert regular_seconds([irregular], SECONDS, RATE).mean() < 0.2
+    nothing = LeadQuality(np.empty(0, np.int64), np.empty(0), np.ones(3, np.float32))
+    assert not regular_seconds([nothing], SECONDS, RATE).any()
+
+
+@pytest.fixture(scope="module")
+def mitdb() -> Database:
+    return open_database(shared_data("mitdb"))
+
+
+@pytest.fixture(scope="module")
+def svdb() -> Database:
+    return open_database(shared_data("svdb"))
+
+
+@pytest.fixture(scope="module")
+def analyst() -> Analyst:
+    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
+
+
+def refuted(database: Database, findings: Findings) -> list[Event]:
+    """Pauses and asystoles in which a beat is annotated, 150 ms or more from their ends."""
+    known, reach = database.annotations(findings.recording.record_id), round(0.15 * findings.recording.rate_hz)
+    assert known is not None
+    return [
+        event
+        for event in findings.events
+        if event.kind in ("pause", "asystole")
+        and np.any((known.sample > event.start + reach) & (known.sample < event.stop - reach))
+    ]
+
+
+@pytest.mark.parametrize("record_id", ["111", "116", "201", "203", "208", "217"])
+def test_no_pause_of_mitdb_holds_a_beat(mitdb: Database, analyst: Analyst, record_id: str) -> None:
+    findings = analyst.analyze(mitdb.recording(record_id))
+    assert refuted(mitdb, findings) == []
+
+
+def test_the_pauses_of_mitdb_are_found(mitdb: Database, analyst: Analyst) -> None:
+    findings, known = analyst.analyze(mitdb.recording("232")), mitdb.annotations("232")
+    long = np.flatnonzero(np.diff(known.sample) >= 2 * known.rate_hz)
+    ends = zip(known.sample[long].tolist(), known.sample[long + 1].tolist(), strict=True)
+    pauses = [each for each in findings.events if each.kind in ("pause", "asystole")]
+    lost = [end for end in ends if not any(each.start < end[1] and end[0] < each.stop for each in pauses)]
+    assert len(long) > 50 and len(lost) <= 1  # before the beat at 58.69 s, a P wave is marked
+    assert not any(each.disputed for each in pauses)
+
+
+def test_noise_with_regular_beats_is_not_vf_and_flutter_is(mitdb: Database, analyst: Analyst) -> None:
+    noisy = analyst.analyze(mitdb.recording("105"))
+    assert not noisy.of_kind("VF")
+    assert any("VF by the waveform of one lead" in note for note in noisy.notes)
+    assert sum(event.stop - event.start for event in analyst.analyze(mitdb.recording("207")).of_kind("VF")) > 140 * 360
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_no_pause_of_a_simulated_day_holds_a_beat(tmp_path: Path, analyst: Analyst, seed: int) -> None:
+    assert (
+        main(["data", "simulate", str(tmp_path / "day"), "--patients", "1", "--minutes", "1440", "--seed", str(seed)])
+        == 0
+    )
+    database = open_database(tmp_path / "day")
+    for record_id in database.record_ids:
+        findings, known = analyst.analyze(database.recording(record_id)), database.annotations(record_id)
+        assert [each for each in refuted(database, findings) if not each.disputed] == []
+        vf = [(span.start, span.stop) for span in known.rhythms if span.name == "VFIB"]
+        assert all(
+            any(start < each.stop and each.start < stop for start, stop in vf) for each in findings.of_kind("VF")
+        )
+
+
+@pytest.mark.slow
+def test_no_pause_of_mitdb_and_svdb_holds_a_beat(mitdb: Database, svdb: Database, analyst: Analyst) -> None:
+    for database in (mitdb, svdb):
+        for record_id in database.record_ids:
+            assert refuted(database, analyst.analyze(database.recording(record_id))) == []
