@@ -92,7 +92,7 @@ class Workers:
 
     def start(self, name: str) -> None:
         core = cores()[("a", "b").index(name) % len(cores())]
-        command = [sys.executable, "-m", "heartlm", "monitor", "--nats", self.address, "--no-page", "--worker", name]
+        command = [sys.executable, "-m", "heartlm", "monitor", "--nats", self.address, "--no-page", "--client-id", name]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 command,

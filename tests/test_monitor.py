@@ -505,34 +505,44 @@ def broker(tmp_path: Path) -> Iterator[int]:
     process.wait(10)
 
 
-def test_streams_and_alarms_by_mqtt(broker: int, models: LiveModels, signals: dict[str, Floats]) -> None:
+@pytest.mark.parametrize(
+    ("topic", "sent_to", "name"),
+    [
+        ("heartlm/ecg/#", "heartlm/ecg/bed/7", "bed/7"),
+        ("ward/+/ecg/+", "ward/3/ecg/7", "3/7"),
+        ("gateway", "gateway", "in the message"),
+    ],
+)
+def test_streams_and_alarms_by_mqtt(
+    broker: int, models: LiveModels, signals: dict[str, Floats], topic: str, sent_to: str, name: str
+) -> None:
     from paho.mqtt import client, enums
 
-    from heartlm.monitor.sources import Mqtt
+    from heartlm.monitor.connection import Access
+    from heartlm.monitor.mqtt import Mqtt
 
-    alarms = list[dict[str, Any]]()
+    alarms = list[tuple[str, dict[str, Any]]]()
     ward = client.Client(enums.CallbackAPIVersion.VERSION2)
-    ward.on_message = lambda _client, _data, message: alarms.append(json.loads(message.payload))
+    ward.on_message = lambda _client, _data, message: alarms.append((message.topic, json.loads(message.payload)))
     ward.connect("127.0.0.1", broker)
-    ward.subscribe("heartlm/alarms/#", qos=1)
+    ward.subscribe("alarms/#", qos=1)
     ward.loop_start()
 
     async def watch() -> None:
         monitor = Monitor(Ward(models), log=lambda _: None)
-        mqtt = Mqtt(f"127.0.0.1:{broker}", monitor, asyncio.get_running_loop())
-        await asyncio.sleep(0.5)
-        for message in _frames("unused", signals["tachycardia"][:6000]):
-            own = json.loads(message)
-            del own["stream"]
-            ward.publish("heartlm/ecg/bed/7", json.dumps(own), qos=1)
-        while not any(alarm["kind"] == "VT" for alarm in alarms):
+        mqtt = Mqtt(f"127.0.0.1:{broker}", monitor, Access(), topic, "alarms", "monitor-1")
+        await mqtt.connect()
+        for message in _frames("in the message", signals["tachycardia"][:6000]):
+            ward.publish(sent_to, message, qos=1)
+        while not any(alarm["kind"] == "VT" for _, alarm in alarms):
             monitor.run()
             await asyncio.sleep(0.05)
         mqtt.close()
 
     asyncio.run(asyncio.wait_for(watch(), 60))
     ward.loop_stop()
-    assert {alarm["stream"] for alarm in alarms} == {"bed/7"}
+    assert {alarm["stream"] for _, alarm in alarms} == {name}
+    assert {topic for topic, _ in alarms} == {f"alarms/{name.replace('/', '_')}"}
 
 
 def test_streams_of_the_lab_streaming_layer(models: LiveModels, signals: dict[str, Floats]) -> None:

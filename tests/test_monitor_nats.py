@@ -205,7 +205,7 @@ def test_the_streams_of_a_killed_worker_are_taken_over_with_the_same_alarms(
 ) -> None:
     """Two processes; the one that owns the stream of most alarms is killed in the middle."""
     command = [sys.executable, "-m", "heartlm", "monitor", "--nats", broker.address, "--no-page"]
-    started = {name: subprocess.Popen([*command, "--worker", name]) for name in ("a", "b")}
+    started = {name: subprocess.Popen([*command, "--client-id", name]) for name in ("a", "b")}
     busiest = Counter(each["stream"] for each in plain.values()).most_common(1)[0][0]
     place = partition_of(token_of(busiest))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -122,3 +124,43 @@ def test_the_wall_is_drawn_and_alarms_are_acknowledged(ward: str, tmp_path: Path
         print("frames a second:", browser.value("document.documentElement.dataset.fps"))
     finally:
         browser.close()
+
+
+def test_a_broken_connection_is_a_red_bar(tmp_path: Path) -> None:
+    find_chromium()
+    program = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
+    if program is None:
+        pytest.skip("mosquitto is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (tmp_path / "mosquitto.conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+
+    def broker() -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([program, "-c", str(tmp_path / "mosquitto.conf")], stderr=subprocess.DEVNULL)
+        with socket.socket() as probe:
+            wait_for(lambda: probe.connect_ex(("127.0.0.1", port)) == 0)
+        return process
+
+    mosquitto = broker()
+    command = [sys.executable, "-m", "heartlm", "monitor", "--mqtt", f"127.0.0.1:{port}", "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    browser = Browser(process.stderr.readline().removeprefix("page: ").strip(), tmp_path / "profile", 900, 600)
+    text = "document.getElementById('connections').textContent"
+    colour = "getComputedStyle(document.querySelector('#connections div')).backgroundColor"
+    try:
+        wait_for(lambda: browser.value(text) == f"mqtt 127.0.0.1:{port}: connected")
+        mosquitto.terminate()
+        mosquitto.wait(20)
+        wait_for(lambda: "reconnecting: no connection: Connection refused, since 20" in browser.value(text))
+        assert browser.value(colour) == "rgb(140, 28, 28)"
+        browser.picture(tmp_path / "broken.png")
+        mosquitto = broker()
+        wait_for(lambda: f"127.0.0.1:{port}: connected, errors: " in browser.value(text))
+        assert browser.value(colour) == "rgba(0, 0, 0, 0)"
+    finally:
+        browser.close()
+        mosquitto.terminate()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0

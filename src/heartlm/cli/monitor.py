@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
+import logging
 import os
 import re
 import signal
@@ -18,8 +18,19 @@ from heartlm.cli.options import existing, parse
 from heartlm.errors import HeartlmError, needs, require
 from heartlm.progress import say
 
-_POLL_S, _LAST_POSTS_S = 0.1, 10.0
-"""Interval between polls of the streams, and time limit for posting the last alarms at the end, in seconds."""
+_POLL_S, _LAST_ALARMS_S = 0.1, 10.0
+"""Interval between polls of the streams, and time limit for sending the last alarms at the end, in seconds."""
+_BROKER = ("mqtt", "nats")
+_NEEDS = {
+    **dict.fromkeys(("topic", "alarm_topic"), ("mqtt",)),
+    **dict.fromkeys(("client_id", "user", "client_certificate"), _BROKER),
+    **dict.fromkeys(("webhook_header", "fhir"), ("webhook",)),
+    "ca": (*_BROKER, "webhook"),
+    "password_file": ("user",),
+    "client_key": ("client_certificate",),
+    "credentials": ("nats",),
+}
+"""Options that are only used with one of the others."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +43,27 @@ class MonitorOptions:
         leads: maximum number of leads per replayed recording; a readable lead can veto the alarms of another lead.
         speed: replay speed: seconds of signal per second.
         lines: read messages from standard input, one per line, and stop at its end.
-        mqtt: MQTT broker, as host or host:port; streams publish to heartlm/ecg/NAME, alarms go to heartlm/alarms/NAME.
+        mqtt: MQTT broker, as host, host:port or, with TLS, mqtts://host; messages come from --topic, alarms go to
+            --alarm-topic.
+        topic: MQTT topic filter of the messages; what its wildcards + and # match is the name of a stream.
+        alarm_topic: MQTT topic under which the alarms of a stream have the topic ALARM_TOPIC/NAME.
         lsl: read the streams of type ECG in the Lab Streaming Layer.
-        nats: NATS broker with JetStream; monitors with the same broker share its streams and take over the streams of a
-            monitor that fails.
-        worker: name of this monitor at the NATS broker, by default made from the host name and process id.
+        nats: NATS broker with JetStream, as host, host:port or, with TLS, tls://host; monitors with the same broker
+            share its streams and take over the streams of a monitor that fails.
+        client_id: name of this monitor at the broker, by default made from the host name and process id.
+        user: user at the broker; the password comes from --password-file or the environment variable HEARTLM_PASSWORD.
+        password_file: file with the password.
+        credentials: credentials file of a NATS user.
+        ca: certificates of the authorities that broker and webhook are checked against, PEM; by default those of the
+            system. A broker without a scheme in its address is then used with TLS.
+        client_certificate: certificate of this monitor for the broker, PEM.
+        client_key: key of this certificate, PEM, unless the same file contains it.
         out: folder for the journal, the alarm log and a strip of each alarm; with the same folder, a restarted monitor
             continues where it stopped.
         rules: YAML file of alarm rules, or second-opinion.
         webhook: URL to which each alarm is posted as JSON.
+        webhook_header: file with a header that authorises the posts, such as Authorization: Bearer TOKEN; by default
+            the environment variable HEARTLM_WEBHOOK_HEADER.
         fhir: post alarms as FHIR Observations.
         page: serve the web page.
         open: open the page in a browser.
@@ -51,8 +74,6 @@ class MonitorOptions:
         token: file with the token that requests to the page must contain.
         pseudonyms: show hashes instead of stream names.
         beats: causal beat model: a shipped model or a run folder.
-        af: atrial fibrillation model.
-        waveform: ventricular fibrillation model.
         print_alarms: print each alarm as text, as a JSON line, or not at all.
     """
 
@@ -62,12 +83,21 @@ class MonitorOptions:
     speed: float = 1.0
     lines: bool = False
     mqtt: str | None = None
+    topic: str = "heartlm/ecg/#"
+    alarm_topic: str = "heartlm/alarms"
     lsl: bool = False
     nats: str | None = None
-    worker: str | None = None
+    client_id: str | None = None
+    user: str | None = None
+    password_file: Path | None = None
+    credentials: Path | None = None
+    ca: Path | None = None
+    client_certificate: Path | None = None
+    client_key: Path | None = None
     out: Path | None = None
     rules: Path | None = None
     webhook: str | None = None
+    webhook_header: Path | None = None
     fhir: bool = False
     page: bool = True
     open: bool = False
@@ -78,8 +108,6 @@ class MonitorOptions:
     token: Path | None = None
     pseudonyms: bool = False
     beats: Path = Path("beats-causal")
-    af: Path = Path("af")
-    waveform: Path = Path("waveform")
     print_alarms: Literal["text", "json", "none"] = "text"
 
 
@@ -88,8 +116,8 @@ def run(arguments: Sequence[str]) -> int:
 
     Examples:
         heartlm monitor --replay mitdb --streams 20
-        heartlm monitor --mqtt broker.ward:1883 --out ward
-        heartlm monitor --nats broker.ward:4222 --worker a
+        heartlm monitor --mqtt broker.ward --user monitor --password-file password --ca ca.pem --out ward
+        heartlm monitor --nats broker.ward:4222 --client-id a
         sensor | heartlm monitor --lines --webhook https://alarms.example/ecg
     """
     options = parse(MonitorOptions, arguments, "monitor", run)
@@ -105,7 +133,7 @@ def run(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     tune_garbage_collector()
     common, of_patients = read_rules(options.rules)
-    models = LiveModels(options.beats, options.af, options.waveform)
+    models = LiveModels(options.beats)
     with contextlib.ExitStack() as stack:
         if options.out is not None:
             in_use = f"out: {options.out}: another monitor writes there: choose another --out"
@@ -122,6 +150,7 @@ def _read_token(options: MonitorOptions) -> str | None:
     Raises:
         HeartlmError: options contradict each other, or the page would be open to other machines.
     """
+    from heartlm.monitor.connection import is_loopback
     from heartlm.monitor.link import MAX_LEADS
 
     local_source = options.replay or options.lines or options.mqtt or options.lsl
@@ -129,24 +158,18 @@ def _read_token(options: MonitorOptions) -> str | None:
         raise HeartlmError("nothing to watch: give --replay FOLDER, --lines, --mqtt HOST, --lsl or --nats HOST")
     if options.nats and (local_source or options.out):
         raise HeartlmError("nats: the broker stores streams and state: give neither another source nor --out")
-    if options.worker and not options.nats:
-        raise HeartlmError("worker: needs --nats")
+    for name, others in _NEEDS.items():
+        is_given = getattr(options, name) != getattr(MonitorOptions, name)
+        if is_given and not any(getattr(options, each) for each in others):
+            raise HeartlmError(f"{name}: needs --{' or --'.join(others).replace('_', '-')}")
     require(options, lambda number: number >= 1, "at least 1", "streams")
     require(options, lambda number: 1 <= number <= MAX_LEADS, f"1 to {MAX_LEADS}", "leads")
     require(options, lambda speed: 0 < speed <= 1000, "above 0 and at most 1000", "speed")
-    if options.fhir and not options.webhook:
-        raise HeartlmError("fhir: needs --webhook")
-    if options.webhook and not options.webhook.startswith(("http://", "https://")):
-        raise HeartlmError(f"webhook: {options.webhook!r} found, an http or https address expected")
     if options.replay is not None:
         existing(options.replay, "replay")
     if not options.page:
         return None
-    try:
-        loopback = ipaddress.ip_address(options.host).is_loopback
-    except ValueError:
-        loopback = options.host == "localhost"
-    if not loopback and not (options.tls_certificate and options.tls_key and options.token):
+    if not is_loopback(options.host) and not (options.tls_certificate and options.tls_key and options.token):
         raise HeartlmError(
             f"host: {options.host} found: others can reach it, so --tls-certificate, --tls-key and --token are needed"
         )
@@ -160,27 +183,48 @@ def _read_token(options: MonitorOptions) -> str | None:
 
 async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> int:
     from heartlm.monitor import sources
+    from heartlm.monitor.connection import Access, Connection, read_secret
+    from heartlm.monitor.mqtt import Mqtt
     from heartlm.monitor.webhook import Webhook, observation
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    tasks, server, broker, webhook, lines = list[asyncio.Task[None]](), None, None, None, None
+    tasks, connections = list[asyncio.Task[None]](), list[Connection]()
+    server, broker, lines = None, None, None
+    password = None if options.user is None else read_secret(options.password_file, "HEARTLM_PASSWORD")
+    if options.user is not None and password is None:
+        raise HeartlmError("user: needs --password-file or the environment variable HEARTLM_PASSWORD")
+    access = Access(
+        options.user,
+        password,
+        options.credentials,
+        options.ca,
+        options.client_certificate,
+        options.client_key,
+    )
+    name = options.client_id or f"{re.sub('[^A-Za-z0-9]', '_', socket.gethostname())[:50]}-{os.getpid()}"
+    if options.webhook:
+        header = read_secret(options.webhook_header, "HEARTLM_WEBHOOK_HEADER")
+        webhook = Webhook(options.webhook, monitor, observation if options.fhir else dict, header, options.ca)
+        await webhook.connect()
+        connections.append(webhook.connection)
+        tasks.append(asyncio.create_task(webhook.run()))
     if options.nats:
         from heartlm.monitor.nats import Worker
 
-        name = options.worker or f"{re.sub('[^A-Za-z0-9]', '_', socket.gethostname())[:50]}-{os.getpid()}"
-        worker = Worker(monitor, options.nats, name)
+        logging.getLogger("asyncio").setLevel(logging.ERROR)  # nats-py lets it warn whenever a TLS connection ends
+        worker = Worker(monitor, options.nats, name, access)
         await worker.connect()
+        connections.append(worker.connection)
         tasks.append(asyncio.create_task(worker.run()))
-    if options.page:
-        server = await _serve(options, monitor, token)
-        tasks.append(asyncio.create_task(server.main_loop()))
-    if options.webhook:
-        webhook = Webhook(options.webhook, monitor, observation if options.fhir else dict)
-        tasks.append(asyncio.create_task(webhook.run()))
     if options.mqtt:
-        broker = sources.Mqtt(options.mqtt, monitor, loop)
+        broker = Mqtt(options.mqtt, monitor, access, options.topic, options.alarm_topic, name)
+        await broker.connect()
+        connections.append(broker.connection)
+    if options.page:
+        server = await _serve(options, monitor, token, connections)
+        tasks.append(asyncio.create_task(server.main_loop()))
     if options.replay is not None:
         streams = sources.replay_streams(options.replay, options.streams, options.leads)
         tasks.append(asyncio.create_task(sources.replay(monitor, streams, options.speed)))
@@ -198,11 +242,11 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
             await asyncio.wait_for(stop.wait(), _POLL_S)
     if not options.nats:
         monitor.run()
+    end = loop.time() + _LAST_ALARMS_S
+    while any(each.waiting() for each in connections) and loop.time() < end:
+        await asyncio.sleep(_POLL_S)
     if broker is not None:
         broker.close()
-    end = loop.time() + _LAST_POSTS_S
-    while webhook is not None and webhook.waiting and loop.time() < end:
-        await asyncio.sleep(_POLL_S)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -211,7 +255,7 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     return 0
 
 
-async def _serve(options: MonitorOptions, monitor: Any, token: str | None) -> Any:
+async def _serve(options: MonitorOptions, monitor: Any, token: str | None, connections: Sequence[Any]) -> Any:
     """Start the server of the page.
 
     Raises:
@@ -228,7 +272,7 @@ async def _serve(options: MonitorOptions, monitor: Any, token: str | None) -> An
     except OSError as error:
         raise HeartlmError(f"port: {options.host}:{options.port} cannot be used ({error.strerror})") from None
     config = uvicorn.Config(
-        Page(monitor, token, options.pseudonyms).app,
+        Page(monitor, token, options.pseudonyms, connections).app,
         log_level="warning",
         lifespan="off",
         ssl_certfile=options.tls_certificate,

@@ -21,11 +21,13 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
 from heartlm.errors import HeartlmError, needs
+from heartlm.monitor.connection import Access, Connection, is_loopback, read_address, reason_of
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.leases import NUM_PARTITIONS, Leases
 from heartlm.monitor.state import packed, unpacked
@@ -36,7 +38,9 @@ SAVE_S = 15.0
 """Time between saves of the state of a partition. A worker that takes it over processes this much signal again."""
 KEPT_S = 3600.0
 """Time for which the broker keeps messages, states, and the ids of alarms by which it finds duplicates."""
-_HEARTBEAT_S, _CONNECT_S = 2.0, 10.0
+_HEARTBEAT_S, _CONNECT_S, _ANSWER_S = 2.0, 10.0, 5.0
+_QUIET_S = _ANSWER_S + 1
+"""A connection counts as restored after this time without an error: requests may still wait for an answer."""
 _MAX_WAITING = 20_000
 """A worker stops reading when this many messages have arrived since it last had nothing to judge."""
 _NUM_ACQUIRED_TOGETHER = 8
@@ -70,6 +74,23 @@ def subject_of(stream: str) -> str:
     return f"heartlm.ecg.{partition_of(token_of(stream))}.{token_of(stream)}"
 
 
+def _credentials_fault(path: Path) -> str | None:
+    """Return what is wrong with a credentials file. nats-py does not check it, and may read it forever."""
+    import nkeys  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        seed = re.search(r"-BEGIN USER NKEY SEED-+\s+(\w+)\s", text)
+        if not re.search(r"-BEGIN NATS USER JWT-+\r?\n\S", text) or seed is None:
+            return "a credentials file of a NATS user expected"
+        nkeys.from_seed(bytearray(seed[1].encode())).wipe()
+    except OSError as error:
+        return error.strerror
+    except (ValueError, nkeys.NkeysError):
+        return "its seed is damaged"
+    return None
+
+
 @dataclass
 class _Partition:
     """A partition that this worker owns.
@@ -100,19 +121,32 @@ class Worker:
 
     Args:
         monitor: a monitor without a folder; the worker calls its `step`.
-        address: address of the broker: host, host:port, or a URL `nats://` or `tls://` with user and password.
+        address: address of the broker: host, host:port, `nats://HOST` or, with TLS, `tls://HOST`.
         name: name of this worker: letters, digits, `-` and `_`. A new worker replaces one of the same name.
+        access: user, password, credentials and certificates.
+
+    Attributes:
+        connection: state of the connection.
+
+    Raises:
+        HeartlmError: an argument is wrong.
     """
 
-    def __init__(self, monitor: Monitor, address: str, name: str) -> None:
+    def __init__(self, monitor: Monitor, address: str, name: str, access: Access = Access()) -> None:  # noqa: B008
         if not re.fullmatch(r"[\w-]{1,64}", name, re.ASCII):
-            raise HeartlmError(f"worker: {name!r} found, 1 to 64 letters, digits, - and _ expected")
-        self.monitor, self.address = monitor, address
+            raise HeartlmError(f"client_id: {name!r} found, 1 to 64 letters, digits, - and _ expected")
+        host, port, self._has_tls = read_address("nats", address, {"nats": 4222, "tls": 4222}, access)
+        self._url = f"{'tls' if self._has_tls else 'nats'}://{f'[{host}]' if ':' in host else host}:{port}"
+        self.monitor, self._access = monitor, access
         self.partitions = dict[int, _Partition]()
         self._name = f"{name}-{uuid4().hex[:8]}"
         self._unpublished = deque[tuple[int, str, bytes, str]]()
         self._broker_time, self._num_waiting = 0.0, 0
-        self._error_logged = False
+        self._failed_at = -math.inf
+        self.leases: Leases
+        self.connection = Connection(f"nats {host}:{port}", monitor.log, lambda: len(self._unpublished))
+        if access.password is not None and not self._has_tls and not is_loopback(host):
+            monitor.log(f"{self.connection.name}: user and password are sent unencrypted: tls:// encrypts them")
         monitor.clock = lambda: self._broker_time
         monitor.listeners.append(self._queue_alarm)
 
@@ -120,42 +154,121 @@ class Worker:
         """Connect to the broker, and create the streams and buckets that it lacks.
 
         Raises:
-            HeartlmError: there is no such broker, JetStream is off, or nats-py is not installed.
+            HeartlmError: there is no such broker, it refuses the client, JetStream is off, or a package is missing.
         """
         with needs("monitor"):
             import nats
-            from nats.js.api import StorageType, StreamConfig
+
+            self._broker_errors = TimeoutError, OSError, nats.errors.Error
+            try:
+                await self._open()
+            except self._broker_errors as error:
+                raise HeartlmError(f"{self.connection.name}: {self._reason(error)}") from None
+
+    async def _open(self) -> None:
+        """Connect with a new client, which restores a lost connection by itself until the broker refuses it.
+
+        Raises:
+            Exception: one of `_broker_errors`.
+        """
+        import nats
+        from nats.aio.client import Client
+        from nats.js.api import StorageType, StreamConfig
+
+        has_tls, access, opened = self._has_tls, self._access, False
+        if access.credentials is not None and (fault := _credentials_fault(access.credentials)):
+            raise nats.errors.Error(f"{access.credentials}: {fault}")
+        first_error: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+        class CheckedClient(Client):
+            def _connect_command(self) -> bytes:
+                if has_tls and not self._server_info.get("tls_required"):
+                    # nats-py would send the password unencrypted.
+                    raise nats.errors.Error("the broker does not use TLS at this port")
+                return super()._connect_command()
+
+        async def failed(error: Exception) -> None:
+            if not first_error.done():
+                first_error.set_result(error)
+            if opened:
+                self._fail(self._reason(error))
+
+        async def disconnected() -> None:
+            if opened and not client.is_closed:
+                self._fail("connection closed")
 
         async def reconnected() -> None:
-            self.monitor.log("nats: connected again")
             for partition in self.partitions.values():
                 partition.heard_at = -math.inf
 
-        self._broker_errors = TimeoutError, OSError, nats.errors.Error
-        try:
-            connecting = nats.connect(
-                self.address,
+        client = CheckedClient()
+        connecting = asyncio.create_task(
+            client.connect(
+                self._url,
+                name=self._name,
+                tls=access.tls(),
+                user=access.user,
+                password=access.password,
+                user_credentials=access.credentials and str(access.credentials),
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=0.5,
+                reconnect_time_wait=0.5,  # type: ignore[arg-type]  # any number works
                 ping_interval=5,
+                disconnected_cb=disconnected,
                 reconnected_cb=reconnected,
-                error_cb=self._log_error,
+                error_cb=failed,
             )
-            self._client = await asyncio.wait_for(connecting, _CONNECT_S)  # it has no limit of its own
-        except (ValueError, *self._broker_errors) as error:
-            raise HeartlmError(f"nats: {self.address}: no broker there ({str(error) or 'no answer'})") from None
-        self._jetstream = jetstream = self._client.jetstream(timeout=5)
-        file = StorageType.FILE
+        )
         try:
+            # nats-py repeats its first attempt forever and only reports errors by the callback.
+            await asyncio.wait((connecting, first_error), timeout=_CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
+            if first_error.done():
+                raise first_error.result()
+            if not connecting.done():
+                raise TimeoutError
+            connecting.result()
+            await client.publish(f"heartlm.ecg.0.{_TICK}", b"")
+            await client.flush()
+            if first_error.done():
+                raise first_error.result()
+            jetstream, file = client.jetstream(timeout=_ANSWER_S), StorageType.FILE
             for name, subjects in ((_ECG, "heartlm.ecg.*.*"), (_ALARMS, "heartlm.alarms.*")):
                 limits: Any = {"max_age": KEPT_S} if name == _ECG else {"duplicate_window": KEPT_S}
                 with contextlib.suppress(nats.js.errors.BadRequestError):  # exists, with the operator's settings
                     await jetstream.add_stream(StreamConfig(name=name, subjects=[subjects], storage=file, **limits))
-            bucket = await jetstream.create_key_value(bucket=_LEASES, storage=file)
-            self._states = await jetstream.create_object_store(bucket=_STATES, storage=file, ttl=KEPT_S)
-        except nats.js.errors.ServiceUnavailableError:
-            raise HeartlmError(f"nats: {self.address}: JetStream is off: start nats-server with --jetstream") from None
-        self.leases = Leases(bucket, self._name)
+            leases = Leases(await jetstream.create_key_value(bucket=_LEASES, storage=file), self._name)
+            states = await jetstream.create_object_store(bucket=_STATES, storage=file, ttl=KEPT_S)
+            if first_error.done():
+                raise first_error.result()
+            opened = True
+        except (nats.js.errors.ServiceUnavailableError, nats.errors.NoRespondersError):
+            raise nats.errors.Error("JetStream is off: enable it in the broker and for the account") from None
+        except self._broker_errors as error:
+            # The broker does not answer a request without permission; the callback gets the reason.
+            reports_permission = isinstance(error, TimeoutError) and first_error.done()
+            raise first_error.result() if reports_permission else error from None
+        finally:
+            if not opened:
+                connecting.cancel()
+                await asyncio.wait((connecting,))
+                with contextlib.suppress(*self._broker_errors):
+                    await client.close()
+        if self.partitions:
+            leases.table = self.leases.table
+        self._client, self._jetstream, self._states, self.leases = client, jetstream, states, leases
+        for partition in self.partitions.values():
+            partition.subscription, partition.heard_at = None, -math.inf
+
+    def _reason(self, error: BaseException) -> str:
+        text = reason_of(error).strip("'")
+        if not isinstance(error, OSError):
+            refused = "uthori" in text or "uthentication" in text  # the words of nats-server and nats-py
+            return f"refused: {text} (--user, --password-file or --credentials)" if refused else text
+        no_certificate = self._has_tls and isinstance(error, ConnectionResetError) and self._access.certificate is None
+        return f"{text}: does the broker require a --client-certificate?" if no_certificate else text
+
+    def _fail(self, problem: str) -> None:
+        self._failed_at = time.monotonic()
+        self.connection.fail(problem if self._client.is_connected else f"reconnecting: {problem}")
 
     async def run(self) -> None:
         """Work until cancelled; then save the owned partitions and release them."""
@@ -174,21 +287,21 @@ class Worker:
             await self._client.close()
 
     async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Call `work` forever; after an error of the broker, log it and try again."""
+        """Call `work` forever; after an error of the broker, try again."""
         while True:
             try:
                 await work()
-                self._error_logged = False
+                if self._client.is_connected and time.monotonic() - self._failed_at > _QUIET_S:
+                    self.connection.restore()
             except self._broker_errors as error:
-                await self._log_error(error)
+                if self.connection.problem is None or not isinstance(error, TimeoutError):
+                    self._fail(self._reason(error))
+                self._failed_at = time.monotonic()
                 await asyncio.sleep(0.5)
 
-    async def _log_error(self, error: Exception) -> None:
-        if not self._error_logged:
-            self._error_logged = True
-            self.monitor.log(f"nats: {type(error).__name__} {error}: trying again")
-
     async def _send_heartbeat(self) -> None:
+        if self._client.is_closed:  # nats-py gives up when the broker refuses the user of an open connection
+            await self._open()
         await self.leases.heartbeat()
         for partition in self.partitions.values():
             if partition.names:

@@ -1,4 +1,4 @@
-"""The web page of a monitor: all streams, one stream in full, alarms and their acknowledgement.
+"""The web page of a monitor: streams, one stream in full, alarms and their acknowledgement, broken connections.
 
 The page is one file that draws on canvases. Four times a second it gets the status of all streams and the new samples
 of the streams it shows over a WebSocket.
@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +29,7 @@ from heartlm.ecg.database import read_recording
 from heartlm.errors import HeartlmError
 from heartlm.files import parse_json
 from heartlm.monitor.alarms import SEVERITIES
+from heartlm.monitor.connection import Connection
 from heartlm.monitor.engine import Monitor, WatchedPatient
 
 UPDATE_S = 0.25
@@ -64,10 +66,17 @@ class Page:
         monitor: monitor to show.
         token: token that a request must contain; None on the loopback address.
         pseudonyms: show a hash instead of each name.
+        connections: connections whose state is shown.
     """
 
-    def __init__(self, monitor: Monitor, token: str | None = None, pseudonyms: bool = False) -> None:
-        self.monitor, self.token, self.pseudonyms = monitor, token, pseudonyms
+    def __init__(
+        self,
+        monitor: Monitor,
+        token: str | None = None,
+        pseudonyms: bool = False,
+        connections: Sequence[Connection] = (),
+    ) -> None:
+        self.monitor, self.token, self.pseudonyms, self.connections = monitor, token, pseudonyms, connections
         self._html = (files("heartlm.monitor") / "page.html").read_text(encoding="utf-8")
         routes = [Route("/", self._page), Route("/strips/{name}.svg", self._strip), WebSocketRoute("/live", self._live)]
         self.app = Starlette(routes=routes)
@@ -170,6 +179,7 @@ class Page:
             "past": [self._alarm(each) for each in reversed(past)],
             "signals": signals,
             "faults": sum(monitor.faults.values()),
+            "connections": [each.to_json() for each in self.connections],
         }
 
     def _status(self, name: str, patient: WatchedPatient, worst: dict[str, Any] | None) -> dict[str, Any]:

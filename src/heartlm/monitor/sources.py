@@ -1,4 +1,4 @@
-"""Sources of messages: replayed recordings, lines of standard input, the Lab Streaming Layer, an MQTT broker."""
+"""Sources of messages: replayed recordings, lines of standard input, the Lab Streaming Layer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _BLOCK_S = 60
 """Seconds of a recording that are read at once."""
 _LSL_POLL_S, _LSL_GAP_S = 0.25, 0.5
 """Time between requests for new samples, and difference of timestamps from which on samples were lost."""
-_TOPIC = "heartlm/ecg"
 
 
 def replay_streams(folder: Path, num_streams: int | None = None, max_leads: int = NUM_LEADS) -> list[Iterator[bytes]]:
@@ -166,47 +165,3 @@ class _Inlet:
             message = {"rate_hz": self.rate_hz, "start": self.next_sample, "mv": mv}
             self.next_sample, self.last_s = self.next_sample + end - begin, times_s[end - 1]
             yield json.dumps(message).encode()
-
-
-class Mqtt:
-    """Connection to an MQTT broker: messages from `heartlm/ecg/NAME`, alarms to `heartlm/alarms/NAME`.
-
-    Args:
-        address: host, or host:port.
-        monitor: gets the messages in the thread of `loop`.
-        loop: event loop of the monitor.
-
-    Raises:
-        HeartlmError: there is no such broker, or paho-mqtt is not installed.
-    """
-
-    def __init__(self, address: str, monitor: Monitor, loop: asyncio.AbstractEventLoop) -> None:
-        with needs("monitor"):
-            from paho.mqtt import client, enums
-        host, _, port = address.partition(":")
-        if port and not (port.isdigit() and 0 < int(port) < 65536):
-            raise HeartlmError(f"mqtt: {address!r} found, host or host:port expected")
-
-        def received(_client: Any, _data: Any, message: Any) -> None:
-            name = message.topic.removeprefix(f"{_TOPIC}/")
-            loop.call_soon_threadsafe(monitor.receive, bytes(message.payload), f"MQTT {name[:64]}", name)
-
-        self._client = client.Client(enums.CallbackAPIVersion.VERSION2)
-        self._client.max_queued_messages_set(0)
-        self._client.on_connect = lambda mqtt, *_: mqtt.subscribe(f"{_TOPIC}/#", qos=1)
-        self._client.on_message = received
-        try:
-            self._client.connect(host, int(port or 1883))
-        except OSError as error:
-            raise HeartlmError(f"mqtt: {address}: no broker there ({error})") from None
-        monitor.listeners.append(self._publish)
-        self._client.loop_start()
-
-    def _publish(self, entry: dict[str, Any]) -> None:
-        name = entry["stream"].translate({ord(sign): "_" for sign in "/+#"})
-        self._client.publish(f"heartlm/alarms/{name}", json.dumps(entry), qos=1)
-
-    def close(self) -> None:
-        """Send waiting messages and disconnect."""
-        self._client.disconnect()
-        self._client.loop_stop()

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import requests
+
+from heartlm.errors import HeartlmError
+from heartlm.monitor.connection import Access, Connection, is_loopback, reason_of, refuse_password
 from heartlm.monitor.engine import Monitor
 
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 60.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S, _ANSWER_S = 0.5, 60.0, 10.0
 _MAX_WAITING = 10_000
 
 
@@ -21,42 +27,106 @@ class Webhook:
         url: address.
         monitor: monitor whose alarms are posted.
         convert: returns the JSON values to post for an alarm.
+        header: header that authorises the posts, such as `Authorization: Bearer TOKEN`.
+        ca: certificates of the authorities that the address is checked against, PEM; None for the usual ones.
+
+    Attributes:
+        connection: state of the connection.
+
+    Raises:
+        HeartlmError: the address or the header is wrong.
     """
 
-    def __init__(self, url: str, monitor: Monitor, convert: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> None:
-        self.url, self._convert, self._log = url, convert, monitor.log
+    def __init__(
+        self,
+        url: str,
+        monitor: Monitor,
+        convert: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        header: str | None = None,
+        ca: Path | None = None,
+    ) -> None:
+        refuse_password("webhook", url)
+        if not re.match(r"https?://[^/\s]+", url):
+            raise HeartlmError(f"webhook: {url!r} found, an http or https address expected")
+        headers = {"Content-Type": "application/json"}
+        if header is not None:
+            if not (parts := re.fullmatch(r"([\w-]+):\s*([!-~](?:[ -~]*[!-~])?)\s*", header, re.ASCII)):
+                raise HeartlmError("webhook_header: a line such as  Authorization: Bearer TOKEN  expected")
+            headers[parts[1]] = parts[2]
+        Access(ca=ca).tls()  # checks the file: requests would only fail when it posts
+        self._url, self._convert = url, convert
+        self._verify = True if ca is None else str(ca)
+        self._session = requests.Session()
+        self._session.headers.update(headers)
+        self._session.auth = lambda request: request  # otherwise requests replaces the header by a login of ~/.netrc
         self.waiting = deque[dict[str, Any]](maxlen=_MAX_WAITING)
+        # The log and the page show the host alone, as the rest of the address may contain a secret.
+        host = url.split("/", 3)[2]
+        self.connection = Connection(f"webhook {host}", monitor.log, lambda: len(self.waiting))
+        if header is not None and url.startswith("http://") and not is_loopback(host.partition(":")[0]):
+            monitor.log(f"{self.connection.name}: the header is sent unencrypted: https:// encrypts it")
         self._added = asyncio.Event()
         monitor.listeners.append(self._queue)
 
+    async def connect(self) -> None:
+        """Send a HEAD request. Only the lack of an answer and status 401 are errors, as it need not be allowed.
+
+        Raises:
+            HeartlmError: there is no such address, its certificate is not trusted, or it refuses the header.
+        """
+        problem, status = await asyncio.to_thread(self._request, "HEAD")
+        if problem is not None and status in (None, 401):
+            raise HeartlmError(f"{self.connection.name}: {problem}")
+
+    def _request(self, method: str, body: str | None = None) -> tuple[str | None, int | None]:
+        """Send a request, and return the problem, if there is one, and the status of the answer."""
+        try:
+            # requests follows a redirection of a POST with a GET, which loses the alarm.
+            answer = self._session.request(
+                method, self._url, data=body, timeout=_ANSWER_S, verify=self._verify, allow_redirects=False
+            )
+        except requests.RequestException as error:
+            return reason_of(_cause(error)), None
+        status = answer.status_code
+        if 200 <= status < 300:
+            return None, status
+        hint = " (--webhook-header)" if status in (401, 403) else ""
+        hint = " (a redirection: give its target)" if answer.is_redirect else hint
+        return f"HTTP {status} {answer.reason}{hint}", status
+
     def _queue(self, entry: dict[str, Any]) -> None:
         if len(self.waiting) == _MAX_WAITING:
-            self._log(f"{self.url}: {_MAX_WAITING:,} alarms are waiting: the oldest is dropped")
+            self.connection.fail(f"{_MAX_WAITING:,} alarms are waiting: the oldest is dropped")
         self.waiting.append(entry)
         self._added.set()
 
     async def run(self) -> None:
         """Post alarms until cancelled."""
-        import requests
-
-        wait_s, session = _FIRST_WAIT_S, requests.Session()
+        wait_s = _FIRST_WAIT_S
         while True:
             if not self.waiting:
                 self._added.clear()
                 await self._added.wait()
-            body = json.dumps(self._convert(self.waiting[0]))
-            try:
-                answer = await asyncio.to_thread(
-                    session.post, self.url, data=body, headers={"Content-Type": "application/json"}, timeout=10
-                )
-                answer.raise_for_status()
-            except requests.RequestException as error:
-                self._log(f"{self.url}: {type(error).__name__}, trying again in {wait_s:g} s")
+            entry = self.waiting[0]
+            problem, _ = await asyncio.to_thread(self._request, "POST", json.dumps(self._convert(entry)))
+            if problem is None:
+                if self.waiting[0] is entry:  # else it was dropped meanwhile
+                    self.waiting.popleft()
+                self.connection.restore()
+                wait_s = _FIRST_WAIT_S
+            else:
+                self.connection.fail(f"retrying: {problem}")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-                continue
-            self.waiting.popleft()
-            wait_s = _FIRST_WAIT_S
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the error of the socket or of TLS in an error of requests, whose text contains the whole address."""
+    while True:
+        inner = (error.__cause__, getattr(error, "reason", None), *error.args)
+        if (cause := next((each for each in inner if isinstance(each, Exception)), None)) is None:
+            return error
+        error = cause
 
 
 def observation(entry: dict[str, Any]) -> dict[str, Any]:
