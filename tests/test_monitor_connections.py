@@ -549,7 +549,7 @@ class Receiver(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         status = self.server.statuses.pop(0) if self.server.statuses else 204  # type: ignore[attr-defined]
-        if self.headers["X-Token"] != "right":
+        if self.headers["Authorization"] != "Bearer right":
             status = 401
         if status == 204:
             self.server.alarms.append(json.loads(body))  # type: ignore[attr-defined]
@@ -559,7 +559,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_HEAD(self) -> None:
-        self.send_response(405 if self.headers["X-Token"] == "right" else 401)
+        self.send_response(405 if self.headers["Authorization"] == "Bearer right" else 401)
         self.end_headers()
 
     def do_GET(self) -> None:  # what a redirected POST becomes
@@ -586,11 +586,26 @@ def receiver(certs: Path) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("url", "header", "ca", "text"),
     [
-        ("https://localhost:PORT/ecg?key=hidden", "X-Token: wrong", True, "HTTP 401 Unauthorized .--webhook-header"),
-        ("https://localhost:PORT/ecg?key=hidden", "X-Token: right", False, "certificate is not trusted: .*--ca"),
-        ("https://127.0.0.1:PORT/ecg?key=hidden", "X-Token: right", True, "not trusted: IP address mismatch"),
-        ("https://localhost:FREE/ecg?key=hidden", "X-Token: right", True, "Connection refused"),
-        ("https://nowhere.invalid/ecg?key=hidden", "X-Token: right", True, "not known"),
+        (
+            "https://localhost:PORT/ecg?key=hidden",
+            "Authorization: Bearer wrong",
+            True,
+            "HTTP 401 Unauthorized .--webhook-header",
+        ),
+        (
+            "https://localhost:PORT/ecg?key=hidden",
+            "Authorization: Bearer right",
+            False,
+            "certificate is not trusted: .*--ca",
+        ),
+        (
+            "https://127.0.0.1:PORT/ecg?key=hidden",
+            "Authorization: Bearer right",
+            True,
+            "not trusted: IP address mismatch",
+        ),
+        ("https://localhost:FREE/ecg?key=hidden", "Authorization: Bearer right", True, "Connection refused"),
+        ("https://nowhere.invalid/ecg?key=hidden", "Authorization: Bearer right", True, "not known"),
     ],
 )
 def test_a_webhook_that_cannot_work_is_an_error_of_one_line(
@@ -613,7 +628,7 @@ def test_errors_of_a_webhook_are_counted_and_its_header_is_not_replaced(
 
     async def send() -> None:
         url = f"https://localhost:{receiver.server_port}/ecg?key=hidden"
-        hook = Webhook(url, monitor, header="X-Token: right", ca=certs / "ca.pem")
+        hook = Webhook(url, monitor, header="Authorization: Bearer right", ca=certs / "ca.pem")
         await hook.connect()
         work = asyncio.create_task(hook.run())
         raise_alarm(monitor, "bed")
