@@ -20,7 +20,7 @@ _NOTE, _SKIP, _AUX = 22, 59, 63
 """Annotation codes: a comment, a long time difference, and a text that belongs to the annotation before it."""
 
 _LONGEST_DIFFERENCE = 1023
-"""Samples between two annotations that fit into the ten bits beside a code."""
+"""Samples between two annotations that fit into the ten bits after a code."""
 
 _LONGEST_AUX = 255
 
