@@ -94,11 +94,6 @@ def mitdb() -> Database:
 
 
 @pytest.fixture(scope="module")
-def svdb() -> Database:
-    return open_database(shared_data("svdb"))
-
-
-@pytest.fixture(scope="module")
 def analyst() -> Analyst:
     return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
 
@@ -140,9 +135,9 @@ def test_noise_with_regular_beats_is_not_vf_and_flutter_is(mitdb: Database, anal
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 3])
-def test_no_pause_of_a_simulated_day_holds_a_beat(tmp_path: Path, analyst: Analyst, seed: int) -> None:
+def test_no_pause_of_six_simulated_hours_holds_a_beat(tmp_path: Path, analyst: Analyst, seed: int) -> None:
     assert (
-        main(["data", "simulate", str(tmp_path / "day"), "--patients", "1", "--minutes", "1440", "--seed", str(seed)])
+        main(["data", "simulate", str(tmp_path / "day"), "--patients", "1", "--minutes", "360", "--seed", str(seed)])
         == 0
     )
     database = open_database(tmp_path / "day")
@@ -156,7 +151,6 @@ def test_no_pause_of_a_simulated_day_holds_a_beat(tmp_path: Path, analyst: Analy
 
 
 @pytest.mark.slow
-def test_no_pause_of_mitdb_and_svdb_holds_a_beat(mitdb: Database, svdb: Database, analyst: Analyst) -> None:
-    for database in (mitdb, svdb):
-        for record_id in database.record_ids:
-            assert refuted(database, analyst.analyze(database.recording(record_id))) == []
+def test_no_pause_of_any_record_of_mitdb_holds_a_beat(mitdb: Database, analyst: Analyst) -> None:
+    for record_id in mitdb.record_ids:
+        assert refuted(mitdb, analyst.analyze(mitdb.recording(record_id))) == []
