@@ -331,8 +331,8 @@ class Bench:
             "caches of compilation."
         ]
         self.tables["Inference"].notes = [
-            f"{setup['beats']:,} simulated beats, the shipped models; the second call is timed. heartlm predict has no "
-            "option for a device and runs on the CPU. torch uses its default number of threads."
+            f"{setup['beats']:,} simulated beats, the shipped models; the second call is timed. heartlm predict "
+            "loads the model for each recording. torch uses its default number of threads."
         ]
         after = _probe()
         for title in TABLES:

@@ -440,10 +440,9 @@ def whole_row(words: list[str], out: Path, device: str) -> dict[str, Any]:
 
 
 def inference_row(work: Path, device: str) -> dict[str, Any]:
-    """Return beats per second of embed and evaluate on the device, and of predict, which has no choice of device."""
+    """Return beats per second of embed, evaluate and predict on the device."""
     corpus = open_corpus(work / "beat")
-    model = heartlm.load_model()
-    model.network.to(device)
+    model = heartlm.load_model(device=device)
     row: dict[str, Any] = {}
 
     def timed(name: str, call: Callable[[], Any], count: Callable[[Any], int]) -> None:
@@ -458,13 +457,12 @@ def inference_row(work: Path, device: str) -> dict[str, Any]:
     settings: dict[str, Any] = {"split": "all", "baselines": False, "bootstrap": 2, "device": device}
     os.chdir(work)  # the scores of a shipped model are written to the current folder
     timed("evaluate", lambda: heartlm.evaluate("beats", corpus, **settings), lambda _: len(corpus.codes))
-    if device == "cpu":
-        paths = [work / "data" / name for name in open_database(work / "data").record_ids[:5]]
-        timed(
-            "predict",
-            lambda: [heartlm.annotate("beats", path).found for path in paths],
-            lambda found: sum(len(each.sample) for each in found),
-        )
+    paths = [work / "data" / name for name in open_database(work / "data").record_ids[:5]]
+    timed(
+        "predict",
+        lambda: [heartlm.annotate("beats", path, device=device).found for path in paths],
+        lambda found: sum(len(each.sample) for each in found),
+    )
     return row
 
 

@@ -19,12 +19,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import heartlm
 from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.distributed.device import device_and_precision
+from heartlm.ecg.database import open_database
+from heartlm.evaluation.annotate import second_probabilities
+from heartlm.evaluation.finetuned import load_finetuned
+from heartlm.evaluation.predictions import token_probabilities
+from heartlm.evaluation.scored import ScoredLead, scored_lead
 from heartlm.instrumentation.energy import energy_counter
+from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import PretrainConfig
@@ -184,6 +192,24 @@ def test_batches_on_the_gpu_are_those_of_the_cpu(kind: str) -> None:
                 for name in TENSORS:
                     assert getattr(batch, name).device == gpu
                     torch.testing.assert_close(getattr(batch, name).cpu(), getattr(other, name), rtol=0, atol=0)
+
+
+def test_inference_on_a_gpu_is_that_of_a_cpu(tiny_database: Path) -> None:
+    """Several recordings at once; a pooled head that reads statistics (AF); convolutions, in TF32 on a GPU."""
+    found, expected = (heartlm.load_model(device=each).embed(tiny_database).vectors for each in (DEVICE, "cpu"))
+    np.testing.assert_allclose(found, expected, atol=1e-3 * np.abs(expected).max())
+    recording = open_database(tiny_database).recording("s0001")
+    for name, absolute in (("beats", 1e-3), ("af", 1e-3), ("waveform", 1e-2)):
+        scores = []
+        for device in (DEVICE, "cpu"):
+            tuned = load_finetuned(find_run(Path(name)), "last", device)
+            lead = scored_lead(recording, tuned.tokenizer, "auto")
+            assert isinstance(lead, ScoredLead)
+            if name == "waveform":
+                scores.append(second_probabilities(tuned.model, lead.tokens.codes))
+            else:
+                scores.append(token_probabilities(tuned.model, lead.tokens.codes, tuned.info.window))
+        np.testing.assert_allclose(*scores, atol=absolute)
 
 
 @real_gpu

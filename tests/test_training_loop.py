@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.errors import HeartlmError
+from heartlm.models import heart
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import load_model
 from heartlm.training.batches import Batch, CausalBatches, LabelBatches, MakeBatch, MaskedBatches
@@ -252,18 +253,28 @@ def test_without_validation_the_last_model_is_the_best(corpus: Corpus, masked: M
     assert best.read_bytes() == last.read_bytes()
 
 
-def test_validation_is_the_mean_over_its_tokens_without_dropout(
-    corpus: Corpus, masked: MaskedBatches, tmp_path: Path
+@pytest.mark.parametrize(("num_tokens", "num_of_facets"), [(1, 1 << 12), (48, 7), (1 << 12, 50)])
+def test_validation_is_the_mean_over_its_tokens_without_dropout_whatever_is_computed_together(
+    corpus: Corpus,
+    masked: MaskedBatches,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    num_tokens: int,
+    num_of_facets: int,
 ) -> None:
+    monkeypatch.setitem(heart.TOKENS_AT_ONCE, "cpu", num_tokens)
+    monkeypatch.setattr(heart, "FACET_TOKENS_AT_ONCE", num_of_facets)
     windows = every_window(corpus, 16)
-    config = settings(steps=1, batch_size=len(windows))
+    config = settings(steps=1, batch_size=4)
     work = job(corpus, small_model(dropout=0.5), tmp_path, config, make_batch=masked, loss=FACETS, validation=windows)
     train(work, resume=False)
     model, _ = load_model(tmp_path / "models" / "last")
     batch = masked(windows, None)
     with torch.no_grad():
         expected = float(FACETS(model, batch)[0]) / batch.num_counted
-    assert metrics(tmp_path, "validation")[0]["loss"] == pytest.approx(expected, rel=1e-5)
+    line = metrics(tmp_path, "validation")[0]
+    assert line["loss"] == pytest.approx(expected, abs=1e-6)
+    assert line["loss"] == pytest.approx((line["loss/count"] + line["loss/half"]) / 2, abs=1e-6)
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------

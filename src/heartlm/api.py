@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from heartlm.analysis.embeddings import Embeddings
 from heartlm.analysis.findings import Findings
@@ -417,7 +417,7 @@ def annotate(run: RunFolder | AnyPath, recording: AnyPath, **how: Any) -> Annota
     recording
         Path of the record, DATABASE/RECORD as in WFDB programs.
     **how
-        `beats`, `lead` and `checkpoint` of `heartlm.evaluation.annotate.annotate`.
+        `beats`, `lead`, `checkpoint` and `device` of `heartlm.evaluation.annotate.annotate`.
 
     Returns
     -------
@@ -441,7 +441,11 @@ def annotate(run: RunFolder | AnyPath, recording: AnyPath, **how: Any) -> Annota
 
 @_quiet
 def load_model(
-    model: RunFolder | AnyPath | None = None, *, af: AnyPath = "af", waveform: AnyPath = "waveform"
+    model: RunFolder | AnyPath | None = None,
+    *,
+    af: AnyPath = "af",
+    waveform: AnyPath = "waveform",
+    device: Literal["auto", "cpu", "cuda"] = "cpu",
 ) -> Model:
     """Load a model that analyses and embeds recordings.
 
@@ -453,11 +457,13 @@ def load_model(
     af, waveform
         Models for `analyze`. `af` detects atrial fibrillation; `waveform` detects ventricular fibrillation, asystole
         and noise.
+    device
+        Device of `network`, on which `embed` computes; auto uses a GPU if there is one. `analyze` computes on the CPU.
 
     Raises
     ------
     HeartlmError
-        The model does not exist, or its files cannot be read.
+        The model does not exist, its files cannot be read, or there is no GPU.
 
     Examples
     --------
@@ -466,6 +472,7 @@ def load_model(
     >>> findings = model.analyze("data/mitdb/203")
     >>> findings.write("203.hlm")
     """
+    from heartlm.distributed.device import device_and_precision
     from heartlm.models.store import load_model as load
 
     path = FOLDER / "foundation" if model is None else _path_of(model)
@@ -479,7 +486,7 @@ def load_model(
         run = RunFolder(find_run(path))
         folder, tokenizer = run.model("best"), run.tokenizer
         folder = folder if folder.is_dir() else run.model("last")
-    found, info = load(folder)
+    found, info = load(folder, device_and_precision(device, "fp32")[0])
     slots: dict[str, AnyPath] = {"beats": "beats", "rhythm": af, "waveform": waveform}
     if model is not None and info.task is not None:
         slots[info.task] = path

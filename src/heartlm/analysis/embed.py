@@ -7,6 +7,7 @@ Windows overlap by half. The vector of a token is from the window in which the t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from heartlm.analysis.embeddings import Embeddings, Vectors
 from heartlm.corpus.encode import Unusable
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Recording
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.predictions import batches_of_windows
+from heartlm.evaluation.predictions import chunks_of_recordings, over_windows
 from heartlm.evaluation.scored import ScoredLead, scored_lead
 from heartlm.models.heart import HeartModel
 from heartlm.tokenizers.base import Tokenizer
@@ -67,12 +68,10 @@ def embed(
         raise HeartlmError(f"layer: {layer} found, -1 to {model.config.depth - 1} expected")
     classes, rhythms = np.array([*BEAT_CLASSES, ""]), np.array([*RHYTHMS, ""])  # -1, unlabelled, is the last
     parts = list[dict[str, Any]]()
-    for lead in leads:
+    ahead, leads = itertools.tee(_with_tokens(leads, left_out))
+    of_leads = hidden_states(model, (lead.tokens.codes for lead in ahead), window, layer)
+    for lead, states in zip(leads, of_leads, strict=True):
         tokens = lead.tokens
-        if not tokens.num_tokens:
-            left_out.append(f"{lead.name}: too short for a single token")
-            continue
-        states = hidden_states(model, np.asarray(tokens.codes), window, layer)
         places = np.arange(tokens.num_tokens)
         beat_class, rhythm = tokens.beat_class, tokens.rhythm
         if level == "window":
@@ -96,9 +95,19 @@ def embed(
     return Embeddings(**whole, left_out=tuple(left_out))
 
 
+def _with_tokens(leads: Iterable[ScoredLead], left_out: list[str]) -> Iterator[ScoredLead]:
+    for lead in leads:
+        if lead.tokens.num_tokens:
+            yield lead
+        else:
+            left_out.append(f"{lead.name}: too short for a single token")
+
+
 @torch.inference_mode()
-def hidden_states(model: HeartModel, codes: NDArray[np.uint16], window: int, layer: int = -1) -> Vectors:
-    """Return hidden states of all tokens of a recording, float32 `[num_tokens, width]`.
+def hidden_states(
+    model: HeartModel, recordings: Iterable[NDArray[np.uint16]], window: int, layer: int = -1
+) -> Iterator[Vectors]:
+    """Iterate over the hidden states of all tokens of each recording, float32 `[num_tokens, width]`.
 
     Windows overlap by half. The state of a token is from the window in which it is furthest from both ends. Its context
     is thus at least a quarter of a window on each side, except at the ends of the recording.
@@ -106,21 +115,23 @@ def hidden_states(model: HeartModel, codes: NDArray[np.uint16], window: int, lay
     kept = list[torch.Tensor]()
     blocks: Any = model.trunk.blocks
     handle = blocks[layer].register_forward_hook(lambda _module, _given, out: kept.append(out)) if layer >= 0 else None
-    width = model.config.width
-    assert width is not None, "a loaded model is resolved"
-    states = np.empty((len(codes), width), np.float32)
-    skipped = window // 4  # tokens at the start of each later window, which have more context in the previous one
+    assert model.config.width is not None, "a loaded model is resolved"
+
+    def compute(codes: torch.Tensor) -> torch.Tensor:
+        hidden, _ = model.hidden(codes)
+        return kept.pop() if handle is not None else hidden
+
     try:
-        for places, part in batches_of_windows(model, codes, window, max(1, window // 2)):
-            hidden, _ = model.hidden(part)
-            found = (kept.pop() if handle is not None else hidden).float().cpu().numpy()
-            for own, state in zip(places, found, strict=True):
-                since = skipped if own[0] else 0
-                states[own[since:]] = state[since:]
+        for chunk in chunks_of_recordings(model, recordings):
+            states = [np.empty((len(codes), model.config.width), np.float32) for codes in chunk]
+            for index, own, state in over_windows(model, chunk, window, max(1, window // 2), compute):
+                # the first quarter of each later window has more context in the window before it
+                skipped = window // 4 if own.start else 0
+                states[index][own.start + skipped : own.stop] = state[skipped:]
+            yield from states
     finally:
         if handle is not None:
             handle.remove()
-    return states
 
 
 def _most_frequent(labels: NDArray[np.int8]) -> int:

@@ -21,6 +21,7 @@ class EmbedOptions:
         level: one vector per beat, or per window of the model's context length.
         layer: index of the block whose output is used, from 0; -1 is the output of the model.
         split: split of the corpus: train, validation or test; by default all.
+        device: device of the model; auto uses a GPU if there is one.
     """
 
     model: Path
@@ -29,6 +30,7 @@ class EmbedOptions:
     level: Literal["beat", "window"] = "beat"
     layer: int = -1
     split: Literal["train", "validation", "test"] | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -42,7 +44,8 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(EmbedOptions, arguments, "embed", run, positionals=["model", "source"])
     from heartlm import api
 
-    found = api.load_model(options.model).embed(options.source, options.level, options.layer, options.split)
+    model = api.load_model(options.model, device=options.device)
+    found = model.embed(options.source, options.level, options.layer, options.split)
     path = found.write(options.out)
     num_records = len(dict.fromkeys(zip(found.database.tolist(), found.record.tolist(), strict=True)))
     print(f"{len(found):,} vectors of {found.vectors.shape[1]} numbers, {num_records:,} recordings")

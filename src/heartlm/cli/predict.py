@@ -26,6 +26,7 @@ class PredictOptions:
         beats: source of beat positions; auto uses annotated positions if there are any, and detects beats otherwise.
         lead: lead to annotate; by default MLII, II or the first ECG lead.
         checkpoint: the checkpoint with the lowest validation loss, or the last one.
+        device: device of the model; auto uses a GPU if there is one.
     """
 
     run: Path
@@ -35,6 +36,7 @@ class PredictOptions:
     beats: Literal["auto", "annotated", "detected"] = "auto"
     lead: str | None = None
     checkpoint: Literal["best", "last"] = "best"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -53,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.files import write_csv
     from heartlm.training.waveform import CLASSES
 
-    how = {"beats": options.beats, "lead": options.lead, "checkpoint": options.checkpoint}
+    how = {name: getattr(options, name) for name in ("beats", "lead", "checkpoint", "device")}
     result = api.annotate(options.run, options.record, **how)
     path = write_annotations(options.out, Path(result.record).name, result.found, options.annotator)
     lead = f", lead {result.lead_name}" if result.lead_name else ""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.encode import Source, Unusable, beats_for, ecg_lead, usable_leads
 from heartlm.corpus.plan import Beats
+from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.database import Database
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
 from heartlm.ecg.spans import joined_spans
@@ -70,6 +71,7 @@ def annotate(
     beats: Beats = "auto",
     lead: str | None = None,
     checkpoint: str = "best",
+    device: str = "auto",
 ) -> Annotated:
     """Annotate a recording with the model of a fine-tuned run.
 
@@ -80,11 +82,12 @@ def annotate(
         beats: source of the beat positions: annotated, detected, or auto, which detects them if none are annotated.
         lead: lead to analyse; by default the one that tokenizing selects.
         checkpoint: `"best"` model by validation loss, or `"last"`.
+        device: device of the model, `"cpu"` or `"cuda"`; `"auto"` uses a GPU if there is one.
 
     Raises:
-        HeartlmError: the run is not fine-tuned, or the recording cannot be used.
+        HeartlmError: the run is not fine-tuned, the recording cannot be used, or there is no GPU.
     """
-    fine_tuned = load_finetuned(run, checkpoint)
+    fine_tuned = load_finetuned(run, checkpoint, device_and_precision(device, "fp32")[0])
     model, info, tokenizer = fine_tuned.model, fine_tuned.info, fine_tuned.tokenizer
     assert info.task is not None, "a fine-tuned model has a task"
     recording, ready = ready_lead(tokenizer, database, record_id, beats, lead)

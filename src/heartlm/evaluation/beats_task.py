@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED
+from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import NO_BEAT, Classes, score_beats
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.features import beat_features, boosting
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.matching import BeatMatch, match_beats
-from heartlm.evaluation.predictions import token_probabilities
+from heartlm.evaluation.predictions import recording_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
 from heartlm.evaluation.scored import ScoredLead, lead_of_row
 from heartlm.progress import track
@@ -109,6 +109,9 @@ class PairedLead:
         if probabilities is None:
             probabilities = np.empty((tokens.num_tokens, 0), np.float32)
         of_beats = np.pad(probabilities, ((0, 1), (0, 0)), constant_values=np.nan)[token]
+        # What is no beat has no partner: it misses the annotated beat, and is no error on an extra detection.
+        reference[reference == BEAT_CLASSES.index(ARTEFACT)] = NO_BEAT
+        predicted[predicted == BEAT_CLASSES.index(ARTEFACT)] = NO_BEAT
         order = np.argsort(sample, kind="stable")
         return LeadAnswers(self.lead, sample[order], reference[order], predicted[order], of_beats[order])
 
@@ -151,7 +154,7 @@ def score_beats_task(
         baselines={method: each and _score(each, config) for method, each in baselines.items()},
         notes=notes,
         columns=columns_of(answers),
-        classes=BEAT_TASK_CLASSES,
+        classes=tuned.info.classes,
     )
 
 
@@ -159,8 +162,9 @@ def model_answers(paired: Sequence[PairedLead], tuned: FineTuned) -> list[LeadAn
     """Return the model's predictions for each lead."""
     place = np.array([BEAT_CLASSES.index(name) for name in tuned.info.classes], np.int8)
     answers = []
-    for each in track(paired, len(paired), "predict"):
-        probabilities = token_probabilities(tuned.model, np.asarray(each.lead.tokens.codes), tuned.info.window)
+    codes = (each.lead.tokens.codes for each in paired)
+    of_leads = recording_probabilities(tuned.model, codes, tuned.info.window)
+    for each, probabilities in zip(paired, track(of_leads, len(paired), "predict"), strict=True):
         answers.append(each.answers(place[probabilities.argmax(axis=1)], probabilities))
     return answers
 

@@ -1,12 +1,16 @@
 """Predictions of a fine-tuned model for every token of a recording.
 
+    recordings ─► chunks ─► windows of one width, of several recordings ─► model ─► windows of each recording
+
 Windows overlap by half. The probabilities of a token are averaged over the windows that contain it, so a token near the
-edge of one window is also classified from the middle of another.
+edge of one window is also classified from the middle of another. The host reads a batch while a GPU computes the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,59 +20,121 @@ from torch import Tensor
 from heartlm.corpus.windows import covering_windows
 from heartlm.models.heart import HeartModel
 
-WINDOWS_AT_ONCE = 32
-JUDGED_AT_ONCE = 256
-"""Batch size in `window_probabilities`, mostly used by the waveform task, whose network is small."""
+Codes = NDArray[np.uint16]
+Floats = NDArray[np.float32]
+Key = TypeVar("Key")
 
 
-def batches_of_windows(
-    model: HeartModel, codes: NDArray[np.uint16], window: int, stride: int
-) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-    """Yield all tokens of a recording in batches of windows.
+def chunks_of_recordings(model: HeartModel, recordings: Iterable[Codes]) -> Iterator[list[Codes]]:
+    """Split `recordings`, in order, into groups of at most as many tokens as `model` computes together, if possible."""
+    chunk, num_tokens, most = list[Codes](), 0, model.windows_at_once(1)
+    for codes in recordings:
+        if chunk and num_tokens + len(codes) > most:
+            yield chunk
+            chunk, num_tokens = [], 0
+        chunk.append(np.asarray(codes))
+        num_tokens += len(codes)
+    if chunk:
+        yield chunk
+
+
+def over_windows(
+    model: HeartModel, chunk: Sequence[Codes], window: int, stride: int, compute: Callable[[Tensor], Tensor]
+) -> Iterator[tuple[int, slice, Floats]]:
+    """Compute on all windows of some recordings.
 
     Args:
         model: model whose device the codes are moved to.
-        codes: codes of the recording, uint16 `[num_tokens, num_facets]`.
+        chunk: codes of each recording, uint16 `[num_tokens, num_facets]`.
         window: tokens per window; a shorter recording is one window.
         stride: tokens between the starts of consecutive windows; the last window ends with the recording.
+        compute: function of the codes of windows, int64 `[num_windows, width, num_facets]`.
 
     Yields:
-        Indices of the tokens, `[num_windows, width]`, and their codes, int64 `[num_windows, width, num_facets]`.
+        Index of the recording, the tokens of a window, and its row of the result. Windows of a recording are in order.
     """
+    by_width = defaultdict[int, list[tuple[int, int]]](list)
+    for index, codes in enumerate(chunk):
+        windows = covering_windows(0, len(codes), window, stride)
+        width = int(windows.length[0])  # every window of a recording has the same length
+        by_width[width] += [(index, first) for first in windows.first.tolist()]
+
+    def batches() -> Iterator[tuple[list[tuple[int, slice]], Codes]]:
+        for width, every in by_width.items():
+            size = model.windows_at_once(width)
+            for begin in range(0, len(every), size):
+                places = [(index, slice(first, first + width)) for index, first in every[begin : begin + size]]
+                yield places, np.stack([chunk[index][own] for index, own in places])
+
+    for places, answers in in_batches(model, batches(), compute):
+        for (index, own), answer in zip(places, answers, strict=True):
+            yield index, own, answer
+
+
+def in_batches(
+    model: HeartModel, batches: Iterable[tuple[Key, Codes]], compute: Callable[[Tensor], Tensor]
+) -> Iterator[tuple[Key, Floats]]:
+    """Apply `compute` to the codes of each batch on the device of `model`; a GPU computes one batch ahead."""
     device = next(model.parameters()).device
-    windows = covering_windows(0, len(codes), window, stride)
-    index = windows.index[:, : int(windows.length[0])]  # every window of a recording has the same length
-    for begin in range(0, len(index), WINDOWS_AT_ONCE):
-        places = index[begin : begin + WINDOWS_AT_ONCE]
-        yield places, torch.from_numpy(codes[places].astype(np.int64)).to(device)
+    queued = deque[tuple[Key, Tensor, Any]]()
+    for key, codes in batches:
+        queued.append((key, *_queue(torch.from_numpy(codes), compute, device)))
+        if len(queued) > 1:
+            yield _read(*queued.popleft())
+    for batch in queued:
+        yield _read(*batch)
+
+
+def _queue(codes: Tensor, compute: Callable[[Tensor], Tensor], device: torch.device) -> tuple[Tensor, Any]:
+    """Start `compute`; return its result in host memory, and the event after which it is there, None for at once."""
+    if device.type != "cuda":
+        return compute(codes.to(torch.int64)).float(), None
+    codes = codes.pin_memory().to(device, non_blocking=True).to(torch.int64)
+    result = compute(codes).float().to("cpu", non_blocking=True)  # torch pins it
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    done.record(torch.cuda.current_stream(device))
+    return result, done
+
+
+def _read(key: Key, result: Tensor, done: Any) -> tuple[Key, Floats]:
+    if done is not None:
+        done.synchronize()
+    return key, result.numpy()
 
 
 @torch.inference_mode()
-def token_probabilities(
-    model: HeartModel, codes: NDArray[np.uint16], window: int, overlap: bool = True
-) -> NDArray[np.float32]:
-    """Return class probabilities of every token of one recording.
+def recording_probabilities(
+    model: HeartModel, recordings: Iterable[Codes], window: int, overlap: bool = True
+) -> Iterator[Floats]:
+    """Iterate over the class probabilities of every token of each recording.
 
     Args:
         model: model with a class head; the output of a pooled head applies to every token of its window.
-        codes: codes of all tokens of the recording, uint16 `[num_tokens, num_facets]`.
+        recordings: codes of all tokens of each recording, uint16 `[num_tokens, num_facets]`; read some ahead.
         window: tokens per window.
         overlap: whether windows overlap by half, which takes twice the time.
 
-    Returns:
+    Yields:
         Probabilities, float32 `[num_tokens, num_classes]`.
     """
-    total = np.zeros((len(codes), model.num_classes), np.float32)
-    count = np.zeros(len(codes), np.float32)
-    for places, part in batches_of_windows(model, codes, window, max(1, window // 2) if overlap else window):
-        answer = model.class_logits(part).float().softmax(dim=-1).cpu().numpy()
-        np.add.at(total, places, answer[:, None] if model.pooled else answer)
-        np.add.at(count, places, 1)
-    return total / count[:, None]
+    stride = max(1, window // 2) if overlap else window
+    for chunk in chunks_of_recordings(model, recordings):
+        totals = [np.zeros((len(codes), model.num_classes), np.float32) for codes in chunk]
+        counts = [np.zeros((len(codes), 1), np.float32) for codes in chunk]
+        answers = over_windows(model, chunk, window, stride, lambda part: model.class_logits(part).softmax(dim=-1))
+        for index, own, answer in answers:
+            totals[index][own] += answer
+            counts[index][own] += 1
+        yield from (total / count for total, count in zip(totals, counts, strict=True))
+
+
+def token_probabilities(model: HeartModel, codes: Codes, window: int, overlap: bool = True) -> Floats:
+    """Return class probabilities of every token of one recording; see `recording_probabilities`."""
+    return next(recording_probabilities(model, [codes], window, overlap))
 
 
 @torch.inference_mode()
-def window_probabilities(model: HeartModel, codes: NDArray[np.uint16], window: int) -> NDArray[np.float32]:
+def window_probabilities(model: HeartModel, codes: Codes, window: int) -> Floats:
     """Return class probabilities of windows, each computed from its own tokens only.
 
     A pooled head classifies the whole window; the probabilities of a token head are averaged over the window. A window
@@ -83,11 +149,12 @@ def window_probabilities(model: HeartModel, codes: NDArray[np.uint16], window: i
         Probabilities, float32 `[num_windows, num_classes]`.
     """
     if codes.shape[1] > window:
-        return np.stack([token_probabilities(model, each, window).mean(axis=0) for each in codes])
-    device = next(model.parameters()).device
-    answers = []
-    for begin in range(0, len(codes), JUDGED_AT_ONCE):
-        part = torch.from_numpy(codes[begin : begin + JUDGED_AT_ONCE].astype(np.int64))
-        answer = model.class_logits(part.to(device)).float().softmax(dim=-1)
-        answers.append((answer if model.pooled else answer.mean(dim=1)).cpu().numpy())
-    return np.concatenate(answers)
+        return np.stack([each.mean(axis=0) for each in recording_probabilities(model, codes, window)])
+
+    def compute(part: Tensor) -> Tensor:
+        answer = model.class_logits(part).softmax(dim=-1)
+        return answer if model.pooled else answer.mean(dim=1)
+
+    size = model.windows_at_once(codes.shape[1])
+    batches = ((begin, codes[begin : begin + size]) for begin in range(0, len(codes), size))
+    return np.concatenate([answer for _, answer in in_batches(model, batches, compute)])

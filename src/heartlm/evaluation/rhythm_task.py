@@ -22,7 +22,7 @@ from heartlm.evaluation.config import SMALLEST_WINDOW, EvaluationConfig
 from heartlm.evaluation.episodes import Episodes, compare_spans, score_episodes
 from heartlm.evaluation.features import boosting, rr_window_features
 from heartlm.evaluation.finetuned import FineTuned
-from heartlm.evaluation.predictions import token_probabilities, window_probabilities
+from heartlm.evaluation.predictions import recording_probabilities, window_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
 from heartlm.evaluation.rhythm import RhythmWindows, Verdicts, rr_of, window_labels
 from heartlm.evaluation.scored import ScoredLead
@@ -185,10 +185,8 @@ def _needs_intervals(tuned: FineTuned) -> None:
 def _episode_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> dict[str, Any]:
     """Return duration scores of the model and, if applicable, of Zhou 2015 at its published window."""
     width = window_of(tuned, config) if tuned.info.pooled else tuned.info.window
-    flags = {"durations": list[Flags]()}
-    for lead in track(leads, len(leads), "predict"):
-        probabilities = token_probabilities(tuned.model, np.asarray(lead.tokens.codes), width)
-        flags["durations"].append(probabilities[:, 1] >= tuned.info.threshold)
+    of_leads = recording_probabilities(tuned.model, (lead.tokens.codes for lead in leads), width)
+    flags = {"durations": [each[:, 1] >= tuned.info.threshold for each in track(of_leads, len(leads), "predict")]}
     if config.baselines and tuned.info.positive[0] == "AFIB" and tuned.tokens_are_beats:
         flags["durations of Zhou 2015"] = [zhou.detect(rr_of(lead)) for lead in leads]
     patients = [lead.patient_id for lead in leads]

@@ -23,7 +23,7 @@ from heartlm.distributed.communicator import local_rank
 from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.wrapping import gradient_norm
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.predictions import token_probabilities
+from heartlm.evaluation.predictions import recording_probabilities
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.partition import Member, PatientCounts
 from heartlm.federated.study_file import FederatedConfig
@@ -165,10 +165,12 @@ class LanguageLearning:
 
     def _classes(self) -> tuple[NDArray[np.int8], NDArray[np.int8], NDArray[np.str_]]:
         found, annotated, patients = [np.zeros(0, np.int8)], [np.zeros(0, np.int8)], [np.zeros(0, np.str_)]
-        for row in self._scored.tolist():
-            place = self._corpus.tokens_of(row)
-            codes, labels = self._corpus.codes[place], beat_labels(self._corpus.beat_class[place]).astype(np.int8)
-            answer = token_probabilities(self._task.model, codes, self._config.window).argmax(axis=1)
+        rows = self._scored.tolist()
+        codes = (self._corpus.codes[self._corpus.tokens_of(row)] for row in rows)
+        answers = recording_probabilities(self._task.model, codes, self._config.window)
+        for row, probabilities in zip(rows, answers, strict=True):
+            labels = beat_labels(self._corpus.beat_class[self._corpus.tokens_of(row)]).astype(np.int8)
+            answer = probabilities.argmax(axis=1)
             found.append(answer[labels >= 0].astype(np.int8))
             annotated.append(labels[labels >= 0])
             patients.append(np.full(len(annotated[-1]), self._corpus.records.patient_id[row]))

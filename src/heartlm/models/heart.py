@@ -25,6 +25,12 @@ from heartlm.models.embedding import FacetEmbedding
 from heartlm.models.statistics import WindowStatistics
 from heartlm.models.transformer import SITES_OF_BLOCK, Block, Trunk
 
+TOKENS_AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 16}
+"""Tokens per batch of inference. On a CPU the activations of more no longer fit into the caches (LOG.md). A GPU needs
+enough work in each kernel; its number is estimated from training."""
+FACET_TOKENS_AT_ONCE = 1 << 12
+"""Tokens whose facet losses are computed together without gradients: they need memory for each facet of each token."""
+
 
 class HeartModel(nn.Module):
     """A transformer over tokens of several facets.
@@ -80,6 +86,10 @@ class HeartModel(nn.Module):
         """Number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
+    def windows_at_once(self, width: int) -> int:
+        """Return the number of windows of `width` tokens per batch of inference, at least 1."""
+        return max(1, TOKENS_AT_ONCE[next(self.parameters()).device.type] // max(1, width))
+
     def mask_codes(self, device: torch.device | str = "cpu") -> Tensor:
         """Return the mask code of each facet, int64 `[F]`."""
         return torch.tensor(self.config.facet_sizes, device=device)
@@ -133,6 +143,10 @@ class HeartModel(nn.Module):
             target: their codes, int64 `[N, F]`; tokens of codes −1 are ignored.
             table: embeddings of all codes.
         """
+        if len(hidden) > FACET_TOKENS_AT_ONCE and not torch.is_grad_enabled():
+            hiddens, targets = torch.split(hidden, FACET_TOKENS_AT_ONCE), torch.split(target, FACET_TOKENS_AT_ONCE)
+            parts = [self.facet_losses(*part, table) for part in zip(hiddens, targets, strict=True)]
+            return torch.stack(parts).sum(dim=0)
         if self.no_code is not None:
             compiled = self._compiled_losses if self.training else None
             return (compiled or self._batched_losses)(hidden, target, table)

@@ -25,6 +25,8 @@ KERNELS, STRIDES = (11, 7, 5, 5), (4, 2, 2, 2)
 NUM_BANDS, SPECTRUM_KERNELS, SPECTRUM_CHANNELS = 100, (9, 5), 16
 """Number of spectral lines, 0.25 Hz apart; kernels and channels of the two convolutions over them, of stride 2."""
 NUM_HIDDEN = 48
+SAMPLES_PER_TOKEN = 16
+"""Samples that count as one token in the size of a batch; the rate on a CPU is nearly flat around it (LOG.md)."""
 SMALL_MV = 0.1
 """Amplitude in mV at which the second input channel saturates."""
 LEAST_MV = 0.003
@@ -68,6 +70,10 @@ class WaveformNetwork(HeartModel):
         """Compile the convolutions."""
         for block in self.trunk.blocks:
             block.compile()
+
+    def windows_at_once(self, width: int) -> int:
+        """Return the number of windows per batch; a sample of this network costs much less than a token."""
+        return super().windows_at_once(-(-width // SAMPLES_PER_TOKEN))
 
     @property
     def num_dropout_sites(self) -> int:

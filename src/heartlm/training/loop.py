@@ -266,11 +266,13 @@ class _Loop:
     def _validate(self, windows: Windows) -> None:
         """Compute mean losses over the counted tokens of `windows`, split among ranks."""
         with self.log.meters.paused("validation"):
-            totals, size = dict[str, float](), self.layout.batch_size
-            for part in (windows[begin : begin + size] for begin in range(0, len(windows), size)):
+            totals, size = dict[str, float](), self.learner.model.windows_at_once(windows.width) * self.ranks.world_size
+            for begin in range(0, len(windows), size):
+                part = windows[begin : begin + size]
                 first, stop = self.layout.rows_of_rank(len(part))
                 # a rank without a window computes an uncounted one, since sharded weights need every rank
-                batch = self.job.make_batch(part[first : max(stop, first + 1)], None, first, len(part))
+                own = part[first : max(stop, first + 1)]
+                batch = self.job.make_batch(own, None, begin + first, len(windows))
                 losses = {"counted": float(batch.num_counted), **self.learner.evaluate(batch)}
                 for name, value in losses.items():
                     totals[name] = totals.get(name, 0.0) + (value if stop > first else 0.0)

@@ -1,0 +1,94 @@
+"""Predictions of windows: what is computed together does not change what is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from heartlm.analysis.embed import hidden_states
+from heartlm.evaluation.predictions import recording_probabilities, token_probabilities, window_probabilities
+from heartlm.models import heart
+from heartlm.models.config import ModelConfig
+from heartlm.models.heart import HeartModel
+
+Codes = NDArray[np.uint16]
+SIZES, WINDOW = (6, 4), 16
+
+
+def model(pooled: bool) -> HeartModel:
+    torch.manual_seed(3)
+    seconds = torch.tensor([0.0, 0.5, 0.6, 0.7, 0.8, 0.9]) if pooled else None
+    config = ModelConfig(SIZES, depth=2, width=32).resolve()
+    built = HeartModel(config, [torch.randn(size, 3) for size in SIZES], 3, pooled, seconds).eval()
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.mul_(4)
+    return built
+
+
+@pytest.fixture(scope="module")
+def recordings() -> list[Codes]:
+    random = np.random.default_rng(0)
+    lengths = (40, 5, 16, 7, 5, 17, 100, 1, 5)
+    return [np.stack([random.integers(0, size, num) for size in SIZES], axis=1).astype(np.uint16) for num in lengths]
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    yield lambda num_tokens: monkeypatch.setitem(heart.TOKENS_AT_ONCE, "cpu", num_tokens)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_recordings_computed_together_have_the_scores_of_each_alone(
+    recordings: list[Codes], at_once: Callable[[int], None], pooled: bool
+) -> None:
+    network, expected = model(pooled), []
+    for codes in recordings:  # window by window
+        width = min(WINDOW, len(codes))
+        total, count = np.zeros((len(codes), 3)), np.zeros((len(codes), 1))
+        for first in sorted({min(at, len(codes) - width) for at in range(0, len(codes) - width + 8, 8)}):
+            part = torch.from_numpy(codes[first : first + width].astype(np.int64))[None]
+            with torch.inference_mode():
+                total[first : first + width] += network.class_logits(part)[0].softmax(dim=-1).numpy()
+            count[first : first + width] += 1
+        expected.append(total / count)
+    assert np.ptp(np.concatenate(expected), axis=0).min() > 0.05
+    for num_tokens in (1, 48, 1 << 12):
+        at_once(num_tokens)
+        scores = list(recording_probabilities(network, recordings, WINDOW))
+        for one, other in zip(scores, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)
+        np.testing.assert_allclose(token_probabilities(network, recordings[0], WINDOW), expected[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [-1, 0])
+def test_recordings_computed_together_have_the_vectors_of_each_alone(
+    recordings: list[Codes], at_once: Callable[[int], None], layer: int
+) -> None:
+    network, results = model(pooled=False), []
+    for num_tokens in (1, 48, 1 << 12):
+        at_once(num_tokens)
+        results.append(np.concatenate(list(hidden_states(network, recordings, WINDOW, layer))))
+    assert len(results[0]) == sum(map(len, recordings))
+    for other in results[1:]:
+        np.testing.assert_allclose(other, results[0], atol=1e-5)  # of numbers up to 6
+    assert not network.trunk.blocks[0]._forward_hooks
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("width", [8, 16, 40])
+def test_the_size_of_a_batch_changes_no_window(
+    recordings: list[Codes], at_once: Callable[[int], None], width: int, pooled: bool
+) -> None:
+    windows, network = recordings[6][: 100 // width * width].reshape(-1, width, 2), model(pooled)
+    results = []
+    for num_tokens in (1, 48, 1 << 12):
+        at_once(num_tokens)
+        results.append(window_probabilities(network, windows, WINDOW))
+    assert results[0].shape == (len(windows), 3)
+    for other in results[1:]:
+        np.testing.assert_allclose(other, results[0], atol=1e-6)
