@@ -34,7 +34,7 @@ from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
-from heartlm.ecg.recording import Annotations, Recording
+from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.annotate import second_probabilities
@@ -68,6 +68,7 @@ class AnalysedBlock(NamedTuple):
 
     Attributes:
         sample: position of each beat, int64 `[num_beats]`.
+        no_beat: whether each is no heartbeat but an artefact that the detector marked, bool `[num_beats]`.
         disputed: whether the leads disagree on the interval from each beat to the next, see `fill_gaps`, bool
             `[num_beats]`.
         probability: class probabilities of each beat, float32 `[num_beats, 4]`.
@@ -79,6 +80,7 @@ class AnalysedBlock(NamedTuple):
     """
 
     sample: Places
+    no_beat: NDArray[np.bool_]
     disputed: NDArray[np.bool_]
     probability: NDArray[np.float32]
     seconds: NDArray[np.float64]
@@ -148,7 +150,7 @@ class Analyst:
             raise HeartlmError(f"{recording.path}: {error}") from error
         found = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
         sample, probability, seconds, quality = found.sample, found.probability, found.seconds, found.quality.T
-        disputed = found.disputed
+        disputed, no_beat = found.disputed, found.no_beat
         rate_hz, notes = recording.rate_hz, list[str]()
         # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
         answer = called(seconds, self.waveform.info.threshold, noise_denies=False)
@@ -168,8 +170,15 @@ class Analyst:
         blank = covered(events, sample)
         if blank.any():
             notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
-            sample, disputed, probability = sample[~blank], disputed[~blank], probability[~blank]
-        classes = np.array(self.beats.info.classes)
+        if (no_beat & ~blank).any():
+            notes.append(f"{(no_beat & ~blank).sum():,} detections left out that are artefacts, not heartbeats")
+            # An artefact may hide a beat: an interval around one is no certain pause.
+            before = np.maximum(np.maximum.accumulate(np.where(no_beat, 0, np.arange(len(sample)))), 0)
+            disputed = disputed.copy()
+            disputed[before[no_beat]] = True
+        kept = ~(blank | no_beat)
+        sample, disputed, probability = sample[kept], disputed[kept], probability[kept]
+        classes = np.array([name for name in self.beats.info.classes if name != ARTEFACT])
         clear = ~crossed(events, sample)
         of_atria = second_events("flutter", found.flutter, (found.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
         af = self._af_events(sample, clear, rate_hz)
@@ -227,6 +236,16 @@ class Analyst:
         sample, disputed = fill_gaps(voted, of_leads, signals, rate_hz)
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
         probability, measures = self._class_probabilities(beats, signals, quality)
+        no_beat = np.zeros(len(sample), np.bool_)
+        if ARTEFACT in self.beats.info.classes:
+            artefact = self.beats.info.classes.index(ARTEFACT)
+            no_beat = probability.argmax(axis=1) == artefact
+            if no_beat.any():
+                # Again without them, since an artefact changes the intervals of the beats next to it.
+                kept = replace(beats, sample=sample[~no_beat], symbol=beats.symbol[~no_beat])
+                probability[~no_beat], measures = self._class_probabilities(kept, signals, quality)
+            probability = np.delete(probability, artefact, axis=1)
+            probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
         seconds = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
         own, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
@@ -234,6 +253,7 @@ class Analyst:
         begin_s = round((start - first) / rate_hz)
         return AnalysedBlock(
             sample[own] + first,
+            no_beat[own],
             disputed[own],
             probability[own],
             seconds[begin_s : begin_s + num_seconds],
@@ -249,8 +269,8 @@ class Analyst:
         """Classify beats.
 
         Returns:
-            Class probabilities of each beat, averaged over leads weighted by quality, float32 `[num_beats, 4]`; and
-            `measures_of_beats` of the best lead.
+            Class probabilities of each beat, averaged over leads weighted by quality, float32
+            `[num_beats, num_classes]`; and `measures_of_beats` of the best lead.
         """
         model, info = self.beats.model, self.beats.info
         measures = np.empty((0, len(USUAL)))

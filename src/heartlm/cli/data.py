@@ -61,6 +61,28 @@ class RetimeOptions:
 
 
 @dataclass(frozen=True)
+class NoisyOptions:
+    """Options of `heartlm data noisy`.
+
+    Attributes:
+        database: folder of a database with signals, and with labelled beats or recordings labelled normal.
+        folder: output folder; it must be empty or not exist.
+        noise: folder of recordings of noise alone, for example bw and ma of nstdb; by default pulses and electrode
+            steps only.
+        pieces: number of pieces of 30 s per training recording.
+        seed: random seed.
+        replace: replace a database that exists in `folder`.
+    """
+
+    database: Path
+    folder: Path
+    noise: Path | None = None
+    pieces: int = 24
+    seed: int = 0
+    replace: bool = False
+
+
+@dataclass(frozen=True)
 class VerifyOptions:
     """Options of `heartlm data verify`.
 
@@ -140,7 +162,30 @@ def run_retime(argv: Sequence[str]) -> int:
     return 0
 
 
-def _make_sure_nothing_is_lost(options: SimulateOptions | RetimeOptions) -> None:
+def run_noisy(argv: Sequence[str]) -> int:
+    """Cut training recordings into noisy pieces, with what the beat detector marks in them as labels.
+
+    Examples:
+        heartlm data noisy data/mitdb data/mitdb-noisy --noise data/nstdb
+        heartlm data noisy data/challenge-2017 data/challenge-noisy --pieces 2
+    """
+    options = parse(NoisyOptions, argv, "data noisy", run_noisy, positionals=["database", "folder"])
+    require(options, lambda number: number >= 1, "at least 1", "pieces")
+    require(options, lambda number: number >= 0, "at least 0", "seed")
+    from heartlm.analysis.noisy import noisy_database
+
+    _make_sure_nothing_is_lost(options)
+    skipped = noisy_database(
+        options.database, options.folder, noise=options.noise, pieces=options.pieces, seed=options.seed
+    )
+    print(f"{options.folder}: up to {options.pieces} pieces of each training recording of {options.database}")
+    if skipped:
+        shown = ", ".join(skipped[:10]) + (" …" if len(skipped) > 10 else "")
+        print(f"left out, without signal or known beats: {len(skipped)} ({shown})")
+    return 0
+
+
+def _make_sure_nothing_is_lost(options: SimulateOptions | RetimeOptions | NoisyOptions) -> None:
     folder = options.folder
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
@@ -173,6 +218,7 @@ SUBCOMMANDS = {
         "databases of the catalogue: size, rate, leads, labels, licence, citation",
     ),
     "simulate": ("heartlm.cli.data:run_simulate", "write a database of simulated patients"),
+    "noisy": ("heartlm.cli.data:run_noisy", "cut recordings into noisy pieces, to train on what is no beat"),
     "retime": ("heartlm.cli.data:run_retime", "lay real beats out on other rhythms, to train on"),
     "download": ("heartlm.cli.data_download:run", "fetch a database from PhysioNet: resumable, parallel, verified"),
     "verify": ("heartlm.cli.data:run_verify", "say what is wrong with which file of a database"),

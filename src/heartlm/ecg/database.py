@@ -3,8 +3,8 @@
 `open_database` finds the records by the file RECORDS or by listing the folder. The `Database` returns the recording,
 the annotations, the patient and the split of each record. Metadata that the files do not state come from
 `heartlm.ecg.databases_known`, or from a file `database.json` in the folder with the optional fields `name`, `title`,
-`beat_labels`, `rhythm_labels`, `uncalibrated`, `rate_hz`, `patients` (record to patient) and `splits` (patient to
-split).
+`beat_labels`, `artefacts` (annotated ones are a class of detections), `rhythm_labels`, `uncalibrated`, `rate_hz`,
+`patients` (record to patient) and `splits` (patient to split).
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class _Settings(TypedDict, total=False):
     name: str
     title: str
     beat_labels: bool
+    artefacts: bool
     rhythm_labels: bool
     uncalibrated: bool
     rate_hz: float
@@ -129,7 +130,7 @@ class Database:
         rhythms: tuple[RhythmSpan, ...] = ()
         ignored: dict[str, int] = {}
         if beat_file is not None:
-            sample, symbol, ignored = beats_of(beat_file, rate_hz, length)
+            sample, symbol, ignored = beats_of(beat_file, rate_hz, length, self._settings.get("artefacts", False))
         if rhythm_file is not None:
             end = length or _end_of(rate_hz, beat_file, rhythm_file)
             rhythms, left_out = rhythms_of(rhythm_file, rate_hz, end, self.known.bracketed_rhythm)

@@ -23,10 +23,13 @@ from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.progress import say
 
-BEAT_CLASSES: tuple[str, ...] = ("N", "S", "V", "F", "Q")
+ARTEFACT = "|"
+"""WFDB code of an artefact that looks like a QRS complex, and the class of detections that are no heartbeat."""
+
+BEAT_CLASSES: tuple[str, ...] = ("N", "S", "V", "F", "Q", ARTEFACT)
 """AAMI classes (ANSI/AAMI EC57): N (normal and bundle branch block), S (supraventricular ectopic), V (ventricular
-ectopic), F (fusion of the two) and Q (paced, or not classifiable). The position of a class is its index in corpora and
-scores."""
+ectopic), F (fusion of the two) and Q (paced, or not classifiable); then, outside of the standard, `ARTEFACT`. The
+position of a class is its index in corpora and scores."""
 
 UNLABELLED = -1
 """Index of an unlabelled beat or rhythm."""
@@ -244,8 +247,9 @@ def is_beat(symbols: Iterable[str]) -> NDArray[np.bool_]:
 
 
 def aami_classes(symbols: Iterable[str]) -> NDArray[np.int8]:
-    """Map WFDB codes to indices into `BEAT_CLASSES`, or `UNLABELLED` if the code is not a beat; `[num_symbols]`."""
-    return np.fromiter((CLASS_OF_SYMBOL.get(symbol, UNLABELLED) for symbol in symbols), dtype=np.int8)
+    """Map WFDB codes to indices into `BEAT_CLASSES`, or `UNLABELLED` for other codes; int8 `[num_symbols]`."""
+    classes = CLASS_OF_SYMBOL | {ARTEFACT: BEAT_CLASSES.index(ARTEFACT)}
+    return np.fromiter((classes.get(symbol, UNLABELLED) for symbol in symbols), dtype=np.int8)
 
 
 def rhythm_index(name: str) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED
+from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import NO_BEAT, Classes, score_beats
 from heartlm.evaluation.config import EvaluationConfig
@@ -109,6 +109,9 @@ class PairedLead:
         if probabilities is None:
             probabilities = np.empty((tokens.num_tokens, 0), np.float32)
         of_beats = np.pad(probabilities, ((0, 1), (0, 0)), constant_values=np.nan)[token]
+        # What is no beat has no partner: it misses the annotated beat, and is no error on an extra detection.
+        reference[reference == BEAT_CLASSES.index(ARTEFACT)] = NO_BEAT
+        predicted[predicted == BEAT_CLASSES.index(ARTEFACT)] = NO_BEAT
         order = np.argsort(sample, kind="stable")
         return LeadAnswers(self.lead, sample[order], reference[order], predicted[order], of_beats[order])
 
@@ -151,7 +154,7 @@ def score_beats_task(
         baselines={method: each and _score(each, config) for method, each in baselines.items()},
         notes=notes,
         columns=columns_of(answers),
-        classes=BEAT_TASK_CLASSES,
+        classes=tuned.info.classes,
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.corpus.encode import NO_ECG_LEAD, chosen_leads
-from heartlm.ecg.recording import Annotations, Recording
+from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.monitor.af_onset import AfMeasures
 from heartlm.monitor.alarms import Alarm, AlarmRules
@@ -279,9 +279,11 @@ class Ward:
             rates_hz = np.array([lead.kernel.rate_hz for lead in leads])
             codes, usual_mv, is_faint = self.models.live_tokenizer.push(tokens_at, samples, rates_hz, waves)
             answer, states = self.models.judge_beats(codes, positions, caches_at)
+            is_known = positions >= UNKNOWN_BEATS
+            # What is no heartbeat counts for no rule, like detections in silence.
+            is_faint |= is_known & (symbols[answer.argmax(axis=1)] == ARTEFACT)
             measures, known = self.models.af_measures.take(histories_at, samples, rates_hz, answer, codes, is_faint)
             af[rows[known]] = self.models.af_onset.judge(measures[known], states[known])
-            is_known = positions >= UNKNOWN_BEATS
             which[rows], faint[rows] = np.where(is_known, answer.argmax(axis=1), unknown), is_faint
             probability[rows], ventricular[rows] = answer.max(axis=1) * is_known, answer[:, v_index] * is_known
             for lead, sample, usual in zip(leads, samples.tolist(), usual_mv.tolist(), strict=True):

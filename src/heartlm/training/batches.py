@@ -24,7 +24,7 @@ from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
-from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
+from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.kernels.draws import Stream, draws, draws_below, hide_spans
 from heartlm.kernels.gather import gather_codes, gather_windows
 
@@ -390,12 +390,20 @@ def majority(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 BEAT_TASK_CLASSES: tuple[str, ...] = BEAT_CLASSES[:4]
-"""Classes of the beats task: N, S, V, F. Q beats are excluded from training and scores, as in de Chazal 2004."""
+"""AAMI classes of the beats task: N, S, V, F. Q beats are excluded from training and scores, as in de Chazal 2004."""
+
+
+def beat_classes_in(corpus: Corpus) -> tuple[str, ...]:
+    """Return the classes of the beats task on `corpus`: those of AAMI, and no beat if it has annotated artefacts."""
+    has_artefacts = bool((corpus.beat_class == BEAT_CLASSES.index(ARTEFACT)).any())
+    return (*BEAT_TASK_CLASSES, ARTEFACT) if has_artefacts else BEAT_TASK_CLASSES
 
 
 def beat_labels(beat_class: NDArray[np.int8]) -> NDArray[np.int64]:
-    """Return labels of the beats task, int64 `[num_tokens]`; −1 for Q and unlabelled beats."""
-    return np.where(beat_class < len(BEAT_TASK_CLASSES), beat_class, IGNORE).astype(np.int64)
+    """Return labels of the beats task, int64 `[num_tokens]`: 4 for artefacts, −1 for Q and unlabelled beats."""
+    num = len(BEAT_TASK_CLASSES)
+    artefact = beat_class == BEAT_CLASSES.index(ARTEFACT)
+    return np.select([beat_class < num, artefact], [beat_class, num], IGNORE).astype(np.int64)
 
 
 def rhythm_labels(rhythm: NDArray[np.int8], positive: str, flutter: str) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.millivolts import MillivoltTokenizer
 from heartlm.tokenizers.rhythm import RHYTHM_SCALES
 from heartlm.training import waveform
-from heartlm.training.batches import BEAT_TASK_CLASSES, IGNORE, LabelBatches, MakeBatch, beat_labels, rhythm_labels
+from heartlm.training.batches import IGNORE, LabelBatches, MakeBatch, beat_classes_in, beat_labels, rhythm_labels
 from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_THRESHOLD, WAVEFORM_WINDOW, FinetuneConfig
 from heartlm.training.job import Job, Task
 from heartlm.training.objectives import LabelLoss, label_weights
@@ -71,7 +71,7 @@ def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -
         HeartlmError: the model does not exist or reads another tokenizer, or no training token has a label.
     """
     parent, pooled = RunFolder(config.foundation), config.head == "window"
-    classes = BEAT_TASK_CLASSES if config.task == "beats" else ("other", config.rhythm)
+    classes = beat_classes_in(corpus) if config.task == "beats" else ("other", config.rhythm)
     if parent.about.get("task") == "waveform":
         raise HeartlmError(
             f"run: {config.run} is of the task waveform, a pretrained run or one that reads beats expected"

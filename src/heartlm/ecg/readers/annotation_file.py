@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import LIST_BYTES, check_rate, first_bytes, one_line, read_bytes
-from heartlm.ecg.recording import CLASS_OF_SYMBOL, RHYTHMS, RhythmSpan, rhythm_index
+from heartlm.ecg.recording import ARTEFACT, CLASS_OF_SYMBOL, RHYTHMS, RhythmSpan, rhythm_index
 from heartlm.errors import HeartlmError
 from heartlm.kernels.library import kernel
 
@@ -196,16 +196,17 @@ def positions_at_rate(file: AnnotationFile, rate_hz: float) -> NDArray[np.int64]
 
 
 def beats_of(
-    file: AnnotationFile, rate_hz: float, num_samples: int
+    file: AnnotationFile, rate_hz: float, num_samples: int, artefacts: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.str_], dict[str, int]]:
     """Return the heartbeats of `file` in time order.
 
-    Beats outside the recording, and further beats at the same sample, are left out and counted by reason.
+    Beats outside the recording, and further beats at the same sample, are left out and counted by reason. With
+    `artefacts`, annotated artefacts (`|`) are returned like beats.
 
     Returns:
         Positions int64 `[num_beats]`, symbols `<U1` `[num_beats]`, and counts of omitted beats by reason.
     """
-    is_beat = _IS_BEAT[file.code]
+    is_beat = _IS_BEAT[file.code] | (artefacts & (SYMBOL_OF_CODE[file.code] == ARTEFACT))
     sample, symbol = positions_at_rate(file, rate_hz)[is_beat], SYMBOL_OF_CODE[file.code[is_beat]]
     order = np.argsort(sample, kind="stable")
     sample, symbol = sample[order], symbol[order]
