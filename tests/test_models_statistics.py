@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 from heartlm.evaluation import zhou
 from heartlm.evaluation.features import NUM_WINDOW_FEATURES, rr_window_features
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
-from heartlm.models.statistics import SCALES, WindowStatistics, interval_statistics
+from heartlm.models.statistics import (
+    LONGEST_S,
+    RUN,
+    SCALES,
+    SHORTEST_S,
+    WindowStatistics,
+    _cosen,
+    _dispersion,
+    _quantiles,
+    interval_statistics,
+)
 from heartlm.training.learner import dropout_keys
 
 NAMES = list(SCALES)
@@ -44,6 +60,60 @@ def test_cosen_against_its_definition() -> None:
         twos = sum(abs(x[i + 1] - x[j + 1]) <= 30 for i, j in ones)
         entropy = np.log(max(len(ones), 1) / max(twos, 0.5)) + np.log(2 * 0.03 / row.mean())
         assert found == pytest.approx(entropy, abs=1e-4) or abs(found - SCALES["cosen"][0]) > 4.9 * SCALES["cosen"][1]
+
+
+@st.composite
+def padded_windows(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
+    """Intervals within the limits, some of them equal, and which are valid: none to all of each window."""
+    num, width = draw(st.integers(1, 4)), draw(st.integers(RUN, 40))
+    random = np.random.default_rng(draw(st.integers(0, 999)))
+    spread = draw(st.sampled_from([0.01, 0.05, 1.0]))
+    seconds = np.clip(np.round(random.normal(0.8, spread, (num, width)), 2), SHORTEST_S, LONGEST_S)
+    length = np.array(draw(st.lists(st.integers(0, width), min_size=num, max_size=num)))
+    return torch.from_numpy(seconds.astype(np.float32)), torch.from_numpy(np.arange(width) < length[:, None])
+
+
+@settings(max_examples=50)
+@given(padded_windows())
+def test_measures_without_a_loop_or_a_choice_by_number_are_those_with(case: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """The forms before steps were captured: a loop over windows by their lengths, `nanquantile`, pairs by index."""
+    x, inside = case
+    num = inside.sum(1)
+    counts = []
+    for window, length in enumerate(num.tolist()):
+        own = (1000 * x[window, :length]).round().to(torch.int16)
+        near = (own[:, None] - own).abs_() <= 30
+        counts.append([near[:-1, :-1].sum(), (near[:-1, :-1] & near[1:, 1:]).sum()])
+    ones, twos = ((torch.tensor(each) - num + 1) / 2 for each in zip(*counts, strict=True))
+    mean = (x * inside).sum(1) / num.clamp(min=1)
+    entropy = ones.clamp(min=1).log() - twos.clamp(min=0.5).log() + torch.log(0.06 / mean.clamp(min=SHORTEST_S))
+    torch.testing.assert_close(_cosen(x, inside), entropy, atol=1e-6, rtol=0)
+    known = x.masked_fill(~inside, torch.nan)
+    for share, values in zip((0.05, 0.95), _quantiles(known, 0.05, 0.95), strict=True):
+        torch.testing.assert_close(values, known.nanquantile(share, dim=1), atol=1e-6, rtol=0, equal_nan=True)
+    runs, ends = x.unfold(1, RUN, 1), inside[:, RUN - 1 :]
+    one, other = torch.combinations(torch.arange(RUN)).T
+    differ = ((runs[..., one] - runs[..., other]).abs() >= 0.03).float().mean(2)
+    expected = torch.where(ends, differ, 0).sum(1) / ends.sum(1).clamp(min=1)
+    torch.testing.assert_close(_dispersion(x, x, inside)[0], expected, atol=1e-6, rtol=0)
+
+
+class OnOneDevice(TorchDispatchMode):
+    """Fails if an operation has a tensor in host memory."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        assert all(x.device.type == "meta" for x in tree_iter((args, kwargs, out)) if isinstance(x, torch.Tensor))
+        return out
+
+
+@pytest.mark.parametrize("valid", [None, torch.ones(3, 24, dtype=torch.bool, device="meta")])
+def test_nothing_is_read_by_the_host_or_copied_from_it(valid: torch.Tensor | None) -> None:
+    """Tensors of the device meta hold no numbers, so reading one raises an error."""
+    with torch.device("meta"):
+        module, codes = WindowStatistics(torch.empty(6), 32), torch.empty(3, 24, dtype=torch.int64)
+    with OnOneDevice():
+        assert module(codes, valid).shape == (3, 32)
 
 
 def test_padding_changes_nothing() -> None:

@@ -28,16 +28,16 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.store import build_model
 from heartlm.training import learner, loop
 from heartlm.training.bad_steps import BadSteps, DeviceCheck
-from heartlm.training.batches import BatchPosition, MaskedBatches, most_hidden
+from heartlm.training.batches import BatchPosition, HostBatch, LabelBatches, MakeBatch, MaskedBatches, most_hidden
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import TrainingConfig
 from heartlm.training.layout import BatchLayout
-from heartlm.training.learner import Learner
+from heartlm.training.learner import Learner, dropout_keys
 from heartlm.training.loop import train
-from heartlm.training.objectives import FacetLoss
+from heartlm.training.objectives import FacetLoss, LabelLoss, LossSum
 from heartlm.training.queued import MAX_PENDING, QueuedSteps
 from heartlm.training.resident import ResidentCodes
-from tests.synthetic_corpus import every_window, job, small_model, synthetic_corpus
+from tests.synthetic_corpus import SIZES, every_window, job, small_model, synthetic_corpus
 from tests.test_training_curves import CLOSE, CORPUS, GOLDEN, MAKERS, MASK, curve
 
 
@@ -134,16 +134,8 @@ class OneKernelNorm(torch.autograd.Function):
         return dy * x, dy.flatten(0, -2).sum(dim=0)
 
 
-def num_operations(num_facets: int, depth: int, is_padded: bool = False) -> int:
+def operations_of_a_step(model: HeartModel, loss: LossSum, make: MakeBatch, part: HostBatch) -> int:
     """Operations of a queued step, its input copied; the first step, which makes the moments, is not counted."""
-    sizes = tuple([16] * num_facets)
-    corpus = synthetic_corpus((400, 300, 7))
-    codes = np.repeat(corpus.codes[:, :1], num_facets, axis=1)
-    make = MaskedBatches(replace(corpus, codes=codes), np.array(sizes), 0.3, 4, seed=0)
-    windows = every_window(corpus, 16)
-    windows = windows[-6:] if is_padded else windows[:6]
-    part = make.choose(make.draft(windows, BatchPosition(0, 0, 6)), is_static=True)
-    model = random_model(sizes, depth)
     model.batch_facets()
     model.batch_facets = lambda: None  # type: ignore[method-assign]  # the shapes of its tensors depend on numbers
     with FakeTensorMode(allow_non_fake_inputs=True) as fake, pytest.MonkeyPatch.context() as patch:
@@ -153,9 +145,9 @@ def num_operations(num_facets: int, depth: int, is_padded: bool = False) -> int:
         patch.setattr(learner, "gradient_norm", partial(torch.nn.utils.get_total_norm, foreach=True))  # as on a GPU
         patch.setattr(transformer, "rms_norm", OneKernelNorm.apply)
         patch.setattr(torch.nn.Module, "to", lambda self, device: self)  # swaps parameters, which fake ones refuse
-        config, loss = TrainingConfig(batch_size=6), FacetLoss(tuple(map(str, range(num_facets))))
-        how = {"device": torch.device("cpu"), "precision": torch.float32, "layout": BatchLayout(6)}
-        queued = QueuedSteps(Learner(model, loss, config, **how), make, BadSteps())
+        size = len(part.num_valid)
+        how = {"device": torch.device("cpu"), "precision": torch.float32, "layout": BatchLayout(size)}
+        queued = QueuedSteps(Learner(model, loss, TrainingConfig(batch_size=size), **how), make, BadSteps())
         inputs = replace(
             part, **{name: fake.from_tensor(x) for name, x in vars(part).items() if isinstance(x, torch.Tensor)}
         )
@@ -165,12 +157,40 @@ def num_operations(num_facets: int, depth: int, is_padded: bool = False) -> int:
     return operations.num
 
 
+def num_operations(num_facets: int, depth: int, is_padded: bool = False) -> int:
+    sizes = tuple([16] * num_facets)
+    corpus = synthetic_corpus((400, 300, 7))
+    codes = np.repeat(corpus.codes[:, :1], num_facets, axis=1)
+    make = MaskedBatches(replace(corpus, codes=codes), np.array(sizes), 0.3, 4, seed=0)
+    windows = every_window(corpus, 16)
+    windows = windows[-6:] if is_padded else windows[:6]
+    part = make.choose(make.draft(windows, BatchPosition(0, 0, 6)), is_static=True)
+    loss = FacetLoss(tuple(map(str, range(num_facets))))
+    return operations_of_a_step(random_model(sizes, depth), loss, make, part)
+
+
 def test_a_step_takes_the_same_operations_for_all_facets_and_reads_no_number(as_on_gpu: None) -> None:
     """At depth 4 a step of version 0.1.0 dispatched 2,380 kernels with 32 facets (2026-11-26, H200)."""
     few, many = num_operations(8, depth=4), num_operations(32, depth=4)
     print(f"{many} operations")
     assert few == many <= 300
     assert num_operations(8, depth=4, is_padded=True) <= 320
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_a_step_of_a_window_head_with_statistics_reads_no_number(as_on_gpu: None, is_padded: bool) -> None:
+    config = ModelConfig(SIZES, depth=1, width=32, dropout=0.1).resolve()
+    seconds = torch.linspace(0, 1, SIZES[0] + 1)
+    model = HeartModel(config, [torch.randn(size, 2) for size in SIZES], 2, pooled=True, seconds=seconds)
+    assert model.facet_heads is not None
+    model.facet_heads.requires_grad_(False)
+    labels = (CORPUS.beat_class > 1).astype(np.int64)
+    make = LabelBatches(CORPUS, labels, MASK, True, 0.1, seed=3, num_kept=1)
+    windows = every_window(CORPUS, 16)
+    windows = windows[-6:] if is_padded else windows[:6]
+    part = make.choose(make.draft(windows, BatchPosition(0, 0, 6)), is_static=True)
+    part = replace(part, keys=dropout_keys(0, 0, model.num_dropout_sites, 0, 6))
+    assert operations_of_a_step(model, LabelLoss(torch.ones(1, 2)), make, part) > 300
 
 
 # --- static shapes ----------------------------------------------------------------------------------------------------

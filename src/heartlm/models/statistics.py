@@ -30,10 +30,14 @@ The ectopic filter replaces early intervals and late ones after them."""
 TOLERANCE_MS = 30
 STEP_S = 0.05
 RUN = 8
+PAIRS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 27}
+"""Pairs of intervals that are compared together, 2 bytes each: what the caches of a CPU hold, or a batch of a GPU."""
 
 
-def interval_statistics(seconds: Tensor, valid: Tensor | None = None) -> Tensor:
+def interval_statistics(seconds: Tensor, valid: Tensor | None = None, scales: Tensor | None = None) -> Tensor:
     """Return scaled measures of irregularity of windows of RR intervals, in the order of `SCALES`.
+
+    Nothing depends on a number on the host, so that a step of training can be captured.
 
     Entropies are Zhou's (2015) and CoSEn (Lake and Moorman 2011) with the tolerance fixed at 30 ms; dispersion and
     bigeminy are those of Petrėnas (2015), averaged over runs of 8 intervals.
@@ -41,10 +45,13 @@ def interval_statistics(seconds: Tensor, valid: Tensor | None = None) -> Tensor:
     Args:
         seconds: intervals in s, float32 `[B, T]`; entropies are 0 for fewer than 4 valid intervals.
         valid: valid intervals, at the start of each window, bool `[B, T]`; None for all.
+        scales: the numbers of `SCALES` on the device of `seconds`, float32 `[len(SCALES), 2]`; copied there if None.
 
     Returns:
         float32 `[B, len(SCALES)]`, finite.
     """
+    if scales is None:
+        scales = torch.tensor(list(SCALES.values()), device=seconds.device)
     if valid is None:
         valid = torch.ones_like(seconds, dtype=torch.bool)
     short = max(0, RUN - seconds.shape[1])
@@ -58,12 +65,11 @@ def interval_statistics(seconds: Tensor, valid: Tensor | None = None) -> Tensor:
     early = x < EARLY * around
     late = F.pad(early[:, :-1], (1, 0)) & (x > around)
     filtered, smooth = torch.where(early | late, around, x), _running_median(x, 3)
-    nothing = torch.tensor(torch.nan, device=x.device)
-    known = torch.where(inside, x, nothing)
+    known = x.masked_fill(~inside, torch.nan)
     mean = known.nanmean(1)
     columns = [mean.log(), num[:, 0].clamp(min=1).float().log()]
     for series in (x, filtered, smooth):
-        columns += _spread(torch.where(inside, series, nothing))
+        columns += _spread(series.masked_fill(~inside, torch.nan))
     columns += [_entropy(series, inside) for series in (x, filtered, smooth)]
     columns.append(_cosen(x, inside))
     step = known.diff(dim=1)
@@ -76,14 +82,13 @@ def interval_statistics(seconds: Tensor, valid: Tensor | None = None) -> Tensor:
         _correlation(known[:, 2:], known[:, :-2]),
         _correlation(known[:, 3:], known[:, :-3]),
         *(_spread(known.unfold(1, size, 1).mean(2))[0] for size in (2, 3)),
-        relative.nanquantile(0.05, dim=1),
-        relative.nanquantile(0.95, dim=1),
+        *_quantiles(relative, 0.05, 0.95),
         _share((relative - 1).abs() < STEP_S, relative),
         *_dispersion(x, smooth, inside),
         _share((first < -STEP_S) & (second > STEP_S), second),
         _share((first > STEP_S) & (second < -STEP_S), second),
     ]
-    centre, spread = torch.tensor(list(SCALES.values()), device=x.device).T
+    centre, spread = scales.T
     return torch.nan_to_num((torch.stack(columns, dim=1) - centre) / spread).clamp(-5, 5)
 
 
@@ -99,6 +104,18 @@ def _spread(known: Tensor) -> list[Tensor]:
     deviation = ((known - mean[:, None]) ** 2).nanmean(1).sqrt()
     measures = deviation, (step**2).nanmean(1).sqrt(), step.abs().nanmedian(1).values
     return [(measure / mean + 1e-3).log() for measure in measures]
+
+
+def _quantiles(known: Tensor, *shares: float) -> list[Tensor]:
+    """Return quantiles of the known values of each row, linearly interpolated, as `nanquantile`; sorts once."""
+    ordered = known.sort(dim=1).values  # NaN last
+    last = ((~known.isnan()).sum(1, keepdim=True) - 1).clamp(min=0)
+    values = []
+    for share in shares:
+        rank = share * last
+        below, above = (ordered.gather(1, end.long())[:, 0] for end in (rank.floor(), rank.ceil()))
+        values.append(below.lerp(above, (rank - rank.floor())[:, 0]))
+    return values
 
 
 def _share(holds: Tensor, known: Tensor) -> Tensor:
@@ -121,7 +138,7 @@ def _entropy(x: Tensor, inside: Tensor) -> Tensor:
     symbol = (60 / x / 5).floor().clamp(max=63)
     word = (symbol[:, :-2] * 64 + symbol[:, 1:-1]) * 64 + symbol[:, 2:]
     counts = inside[:, 2:]
-    word = torch.where(counts, word, torch.tensor(-1.0, device=x.device))
+    word = word.masked_fill(~counts, -1.0)
     ordered = word.sort(dim=1).values
     same = torch.searchsorted(ordered, word, right=True) - torch.searchsorted(ordered, word)
     num = counts.sum(1).clamp(min=2)
@@ -136,11 +153,17 @@ def _cosen(x: Tensor, inside: Tensor) -> Tensor:
     num = inside.sum(1)
     mean = torch.where(inside, x, torch.zeros_like(x)).sum(1) / num.clamp(min=1)
     milliseconds = (1000 * x).round().to(torch.int16)  # for fast comparison
-    ones, twos = torch.zeros_like(mean), torch.zeros_like(mean)
-    for window, length in enumerate(num.tolist()):
-        own = milliseconds[window, :length]
-        near = (own[:, None] - own).abs_() <= TOLERANCE_MS
-        ones[window], twos[window] = near[:-1, :-1].sum(), (near[:-1, :-1] & near[1:, 1:]).sum()
+    # padding is far from every interval, and from itself
+    one, other = milliseconds.masked_fill(~inside, -10_000), milliseconds.masked_fill(~inside, 10_000)
+    at_once = max(1, PAIRS_AT_ONCE.get(x.device.type, 1 << 17) // x.shape[1] ** 2)
+    parts = []
+    for rows, columns in zip(torch.split(one, at_once), torch.split(other, at_once), strict=True):
+        near = (rows[:, :, None] - columns[:, None]).abs_() <= TOLERANCE_MS
+        parts.append(torch.stack([near.sum((1, 2)), (near[:, :-1, :-1] & near[:, 1:, 1:]).sum((1, 2))]))
+    ones, twos = torch.cat(parts, dim=1).unbind()
+    # pairs of one interval leave the last one out, which has none after it
+    of_last = (milliseconds.gather(1, (num - 1).clamp(min=0)[:, None]) - one).abs() <= TOLERANCE_MS
+    ones = ones - 2 * of_last.sum(1) + (num > 0)
     itself = num - 1
     matches = ((ones - itself) / 2).clamp(min=1).log() - ((twos - itself) / 2).clamp(min=0.5).log()
     return matches + torch.log(2 * TOLERANCE_MS / (1000 * mean.clamp(min=SHORTEST_S)))
@@ -150,8 +173,9 @@ def _dispersion(x: Tensor, smooth: Tensor, inside: Tensor) -> list[Tensor]:
     """Return the fraction of pairs in runs that differ by 30 ms after the median, and the log change of the sum."""
     ends = inside[:, RUN - 1 :]
     runs = smooth.unfold(1, RUN, 1)
-    pairs = torch.combinations(torch.arange(RUN, device=x.device))
-    differ = ((runs[..., pairs[:, 0]] - runs[..., pairs[:, 1]]).abs() >= TOLERANCE_MS / 1000).float().mean(2)
+    differ = (runs[..., None] - runs[..., None, :]).abs() >= TOLERANCE_MS / 1000
+    num_pairs = RUN * (RUN - 1)  # each pair twice, and none of an interval with itself
+    differ = differ.flatten(2).sum(2) / num_pairs
     change = ((runs.sum(2) / x.unfold(1, RUN, 1).sum(2) - 1) ** 2 + 1e-6).log()
     num = ends.sum(1).clamp(min=1)
     return [torch.where(ends, value, torch.zeros_like(value)).sum(1) / num for value in (differ, change)]
@@ -166,10 +190,12 @@ class WindowStatistics(nn.Module):
     """
 
     seconds: Tensor
+    scales: Tensor
 
     def __init__(self, seconds: Tensor, width: int) -> None:
         super().__init__()
         self.register_buffer("seconds", seconds)
+        self.register_buffer("scales", torch.tensor(list(SCALES.values())), persistent=False)
         self.into = nn.Linear(len(SCALES), width)
         self.out = nn.Linear(width, width, bias=False)
 
@@ -181,6 +207,6 @@ class WindowStatistics(nn.Module):
             before = torch.where(seconds > 0, place, -1).cummax(dim=1).values
             first = torch.where(seconds > 0, place, codes.shape[1] - 1).min(dim=1, keepdim=True).values
             seconds = seconds.gather(1, torch.where(before < 0, first, before))
-            statistics = interval_statistics(seconds.float(), valid)
+            statistics = interval_statistics(seconds.float(), valid, self.scales)
         out: Tensor = self.out(F.silu(self.into(statistics)))
         return out

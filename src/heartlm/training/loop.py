@@ -149,9 +149,7 @@ class _Loop:
             wanted = on_gpu and fits(corpus, learner.device)
         if wanted and self.job.make_batch.can_be_resident:
             resident = ResidentCodes(corpus, self.job.sampler.width, learner.device)
-        # the statistics of a window head read numbers on the host, which a graph cannot
-        reads = getattr(learner.model, "statistics", None) is not None
-        captures = on_gpu and learner.compiles and self.ranks.world_size == 1 and not reads
+        captures = on_gpu and learner.compiles and self.ranks.world_size == 1
         where = "on the GPU" if resident else "in host memory, sent each step"
         self.log.say(f"codes of the corpus: {corpus.codes.nbytes / 1e6:.0f} MB {where}")
         if on_gpu and learner.compiles:
