@@ -295,7 +295,7 @@ class CausalBatches(MakeBatch):
     def choose(self, draft: HostBatch, is_static: bool = False) -> HostBatch:
         """Choose the tokens that have a next one, unless all have; a static choice has the places of all tokens."""
         counts = draft.valid[:, 1:].numpy()
-        if counts.all():
+        if draft.num_counting.min() == counts.shape[1]:
             return draft
         place = np.flatnonzero(counts)
         return replace(draft, chosen=torch.from_numpy(_filled(place, counts.size) if is_static else place))

@@ -140,7 +140,9 @@ class Feed:
             parts = self._prepare(step)
         num_counted = sum(int(part.num_counting.sum()) for part in parts)
         num_tokens = sum(int(part.num_valid.sum()) for part in parts)
-        finished = [] if self._keys else [self.make_batch.finish(part.to(self.device)) for part in parts]
+        finished = []
+        if not self._keys:
+            finished = [self.make_batch.finish(part.to(self.device) if self._gpu else part) for part in parts]
         return StepBatches(step, parts, finished, num_counted, num_tokens)
 
     def _prepare_ahead(self, num_steps: int) -> None:
