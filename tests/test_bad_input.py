@@ -166,7 +166,7 @@ def test_a_spoilt_recording_is_skipped_when_asked_and_listed(
 ) -> None:
     spoil(database)
     words = ["tokenize", database, "--tokenizer", "sample", "--out", tmp_path / "corpus", "--skip-unreadable"]
-    assert main([str(word) for word in words]) == 0
+    assert main([str(word) for word in words]) == 1
     assert "left out: 1 x" in capfd.readouterr().out
     corpus = open_corpus(tmp_path / "corpus")
     (dropped,) = corpus.manifest["dropped"]

@@ -64,7 +64,7 @@ def test_training_data_refuses_a_damaged_recording(
     assert main(tokenize) == 2
     said = capfd.readouterr().err
     assert said.count("\n") == 1 and DAMAGES[damage] in said and "--damaged warn" in said
-    assert main([*tokenize, "--skip-unreadable"]) == 0
+    assert main([*tokenize, "--skip-unreadable"]) == 1
     assert "left out: 1 x" in capfd.readouterr().out
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     (dropped,) = manifest["dropped"]
@@ -80,7 +80,7 @@ def test_training_data_may_use_it_and_lists_it(
     words = ["tokenize", str(database), "--tokenizer", "sample", "--out", str(tmp_path / "out"), "--damaged", "warn"]
     assert main(words) == 0
     said = capfd.readouterr()
-    assert "damaged and used: 1 recordings" in said.out
+    assert "damaged or repaired, and used: 1 recordings" in said.out
     warnings = [line for line in said.err.splitlines() if line.startswith("warning: ")]
     assert all(f"{RECORD}.hea" in line for line in warnings) and any(DAMAGES[damage] in line for line in warnings)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())

@@ -153,6 +153,7 @@ def tokenize(databases: AnyPath | Sequence[AnyPath], out: AnyPath, *, command: s
         fit=config.tokenizer_from is None,
         skip_unreadable=config.skip_unreadable,
         damaged=config.damaged,
+        repaired="refuse" if config.strict else "warn",
         processes=config.processes,
         seed=config.seed,
         command=command,

@@ -16,6 +16,7 @@ LOG_EVERY_S = 30.0
 
 _is_shown = True
 _is_asked_for = False
+_said = set[str]()
 
 
 @contextmanager
@@ -51,6 +52,13 @@ def say(line: str) -> None:
     """Write a status line to standard error, unless output is suppressed."""
     if _is_shown:
         print(line, file=sys.stderr, flush=True)
+
+
+def say_once(line: str) -> None:
+    """Write a status line as `say`, unless this process wrote it before."""
+    if _is_shown and line not in _said:
+        _said.add(line)
+        say(line)
 
 
 def track(

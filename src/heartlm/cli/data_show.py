@@ -24,6 +24,7 @@ class ShowOptions:
         out: output file, .svg or .png; by default RECORD-START-STOP.svg in the current folder.
         leads: comma-separated names of the leads to draw; by default all.
         damaged: action for a recording that shows damage: warn draws it with a warning, refuse stops.
+        strict: refuse a recording whose file must be repaired to be read, instead of drawing it with a warning.
     """
 
     record: Path
@@ -32,6 +33,7 @@ class ShowOptions:
     out: Path | None = None
     leads: str | None = None
     damaged: Literal["refuse", "warn"] = "warn"
+    strict: bool = False
 
 
 def run(argv: Sequence[str]) -> int:
@@ -47,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
     from heartlm.report.figures import save_strip
     from heartlm.report.strip import Beat, Strip
 
-    database, record_id = locate(options.record)
+    database, record_id = locate(options.record, repaired="refuse" if options.strict else "warn")
     recording = database.recording(record_id)
     if not recording.has_signal:
         raise HeartlmError(f"{recording.path}: this recording has annotations only, no signal to draw")

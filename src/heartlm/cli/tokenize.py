@@ -15,6 +15,8 @@ from heartlm.corpus.config import TokenizeConfig
 def run(arguments: Sequence[str]) -> int:
     """Turn recordings into a corpus of tokens. The tokenizer is fitted on the training split only.
 
+    The exit status is 1 if recordings were left out; the last line counts them.
+
     Examples:
         heartlm tokenize mitdb --tokenizer beat --out corpora/mitdb
         heartlm tokenize mitdb cudb cinc2017 --tokenizer beat --training-leads all --out corpora/many
@@ -28,7 +30,10 @@ def run(arguments: Sequence[str]) -> int:
     command = shlex.join(["heartlm", "tokenize", *arguments])
     corpus = api.tokenize(**vars(config), command=command)
     print("\n".join(describe(corpus.manifest, config.out)))
-    return 0
+    num_records, num_left_out = corpus.manifest["num_records"], corpus.manifest["num_left_out"]
+    if num_left_out:
+        print(f"{num_records:,} recordings tokenised, {num_left_out:,} left out")
+    return 1 if num_left_out else 0
 
 
 def describe(manifest: dict[str, Any], folder: Path) -> list[str]:
@@ -56,5 +61,5 @@ def describe(manifest: dict[str, Any], folder: Path) -> list[str]:
         reasons[entry["reason"]] += entry.get("count", 1)
     lines += [f"  left out: {count} x {reason} (listed in manifest.json)" for reason, count in reasons.most_common()]
     if damaged := {entry["record"] for entry in manifest["damaged"]}:
-        lines.append(f"  damaged and used: {len(damaged)} recordings (listed in manifest.json)")
+        lines.append(f"  damaged or repaired, and used: {len(damaged)} recordings (listed in manifest.json)")
     return lines

@@ -92,6 +92,10 @@ class RunFile:
         """Whether the command runs on many ranks and can be resumed."""
         return self.command in TRAINING
 
+    def is_success(self, status: int) -> bool:
+        """Return whether the result is complete with this exit status; 1 of tokenize means that it left out some."""
+        return status == 0 or (status == 1 and self.command == "tokenize")
+
     @property
     def out(self) -> Path | None:
         """Output folder, if the file gives it; evaluations write into the run that they score."""

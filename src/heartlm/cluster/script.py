@@ -65,7 +65,7 @@ def render(
         _where(topology, profile, ranks=ranks),
         [*before, *_command_of(run)],
         [*launcher, *_container(topology, profile)],
-        _started(topology, profile)
+        _started(run, topology, profile)
         if stops
         else ['exec srun --nodes="$nodes" --ntasks="$nodes" --cpus-per-task="$cpus" "${launcher[@]}" "${command[@]}"'],
     ]
@@ -154,8 +154,10 @@ def _container(topology: Topology, profile: SiteProfile) -> list[str]:
     return [*lines, f"    {shlex.quote(profile.image)}", '    "${launcher[@]}"', ")"]
 
 
-def _started(topology: Topology, profile: SiteProfile) -> list[str]:
+def _started(run: RunFile, topology: Topology, profile: SiteProfile) -> list[str]:
     """Return lines that start the ranks, ask them to stop before the time limit, and requeue the job then."""
     lead, others_s = _lead_s(topology, profile), OTHERS_END_WITHIN_S
     start = fragment("start", lead_s=lead, stopped=STOPPED_STATUS, others_s=others_s)
-    return [*start, *fragment("wait"), *fragment("requeue", stopped=STOPPED_STATUS), 'exit "$status"']
+    complete = ["((status != 1)) || status=0 # recordings were left out, but the corpus is complete"]
+    complete = complete if run.is_success(1) else []
+    return [*start, *fragment("wait"), *complete, *fragment("requeue", stopped=STOPPED_STATUS), 'exit "$status"']

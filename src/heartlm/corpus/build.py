@@ -24,7 +24,7 @@ from heartlm.corpus.manifest import finish_corpus
 from heartlm.corpus.plan import Beats, BuildSettings, Parts, TrainingLeads, make_plan
 from heartlm.corpus.processes import encode_all
 from heartlm.ecg.database import Database, open_database
-from heartlm.ecg.recording import Damaged
+from heartlm.ecg.recording import Damaged, Repaired
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, publish_folder, recover_folder
 from heartlm.progress import say, track
@@ -47,6 +47,7 @@ def build_corpus(
     fit: bool = True,
     skip_unreadable: bool = False,
     damaged: Damaged = "refuse",
+    repaired: Repaired = "warn",
     processes: int | None = None,
     seed: int = 0,
     command: str | None = None,
@@ -62,6 +63,7 @@ def build_corpus(
         fit: whether to fit the tokenizer; false for a tokenizer from another run.
         skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
         damaged: treat recordings that show damage as unreadable, or use them and list them.
+        repaired: treat recordings whose files must be repaired to be read as unreadable, or use them and list them.
         processes: number of encoding processes, by default the number of cores available to this process.
         seed: random seed for the choice of beats that the codebooks are fitted on.
         command: the command line, recorded in the manifest for reproducibility.
@@ -69,7 +71,7 @@ def build_corpus(
     Raises:
         HeartlmError: the input is unreadable or has no usable recording, or `out` cannot be written or is not a corpus.
     """
-    databases = [open_database(folder) for folder in folders]
+    databases = [open_database(folder, repaired=repaired) for folder in folders]
     for name, count in Counter(database.name for database in databases).items():
         if count > 1:
             raise HeartlmError(f"two folders hold a database called {name!r}: rename one, or name it in database.json")

@@ -29,6 +29,8 @@ class TokenizeConfig:
         skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
         damaged: treatment of a recording whose checksums or annotation file show damage. refuse treats it as
             unreadable; warn uses it and lists it in the manifest.
+        strict: treat a recording whose file must be repaired to be read as unreadable, instead of using it with a
+            warning.
         processes: number of parallel encoding processes, by default one per core. The corpus does not depend on it.
         seed: random seed for the choice of beats that the codebooks are fitted on.
     """
@@ -43,6 +45,7 @@ class TokenizeConfig:
     beats: Literal["auto", "annotated", "detected"] = "auto"
     skip_unreadable: bool = False
     damaged: Literal["refuse", "warn"] = "refuse"
+    strict: bool = False
     processes: int | None = None
     seed: int = 0
 

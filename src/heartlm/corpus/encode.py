@@ -7,6 +7,7 @@ recordings only one lead is encoded, so that scores are single-lead scores.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,15 +19,19 @@ from heartlm.corpus.plan import Beats, BuildSettings, TrainingLeads
 from heartlm.corpus.schema import FILES
 from heartlm.ecg.database import Database
 from heartlm.ecg.detect import detect_beats
+from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Damaged, Recording
 from heartlm.ecg.splits import Split
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
 
 PREFERRED_LEADS: tuple[str, ...] = ("mlii", "ii", "ecg1", "ecg", "i")
-"""Preference order if a single lead is used: the first of these that exists, else the first ECG lead of the file."""
+"""Preference order if a single lead is used: the first of these that exists, else the first ECG lead of the file. `ECG`
+or `Lead` before the name, as in `ECG II` of EDF files, is ignored."""
 
-NO_ECG_LEAD = "no ECG lead (none measured in mV)"
+_PREFIX = re.compile(r"(ecg|ekg|lead)[\s_-]+")
+
+NO_ECG_LEAD = "no ECG lead (no channel in mV that is an ECG by its name or its beats)"
 
 _TELLING_TOKENS = 16
 """Minimum number of tokens in a row for its digest to identify a recording."""
@@ -96,10 +101,14 @@ def source_of(
 
 
 def ecg_leads(recording: Recording) -> tuple[int, ...]:
-    """Return the leads measured in millivolts: preferred leads first, the others in the order of the recording."""
-    order = {name: place for place, name in enumerate(PREFERRED_LEADS)}
-    voltage = (index for index, unit in enumerate(recording.units) if unit == "mV")
-    return tuple(sorted(voltage, key=lambda index: order.get(recording.lead_names[index].lower(), len(order))))
+    """Return the ECG leads: preferred leads first, the others in the order of the recording.
+
+    These are the channels in millivolts except those of `channels_without_ecg`.
+    """
+    order, others = {name: place for place, name in enumerate(PREFERRED_LEADS)}, channels_without_ecg(recording)
+    leads = [index for index, unit in enumerate(recording.units) if unit == "mV" and index not in others]
+    names = {index: _PREFIX.sub("", recording.lead_names[index].lower().strip(), count=1) for index in leads}
+    return tuple(sorted(leads, key=lambda index: order.get(names[index], len(order))))
 
 
 def ecg_lead(recording: Recording, lead: int | str | None = None) -> int:
@@ -198,7 +207,7 @@ class Part:
         digests: digest of the tokens of each row; empty if the row has too few tokens to identify a recording.
         dropped: leads and recordings left out: `record`, `reason` and, for several of a kind, their `count`.
         num_unreadable: number of dropped entries that could not be read.
-        damaged: `record` and `fault` of each damaged recording that was used.
+        damaged: `record` and `fault` of each damaged or repaired recording that was used.
         beats: number of beats of each class, by split. A beat in several leads is counted once.
         rhythms: number of tokens of each rhythm, by split.
         tokens: bytes to append to each file of the corpus.
@@ -249,6 +258,8 @@ def encode_part(database: Database, record_ids: Sequence[str], tokenizer: Tokeni
         if isinstance(source, Unusable):
             part.drop(f"{database.name}/{record_id}", source.reason, unreadable=source.unreadable)
         else:
+            for lead, reason in channels_without_ecg(source.recording).items():
+                part.drop(source.name, f"channel {source.recording.lead_names[lead]}: no ECG ({reason})")
             tokens += _encode_source(source, tokenizer, choice, part)
     for name, (kind, field_name) in FILES.items():
         arrays = [
@@ -291,6 +302,8 @@ def _encode_source(source: Source, tokenizer: Tokenizer, choice: BuildSettings, 
         yield tokens
     for reason, count in ignored.items():
         part.dropped.append({"record": source.name, "reason": f"annotation: {reason}", "count": count})
+    if not first:
+        part.damaged += [{"record": source.name, "fault": f"repaired: {repair}"} for repair in recording.repairs]
     if not first and choice.damaged == "warn":
         recording.warn_if_damaged()
         part.damaged += [{"record": source.name, "fault": fault} for fault in recording.faults]

@@ -30,9 +30,11 @@ def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -
     """
     rows, num_tokens, first_with = list[LeadRow](), 0, dict[str, LeadRow]()
     dropped, damaged = list[dict[str, Any]](), list[dict[str, str]]()
+    num_records = 0
     beats: SplitCounts = defaultdict(Counter)
     rhythms: SplitCounts = defaultdict(Counter)
     for entry in journal.entries():
+        num_records += entry["num_records"]
         dropped += entry["dropped"]
         damaged += entry["damaged"]
         for counts, noted in ((beats, entry["beats"]), (rhythms, entry["rhythms"])):
@@ -53,6 +55,7 @@ def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -
     for row in rows:
         of_database[row.database].append(row)
     databases = [_database(name, of_database[name], beats, rhythms) for name in sorted(of_database)]
+    num_used = sum(database["num_records"] for database in databases)
     described = tokenizer.describe()
     manifest = {
         "schema_version": SCHEMA_VERSION,
@@ -67,7 +70,8 @@ def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -
             "fitted_on": tokenizer.fitted_on,
         },
         "num_tokens": num_tokens,
-        "num_records": sum(database["num_records"] for database in databases),
+        "num_records": num_used,
+        "num_left_out": num_records - num_used,
         "num_patients": len({row.patient_id for row in rows}),
         "num_leads": len(rows),
         "num_beats": sum(database["num_beats"] for database in databases),

@@ -61,6 +61,7 @@ class BuildSettings:
             "training_leads": self.training_leads,
             "beats": self.beats,
             "damaged": self.damaged,
+            "repaired": sorted({database.repaired for database, _ in parts}),
             "seed": self.seed,
         }
         return dict(json.loads(json.dumps(settings)))

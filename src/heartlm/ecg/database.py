@@ -31,10 +31,11 @@ from heartlm.ecg.readers.discovery import FORMATS, FileFormat, RecordFiles, find
 from heartlm.ecg.readers.foreign import HEADER_BYTES, check_rate, is_there, one_line, size_of
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.readers.wfdb import read_wfdb
-from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
+from heartlm.ecg.recording import Annotations, Recording, Repaired, RhythmSpan
 from heartlm.ecg.splits import Split, de_chazal_split, hash_split
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
+from heartlm.progress import say_once
 
 
 class _Settings(TypedDict, total=False):
@@ -57,14 +58,18 @@ _MOST_OUTSIDE = 0.1
 """Maximum fraction of beats outside the recording; above it the file is damaged. Published files have a few."""
 
 
-def open_database(folder: Path) -> Database:
+def open_database(folder: Path, *, repaired: Repaired = "warn") -> Database:
     """Open the database in `folder`.
+
+    Args:
+        folder: folder of recordings.
+        repaired: treatment of recordings whose files must be repaired to be read.
 
     Raises:
         HeartlmError: the folder does not exist or has no recordings, a record listed in RECORDS is missing, or
             `database.json` is malformed.
     """
-    return Database(Path(folder))
+    return Database(Path(folder), repaired=repaired)
 
 
 class Database:
@@ -76,12 +81,13 @@ class Database:
         title: title to show in text.
         record_ids: names of the records, ascending.
         known: properties that the files do not state, those of `database.json` in place of the published ones.
+        repaired: treatment of recordings whose files must be repaired to be read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, repaired: Repaired = "warn") -> None:
         if not folder.is_dir():
             raise HeartlmError(f"{folder}: no such folder; give the folder of a database")
-        self.folder = folder
+        self.folder, self.repaired = folder, repaired
         self._settings = _read_settings(folder / "database.json")
         self.name: str = self._settings.get("name") or database_name(folder.resolve().name)
         self.title: str = self._settings.get("title") or self.name
@@ -140,8 +146,8 @@ class Database:
             sources.append(stated[1])
         elif self.known.whole_rhythm is not None and beat_file is not None:
             rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self.known.whole_rhythm),)
-        if not sources:
-            return None
+        if not sources:  # the file of the signal may hold annotations too
+            return self._read_recording(self.files(record_id)).annotations if recording.has_signal else None
         if not self._settings.get("rhythm_labels", True):
             rhythms = ()
         annotator = beat_file.path.suffix.removeprefix(".") if beat_file is not None else None
@@ -214,7 +220,7 @@ class Database:
         if not str(files.stem).isprintable():
             raise HeartlmError(f"{printable(str(files.stem))}: the name of the file is not readable as text; rename it")
         if files.signal is not None:
-            return read_recording(files.signal, accept_uncalibrated=self.known.uncalibrated)
+            return read_recording(files.signal, accept_uncalibrated=self.known.uncalibrated, repaired=self.repaired)
         path = files.annotation_paths[0]
         rate_hz = self.known.rate_hz or read_annotation_file(path).ticks_hz
         if rate_hz is None:
@@ -224,11 +230,11 @@ class Database:
         return Recording(rate_hz=check_rate(path, rate_hz), num_samples=0, path=path)
 
 
-def locate(path: Path) -> tuple[Database, str]:
+def locate(path: Path, *, repaired: Repaired = "warn") -> tuple[Database, str]:
     """Return the database that contains `path`, a recording as in WFDB programs (`mitdb/100`), and the record id.
 
     The database is the nearest parent folder with RECORDS or `database.json`, so `ludb/data/1` belongs to `ludb`. If
-    there is no such folder, the database is the folder of the recording.
+    there is no such folder, the database is the folder of the recording. `repaired` is as in `open_database`.
 
     Raises:
         HeartlmError: there is no such recording. The message suggests similar names.
@@ -241,7 +247,7 @@ def locate(path: Path) -> tuple[Database, str]:
     for folder in dict.fromkeys((*marked[:1], path.parent)):
         if not folder.is_dir():
             continue
-        database = open_database(folder)
+        database = open_database(folder, repaired=repaired)
         for record_id in database.record_ids:
             if database.files(record_id).stem in stems:
                 return database, record_id
@@ -251,17 +257,22 @@ def locate(path: Path) -> tuple[Database, str]:
     raise HeartlmError(f"{path.parent if not known else path}: no such recording{offer}")
 
 
-def read_recording(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
+def read_recording(path: Path, *, accept_uncalibrated: bool = False, repaired: Repaired = "warn") -> Recording:
     """Open the recording with header (or only file) `path`, using the reader of its format.
 
     Raises:
-        HeartlmError: the file is unreadable.
+        HeartlmError: the file is unreadable, or it must be repaired to be read and `repaired` is refuse.
     """
     wfdb = FileFormat(partial(read_wfdb, accept_uncalibrated=accept_uncalibrated), "a WFDB record", HEADER_BYTES)
     form = FORMATS.get(path.suffix.lower(), wfdb)
     size_of(path, form.largest)
     with one_line(path, form.what):
-        return form.read(path)
+        recording = form.read(path)
+    if recording.repairs and repaired == "refuse":
+        raise HeartlmError(f"{path}: {'; '.join(recording.repairs)}; correct the file, or read it without --strict")
+    for repair in recording.repairs if repaired == "warn" else ():
+        say_once(f"warning: {path}: {repair}")
+    return recording
 
 
 def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:

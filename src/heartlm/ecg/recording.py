@@ -49,8 +49,14 @@ scores. `rhythms.json` holds the names with their meaning, and other names for t
 
 RHYTHM_INDEX: dict[str, int] = {name: index for index, name in enumerate(RHYTHMS)}
 
+_RHYTHM_OF_NAME: dict[str, str] = {text: name for name, text in _TABLES["names"].items()} | _TABLES["texts"]
+"""Rhythm by the usual names, in lower case."""
+
 Damaged = Literal["refuse", "warn"]
 """Treatment of a recording that is readable but shows damage."""
+
+Repaired = Literal["refuse", "warn", "accept"]
+"""Treatment of a recording whose file must be repaired to be read; warn writes the repairs to standard error, once."""
 
 _MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -102,6 +108,7 @@ class Recording:
         read_annotations: function that reads `annotations`; None if there are none.
         faults: signs of damage in the data read so far, one line each: leads that were read completely and do not match
             the header's checksum, infinite samples, annotation files with bytes that no annotator writes.
+        repairs: what was repaired to read the file, one line each, for example a wrong number of records.
     """
 
     record_id: str = ""
@@ -118,6 +125,7 @@ class Recording:
     samples: ReadSamples | None = field(default=None, repr=False, compare=False)
     read_annotations: Callable[[Recording], Annotations | None] | None = field(default=None, repr=False, compare=False)
     faults: list[str] = field(default_factory=list, repr=False, compare=False)
+    repairs: tuple[str, ...] = ()
 
     @cached_property
     def annotations(self) -> Annotations | None:
@@ -241,6 +249,17 @@ class Recording:
             say(f"warning: {self.path}: damaged ({fault})")
 
 
+def rhythm_named(text: str) -> str | None:
+    """Return the rhythm that a free text names as a whole, by its code or its usual name; None if it names none.
+
+    A code of one letter needs the opening bracket of WFDB, because single letters stand for other things too.
+    """
+    bare = text.strip("\x00 \t\n(")
+    if bare in RHYTHM_INDEX or bare in _TABLES["aliases"]:
+        return RHYTHMS[rhythm_index(bare)] if len(bare) > 1 or text.startswith("(") else None
+    return _RHYTHM_OF_NAME.get(bare.casefold())
+
+
 def is_beat(symbols: Iterable[str]) -> NDArray[np.bool_]:
     """Return for each WFDB code whether it marks a heartbeat; shape `[num_symbols]`."""
     return np.fromiter((symbol in CLASS_OF_SYMBOL for symbol in symbols), dtype=np.bool_)
@@ -268,6 +287,15 @@ class RhythmSpan:
 
 
 @dataclass(frozen=True)
+class Note:
+    """A text at the samples `[start, stop)`; `stop` is `start` if it has no duration."""
+
+    start: int
+    stop: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Annotations:
     """Heartbeats and rhythms of one recording.
 
@@ -281,6 +309,7 @@ class Annotations:
         source: origin of the annotations, for example `"100.atr"` or `"detected"`.
         ignored: number of omitted entries by reason, for example `{"past the end": 1}`.
         faults: signs of damage in readable files, one line each.
+        notes: other texts, ascending, for example of events that the patient marked.
     """
 
     rate_hz: float
@@ -291,6 +320,7 @@ class Annotations:
     source: str = ""
     ignored: dict[str, int] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def num_beats(self) -> int:

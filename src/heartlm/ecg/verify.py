@@ -1,7 +1,7 @@
 """Verify a database: compare every file with the database's description of it, and report each fault on one line.
 
 The checks cover the list of SHA-256 sums, headers, lengths and checksums of signals, calibration, empty leads, and
-annotations outside the recording or out of order. Nothing is repaired.
+annotations outside the recording or out of order. Repairs that the readers made are listed; files stay as they are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def verify_database(folder: Path) -> list[Finding]:
     Raises:
         HeartlmError: the folder does not exist or contains no recording.
     """
-    database = open_database(folder)
+    database = open_database(folder, repaired="accept")
     findings = list(_of_sums(database.folder))
     first_with = dict[bytes, str]()
     for record_id in database.record_ids:
@@ -91,6 +91,7 @@ def _of_record(database: Database, record_id: str, first_with: dict[bytes, str])
     if recording.has_signal:
         yield from _until_error(recording.path, _of_leads(database, recording, first_with))
     yield from (Finding(recording.path, "error", fault) for fault in recording.faults)
+    yield from (Finding(recording.path, "warning", repair) for repair in recording.repairs)
     for path in database.annotation_paths(record_id):
         yield from _until_error(path, _of_annotations(path, recording))
 

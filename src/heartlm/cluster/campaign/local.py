@@ -152,11 +152,12 @@ class LocalRunner:
             if process.poll() is None:
                 continue
             del self.running[place]
-            attempt.end(process.returncode)
+            is_success = experiment.run.is_success(process.returncode)
+            attempt.end(0 if is_success else process.returncode)
             if self.stop_asked:
                 continue
             name = experiment.name
-            if process.returncode == 0 and progress_of(experiment, self.campaign.folder) == "done":
+            if is_success and progress_of(experiment, self.campaign.folder) == "done":
                 self.done.add(name)
                 self.say(f"{name}: done in {attempt.seconds:.0f} s")
                 continue

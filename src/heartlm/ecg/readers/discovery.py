@@ -39,6 +39,7 @@ class FileFormat(NamedTuple):
 
 FORMATS = {
     ".edf": FileFormat(read_edf, "an EDF file"),
+    ".bdf": FileFormat(read_edf, "a BDF file"),
     ".xml": FileFormat(read_aecg, "an HL7 annotated ECG", TEXT_BYTES, is_aecg),
     ".csv": FileFormat(read_csv, "a table of numbers", TEXT_BYTES, is_array_recording),
     ".npy": FileFormat(read_numpy, "a NumPy array of samples", None, is_array_recording),
