@@ -153,6 +153,31 @@ def test_header_without_length_takes_it_from_the_file(tmp_path: Path) -> None:
     np.testing.assert_allclose(recording.signal(), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("length", [" 0", ""])
+@pytest.mark.parametrize(
+    "name",
+    ["100_3chan", "3000003_0003", "310derive", "311derive_3", "a103l", "binformats", "flacformats", "mixedsignals"],
+)
+def test_a_length_of_0_is_not_stated_in_any_format(tmp_path: Path, name: str, length: str) -> None:
+    header = shared_data(f"formats/{name}.hea")
+    lines = header.read_text().splitlines()
+    for path in header.parent.iterdir():
+        if path.is_file() and path.name in "\n".join(lines[1:]):
+            (tmp_path / path.name).symlink_to(path)
+    place = next(place for place, line in enumerate(lines) if line and not line.startswith("#"))
+    words = lines[place].split()
+    lines[place] = " ".join(words[:3]) + length
+    (tmp_path / "r.hea").write_text("\n".join(lines) + "\n")
+    recording = read_wfdb(tmp_path / "r.hea")
+    assert recording.num_samples == int(words[3])
+    np.testing.assert_array_equal(recording.signal(), read_wfdb(header).signal())
+
+
+def test_the_sample_with_a_length_of_0_is_mitdb_100() -> None:
+    signal = read_wfdb(shared_data("inputs/length-0/r5.hea")).signal()
+    np.testing.assert_allclose(signal, read_wfdb(shared_data("mitdb/100.hea")).signal(0, 7200), atol=1e-6)
+
+
 @pytest.mark.parametrize("gain", ["0(0)/mV", "0"])
 def test_gain_of_zero_is_refused_unless_the_database_is_known_for_it(tmp_path: Path, gain: str) -> None:
     expected = write_record(tmp_path)

@@ -12,17 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import check_calibration, first_bytes, is_there, one_line, size_of, to_millivolts
-from heartlm.ecg.readers.wfdb_header import GROUP, Header, Signal, SignalFile, adu_type, decode, read_header
+from heartlm.ecg.readers.foreign import (
+    HEADER_BYTES,
+    check_calibration,
+    first_bytes,
+    is_there,
+    one_line,
+    read_bytes,
+    size_of,
+    to_millivolts,
+)
+from heartlm.ecg.readers.wfdb_header import FLAC, GROUP, Header, Signal, SignalFile, adu_type, decode, read_header
 from heartlm.ecg.recording import SEXES, Patient, Recording
 from heartlm.errors import HeartlmError
 
-_FLAC_FORMATS = ("508", "516", "524")
 _MATLAB_INT16 = 30
 _DIFFERENCE_FORMAT = "8"
 
@@ -192,7 +201,7 @@ def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
     size_bytes = size_of(file.path)
     if file.path.suffix.lower() == ".mat":
         _check_matlab(file)
-    if file.format in _FLAC_FORMATS:
+    if file.format in FLAC:
         return  # the length is checked on decoding
     if file.format not in GROUP:
         raise HeartlmError(f"{header.path}: signal format {file.format} is not one that heartlm reads")
@@ -237,7 +246,7 @@ def sums_of(header: Header) -> list[int]:
             computed |= dict(zip(file.columns, sums.tolist(), strict=True))
     if others := [place for place in range(len(header.signals)) if place not in computed]:
         how = {"physical": False, "smooth_frames": False, "ignore_skew": True, "return_res": 32}
-        signals = _rdrecord(header.path, channels=others, **how).e_d_signal
+        signals = _rdrecord(header, channels=others, **how).e_d_signal
         for place, signal in zip(others, signals, strict=True):
             computed[place] = int(np.sum(signal, dtype=np.int64)) % 65536
     return [computed[place] for place in range(len(header.signals))]
@@ -246,8 +255,7 @@ def sums_of(header: Header) -> list[int]:
 def _read_by_package(header: Header, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float64]:
     """Read frames `start` to `stop` of `leads` in their units, ignoring skew, NaN where invalid.
 
-    Format 8 stores differences and is read from the start. If the header states no length, the package reads to the
-    end.
+    Format 8 stores differences and is read from the start.
 
     Returns:
         `[num_leads, num_frames]`.
@@ -256,20 +264,31 @@ def _read_by_package(header: Header, start: int, stop: int, leads: Sequence[int]
         HeartlmError: the package cannot read the record.
     """
     first = 0 if any(signal.format == _DIFFERENCE_FORMAT for part in header.parts for signal in part.signals) else start
-    last = stop if header.stated_samples is not None else None
     distinct = sorted(set(leads))
-    record = _rdrecord(header.path, sampfrom=first, sampto=last, channels=distinct, ignore_skew=True)
+    record = _rdrecord(header, sampfrom=first, sampto=stop, channels=distinct, ignore_skew=True)
     signal: NDArray[np.float64] = record.p_signal[start - first : stop - first]
     return signal.T[[distinct.index(lead) for lead in leads]]
 
 
-def _rdrecord(path: Path, **options: Any) -> Any:
+def _rdrecord(header: Header, **options: Any) -> Any:
     try:
         import wfdb
     except ModuleNotFoundError:
         raise HeartlmError(
-            f"{path}: has segments or a rare signal format, which the package wfdb reads: install it with  "
+            f"{header.path}: has segments or a rare signal format, which the package wfdb reads: install it with  "
             "pip install 'heartlm[wfdb]'"
         ) from None
-    with one_line(path, "a WFDB record"):  # the package raises anything from IndexError to a codec's own exceptions
-        return wfdb.rdrecord(str(path.with_suffix("")), **options)
+    # the package raises anything from IndexError to a codec's own exceptions
+    with one_line(header.path, "a WFDB record"), TemporaryDirectory() as folder:
+        path = header.path.with_suffix("")
+        if header.stated_samples is None and not header.segment_lines:
+            # The package needs the length: it gets a header that states it, next to links to the signal files.
+            text, path = read_bytes(header.path, HEADER_BYTES).decode("latin-1"), Path(folder) / "record"
+            for file in header.files:
+                link = path.parent / file.path.relative_to(header.path.parent)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(file.path.absolute())
+            lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+            lines[0] = f"record {len(header.signals)} {header.rate_hz} {header.num_samples}"
+            path.with_suffix(".hea").write_text("\n".join(lines) + "\n", encoding="latin-1")
+        return wfdb.rdrecord(str(path), **options)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import HEADER_BYTES, check_rate, open_file, read_bytes, stays_inside
+from heartlm.ecg.readers.foreign import HEADER_BYTES, check_rate, first_bytes, open_file, read_bytes, stays_inside
 from heartlm.errors import HeartlmError
 from heartlm.kernels.library import kernel
 
@@ -66,6 +66,9 @@ MAX_WIDTH = 2048
 
 GROUP: dict[str, tuple[int, ...]] = DECODED | {"8": (0, 1), "160": (0, 2), "310": (0, 2, 4, 4), "311": (0, 2, 3, 4)}
 """Sizes in bytes of 0, 1, ... samples up to a full group, for each format whose length follows from the file size."""
+
+FLAC = ("508", "516", "524")
+"""Compressed formats, which the package `wfdb` decodes."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -180,7 +183,14 @@ class SignalFile:
         return self.byte_offset + num_bytes(GROUP[self.format], num_frames * self.samples_per_frame)
 
     def num_frames_in(self, size_bytes: int) -> int:
-        """Return the number of frames in a file of this size; 0 if it does not follow from the format."""
+        """Return the number of frames in a file of this size; 0 if it does not follow from the format.
+
+        FLAC files state it in their first block: samples a channel in 36 bits, after 3 bits of channels.
+        """
+        if self.format in FLAC:
+            begin = (first_bytes(self.path, 26) or b"").ljust(26, b"\0")
+            channels, samples = (begin[20] >> 1 & 7) + 1, int.from_bytes(begin[21:26], "big") & (1 << 36) - 1
+            return samples * channels // self.samples_per_frame
         if self.format not in GROUP:
             return 0
         *parts, whole = GROUP[self.format]
@@ -313,7 +323,7 @@ def read_header(path: Path) -> Header:
     num_segments, num_signals, rate, length, base = found.groups()
     start = _start(base or "")
     rate_hz = check_rate(path, _DEFAULT_RATE_HZ if rate is None else float(rate))
-    num_samples = None if length is None else int(length)
+    num_samples = int(length or 0) or None  # a length of 0 means that it is not stated, as header(5) says
     if num_segments is None:
         signals = []
         for number, line in enumerate(lines[1:], 1):
@@ -324,6 +334,8 @@ def read_header(path: Path) -> Header:
             _check_inside(path, signal.file_name)
             signals.append(signal if signal.name else signal._replace(name=f"lead {number}"))
         _check_count(path, int(num_signals), len(signals), "signals")
+        if length is not None and all(signal.file_name == NO_FILE for signal in signals):
+            num_samples = int(length)
         return Header(path, rate_hz, num_samples, tuple(signals), (), tuple(comments), start)
     segments = []
     for line in lines[1:]:
