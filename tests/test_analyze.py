@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,9 @@ def test_a_folder_gives_files_for_each_recording_and_one_table(
             assert len(list(csv.DictReader(stream))) == sum(summary["events"].values())
         with (out / f"{row['record']}.hours.csv").open() as stream:
             assert sum(int(hour["num_beats"]) for hour in csv.DictReader(stream)) == len(beats)
+    links = re.findall(r'<a href="(.*?)">', (out / "index.html").read_text())
+    assert links == [f"{record_id}.html" for record_id in database.record_ids]
+    assert all((out / link).is_file() for link in links)
     before = {path: path.stat().st_mtime_ns for path in out.glob("s0*")}
     assert main(words) == 0
     assert {path: path.stat().st_mtime_ns for path in out.glob("s0*")} == before

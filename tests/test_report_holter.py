@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime, time
@@ -21,6 +23,7 @@ from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.report.holter import context, holter_page
 from heartlm.report.holter_charts import time_ticks
+from heartlm.report.holter_index import index_page
 from heartlm.report.numbers import elapsed
 from tests.browser import find_chromium, open_page, print_page
 from tests.conftest import shared_data
@@ -131,8 +134,9 @@ def test_axes_over_time_have_round_clock_times(simulated: Findings):
 def test_strips_are_read_as_slices_within_the_recording(simulated: Findings):
     asked: list[tuple[int, int]] = []
     recording = simulated.recording
-    holter_page(replace(simulated, recording=recording_of(recording.signal(), recording.lead_names, asked)))
-    assert len(asked) == len(KINDS) + 2 + 3
+    page = holter_page(replace(simulated, recording=recording_of(recording.signal(), recording.lead_names, asked)))
+    assert page.count('class="strip sheet"') == len(asked)
+    assert len(asked) + page.count('class="reference"') == len(KINDS) + 2 + 3
     assert {stop - start for start, stop in asked} == {7 * RATE_HZ}
     assert min(start for start, _ in asked) == 0
     assert max(stop for _, stop in asked) == recording.num_samples
@@ -146,18 +150,86 @@ def test_beats_of_a_strip_bear_their_class_and_probability(simulated: Findings):
     assert drawing.count('class="lead-name"') == 2
 
 
-@pytest.mark.parametrize("num_leads", [1, 12])
-def test_a_short_recording_is_drawn_whole(num_leads: int):
-    signal, annotations = simulate_recording(SimulationConfig(minutes=0.25), 1)
-    names = [f"L{place}" for place in range(num_leads)]
-    recording = recording_of(np.resize(signal, (num_leads, 10 * RATE_HZ)), names, [])
-    sample = annotations.sample[annotations.sample < 10 * RATE_HZ]
+def short_findings(names: Sequence[str], seconds: int) -> Findings:
+    signal, annotations = simulate_recording(SimulationConfig(minutes=0.5), 1)
+    recording = recording_of(np.resize(signal, (len(names), seconds * RATE_HZ)), names, [])
+    sample = annotations.sample[annotations.sample < seconds * RATE_HZ]
     found = replace(nothing_found(recording), sample=sample, symbol=np.full(len(sample), "N"))
-    found = replace(found, probability=np.ones(len(sample), np.float32))
+    return replace(found, probability=np.ones(len(sample), np.float32))
+
+
+@pytest.mark.parametrize("num_leads", [1, 9])
+def test_a_short_recording_is_drawn_whole_in_rows_that_fit_paper(num_leads: int):
+    found = short_findings([f"L{place}" for place in range(num_leads)], 10)
     shown = context(found)
-    assert [row["drawing"].count('class="lead-name"') for row in shown["whole"]] == [num_leads]
+    assert [row["drawing"].count('class="lead-name"') for row in shown["whole"]] == [num_leads] * 2
+    assert [row["title"] for row in shown["whole"]] == ["0 to 5 s", "5 to 10 s"]
     assert not shown["strips"] and not shown["hours"] and not shown["hrv"]
-    assert "Not computed: 200 or more intervals" in words_of(holter_page(found))
+    assert "Heart rate and rhythm" not in words_of(holter_page(found))
+
+
+TWELVE = ["V6", "II", "I", "III", "aVR", "ECG aVL", "aVF", "V1", "V2", "V3", "v4", "V5"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rows"), [(8, ["0 to 8 s"]), (10, ["0 to 10 s"]), (25, ["0 to 10 s", "10 to 20 s", "15 to 25 s"])]
+)
+def test_twelve_leads_are_drawn_in_three_lanes_of_four_with_a_rhythm_strip(seconds: int, rows: list[str]):
+    shown = context(short_findings([*TWELVE, "Vx"], seconds))
+    assert [row["title"] for row in shown["whole"]] == rows
+    for row in shown["whole"]:
+        names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="lead-name">(.*?)<', row["drawing"])
+        lanes = [[name for _, y, name in names if y == lane] for lane in dict.fromkeys(y for _, y, _ in names)]
+        assert lanes == [
+            ["I", "aVR", "V1", "v4"],
+            ["II", "ECG aVL", "V2", "V5"],
+            ["III", "aVF", "V3", "V6"],
+            ["II"],
+            ["Vx"],
+        ]
+        quarter = min(seconds, 10) / 4
+        expected = [4, *(100 * (0.4 + number * quarter) + 4 for number in (1, 2, 3))]
+        assert [float(x) for x, _, _ in names[:4]] == pytest.approx(expected, abs=0.4)
+    assert not any(row["is_twelve"] for row in context(short_findings(TWELVE[:-1], 10))["whole"])
+    assert not context(short_findings(TWELVE, 5))["whole"][0]["is_twelve"]
+
+
+def test_a_strip_that_shows_another_event_too_is_drawn_once(simulated: Findings):
+    event = Event("VT", 20_000, 20_300, 0.8, 3, 150.0)
+    near = replace(event, kind="couplet", start=20_100, stop=20_200)
+    far = replace(event, kind="AF", start=30_000, stop=44_000)
+    sections = context(replace(simulated, events=(event, near, far)))["strips"]
+    vt, af, couplet = (section["figures"][0] for section in sections)
+    assert couplet["shown_in"] == vt["number"] and not couplet.get("drawing") and af["drawing"]
+    words = words_of(holter_page(replace(simulated, events=(event, near, far))))
+    assert f"2 beats, 150/min : see strip {vt['number']}".replace("2 beats", "3 beats") in words
+    beyond = replace(near, start=20_900, stop=21_100)  # partly in the margin of the strip of VT
+    assert context(replace(simulated, events=(event, beyond)))["strips"][1]["figures"][0]["drawing"]
+
+
+def test_disputed_events_come_last_and_show_every_lead(simulated: Findings):
+    fast = Event("VT", 20_000, 20_300, 0.4, 3, 190.0, disputed=True)
+    sure = Event("VT", 30_000, 30_300, 0.8, 3, 150.0)
+    recording = recording_of(np.resize(simulated.recording.signal(), (3, 45_000)), ["I", "II", "V1"], [])
+    found = replace(simulated, recording=recording, leads=(1, 0, 2), events=(fast, sure))
+    (row,) = context(found)["findings"]
+    assert (row["num"], row["num_disputed"], row["worst_s"]) == (2, 1, 120.0)
+    first, second = context(found)["strips"][0]["figures"]
+    assert first["note"] == "confidence 40\u202f%, disputed by another lead" and "disputed" not in second["note"]
+    assert [each["drawing"].count('class="lead-name"') for each in (first, second)] == [3, 2]
+    assert "2 1 disputed" in words_of(holter_page(found))
+
+
+def test_the_page_of_a_folder_has_a_row_with_a_link_for_each_recording(simulated: Findings):
+    name = '<b>"a#b'
+    hostile = replace(simulated, recording=replace(simulated.recording, record_id=name), events=(), unlike=("noise",))
+    page = index_page([simulated.summary(), hostile.summary()], ["torn: no <file>"])
+    assert re.findall(r'<a href="(.*?)">', page) == ["100.html", "%3Cb%3E%22a%23b.html"]
+    words = words_of(page)
+    assert "2 recordings" in words and "VF 1 , asystole 1 , VT 1" in words and "torn: no &lt;file&gt;" in words
+    assert "patient p100 unlike the recordings" in words and "none Rate:" in words
+    assert page.count('<tr class="danger">') == 1 and "<b>&quot;a" not in page
+    assert "http" not in re.sub(r"https?://www\.w3\.org", "", page)
 
 
 def test_hostile_names_are_escaped(simulated: Findings):
@@ -207,7 +279,7 @@ def test_a_day_of_beats_stays_light():
     probability = np.full(len(sample), 0.9, np.float32)
     page = holter_page(Findings(recording, (2, 0, 1), sample, symbol, probability, tuple(events), quality))
     assert len(page) < 3e6
-    assert page.count('class="strip sheet"') == 3 * len(KINDS) + 3
+    assert page.count('class="strip sheet"') + page.count('class="reference"') == 3 * len(KINDS) + 3
 
 
 OVERLAPS = """<script>
@@ -221,6 +293,11 @@ addEventListener("load", () => {
             Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4) found.push(words + " / " + others);
     });
   }
+  const scrolls = [...document.querySelectorAll(".scroll")].filter((each) => each.scrollWidth > each.clientWidth + 1);
+  document.documentElement.dataset.scrolls = scrolls.length;
+  document.documentElement.dataset.unsaid = scrolls.filter(
+    (each) => !getComputedStyle(each, "::before").content.includes("scroll")).length;
+  document.documentElement.dataset.unfolded = scrolls.filter((each) => each.querySelector(".folds")).length;
   const cut = [...document.querySelectorAll("main, table, figure, svg.sheet, .block, dd")].filter(
     (each) => each.getBoundingClientRect().right > innerWidth + 1 && !each.closest(".scroll"));
   document.documentElement.dataset.overlaps = found.join("; ");
@@ -250,23 +327,62 @@ def real_findings(database: str, name: str) -> Findings:
     return replace(found, probability=np.full(len(sample), 0.9, np.float32), quality=quality)
 
 
+def opened(html: str, file: Path, width: int) -> dict[str, str]:
+    """The `data-` attributes of a page in the browser at this width; fails if it overflows or texts overlap."""
+    file.write_text(html.replace("</body>", OVERLAPS + "</body>"))
+    page = open_page(file, file.parent, width=width)
+    assert (page.data["ready"], page.data["errors"]) == ("true", "0")
+    assert int(page.data["drawings"]) == html.count("<svg ")
+    assert (page.data["overflow"], page.data["cut"], page.data["overlaps"]) == ("0", "0", "")
+    assert page.data["unsaid"] == "0"
+    return page.data
+
+
+def words_on_paper(pdf: Path) -> list[tuple[float, float, list[tuple[str, float, float]]]]:
+    """Width and height of each page in points, and its words with their left and lower edges."""
+    if shutil.which("pdftotext") is None:
+        pytest.skip("pdftotext not found (poppler-utils)")
+    text = subprocess.run(["pdftotext", "-bbox", str(pdf), "-"], capture_output=True, text=True, check=True).stdout
+    pages = []
+    for width, height, content in re.findall(r'<page width="([\d.]+)" height="([\d.]+)">(.*?)</page>', text, re.DOTALL):
+        words = re.findall(r'<word xMin="([\d.]+)" yMin="[\d.]+" xMax="[\d.]+" yMax="([\d.]+)">(.*?)</word>', content)
+        pages.append((float(width), float(height), [(word, float(x), float(y)) for x, y, word in words]))
+    return pages
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("database", "name", "pages"), [("mitdb", "203", 12), ("mitdb", "232", 10), ("cudb", "cu01", 8)]
-)
-def test_a_real_browser_draws_and_prints_it(database: str, name: str, pages: int, tmp_path: Path):
+@pytest.mark.parametrize(("database", "name", "most"), [("mitdb", "203", 9), ("mitdb", "232", 8), ("cudb", "cu01", 5)])
+def test_a_real_browser_draws_and_prints_it(database: str, name: str, most: int, tmp_path: Path):
     find_chromium()
     html = holter_page(real_findings(database, name))
-    file = tmp_path / f"{name}.html"
-    file.write_text(html.replace("</body>", OVERLAPS + "</body>"))
+    assert opened(html, tmp_path / f"{name}.html", 1280)["scrolls"] == "0"
+    phone = opened(html, tmp_path / f"{name}.html", 390)
+    assert phone["unfolded"] == "0" and int(phone["scrolls"]) > html.count('class="strip sheet"')
+    pages = words_on_paper(print_page(tmp_path / f"{name}.html", tmp_path))
+    assert 3 <= len(pages) <= most
+    for number, (width, height, words) in enumerate(pages, 1):
+        assert (round(width), round(height)) == (595, 842)
+        content = [lower for _, _, lower in words if lower < height - 40]  # above the foot of the page
+        assert max(content) > 0.5 * height or number == len(pages)
+
+
+@pytest.mark.slow
+def test_twelve_leads_are_printed_to_scale_on_landscape_paper(tmp_path: Path):
+    find_chromium()
+    opened(html := holter_page(short_findings(TWELVE, 10)), tmp_path / "twelve.html", 1280)
+    opened(html, tmp_path / "twelve.html", 390)
+    first, second = words_on_paper(print_page(tmp_path / "twelve.html", tmp_path))
+    assert [round(each) for each in (*first[:2], *second[:2])] == [595, 842, 842, 595]
+    ticks = [left for word, left, _ in second[2] if re.fullmatch(r"\+0:0\d", word)]
+    assert np.diff(ticks) == pytest.approx(25 / 25.4 * 72, abs=0.1) and len(ticks) == 10
+
+
+@pytest.mark.slow
+def test_a_real_browser_draws_the_page_of_a_folder(simulated: Findings, tmp_path: Path):
+    find_chromium()
+    html = index_page([simulated.summary()] * 30, ["torn: no file"])
     for width in (390, 1280):
-        page = open_page(file, tmp_path, width=width)
-        assert (page.data["ready"], page.data["errors"]) == ("true", "0")
-        assert int(page.data["drawings"]) == html.count("<svg ")
-        assert (page.data["overflow"], page.data["cut"], page.data["overlaps"]) == ("0", "0", "")
-    printed = print_page(file, tmp_path).read_bytes()
-    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= pages
-    assert set(re.findall(rb"/MediaBox \[0 0 (59[45])[\d.]* (84[12])[\d.]*\]", printed)) == {(b"594", b"841")}
+        assert opened(html, tmp_path / "index.html", width)["scrolls"] == "0"
 
 
 def test_clock_carries_rounded_seconds():

@@ -132,6 +132,40 @@ def test_long_strips_are_broken_into_rows_of_ten_seconds(tmp_path: Path):
     assert [each.text for each in page if each.get("class") == "figure-title"] == ["mitdb 100"]
 
 
+def test_leads_share_a_lane_one_after_the_other():
+    signal = np.stack([spikes([0.5, 1.5, 2.5, 3.5], 4.0, 0.5 + 0.2 * lead) for lead in range(5)])
+    shared = Strip(signal, RATE_HZ, ["a", "b", "c", "d", "e"], lanes=[(2, 0, 4, 1), (3,)])
+    runs = [trace for trace in traces(drawn(shared)) if np.ptp(trace[:, 0]) > 20]
+    assert [np.ptp(run[:, 1]) for run in runs] == pytest.approx([9, 5, 13, 7, 11], abs=0.1)
+    assert [run[0, 0] for run in runs] == pytest.approx([10, 35, 60, 85, 10], abs=0.1)
+    places = {each.text: float(each.attrib["x"]) for each in of_class(drawn(shared), "lead-name")}
+    assert places == pytest.approx({"c": 4, "a": 144, "e": 244, "b": 344, "d": 4})
+
+
+def test_lanes_are_as_close_as_their_traces_allow():
+    up, down = spikes([1.0], 2.0, 3.0), -spikes([1.0], 2.0, 3.0)
+    for lower, distance in ((spikes([1.5], 2.0, 3.0), 31), (up, 61), (down, 31), (0.1 * up, 34)):
+        lanes = traces(drawn(Strip(np.stack([down, lower]), RATE_HZ, ["a", "b"])))
+        first, second = (trace for trace in lanes if np.ptp(trace[:, 0]) > 40)
+        assert second[0, 1] - first[0, 1] == pytest.approx(distance, abs=0.1)
+
+
+def test_paper_that_would_be_too_high_has_half_the_gain_and_says_so():
+    tall = Strip(np.stack([spikes([1.0], 2.0, 4.0), -spikes([1.0], 2.0, 3.0)]), RATE_HZ, ["a", "b"], tallest_mm=95.0)
+    for limit, height, corner in ((95.0, 40, "25 mm/s · 10 mm/mV"), (85.0, 20, "25 mm/s · 5 mm/mV")):
+        sheet = drawn(replace(tall, tallest_mm=limit))
+        first = next(trace for trace in traces(sheet) if np.ptp(trace[:, 0]) > 40)
+        pulse = next(trace for trace in traces(sheet) if np.ptp(trace[:, 0]) < 10)
+        assert [np.ptp(first[:, 1]), np.ptp(pulse[:, 1])] == pytest.approx([height, height / 4], abs=0.1)
+        assert corner in words(sheet)
+
+
+def test_rhythms_of_the_whole_strip_share_a_row():
+    whole = [(0.0, 900.0, "AF"), (50.0, 80.0, "tachycardia"), (61.0, 62.0, "VT")]
+    named = [each.text for each in of_class(drawn(replace(strip(), rhythms=whole)), "rhythm-name")]
+    assert named == ["AF, tachycardia", "VT"]
+
+
 def test_gaps_stay_gaps_and_a_dead_lead_says_so():
     gappy = strip()
     gappy.signal_mv[0, 100:200] = np.nan

@@ -324,7 +324,7 @@ def analyze(
     beats, af, waveform
         Models: names of shipped models, or run folders.
     page
-        Whether to write an HTML page for each recording.
+        Whether to write an HTML page for each recording, and one with a row for each recording of a folder.
     anonymous
         Whether to leave the patient data of the header and all dates out of the results; times of day stay. Files
         have the names of the recordings.
@@ -350,11 +350,13 @@ def analyze(
     from heartlm.analysis.recordings import AnalysisTask, analyze_recordings
     from heartlm.cores import usable_cores
     from heartlm.report.holter import holter_page
+    from heartlm.report.holter_index import index_page
 
     if processes is not None and processes < 1:
         raise HeartlmError(f"processes: {processes} found, at least 1 expected")
     models = (Path(beats), Path(af), Path(waveform))
-    task = AnalysisTask(Path(path), Path(out), models, holter_page if page else None, anonymous)
+    drawing = holter_page if page else None, index_page if page else None
+    task = AnalysisTask(Path(path), Path(out), models, *drawing, anonymous)
     return analyze_recordings(task, processes or len(usable_cores()))
 
 

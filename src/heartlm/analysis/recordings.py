@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -37,7 +37,7 @@ class Analyses:
     Attributes:
         summaries: summary of each analysed recording, see `Findings.summary`.
         left_out: recordings that were not analysed, with the reason, one line each.
-        file: page of a single recording, or its summary if there is no page; for a folder, the table of all.
+        file: page of a single recording, or its summary if there is no page; for a folder, the page or table of all.
     """
 
     summaries: tuple[dict[str, Any], ...]
@@ -65,6 +65,7 @@ class AnalysisTask:
         out: folder of the result files. Complete results from the same models are kept.
         models: models of beats, AF and waveform, each the name of a shipped model or a run folder.
         page: function that draws the page of findings; None for no pages.
+        index: function that draws the page of a folder from the summaries and the lines of `left_out`; None for none.
         anonymous: leave patient data and dates out of the results.
     """
 
@@ -72,6 +73,7 @@ class AnalysisTask:
     out: Path
     models: tuple[Path, Path, Path]
     page: Callable[[Findings], str] | None
+    index: Callable[[Sequence[dict[str, Any]], Sequence[str]], str] | None = None
     anonymous: bool = False
 
     def of(self, analyst: Analyst, recording: Recording, watch: Watch = iter) -> dict[str, Any]:
@@ -124,12 +126,17 @@ def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
     record_ids = open_database(task.path).record_ids
     outcomes = list(track(_outcomes(task, record_ids, min(processes, len(record_ids))), len(record_ids), "analyze"))
     left_out = tuple(each for each in outcomes if isinstance(each, str))
-    found = Analyses(tuple(each for each in outcomes if not isinstance(each, str)), left_out, task.out / "summary.csv")
+    table, index = task.out / "summary.csv", task.out / ("index.html" if "index" not in record_ids else "folder.html")
+    summaries = tuple(each for each in outcomes if not isinstance(each, str))
+    found = Analyses(summaries, left_out, table if task.index is None else index)
     if not found.summaries:
         for line in left_out:
             say(f"left out: {line}")
         raise HeartlmError(f"{task.path}: none of {len(record_ids)} recordings could be analysed")
-    write_csv(found.rows(), found.file, digits=4)
+    write_csv(found.rows(), table, digits=4)
+    if task.index is not None:
+        with atomic_file(index) as stream:
+            stream.write(task.index(summaries, left_out))
     return found
 
 

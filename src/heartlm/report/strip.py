@@ -1,14 +1,15 @@
-"""ECG strips as SVG: 25 mm/s and 10 mm/mV on millimetre paper, beat labels above."""
+"""ECG strips as SVG: 25 mm/s and 10 mm/mV, or 5 mm/mV, on millimetre paper, beat labels above."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import maximum_filter1d
 
 from heartlm.report.numbers import elapsed
 from heartlm.report.render import Markup, path_of, render
@@ -16,26 +17,28 @@ from heartlm.report.render import Markup, path_of, render
 MM = 4.0
 """Drawing units per millimetre of paper."""
 
-SECOND, MILLIVOLT = 25 * MM, 10 * MM
+SECOND = 25 * MM
+GAINS = 10.0, 5.0
+"""Usual heights of a millivolt in mm; the second is for paper that would be too high with the first."""
 ROW_S = 10.0
 """Row length in seconds."""
 
 LEAD_IN_S = 0.4
 """Length in seconds of the paper before the signal, for the calibration pulse."""
 
-LANE = 22.0
+LANE = 18.0
 """Height of the lane below the paper, for the time."""
 
-BEAT_LANE, RHYTHM_ROW = 30.0, 16.0
+BEAT_LANE, RHYTHM_ROW = 28.0, 15.0
 """Heights above the paper: of the beats with their notes, and of each row of rhythms."""
 
 MOST_POINTS_HZ = 260.0
 """Leads with a higher sampling rate are thinned; at 250 Hz, points are 0.1 mm apart."""
 
-_SQUARE_MV = 0.5  # a bold square, 5 mm high
-_LABEL_ROOM_MV = 0.45
-_ABOVE_MV, _BELOW_MV = (1.3, 5.0), (0.5, 3.5)
-"""Minimum and maximum height of the paper above and below a lead's median."""
+_ABOVE_MM, _BELOW_MM = (15, 50), (5, 35)
+"""Minimum and maximum height of the paper above and below a lead's median; the name needs the minimum."""
+_CLEAR_S, _CLEAR_MM = 0.06, 1.0
+"""Distance between the traces of neighbouring lanes, along and across."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ class Strip:
             since the start of the recording.
         beats: marked heartbeats, None without annotations; beats outside of the strip are ignored.
         rhythms: named intervals (start, stop, name) in seconds; they may extend beyond the strip.
+        tallest_mm: height of the paper above which a millivolt is 5 mm high.
+        lanes: leads by index in each lane of the paper, one after the other in equal parts of the time; by default
+            every lead in its own lane.
     """
 
     signal_mv: NDArray[np.floating]
@@ -77,6 +83,8 @@ class Strip:
     clock_s: float | None = None
     beats: Sequence[Beat] | None = None
     rhythms: Sequence[tuple[float, float, str]] = ()
+    tallest_mm: float = math.inf
+    lanes: Sequence[Sequence[int]] = ()
 
     @property
     def duration_s(self) -> float:
@@ -97,8 +105,11 @@ def sheet(strip: Strip, label: str) -> Markup:
     start_s, stop_s, beats = strip.start_s, strip.start_s + strip.duration_s, strip.beats or ()
     rhythms = _rhythm_rows(strip.rhythms, start_s, stop_s)
     top = RHYTHM_ROW * len(rhythms) + (6 if strip.beats is None else BEAT_LANE)
-    width, leads = _x(strip.duration_s), _leads(strip, top)
-    bottom = leads[-1]["bottom"]
+    width, gain = _x(strip.duration_s), GAINS[0]
+    lanes, bottom = _lanes(strip, top, gain)
+    if bottom - top > strip.tallest_mm * MM:
+        gain = GAINS[1]
+        lanes, bottom = _lanes(strip, top, gain)
     ahead_s, words = (0.0, elapsed) if strip.clock_s is None else (strip.clock_s, _clock)
     seconds = range(math.ceil(start_s + ahead_s - 1e-9), math.floor(stop_s + ahead_s + 1e-9) + 1)
     return render(
@@ -107,10 +118,11 @@ def sheet(strip: Strip, label: str) -> Markup:
         width=width,
         height=bottom + LANE,
         mm=MM,
+        gain=gain,
         top=top,
         bottom=bottom,
         squares=[(f"square-{mm}mm", _squares(mm * MM, width, top, bottom)) for mm in (1, 5)],
-        leads=leads,
+        lanes=lanes,
         rhythms=[(RHYTHM_ROW * (row + 1) - 3, *span) for row, spans in enumerate(rhythms) for span in spans],
         beats=[(_x(beat.time_s - start_s), beat) for beat in beats if start_s <= beat.time_s < stop_s],
         seconds=[(_x(second - ahead_s - start_s), words(second)) for second in seconds],
@@ -133,32 +145,40 @@ def _squares(step: float, width: float, top: float, bottom: float) -> str:
     return "".join((*columns, *across))
 
 
-def _leads(strip: Strip, top: float) -> list[dict[str, Any]]:
-    """Stack the leads from top to bottom: position of the median and of the lower border, and paths of the trace.
+def _lanes(strip: Strip, top: float, gain: float) -> tuple[list[dict[str, Any]], float]:
+    """Stack the lanes below `top`; return position of the median, names and paths of each, and the lower border.
 
-    The trace is shifted so that its median is at `zero`, as a recorder centres its pen on the lane.
+    A trace is shifted so that its median is at `zero`, as a recorder centres its pen. A lane is as far below the one
+    above it as their traces need at any moment, so that tall beats of one reach into free paper of the other.
     """
-    leads, ceiling = list[dict[str, Any]](), top
-    for name, signal in zip(strip.lead_names, strip.signal_mv, strict=True):
-        finite = signal[np.isfinite(signal)]
-        median = np.median(finite) if len(finite) else 0.0
-        highest, lowest = (finite.max() - median, finite.min() - median) if len(finite) else (0.0, 0.0)
-        room = _LABEL_ROOM_MV if not leads and strip.beats is not None else 0.1
-        zero = ceiling + _paper(float(highest) + room, _ABOVE_MV)
-        bottom = zero + _paper(0.1 - float(lowest), _BELOW_MV)
-        trace, rate_hz = _thinned(np.asarray(signal - median, np.float64), strip.rate_hz)
-        heights = np.clip(zero - trace * MILLIVOLT, ceiling, bottom)
-        known = np.flatnonzero(np.isfinite(trace))
-        runs = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)
+    num, lanes, zero = strip.signal_mv.shape[1], list[dict[str, Any]](), top
+    above = np.zeros(num)  # depth of the trace of the lane above, in mm below its median
+    reach = max(1, 2 * round(_CLEAR_S * strip.rate_hz) + 1)
+    for row in strip.lanes or [(lead,) for lead in range(len(strip.lead_names))]:
+        edges = np.linspace(0, num, len(row) + 1).astype(int)
+        trace, names = np.full(num, np.nan), list[tuple[float, str]]()
+        for lead, first, last in zip(row, edges[:-1], edges[1:], strict=True):
+            signal = strip.signal_mv[lead]
+            if np.isfinite(signal).any():
+                trace[first:last] = gain * (signal[first:last] - np.nanmedian(signal))
+            names.append((4.0 if first == 0 else _x(first / strip.rate_hz) + 4, strip.lead_names[lead]))
+        trace = np.clip(trace, -_BELOW_MM[1], _ABOVE_MM[1])
+        held = np.nan_to_num(trace)
+        if lanes:
+            apart = float((maximum_filter1d(above, reach) + held).max(initial=0)) + _CLEAR_MM
+            zero += MM * math.ceil(max(apart, _ABOVE_MM[0] + _BELOW_MM[0]))
+        else:
+            zero += MM * math.ceil(np.clip(held.max(initial=0) + _CLEAR_MM, *_ABOVE_MM))
+        above = -held
+        thin, rate_hz = _thinned(trace, strip.rate_hz)
+        known = np.flatnonzero(np.isfinite(thin))
+        cuts = np.diff(known) > 1
+        cuts |= np.isin(known[1:], np.ceil(edges[1:-1] * (rate_hz / strip.rate_hz)))  # leads are not joined
+        heights = zero - thin * MM
+        runs = np.split(known, np.flatnonzero(cuts) + 1)
         traces = [path_of(_x(run / rate_hz), heights[run]) for run in runs if len(run)]
-        leads.append({"name": name, "zero": zero, "bottom": bottom, "traces": traces})
-        ceiling = bottom
-    return leads
-
-
-def _paper(height_mv: float, limits: tuple[float, float]) -> float:
-    """Return the height of the paper for a height in mV: whole bold squares, within limits."""
-    return math.ceil(min(max(height_mv, limits[0]), limits[1]) / _SQUARE_MV) * _SQUARE_MV * MILLIVOLT
+        lanes.append({"names": names, "zero": zero, "traces": traces})
+    return lanes, zero + MM * math.ceil(np.clip(above.max(initial=0) + _CLEAR_MM, *_BELOW_MM))
 
 
 def _thinned(trace: NDArray[np.float64], rate_hz: float) -> tuple[NDArray[np.float64], float]:
@@ -172,11 +192,16 @@ def _thinned(trace: NDArray[np.float64], rate_hz: float) -> tuple[NDArray[np.flo
 
 
 def _rhythm_rows(
-    rhythms: Iterable[tuple[float, float, str]], start_s: float, stop_s: float
+    rhythms: Sequence[tuple[float, float, str]], start_s: float, stop_s: float
 ) -> list[list[tuple[float, float, str]]]:
-    """Return the rhythms as x intervals, in as few rows as possible without overlap of rhythms or their names."""
+    """Return the rhythms as x intervals, in as few rows as possible without overlap of rhythms or their names.
+
+    Those of the whole strip share a row.
+    """
     rows: list[list[tuple[float, float, str]]] = []
-    for begin_s, end_s, name in rhythms:
+    whole = {name: None for begin_s, end_s, name in rhythms if begin_s <= start_s and stop_s <= end_s}
+    parts = [each for each in rhythms if each[2] not in whole]
+    for begin_s, end_s, name in [*([(start_s, stop_s, ", ".join(whole))] if whole else []), *parts]:
         left, right = _x(max(begin_s, start_s) - start_s), _x(min(end_s, stop_s) - start_s)
         if left < right:
             free = [row for row in rows if max(row[-1][1], row[-1][0] + 8 * len(row[-1][2])) + 3 <= left]

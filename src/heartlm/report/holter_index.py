@@ -1,0 +1,29 @@
+"""Page about a folder of recordings: one row for each, with a link to its page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from heartlm.analysis.findings import KINDS
+from heartlm.report.render import render
+
+
+def index_page(summaries: Sequence[Mapping[str, Any]], left_out: Sequence[str]) -> str:
+    """Return the HTML of the page: one file that makes no network requests.
+
+    Args:
+        summaries: summary of each recording, see `Findings.summary`; its page is `RECORD.html` in the same folder.
+        left_out: recordings that were not analysed, with the reason, one line each.
+
+    Raises:
+        HeartlmError: Jinja is not installed.
+    """
+    return render(
+        "holter_index.html",
+        rows=[each | {"href": quote(f"{each['record']}.html")} for each in map(dict, summaries)],
+        num_with={kind: sum(each["events"][kind] > 0 for each in summaries) for kind in KINDS},
+        kinds=KINDS,
+        left_out=left_out,
+    )
