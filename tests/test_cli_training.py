@@ -410,11 +410,17 @@ def test_what_cannot_be_resumed(
     before = weights(run)
     assert "seed: cannot change when a run is resumed" in refused(capfd, "pretrain", "--resume", run, "--seed", "1")
     assert "finished on" in refused(capfd, "pretrain", "--resume", run)
-    assert "not a run of this command" in refused(capfd, "finetune", "--resume", run)
+    assert "a pretrain run found, one of heartlm finetune expected" in refused(capfd, "finetune", "--resume", run)
     assert "no such run folder" in refused(capfd, "pretrain", "--resume", tmp_path / "none")
     said = refused(capfd, "pretrain", "--resume", tiny_corpus)
     assert f"cannot read {tiny_corpus}/config.yaml: No such file" in said and "the settings of a run expected" in said
     assert weights(run) == before
+    older = tmp_path / "older"
+    shutil.copytree(run, older)
+    config = (older / "config.yaml").read_text()
+    (older / "config.yaml").write_text(config.replace("resident: null\n", ""))
+    said = refused(capfd, "pretrain", "--resume", older)
+    assert "started by another version of heartlm, with other settings (resident)" in said and "start it again" in said
 
 
 def test_a_run_folder_is_never_overwritten(

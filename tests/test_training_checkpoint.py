@@ -130,6 +130,19 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_checkpoint_with_separate_weights_of_each_facet_is_refused(tmp_path: Path) -> None:
+    old = torch.nn.ModuleDict(
+        {"embedding": torch.nn.ModuleDict({"project": torch.nn.ModuleList([torch.nn.Linear(3, 3)])})}
+    )
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(old, AdamW(old.parameters()), progress(2))
+    model, optimizer = trained(1)
+    with pytest.raises(
+        HeartlmError, match=r"step-000000002: written by an earlier version [^\n]*: start it again; [^\n]*$"
+    ):
+        checkpoints.restore(model, optimizer)
+
+
 def test_a_full_disk_is_one_line_and_the_one_before_holds(tmp_path: Path) -> None:
     save(tmp_path, 2)
     checkpoints = Checkpoints(tmp_path)

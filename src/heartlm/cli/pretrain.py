@@ -79,9 +79,15 @@ def resumed(config: Config, arguments: Sequence[str]) -> Config:
     assert config.resume is not None
     folder = existing(config.resume, "run folder")
     given = given_to_resume(arguments, LAYOUT, "run")
-    saved = RunFolder(folder).settings
-    known = {field.name for field in fields(config)}
-    if set(saved) != known:
-        raise HeartlmError(f"{folder}: not a run of this command, or of another version of heartlm: start it again")
+    run = RunFolder(folder)
+    saved, known = run.settings, {field.name for field in fields(config)}
+    if different := sorted(set(saved) ^ known):
+        command = "pretrain" if isinstance(config, PretrainConfig) else "finetune"
+        if run.run_json["kind"] != command:
+            raise HeartlmError(f"{folder}: a {run.run_json['kind']} run found, one of heartlm {command} expected")
+        raise HeartlmError(
+            f"{folder}: started by another version of heartlm, with other settings ({', '.join(different)}), so it "
+            "cannot be resumed: start it again; the models in its folder models/ can be used as before"
+        )
     changed = {name: getattr(config, name) for name in given}
     return typed(type(config), {**saved, **changed, "resume": folder}, folder / "config.yaml")

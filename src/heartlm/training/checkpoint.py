@@ -39,6 +39,8 @@ from heartlm.training.checkpoint_files import INDEX, StatePlanner, StateReader, 
 
 _PREFIX = "step-"
 _PROGRESS, _FILES = "progress.json", "files.json"
+_SEPARATE_FACETS = "model.embedding.project.0.weight"
+"""Tensor in checkpoints from before the weights of all facets were joined to one tensor."""
 
 
 @dataclass
@@ -119,13 +121,18 @@ class Checkpoints:
         raise HeartlmError(f"{self.folder}: none of {len(complete)} checkpoints is undamaged; start the run again")
 
     def _load(self, path: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
-        state = _state(model, optimizer)
+        state, reader = _state(model, optimizer), None
         try:
             reader = StateReader(path / "state")
             with _plain_errors():
                 dcp.load(state, storage_reader=reader, planner=StatePlanner(), **self._ranks.for_torch())
             progress = Progress(**read_json(path / _PROGRESS))
         except Exception as error:
+            if reader is not None and _SEPARATE_FACETS in reader.read_metadata().state_dict_metadata:
+                raise HeartlmError(
+                    f"{path}: written by an earlier version of heartlm, with weights of each facet apart, so the run "
+                    "cannot be resumed: start it again; the models in its folder models/ can be used as before"
+                ) from error
             raise HeartlmError(
                 f"{path} does not fit this run ({_last_line(error)}); resume it with the settings it was started with"
             ) from error
