@@ -86,6 +86,7 @@ def test_cinc_mat_file_equals_scipy() -> None:
 
 
 def test_limb_leads_of_the_aecg_sample_obey_einthoven() -> None:
+    pytest.importorskip("ecgdatakit")
     recording = open_sample(shared_data("formats/ecg_hl7.xml"))
     assert recording.rate_hz == 500
     assert recording.units == ("mV",) * 12
@@ -94,13 +95,15 @@ def test_limb_leads_of_the_aecg_sample_obey_einthoven() -> None:
 
 
 def test_the_aecg_sample_states_its_start_and_subject(tmp_path: Path) -> None:
+    pytest.importorskip("ecgdatakit")
     content = shared_data("formats/ecg_hl7.xml").read_text()
     recording = open_sample(shared_data("formats/ecg_hl7.xml"))
     assert recording.start == datetime(2002, 11, 22, 9, 10)
     assert recording.patient == Patient("Clark", "SBJ-123", "male", date(1953, 5, 8))
     assert recording.age == 49
+    moment = re.compile(r'"20021122091000(\.000)?"')
     for value in ("20021122", "", "20021322091000"):
-        (tmp_path / "r.xml").write_text(content.replace('"20021122091000.000"', f'"{value}"'))
+        (tmp_path / "r.xml").write_text(moment.sub(f'"{value}"', content))
         assert read_recording(tmp_path / "r.xml").start is None
-    (tmp_path / "r.xml").write_text(content.replace('"20021122091000.000"', '"20021122091000.25+0100"'))
+    (tmp_path / "r.xml").write_text(moment.sub('"20021122091000.25+0100"', content))
     assert read_recording(tmp_path / "r.xml").start == datetime(2002, 11, 22, 9, 10, 0, 250_000)

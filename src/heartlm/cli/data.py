@@ -23,6 +23,11 @@ class ListOptions:
     name: str | None = None
 
 
+@dataclass(frozen=True)
+class FormatsOptions:
+    """`heartlm data formats` has no options."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(SimulationConfig):
     """Options of `heartlm data simulate`.
@@ -113,6 +118,19 @@ def run_list(argv: Sequence[str]) -> int:
         print_catalogue(list(CATALOGUE.values()))
     else:
         print_database(find(options.name))
+    return 0
+
+
+def run_formats(argv: Sequence[str]) -> int:
+    """List the formats of recordings that heartlm reads, and what to install for those that need a package.
+
+    Examples:
+        heartlm data formats
+    """
+    parse(FormatsOptions, argv, "data formats", run_formats)
+    from heartlm.cli.data_tables import print_formats
+
+    print_formats()
     return 0
 
 
@@ -217,6 +235,7 @@ SUBCOMMANDS = {
         "heartlm.cli.data:run_list",
         "databases of the catalogue: size, rate, leads, labels, licence, citation",
     ),
+    "formats": ("heartlm.cli.data:run_formats", "formats of recordings, and what to install for which"),
     "simulate": ("heartlm.cli.data:run_simulate", "write a database of simulated patients"),
     "noisy": ("heartlm.cli.data:run_noisy", "cut recordings into noisy pieces, to train on what is no beat"),
     "retime": ("heartlm.cli.data:run_retime", "lay real beats out on other rhythms, to train on"),

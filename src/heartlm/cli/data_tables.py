@@ -46,6 +46,21 @@ def print_database(info: DatabaseInfo) -> None:
     print(f"\nfetch it:  heartlm data download {info.name} data/{info.name}")
 
 
+def print_formats() -> None:
+    """Print one line per format: usual endings, the extra that it needs, and whether that is installed."""
+    from heartlm.ecg.readers.formats import FORMATS, WFDB
+
+    rows = [["format", "usual endings", "extra", "installed"]]
+    for form in (WFDB, *FORMATS):
+        rows.append([form.name, " ".join(form.endings), form.extra or "-", "no" if form.missing else "yes"])
+    for line in aligned(rows, str.ljust):
+        print(line.strip())
+    extras = sorted({form.extra for form in FORMATS if form.missing})
+    if extras:
+        print(f"install what is missing:  pip install 'heartlm[{','.join(extras)}]'")
+    print("The content of a file decides its format, not its ending. Details: docs/formats.md")
+
+
 def _facts(info: DatabaseInfo, missing: str) -> dict[str, str]:
     return {
         "title": info.title,

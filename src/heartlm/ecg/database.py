@@ -27,8 +27,10 @@ from heartlm.ecg.readers.annotation_file import (
     read_annotation_file,
     rhythms_of,
 )
-from heartlm.ecg.readers.discovery import FORMATS, FileFormat, RecordFiles, find_records, printable
-from heartlm.ecg.readers.foreign import HEADER_BYTES, check_rate, is_there, one_line, size_of
+from heartlm.ecg.readers.describe import describe
+from heartlm.ecg.readers.discovery import NoRecordingsError, RecordFiles, find_records, printable
+from heartlm.ecg.readers.foreign import check_rate, is_there, one_line, size_of
+from heartlm.ecg.readers.formats import WFDB, format_of
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Annotations, Recording, Repaired, RhythmSpan
@@ -247,11 +249,19 @@ def locate(path: Path, *, repaired: Repaired = "warn") -> tuple[Database, str]:
     for folder in dict.fromkeys((*marked[:1], path.parent)):
         if not folder.is_dir():
             continue
-        database = open_database(folder, repaired=repaired)
-        for record_id in database.record_ids:
-            if database.files(record_id).stem in stems:
+        try:
+            database = open_database(folder, repaired=repaired)
+        except NoRecordingsError:
+            if not path.is_file():
+                raise
+            continue
+        files = {record_id: database.files(record_id) for record_id in database.record_ids}
+        for is_this in (lambda each: each.signal == path, lambda each: each.stem in stems):
+            for record_id in filter(lambda name: is_this(files[name]), files):
                 return database, record_id
         known |= dict.fromkeys(database.record_ids)
+    if path.is_file():
+        raise HeartlmError(f"{path}: no recording, but {describe(path)}")
     near = difflib.get_close_matches(path.stem, known, n=3, cutoff=0.3) or list(known)[:3]
     offer = f"; there are {len(known)}, for example {', '.join(near)}" if known else ": no such folder"
     raise HeartlmError(f"{path.parent if not known else path}: no such recording{offer}")
@@ -263,11 +273,14 @@ def read_recording(path: Path, *, accept_uncalibrated: bool = False, repaired: R
     Raises:
         HeartlmError: the file is unreadable, or it must be repaired to be read and `repaired` is refuse.
     """
-    wfdb = FileFormat(partial(read_wfdb, accept_uncalibrated=accept_uncalibrated), "a WFDB record", HEADER_BYTES)
-    form = FORMATS.get(path.suffix.lower(), wfdb)
-    size_of(path, form.largest)
+    form = WFDB if path.suffix == ".hea" else format_of(path, is_given=True)
+    size_of(path, form and form.largest)
+    if form is None:
+        raise HeartlmError(f"{path}: no recording, but {describe(path)}")
+    if form.missing is not None:
+        raise HeartlmError(f"{path}: {form.what}; reading it needs {form.missing}")
     with one_line(path, form.what):
-        recording = form.read(path)
+        recording = read_wfdb(path, accept_uncalibrated=accept_uncalibrated) if form is WFDB else form.read(path)
     if recording.repairs and repaired == "refuse":
         raise HeartlmError(f"{path}: {'; '.join(recording.repairs)}; correct the file, or read it without --strict")
     for repair in recording.repairs if repaired == "warn" else ():

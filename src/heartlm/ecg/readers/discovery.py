@@ -1,53 +1,27 @@
 """Find the records of a folder and the files of each record.
 
 Records are the entries of RECORDS. Without RECORDS they are the files in the folder: WFDB headers (except those of
-segments), EDF, aECG, CSV and NumPy files, and annotation files without a signal.
+segments), files whose content is of one of the `FORMATS`, and annotation files without a signal.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from heartlm.ecg.readers.aecg import is_aecg, read_aecg
 from heartlm.ecg.readers.annotation_file import TABLE_SUFFIX, is_beat_table
-from heartlm.ecg.readers.arrays import is_array_recording, read_csv, read_numpy
-from heartlm.ecg.readers.edf import read_edf
-from heartlm.ecg.readers.foreign import HEADER_BYTES, LIST_BYTES, TEXT_BYTES, is_there, read_bytes, stays_inside
-from heartlm.ecg.recording import Recording
+from heartlm.ecg.readers.describe import describe_folder
+from heartlm.ecg.readers.foreign import HEADER_BYTES, LIST_BYTES, is_there, read_bytes, stays_inside
+from heartlm.ecg.readers.formats import FORMATS, format_of
 from heartlm.errors import HeartlmError
 
-
-class FileFormat(NamedTuple):
-    """A format with one file per record.
-
-    Attributes:
-        read: reader of a file.
-        what: description in error messages.
-        largest: maximum size of a file in bytes; None if it is read in slices.
-        is_recording: test for suffixes that other files of a database also have, for example tables of labels.
-    """
-
-    read: Callable[[Path], Recording]
-    what: str
-    largest: int | None = None
-    is_recording: Callable[[Path], bool] = is_there
-
-
-FORMATS = {
-    ".edf": FileFormat(read_edf, "an EDF file"),
-    ".bdf": FileFormat(read_edf, "a BDF file"),
-    ".xml": FileFormat(read_aecg, "an HL7 annotated ECG", TEXT_BYTES, is_aecg),
-    ".csv": FileFormat(read_csv, "a table of numbers", TEXT_BYTES, is_array_recording),
-    ".npy": FileFormat(read_numpy, "a NumPy array of samples", None, is_array_recording),
-}
-"""The formats by suffix; `.hea` is a WFDB header."""
-
-_SIGNAL_SUFFIXES = (".hea", *FORMATS)
 STANDALONE_ANNOTATORS = ("atr", "qrsc", "qrs", "ecg")
+
+
+class NoRecordingsError(HeartlmError):
+    """A folder has no recordings; the message states what its files are."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +46,7 @@ class RecordFiles:
     def annotation(self, annotators: Iterable[str]) -> Path | None:
         """Return the file of the first of `annotators` that exists."""
         paths = (_with_suffix(self.stem, f".{name}") for name in annotators)
-        return next(filter(is_there, paths), None)
+        return next((path for path in paths if path != self.signal and is_there(path)), None)
 
 
 def find_records(folder: Path) -> dict[str, RecordFiles]:
@@ -82,15 +56,13 @@ def find_records(folder: Path) -> dict[str, RecordFiles]:
     their paths below `folder`. Bytes that are not text are written as `\\x..`.
 
     Raises:
-        HeartlmError: RECORDS lists a record that is missing or outside `folder`, or there are no records.
+        NoRecordingsError: there are no records.
+        HeartlmError: RECORDS lists a record that is missing or outside `folder`.
     """
     listed = folder / "RECORDS"
     found = list(_listed(listed) if is_there(listed) else _lying_there(folder))
     if not found:
-        raise HeartlmError(
-            f"{folder}: no recordings found; expected WFDB headers (.hea), .edf, .csv or .npy and a .json, or "
-            "annotation files (.atr, .qrs)"
-        )
+        raise NoRecordingsError(f"{folder}: no recordings found; {describe_folder(folder)}")
     names = [files.stem.name for files in found]
     unique = len(set(names)) == len(names)
     return {
@@ -109,8 +81,12 @@ def _listed(records: Path) -> list[RecordFiles]:
         if not stays_inside(name):
             raise HeartlmError(f"{records}: lists {name!r}, expected a record below its folder; take it out")
         stem = records.parent / name
-        signals = (_with_suffix(stem, suffix) for suffix in _SIGNAL_SUFFIXES)
-        listed.append(RecordFiles(stem, next(filter(is_there, signals), None)))
+        if is_there(header := _with_suffix(stem, ".hea")):
+            listed.append(RecordFiles(stem, header))
+            continue
+        paths = (stem, *(_with_suffix(stem, ending) for form in FORMATS for ending in form.endings))
+        signal = next((path for path in paths if is_there(path) and format_of(path)), None)
+        listed.append(RecordFiles(stem.with_suffix("") if signal == stem else stem, signal))
     missing = [files.stem for files in listed if files.signal is None and not files.annotation_paths]
     if missing:
         others = f" (and {len(missing) - 1} more records)" if len(missing) > 1 else ""
@@ -122,31 +98,35 @@ def _listed(records: Path) -> list[RecordFiles]:
 
 def _lying_there(folder: Path) -> Iterator[RecordFiles]:
     paths = sorted(_files_below(folder))
-    headers = [stem for stem, suffix in paths if suffix == ".hea"]
+    headers = {stem for stem, suffix in paths if suffix == ".hea"}
     segments = {segment for stem in headers for segment in _segments(stem)}
-    taken = set(headers)
-    yield from (RecordFiles(Path(stem), Path(f"{stem}.hea")) for stem in headers if stem not in segments)
+    yield from (RecordFiles(Path(stem), Path(f"{stem}.hea")) for stem in sorted(headers - segments))
+    taken, alone = set[str](), list[str]()
     for stem, suffix in paths:
-        if stem in taken or suffix.lower() not in FORMATS:
+        if stem in headers:  # its signal and annotation files
             continue
         path = Path(stem + suffix)
         is_table = suffix == TABLE_SUFFIX and is_beat_table(path)
-        if is_table or FORMATS[suffix.lower()].is_recording(path):
+        if is_table or format_of(path) is not None:
+            # of two files with one name the second has its ending in the name of the record
+            yield RecordFiles(path if stem in taken else Path(stem), None if is_table else path)
             taken.add(stem)
-            yield RecordFiles(Path(stem), None if is_table else path)
-    for stem, suffix in paths:
-        if suffix.removeprefix(".") in STANDALONE_ANNOTATORS and stem not in taken:
-            taken.add(stem)
-            yield RecordFiles(Path(stem), None)
+        elif suffix.removeprefix(".") in STANDALONE_ANNOTATORS:
+            alone.append(stem)
+    yield from (RecordFiles(Path(stem), None) for stem in dict.fromkeys(alone) if stem not in taken)
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield path and suffix, as strings for speed, of all files below `folder` with a suffix that are not hidden."""
+    """Yield path without suffix, and suffix, as strings for speed, of all files below `folder` that are not hidden.
+
+    A number at the end is no suffix: DICOM files are often named by identifiers such as 1.2.840.
+    """
     for root, _, names in os.walk(folder):
         for name in names:
-            stem, dot, suffix = name.rpartition(".")
-            if dot and not name.startswith("."):
-                yield f"{root}/{stem}", f".{suffix}"
+            if not name.startswith("."):
+                stem, dot, suffix = name.rpartition(".")
+                is_suffix = dot and not suffix.isdigit()
+                yield (f"{root}/{stem}", f".{suffix}") if is_suffix else (f"{root}/{name}", "")
 
 
 def _segments(stem: str) -> list[str]:

@@ -1,0 +1,220 @@
+"""ECGs of hospitals: SCP-ECG, DICOM waveforms, HL7 aECG, MFER and the XML exports of carts.
+
+The package `ecgdatakit`, an extra, parses them; this module checks its result and converts it to a `Recording`:
+
+    file ─► parser of the format ─► leads: integers with a resolution ─► leads of one rate in mV ─► Recording
+
+Such files hold seconds to minutes and are read as a whole. The package refuses entities in XML, by which a small file
+could expand to a large one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import date, datetime, time
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heartlm.ecg.readers.arrays import array_recording
+from heartlm.ecg.readers.foreign import TEXT_BYTES, check_calibration, check_rate, read_bytes, to_millivolts
+from heartlm.ecg.recording import SEXES, Patient, Recording
+from heartlm.errors import HeartlmError
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+    from ecgdatakit.models import ECGRecord, Lead
+
+_UNREAD = ("median beat", "representative beat", "rounded to", "birth date")
+"""Words of the package's warnings about parts of a file that are not used here."""
+_FIRST_YEAR, _MOST_YEARS = 1900, 120
+"""Earlier dates and higher ages are placeholders."""
+_NEAR_WHOLE = 2e-4
+"""Relative distance from a whole rate that is taken as rounding: an interval of 0.001953 s is 512 Hz."""
+
+
+def read_with(module: str, parser: str, path: Path, mend: Callable[[Path, ECGRecord], None] | None = None) -> Recording:
+    """Read a file with a parser of `ecgdatakit`.
+
+    Args:
+        module: module in `ecgdatakit.parsing.parsers`.
+        parser: class in it.
+        path: path of the file.
+        mend: changes the parser's result in place.
+
+    Raises:
+        HeartlmError: the file has no lead in volts, or a gain or rate is implausible.
+        Exception: any exception of the parser, for a file that it cannot read.
+    """
+    from ecgdatakit.exceptions import ChecksumWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        record: ECGRecord = getattr(import_module(f"ecgdatakit.parsing.parsers.{module}"), parser)().parse(path)
+        if mend is not None:
+            mend(path, record)
+    faults, repairs = list[str](), list[str]()
+    for each in caught:
+        text = " ".join(str(each.message).split())
+        if each.category is ChecksumWarning:
+            faults.append(text)
+        # pydicom warns about each value that is not quite as the standard says
+        elif "pydicom" not in Path(each.filename).parts and not any(word in text for word in _UNREAD):
+            repairs.append(text)
+    stated, who = record.raw_metadata, record.patient
+    start: datetime | time | None = record.recording.date and record.recording.date.replace(tzinfo=None)
+    if start is None:
+        with suppress(KeyError, ValueError):  # a time of day without a date
+            start = time.fromisoformat(stated["acquisition_time"])
+    patient = Patient(
+        " ".join(f"{who.first_name} {who.last_name}".split()),
+        who.patient_id,
+        SEXES.get(who.sex.lower(), ""),
+        who.birth_date and who.birth_date.date(),
+        who.age,
+    )
+    # `Lead.sampling_rate` is rounded to a whole number; the rates that the file states are in the metadata
+    rates = [*stated.get("sampling_rates", []), stated.get("rhythm_time", {}).get("sampling_rate_exact", 0.0)]
+    rates += [group["sampling_frequency"] for group in stated.get("multiplex_groups", [])]
+    return _recording(path, record.leads, rates, start, patient, repairs, faults)
+
+
+def read_dicom(path: Path) -> Recording:
+    """Read the first multiplex group of a DICOM waveform that is no median beat; see `read_with`.
+
+    Samples with the padding value are NaN, except if it is 0: programs write 0 as a default, and it is 0 mV too.
+    """
+    return read_with("dicom_waveform", "DICOMWaveformParser", path, _keep_zeros)
+
+
+def _keep_zeros(path: Path, record: ECGRecord) -> None:
+    import pydicom
+
+    for group in pydicom.dcmread(path).WaveformSequence:
+        padding = group.get("WaveformPaddingValue")
+        if padding is not None and not any(padding):
+            for lead in record.leads:
+                lead.samples = np.nan_to_num(lead.samples, nan=0.0)
+
+
+def read_cardiosoft(path: Path) -> Recording:
+    """Read the XML export of GE CardioSoft or MAC 2000, which `ecgdatakit` does not know: one strip of all leads.
+
+    Raises:
+        HeartlmError: the file has no strip, or a gain or rate is implausible.
+        Exception: the file is not well-formed, or a number is none.
+    """
+    from ecgdatakit.models import Lead
+    from ecgdatakit.parsing.helpers.xml import parse_xml_root
+
+    root: Element = parse_xml_root(read_bytes(path, TEXT_BYTES))
+    strip = root.find("StripData")
+    if strip is None:
+        raise HeartlmError(f"{path}: has no element StripData; of exercise tests, export a strip at rest")
+    rate_hz, unit = float(strip.findtext("SampleRate", "nan")), strip.find("Resolution")
+    if unit is None or unit.get("units") != "uVperLsb":
+        raise HeartlmError(f"{path}: states no Resolution in uVperLsb, so the millivolts are unknown; export it again")
+    leads = [
+        Lead(
+            label=wave.get("lead", ""),
+            samples=np.array((wave.text or "").replace(",", " ").split(), np.float64),
+            sampling_rate=round(rate_hz),
+            resolution=float(unit.text or "nan"),
+            resolution_unit="uV",
+        )
+        for wave in strip.iterfind("WaveformData")
+    ]
+    info, when = root.find("PatientInfo"), root.find("ObservationDateTime")
+    born = None if info is None else _day(info.find("BirthDateTime"))
+    day, start = _day(when), None
+    if when is not None and day is not None:
+        with suppress(ValueError):
+            hour, minute, second = (int(when.findtext(name, "")) for name in ("Hour", "Minute", "Second"))
+            start = datetime.combine(day, time(hour, minute, second))
+    patient = Patient()
+    if info is not None:
+        age = info.find("Age")
+        years = (age.text or "").strip() if age is not None and age.get("units", "").upper() == "YEARS" else ""
+        patient = Patient(
+            " ".join(f"{info.findtext('Name/GivenName', '')} {info.findtext('Name/FamilyName', '')}".split()),
+            info.findtext("PID", "").strip(),
+            SEXES.get(info.findtext("Gender", "").strip().lower(), ""),
+            born,
+            int(years) if years.isdecimal() else None,
+        )
+    return _recording(path, leads, [rate_hz], start, patient, [], [])
+
+
+def _day(element: Element | None) -> date | None:
+    with suppress(ValueError):
+        if element is not None:
+            return date(*(int(element.findtext(name, "")) for name in ("Year", "Month", "Day")))
+    return None
+
+
+def _recording(
+    path: Path,
+    leads: Sequence[Lead],
+    stated_rates: Sequence[float],
+    start: datetime | time | None,
+    patient: Patient,
+    repairs: list[str],
+    faults: list[str],
+) -> Recording:
+    """Return the leads in volts that have the most common rate, in mV; leads that begin later are NaN before.
+
+    Raises:
+        HeartlmError: no lead is in volts, or a gain, a rate or the begin of a lead is implausible.
+    """
+    volts = [lead for lead in leads if to_millivolts(lead.resolution_unit)[0] == "mV" and len(lead.samples)]
+    if not volts:
+        names = ", ".join(lead.label for lead in leads)
+        raise HeartlmError(
+            f"{path}: no lead states volts ({names or 'it has none'}), so the millivolts are unknown; export it again"
+        )
+    counts = Counter(lead.sampling_rate for lead in volts)
+    whole_hz = max(counts, key=lambda rate: (counts[rate], rate))
+    chosen = [lead for lead in volts if lead.sampling_rate == whole_hz]
+    comments = [f"left out: {lead.label}, not in volts" for lead in leads if lead not in volts]
+    repairs = repairs + [
+        f"left out: {lead.label} at {lead.sampling_rate} Hz, not {whole_hz} Hz" for lead in volts if lead not in chosen
+    ]
+    exact_hz = next((rate for rate in stated_rates if round(rate) == whole_hz), float(whole_hz))
+    rate_hz = check_rate(path, float(whole_hz) if abs(exact_hz - whole_hz) <= _NEAR_WHOLE * whole_hz else exact_hz)
+    labels, factors = [lead.label for lead in chosen], [to_millivolts(lead.resolution_unit)[1] for lead in chosen]
+    resolution, offset = (
+        np.array([getattr(lead, name) for lead in chosen], np.float64) for name in ("resolution", "offset")
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain, baseline = 1 / (resolution * factors), -offset / resolution
+    check_calibration(path, labels, ["mV"] * len(chosen), gain, baseline, inverted=True)
+    first = [int(lead.annotations.get("start_sample", "1")) - 1 for lead in chosen]
+    length = max(begin + len(lead.samples) for begin, lead in zip(first, chosen, strict=True))
+    if length > sum(len(lead.samples) for lead in chosen):  # even if one lead is recorded after the other
+        raise HeartlmError(f"{path}: a lead begins at sample {max(first)}, after the end of all others; fetch it again")
+    signal_mv = np.full((len(chosen), length), np.nan, np.float32)
+    for row, begin, lead, factor in zip(signal_mv, first, chosen, factors, strict=True):
+        with np.errstate(over="ignore"):
+            row[begin : begin + len(lead.samples)] = (lead.samples * lead.resolution + lead.offset) * factor
+    if isinstance(start, datetime) and start.year < _FIRST_YEAR:
+        start = None
+    born = patient.birth_date if patient.birth_date and patient.birth_date.year >= _FIRST_YEAR else None
+    # the package computes an age from the dates, which `Recording.age` does too
+    is_computed = born is not None and isinstance(start, datetime)
+    age = patient.age if patient.age is not None and 0 <= patient.age <= _MOST_YEARS and not is_computed else None
+    recording = array_recording(path, signal_mv, labels, ["mV"] * len(chosen), rate_hz)
+    recording.faults.extend(faults)
+    return replace(
+        recording,
+        start=start,
+        patient=replace(patient, birth_date=born, age=age),
+        comments=tuple(comments),
+        repairs=tuple(repairs),
+    )

@@ -1,0 +1,221 @@
+"""The formats of recordings, recognised by their content.
+
+The first bytes of a file decide, because endings are ambiguous: `.ecg` is an ISHNE Holter file or WFDB annotations,
+`.xml` is the export of several makes, DICOM files often have no ending. An ending decides only where the content is
+text without a mark (CSV), or where the begin of a file is damaged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from heartlm.ecg.readers.arrays import is_array_recording, read_csv, read_numpy
+from heartlm.ecg.readers.clinical import read_cardiosoft, read_dicom, read_with
+from heartlm.ecg.readers.edf import read_edf
+from heartlm.ecg.readers.foreign import HEADER_BYTES, TEXT_BYTES, first_bytes
+from heartlm.ecg.readers.ishne import read_ishne
+from heartlm.ecg.readers.wfdb import read_wfdb
+from heartlm.ecg.recording import Recording
+
+BEGIN_BYTES = 4096
+"""First bytes of a file by which its format is recognised."""
+
+
+class FileFormat(NamedTuple):
+    """A format of recordings.
+
+    Attributes:
+        name: name in tables.
+        what: name with an article, in messages.
+        read: reader of a file.
+        detects: test of the first bytes; the path is for formats that have no mark.
+        endings: usual endings of file names.
+        by_ending: whether a file with such an ending has this format whatever its begin is, so that a damaged file is
+            reported and not left out.
+        largest: maximum size of a file in bytes; None if it is read in slices.
+        packages: packages that the reader needs, by the names of their modules.
+        extra: extra of heartlm that includes them.
+    """
+
+    name: str
+    what: str
+    read: Callable[[Path], Recording]
+    detects: Callable[[bytes, Path], bool]
+    endings: tuple[str, ...]
+    by_ending: bool = False
+    largest: int | None = None
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+
+    @property
+    def missing(self) -> str | None:
+        """What to install before files of this format can be read; None if nothing."""
+        absent = [package for package in self.packages if find_spec(package) is None]
+        if not absent:
+            return None
+        return f"the package {absent[0]!r}: install it with  pip install 'heartlm[{self.extra}]'"
+
+
+_PROLOG = re.compile(r"<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^\[>]*(?:\[.*?\]\s*)?>", re.DOTALL | re.IGNORECASE)
+_ROOT = re.compile(r"\s*<(?:[\w.-]+:)?([A-Za-z_][\w.-]*)(?=[\s/>])")
+_MORTARA = ("ACQUISITION_TIME", "<CHANNEL", "<SUBJECT", "<TYPICAL_CYCLE")
+_KARDIA = re.compile(rb'"(recordedAt|algorithmDetermination|amplitudeResolution|patientID)"')
+_DICOM_WAVEFORMS = b"1.2.840.10008.5.1.4.1.1.9."
+"""Begin of the identifiers of the DICOM storage classes for waveforms; images have others."""
+
+
+def xml_root(begin: bytes) -> str | None:
+    """Return the name of the root element of an XML file, without its namespace; None if it is no XML."""
+    codec = "utf-16" if begin.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    text = begin.decode(codec, "ignore").lstrip()
+    root = _ROOT.match(_PROLOG.sub("", text)) if text.startswith("<") else None
+    return root and root[1]
+
+
+def _has_root(name: str, begin: bytes, path: Path) -> bool:
+    return xml_root(begin) == name
+
+
+def _is_mortara(begin: bytes, path: Path) -> bool:
+    return xml_root(begin) == "ECG" and any(mark in begin.decode("latin-1").upper() for mark in _MORTARA)
+
+
+def _is_scp(begin: bytes, path: Path) -> bool:
+    """Whether the pointer section stands where the format has it: after 6 bytes, with itself as its first entry."""
+    return len(begin) >= 32 and begin[8:10] == b"\0\0" and begin[22:24] == b"\0\0" and begin[28:32] == b"\7\0\0\0"
+
+
+def _clinical(
+    name: str,
+    what: str,
+    read: Callable[[Path], Recording],
+    detects: Callable[[bytes, Path], bool],
+    endings: tuple[str, ...],
+    by_ending: bool = False,
+    packages: tuple[str, ...] = ("ecgdatakit",),
+) -> FileFormat:
+    return FileFormat(name, what, read, detects, endings, by_ending, TEXT_BYTES, packages, "formats")
+
+
+WFDB = FileFormat(
+    "WFDB", "a WFDB record", read_wfdb, lambda begin, path: path.suffix == ".hea", (".hea",), True, HEADER_BYTES
+)
+"""Recognised by the ending of the header; its signal files may have any name."""
+
+FORMATS: tuple[FileFormat, ...] = (
+    FileFormat(
+        "EDF, EDF+, BDF",
+        "an EDF file",
+        read_edf,
+        lambda begin, path: begin.startswith((b"0       ", b"\xffBIOSEMI")),
+        (".edf", ".bdf"),
+        by_ending=True,
+    ),
+    FileFormat(
+        "ISHNE Holter",
+        "an ISHNE Holter file",
+        read_ishne,
+        lambda begin, path: begin.startswith(b"ISHNE1.0"),
+        (".ecg", ".hol"),
+    ),
+    _clinical(
+        "DICOM waveform",
+        "a DICOM waveform",
+        read_dicom,
+        lambda begin, path: begin[128:132] == b"DICM" and _DICOM_WAVEFORMS in begin,
+        (".dcm", ".dicom"),
+        packages=("ecgdatakit", "pydicom"),
+    ),
+    _clinical("SCP-ECG", "an SCP-ECG file", partial(read_with, "scp_ecg", "SCPECGParser"), _is_scp, (".scp",), True),
+    _clinical(
+        "HL7 aECG",
+        "an HL7 annotated ECG",
+        partial(read_with, "hl7_aecg", "HL7aECGParser"),
+        partial(_has_root, "AnnotatedECG"),
+        (".xml", ".aecg"),
+    ),
+    _clinical(
+        "GE MUSE XML",
+        "an ECG of GE MUSE",
+        partial(read_with, "ge_muse_xml", "GEMuseXMLParser"),
+        partial(_has_root, "RestingECG"),
+        (".xml",),
+    ),
+    _clinical(
+        "GE CardioSoft XML",
+        "an ECG of GE CardioSoft or MAC 2000",
+        read_cardiosoft,
+        partial(_has_root, "CardiologyXML"),
+        (".xml",),
+    ),
+    _clinical(
+        "Philips Sierra XML",
+        "a Philips ECG",
+        partial(read_with, "sierra_xml", "SierraXMLParser"),
+        partial(_has_root, "restingecgdata"),
+        (".xml",),
+    ),
+    _clinical(
+        "Mortara ELI XML",
+        "a Mortara ECG",
+        partial(read_with, "mortara_el250", "MortaraEL250Parser"),
+        _is_mortara,
+        (".xml",),
+    ),
+    _clinical(
+        "MFER",
+        "an MFER file",
+        partial(read_with, "mfer", "MFERParser"),
+        lambda begin, path: begin[:1] == b"@" and begin[2:6] == b"MFR ",
+        (".mwf", ".mfer", ".mfr"),
+        True,
+    ),
+    _clinical(
+        "AliveCor Kardia JSON",
+        "a recording of AliveCor Kardia",
+        partial(read_with, "alivecor_kardia", "AliveCorKardiaParser"),
+        lambda begin, path: begin.lstrip()[:1] == b"{" and len(set(_KARDIA.findall(begin))) > 1,
+        (".json",),
+    ),
+    FileFormat(
+        "CSV",
+        "a table of numbers",
+        read_csv,
+        lambda begin, path: path.suffix.lower() == ".csv" and is_array_recording(path),
+        (".csv",),
+        largest=TEXT_BYTES,
+    ),
+    FileFormat(
+        "NumPy",
+        "a NumPy array of samples",
+        read_numpy,
+        lambda begin, path: path.suffix.lower() == ".npy" and is_array_recording(path),
+        (".npy",),
+    ),
+)
+"""The formats with one file per recording, in the order in which they are tried."""
+
+
+def format_of(path: Path, *, is_given: bool = False) -> FileFormat | None:
+    """Return the format of a file; None if it is none of `FORMATS`.
+
+    Args:
+        path: path of the file.
+        is_given: whether the file is known to be a recording, so that its ending decides where its content does not.
+    """
+    begin, ending = first_bytes(path, BEGIN_BYTES), path.suffix.lower()
+    if begin is not None and (detected := next((form for form in FORMATS if form.detects(begin, path)), None)):
+        return detected
+    # the reader then reports why the file cannot be opened or what is wrong with it
+    by_ending = (form for form in FORMATS if ending in form.endings and ending not in _SHARED)
+    is_known = begin is None or (is_given and ending != ".xml")
+    return next((form for form in by_ending if is_known or form.by_ending), None)
+
+
+_SHARED = (".ecg", ".json")
+"""Endings that are usual for other files too."""
