@@ -311,6 +311,7 @@ def analyze(
     waveform: AnyPath = "waveform",
     page: bool = True,
     anonymous: bool = False,
+    strict: bool = False,
     processes: int | None = None,
 ) -> Analyses:
     """Analyse a recording or a folder of recordings, and write findings, tables and pages.
@@ -328,13 +329,16 @@ def analyze(
     anonymous
         Whether to leave the patient data of the header and all dates out of the results; times of day stay. Files
         have the names of the recordings.
+    strict
+        Whether to refuse recordings whose files must be repaired to be read.
     processes
         Number of recordings of a folder to analyse in parallel; by default one per core.
 
     Returns
     -------
     Analyses
-        `.summaries` has one mapping per recording; `.left_out` one line per recording that could not be analysed.
+        `.summaries` has one mapping per recording; `.left_out` one line per recording that could not be analysed;
+        `.unwritten` one line per file of the whole folder that could not be written.
 
     Raises
     ------
@@ -356,7 +360,7 @@ def analyze(
         raise HeartlmError(f"processes: {processes} found, at least 1 expected")
     models = (Path(beats), Path(af), Path(waveform))
     drawing = holter_page if page else None, index_page if page else None
-    task = AnalysisTask(Path(path), Path(out), models, *drawing, anonymous)
+    task = AnalysisTask(Path(path), Path(out), models, *drawing, anonymous, "refuse" if strict else "warn")
     return analyze_recordings(task, processes or len(usable_cores()))
 
 

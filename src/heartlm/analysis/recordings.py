@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,18 @@ import torch
 
 from heartlm.analysis.analyze import Analyst, Watch
 from heartlm.analysis.findings import EVENT_FIELDS, Findings
+from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.corpus.processes import AHEAD, in_order
 from heartlm.ecg.database import Database, locate, open_database
-from heartlm.ecg.recording import Recording
+from heartlm.ecg.lead_kinds import channels_without_ecg
+from heartlm.ecg.recording import Recording, Repaired
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, write_csv, write_json
 from heartlm.parent import end_with_parent
 from heartlm.progress import say, track
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,14 @@ class Analyses:
     Attributes:
         summaries: summary of each analysed recording, see `Findings.summary`.
         left_out: recordings that were not analysed, with the reason, one line each.
+        unwritten: files of the whole folder that could not be written, with the reason, one line each.
         file: page of a single recording, or its summary if there is no page; for a folder, the page or table of all.
     """
 
     summaries: tuple[dict[str, Any], ...]
     left_out: tuple[str, ...]
     file: Path
+    unwritten: tuple[str, ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the summaries as rows of one table, with separate columns for counts of beats, events and seconds."""
@@ -67,6 +71,7 @@ class AnalysisTask:
         page: function that draws the page of findings; None for no pages.
         index: function that draws the page of a folder from the summaries and the lines of `left_out`; None for none.
         anonymous: leave patient data and dates out of the results.
+        repaired: treatment of recordings whose files must be repaired to be read.
     """
 
     path: Path
@@ -75,6 +80,7 @@ class AnalysisTask:
     page: Callable[[Findings], str] | None
     index: Callable[[Sequence[dict[str, Any]], Sequence[str]], str] | None = None
     anonymous: bool = False
+    repaired: Repaired = "warn"
 
     def of(self, analyst: Analyst, recording: Recording, watch: Watch = iter) -> dict[str, Any]:
         """Return the summary of a recording; unless its results exist, analyse it and write them.
@@ -93,7 +99,10 @@ class AnalysisTask:
             known = read_json(path, dict[str, Any])
             if made.items() <= known.items():
                 return dict(known["summary"])
+        if recording.has_signal and not ecg_leads(recording):
+            raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
         findings = analyst.analyze(recording, watch)
+        findings = replace(findings, notes=(*notes_of(recording), *findings.notes))
         page, summary, events = self.page and self.page(findings), findings.summary(), findings.event_rows()
         write_annotations(path.parent, path.stem, findings.annotations())
         for event in events:
@@ -111,6 +120,13 @@ class AnalysisTask:
         return summary
 
 
+def notes_of(recording: Recording) -> list[str]:
+    """Return what was repaired to read a recording, and which channels in mV are not analysed, one line each."""
+    names, others = recording.lead_names, channels_without_ecg(recording)
+    left_out = [f"channel {names[lead]} left out: no ECG ({reason})" for lead, reason in others.items()]
+    return [f"repaired: {repair}" for repair in recording.repairs] + left_out
+
+
 def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
     """Analyse a recording, or a folder of recordings in parallel with `processes` processes.
 
@@ -119,9 +135,11 @@ def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
             killed.
     """
     if not task.path.is_dir():
-        database, record_id = locate(task.path)
+        database, record_id = locate(task.path, repaired=task.repaired)
         analyst, recording = Analyst.load(*task.models), database.recording(record_id)
         summary = task.of(analyst, recording, lambda blocks: track(blocks, len(blocks), record_id))
+        for note in notes_of(recording)[len(recording.repairs) :]:
+            say(f"{recording.path}: {note}")
         return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}")
     record_ids = open_database(task.path).record_ids
     outcomes = list(track(_outcomes(task, record_ids, min(processes, len(record_ids))), len(record_ids), "analyze"))
@@ -133,10 +151,13 @@ def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
         for line in left_out:
             say(f"left out: {line}")
         raise HeartlmError(f"{task.path}: none of {len(record_ids)} recordings could be analysed")
-    write_csv(found.rows(), table, digits=4)
-    if task.index is not None:
-        with atomic_file(index) as stream:
-            stream.write(task.index(summaries, left_out))
+    try:
+        write_csv(found.rows(), table, digits=4)
+        if task.index is not None:
+            with atomic_file(index) as stream:
+                stream.write(task.index(summaries, left_out))
+    except HeartlmError as error:  # what was analysed is complete
+        return replace(found, unwritten=(str(error),))
     return found
 
 
@@ -163,7 +184,7 @@ def _start(task: AnalysisTask, parent: int | None = None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         end_with_parent(parent)
         torch.set_num_threads(1)
-    _job = task, open_database(task.path), Analyst.load(*task.models)
+    _job = task, open_database(task.path, repaired=task.repaired), Analyst.load(*task.models)
 
 
 def _try(record_id: str) -> dict[str, Any] | str:

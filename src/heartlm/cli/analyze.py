@@ -23,6 +23,7 @@ class AnalyzeOptions:
         waveform: model for ventricular fibrillation, asystole and noise: a shipped model or a run folder.
         page: write an HTML page of the results.
         anonymous: leave the patient data of the header and all dates out of the results.
+        strict: refuse a recording whose file must be repaired to be read, instead of analysing it with a warning.
         processes: number of recordings analysed in parallel; by default one per core.
         causal: find the alarms that `heartlm monitor` would raise for the recording, with its causal models.
         rules: YAML file of alarm rules, or second-opinion; used with --causal.
@@ -35,6 +36,7 @@ class AnalyzeOptions:
     waveform: Path = Path("waveform")
     page: bool = True
     anonymous: bool = False
+    strict: bool = False
     processes: int | None = None
     causal: bool = False
     rules: Path | None = None
@@ -42,6 +44,8 @@ class AnalyzeOptions:
 
 def run(arguments: Sequence[str]) -> int:
     """Find beats, rhythms and events in recordings with models that come with heartlm, and draw a page.
+
+    The exit status is 1 if recordings of a folder were left out; the last line counts them.
 
     Examples:
         heartlm analyze mitdb/203
@@ -63,13 +67,16 @@ def run(arguments: Sequence[str]) -> int:
     if options.path.is_dir():
         for line in found.left_out:
             print(f"left out: {line}")
-        print(f"{len(found.summaries):,} recordings analysed, {len(found.left_out):,} left out")
         if apart := sum(bool(each["unlike"]) for each in found.summaries):
             print(f"{apart:,} unlike those that the models learned from, expect more errors there: column unlike")
     else:
         _print_findings(found.summaries[0])
+    for line in found.unwritten:
+        print(line)
     print(found.file)
-    return 0
+    if options.path.is_dir():
+        print(f"{len(found.summaries):,} recordings analysed, {len(found.left_out):,} left out")
+    return 1 if found.left_out or found.unwritten else 0
 
 
 def _print_findings(summary: dict[str, Any]) -> None:
@@ -88,17 +95,19 @@ def _causal(options: AnalyzeOptions) -> int:
     """Write a table of the alarms that `heartlm monitor` would raise for each recording."""
     from heartlm import api
     from heartlm.ecg.database import locate, open_database
+    from heartlm.ecg.recording import Repaired
     from heartlm.files import write_csv
     from heartlm.monitor.alarms import read_rules
     from heartlm.monitor.stream import ecg_leads
     from heartlm.progress import track
 
     common, of_patients = read_rules(options.rules)
+    repaired: Repaired = "refuse" if options.strict else "warn"
     if options.path.is_dir():
-        database = open_database(options.path)
+        database = open_database(options.path, repaired=repaired)
         record_ids = list(database.record_ids)
     else:
-        database, record_id = locate(options.path)
+        database, record_id = locate(options.path, repaired=repaired)
         record_ids = [record_id]
     # Use the causal models unless others are given.
     beats = Path("beats-causal") if options.beats == Path("beats") else options.beats
@@ -126,4 +135,8 @@ def _causal(options: AnalyzeOptions) -> int:
             print(f"  {row['severity']} {row['kind']}: from {row['start_s']} s, raised at {row['raised_s']} s, {until}")
     for line in left_out:
         print(f"left out: {line}")
-    return 0
+    if left_out and len(left_out) == len(record_ids):
+        raise HeartlmError(f"{options.path}: none of {len(record_ids)} recordings could be analysed")
+    if left_out:
+        print(f"{len(record_ids) - len(left_out):,} recordings analysed, {len(left_out):,} left out")
+    return 1 if left_out else 0

@@ -97,7 +97,7 @@ def source_of(
     leads = chosen_leads(recording, split, training_leads) if tokenizer.reads_signal else (0,)
     if not tokenizer.needs_signal:
         leads = leads or (0,)
-    return Source(recording, split, leads) if leads else Unusable(NO_ECG_LEAD)
+    return Source(recording, split, leads) if leads else Unusable(no_ecg_lead(recording))
 
 
 def ecg_leads(recording: Recording) -> tuple[int, ...]:
@@ -111,6 +111,16 @@ def ecg_leads(recording: Recording) -> tuple[int, ...]:
     return tuple(sorted(leads, key=lambda index: order.get(names[index], len(order))))
 
 
+def no_ecg_lead(recording: Recording) -> str:
+    """Return why a recording without ECG leads has none, with the reason for each channel."""
+    others = channels_without_ecg(recording)
+    reasons = (
+        f"{name} {others.get(lead) or 'in ' + (unit or 'no unit')}"
+        for lead, (name, unit) in enumerate(zip(recording.lead_names, recording.units, strict=True))
+    )
+    return f"no ECG lead ({', '.join(reasons)})" if recording.lead_names else NO_ECG_LEAD
+
+
 def ecg_lead(recording: Recording, lead: int | str | None = None) -> int:
     """Return the index of a lead, by default of the preferred ECG lead.
 
@@ -121,7 +131,7 @@ def ecg_lead(recording: Recording, lead: int | str | None = None) -> int:
         return recording.lead_index(lead)
     leads = ecg_leads(recording)
     if not leads:
-        raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}")
+        raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}")
     return leads[0]
 
 
