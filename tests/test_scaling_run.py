@@ -91,7 +91,7 @@ def test_the_parts_of_real_steps_add_up(study: Path) -> None:
         assert all(value >= 0 for value in each.part_s.values())
         assert each.part_s["compute"] > 0 and each.part_s["optimizer"] > 0
         assert len(each.step_s) == ScalingStudyConfig.steps
-        assert len(each.losses) == ScalingStudyConfig.warm_up + ScalingStudyConfig.steps
+        assert len(each.losses) == ScalingStudyConfig().num_warm_up + ScalingStudyConfig.steps
         assert each.training_s < each.wall_s
 
 

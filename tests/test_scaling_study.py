@@ -16,7 +16,7 @@ from heartlm.files import write_json
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell, load_measurements
 from heartlm.scaling.collect import checked, measured
 from heartlm.scaling.grid import Resources, grid_of
-from heartlm.scaling.run import run_study
+from heartlm.scaling.run import run_study, training_fields
 from heartlm.scaling.study import ScalingStudyConfig
 from heartlm.scaling.table import table_of
 
@@ -77,6 +77,7 @@ def test_nodes_and_gpus_that_are_not_there_are_skipped_with_the_reason() -> None
         ({"windows": []}, "windows"),
         ({"ranks": [0]}, "ranks"),
         ({"warm_up": 1}, "warm_up"),
+        ({"warm_up": 8, "device": "cuda"}, "warm_up"),
         ({"buckets_mb": [0.0]}, "buckets_mb"),
         ({"out": None}, "out"),
     ],
@@ -86,6 +87,24 @@ def test_an_impossible_setting_is_named(settings: dict[str, Any], field: str) ->
     with pytest.raises(HeartlmError, match=f"^{field}: "):
         config.check()
         config.folder()
+
+
+@pytest.mark.parametrize(
+    ("settings", "compiles", "warm_up"),
+    [
+        ({}, False, 3),
+        ({"compile": True, "warm_up": 5}, True, 5),
+        ({"device": "cuda"}, True, 16),
+        ({"device": "cuda", "compile": False}, False, 16),
+    ],
+)
+def test_the_model_is_compiled_by_default_where_training_does(
+    settings: dict[str, Any], compiles: bool, warm_up: int, tmp_path: Path
+) -> None:
+    config = config_of(**settings)
+    config.check()
+    fields = training_fields(config, CELL, tmp_path / "out", tmp_path / "foundation")
+    assert fields["compile"] is compiles and fields["steps"] == warm_up + config.steps
 
 
 # --- a measurement ----------------------------------------------------------------------------------------------------

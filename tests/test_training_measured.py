@@ -65,7 +65,7 @@ def test_every_step_is_kept_with_its_parts(tmp_path: Path) -> None:
 
 
 def test_data_prepared_for_all_steps_of_a_study_counts_in_each(tmp_path: Path) -> None:
-    num_steps = ScalingStudyConfig.warm_up + ScalingStudyConfig.steps
+    num_steps = ScalingStudyConfig().num_warm_up + ScalingStudyConfig.steps
     train_measured(str(tmp_path), {"measure": True, "device": "cpu", "steps": num_steps, "bucket_cap_mb": 25.0}, False)
     data_s = [step["data_s"] for step in json.loads((tmp_path / "measured" / "rank-0.json").read_text())["steps"]]
     assert len(data_s) == num_steps <= TOGETHER

@@ -77,6 +77,12 @@ def test_a_line_of_metrics_counts_the_step_that_it_is_written_after(
     assert [("tokens_per_s" in line, line["step"]) for line in lines] == [(True, 3)]
 
 
+def test_a_measured_run_reads_the_steps_that_were_in_flight_at_its_end(as_on_gpu: None, tmp_path: Path) -> None:
+    curve("causal", tmp_path / "run", steps=12, measure=True)
+    steps = json.loads((tmp_path / "run" / "measured" / "rank-0.json").read_text())["steps"]
+    assert [step["loss"] for step in steps] == pytest.approx(json.loads(GOLDEN.read_text())["causal"][:12], abs=1)
+
+
 # --- facets -----------------------------------------------------------------------------------------------------------
 
 

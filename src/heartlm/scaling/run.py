@@ -83,7 +83,7 @@ def _measure(config: ScalingStudyConfig, trainer: CellTrainer, cell: StudyCell, 
         return Measurement(cell, repeat, wall_s=wall_s, environment=environment, failed=reason)
     environment |= RunFolder(runs[0]).environment
     trainings = [read_ranks(run, cell.ranks) for run in runs]
-    found = measured(cell, repeat, trainings, warm_up=config.warm_up, wall_s=wall_s, environment=environment)
+    found = measured(cell, repeat, trainings, warm_up=config.num_warm_up, wall_s=wall_s, environment=environment)
     shutil.rmtree(work)
     return found
 
@@ -96,7 +96,8 @@ def _foundation(config: ScalingStudyConfig, trainer: CellTrainer, cell: StudyCel
     making = path.with_name(f"{path.name}.making")
     shutil.rmtree(making, ignore_errors=True)
     one = StudyCell("pretrain", cell.database, min(config.windows), global_batch=1)
-    fields = training_fields(config, one, making, path) | {"steps": 1, "log_every": 1, "measure": False}
+    fields = training_fields(config, one, making, path) | {"steps": 1, "log_every": 1}
+    fields |= {"measure": False, "compile": False}
     reason, _ = trainer.train(one, [fields], path.with_name(f"{path.name}.logs"))
     if reason is not None:
         raise HeartlmError(f"{making}: a model to fine-tune cannot be made: {reason}")
@@ -106,7 +107,7 @@ def _foundation(config: ScalingStudyConfig, trainer: CellTrainer, cell: StudyCel
 
 def training_fields(config: ScalingStudyConfig, cell: StudyCell, out: Path, foundation: Path) -> dict[str, Any]:
     """Return the settings of a training of `cell`, by field of its command."""
-    steps = config.warm_up + config.steps
+    steps = config.num_warm_up + config.steps
     fields: dict[str, Any] = {
         "corpus": Path(config.databases[cell.database]),
         "out": out,
@@ -121,7 +122,7 @@ def training_fields(config: ScalingStudyConfig, cell: StudyCell, out: Path, foun
         "threads": cell.cpus_per_task,
         "bucket_cap_mb": cell.bucket_cap_mb,
         "parallel": cell.parallel,
-        "compile": config.compile,
+        "compile": config.compiles,
         "measure": True,
     }
     if cell.stage == "finetune":

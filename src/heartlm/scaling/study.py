@@ -19,6 +19,9 @@ from heartlm.files import read_json, write_json
 from heartlm.instrumentation.meters import Meters
 from heartlm.scaling.cell import SCHEMA_VERSION
 
+FEWEST_ON_GPU = 12
+"""Fewest steps of warm-up on a GPU: a step is captured in the fourth, and then the host runs ahead by up to eight."""
+
 
 @dataclass
 class ScalingStudyConfig:
@@ -40,7 +43,7 @@ class ScalingStudyConfig:
             number of windows is divisible by all of `ranks`.
         accumulation: number of micro-batches per rank and step.
         steps: number of counted steps.
-        warm_up: number of steps before them that are not counted.
+        warm_up: number of steps before them that are not counted; by default 3, on a GPU 16.
         repeats: number of measurements of each cell.
         ceiling: also measure independent concurrent trainings, the limit of the machine; only on this machine.
         prediction: also measure one rank at the batch of each of several ranks, alone and next to copies, so that their
@@ -50,7 +53,7 @@ class ScalingStudyConfig:
         task: task of fine-tuning.
         seed: random seed of all trainings.
         device: device of the training.
-        compile: compile the blocks of the model; warm_up must be long enough for the compilation.
+        compile: compile the model, see `heartlm pretrain --compile`; by default on a GPU.
         slurm: site profile, a name or a YAML file, to train as SLURM jobs; by default train on this machine.
         tolerance: maximum relative difference of the loss of a step from that of one rank; by default 1e-4 in fp32 and
             2e-2 in bf16.
@@ -71,7 +74,7 @@ class ScalingStudyConfig:
     batch_tokens: int = 4096
     accumulation: int = 1
     steps: int = 8
-    warm_up: int = 3
+    warm_up: int | None = None
     repeats: int = 3
     ceiling: bool = True
     prediction: bool = False
@@ -80,7 +83,7 @@ class ScalingStudyConfig:
     task: Literal["beats", "rhythm"] = "beats"
     seed: int = 0
     device: Literal["cpu", "cuda"] = "cpu"
-    compile: bool = False
+    compile: bool | None = None
     slurm: str | None = None
     tolerance: float | None = None
     timeout_s: float = 900.0
@@ -93,11 +96,22 @@ class ScalingStudyConfig:
         counts = ["windows", "ranks", "nodes", "cpus_per_task"]
         counts += ["batch_tokens", "accumulation", "steps", "repeats", "depth", "width"]
         require(self, lambda value: value >= 1, "at least 1", *counts)
-        require(self, lambda value: value >= Meters.WARM_UP_STEPS, f"at least {Meters.WARM_UP_STEPS}", "warm_up")
+        least = FEWEST_ON_GPU if self.device == "cuda" else Meters.WARM_UP_STEPS
+        require(self, lambda value: value >= least, f"at least {least} on this device", "warm_up")
         require(self, lambda value: value > 0, "more than 0", "tolerance", "timeout_s", "buckets_mb")
         for name in self.databases:
             if not name.replace("_", "").isalnum():
                 raise HeartlmError(f"databases: {name!r} found, a name of letters, digits and _ expected")
+
+    @property
+    def num_warm_up(self) -> int:
+        """Number of steps before the counted ones."""
+        return (16 if self.device == "cuda" else 3) if self.warm_up is None else self.warm_up
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the model is compiled."""
+        return self.device == "cuda" if self.compile is None else self.compile
 
     def folder(self) -> Path:
         """Folder of the study.
@@ -125,6 +139,7 @@ def describe(config: ScalingStudyConfig, folder: Path) -> None:
     hashes = {name: open_corpus(Path(path)).manifest_hash for name, path in config.databases.items()}
     path = folder / "study.json"
     about = {"schema": SCHEMA_VERSION, **{name: getattr(config, name) for name in DECIDES}}
+    about |= {"compile": config.compiles, "warm_up": config.num_warm_up}
     before = {"databases": {}, **started_with(path, about)}
     for name, value in hashes.items():
         if before["databases"].setdefault(name, value) != value:

@@ -168,6 +168,8 @@ class _Loop:
                     of_step = next(batches)
                 self.log.meters.share_data(of_step.num_prepared)
                 done, stop = self._step(of_step) if queued is None else self._queue(of_step, queued)
+            if queued is not None and (stop or self._is_due(step + 1)):
+                done += queued.read()
             self.log.stepped()
             for numbers in done:
                 if queued is not None:  # else judged before the optimiser took the step
@@ -187,8 +189,9 @@ class _Loop:
         with self.log.meters.span("forward_backward"):
             queued.queue(batches.step, batches.parts, num_counted, self._rate(batches.step))
             self.exchange.over()
-            is_due = stop > 0 or self._is_due(batches.step + 1)
-            done = list(queued.read(0 if is_due else MAX_PENDING))
+            # Steps before the first measured one were in flight as well: to wait here would count them twice.
+            waits = (stop > 0 or self._is_due(batches.step + 1)) and not self.config.measure
+            done = list(queued.read(0 if waits else MAX_PENDING))
         return done, stop > 0
 
     def _step(self, batches: StepBatches) -> tuple[list[StepNumbers], bool]:
