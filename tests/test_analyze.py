@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+from dataclasses import asdict, fields
 from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ import numpy as np
 import pytest
 
 from heartlm.analysis.analyze import Analyst, _blocks, _voted
+from heartlm.analysis.events import Limits
 from heartlm.analysis.findings import Findings
 from heartlm.analysis.signal_quality import best_leads, lead_quality
+from heartlm.cli.analyze import LIMITS
 from heartlm.cli.main import main
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.evaluation.matching import match_beats
 from heartlm.files import read_json
+from heartlm.monitor.alarms import AlarmRules
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +179,40 @@ def test_results_have_clock_times_and_the_patient_unless_anonymous(database: Dat
     found, text = results("--anonymous")  # replaces the results with the patient
     assert found["summary"]["start"] == "23:58:30"
     assert not any(word in text for word in identifying)
+
+
+def test_limits_are_options_or_a_file_with_the_names_of_the_monitor(
+    database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, out, file = database.folder / database.record_ids[0], tmp_path / "out", tmp_path / "limits.yaml"
+
+    def analyzed(*words: str) -> dict[str, Any]:
+        assert main(["analyze", str(record), "--out", str(out), "--no-page", *words]) == 0
+        return read_json(out / f"{record.name}.json")
+
+    usual = analyzed()
+    assert usual["settings"]["limits"] == asdict(Limits())
+    slow = analyzed("--bradycardia-bpm", "300", "--bradycardia-beats", "4")
+    assert slow["summary"]["seconds"]["bradycardia"] > usual["summary"]["seconds"]["bradycardia"]
+    assert slow["settings"]["limits"] == asdict(Limits(bradycardia_bpm=300, bradycardia_beats=4))
+    assert "below 300/min over 4 beats" in capsys.readouterr().out
+    file.write_text("bradycardia_bpm: 200\npause_s: 3\n")
+    limits = analyzed("--rules", str(file), "--bradycardia-bpm", "300")["settings"]["limits"]
+    assert (limits["bradycardia_bpm"], limits["pause_s"]) == (300, 3)
+    refused = {
+        "vt_veto_below: 1": "vt_veto_below: found",
+        "pause_s: -1": "pause_s: -1.0 found",
+        "- 1": "fields with their values",
+    }
+    for text, reason in refused.items():
+        file.write_text(text)
+        assert main(["analyze", str(record), "--out", str(out), "--rules", str(file)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "limits.yaml" in line and reason in line
+    for words, num in ((), 0), (("--bradycardia-bpm", "300"), 1):
+        assert main(["analyze", str(record), "--out", str(out), "--causal", *words]) == 0
+        assert ("extreme bradycardia" in capsys.readouterr().out) == num
+    assert set(LIMITS) == {field.name for field in fields(Limits)} <= {field.name for field in fields(AlarmRules)}
 
 
 def test_what_cannot_be_analysed_is_listed(

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from heartlm.analysis.findings import KINDS, Event, Findings
+from heartlm.analysis.events import USUAL_LIMITS, Limits
+from heartlm.analysis.findings import KINDS, Event, Findings, definitions
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.ecg.simulator.config import SimulationConfig
@@ -207,6 +208,14 @@ def test_a_strip_that_shows_another_event_too_is_drawn_once(simulated: Findings)
     assert context(replace(simulated, events=(event, beyond)))["strips"][1]["figures"][0]["drawing"]
 
 
+def test_the_page_defines_events_by_the_limits_of_the_analysis(simulated: Findings):
+    assert definitions(USUAL_LIMITS) == simulated.kinds == KINDS
+    kinds = definitions(Limits(pause_s=2.5, bradycardia_bpm=45, tachycardia_beats=20, run_beats=4))
+    words = words_of(holter_page(replace(simulated, kinds=kinds)))
+    assert "2.5 s or more between two beats" in words and "below 45/min over 5 beats or more" in words
+    assert "4 or more ventricular beats in a row at 100/min" in words and "above 100/min over 20 beats" in words
+
+
 def test_disputed_events_come_last_and_show_every_lead(simulated: Findings):
     fast = Event("VT", 20_000, 20_300, 0.4, 3, 190.0, disputed=True)
     sure = Event("VT", 30_000, 30_300, 0.8, 3, 150.0)
@@ -223,7 +232,7 @@ def test_disputed_events_come_last_and_show_every_lead(simulated: Findings):
 def test_the_page_of_a_folder_has_a_row_with_a_link_for_each_recording(simulated: Findings):
     name = '<b>"a#b'
     hostile = replace(simulated, recording=replace(simulated.recording, record_id=name), events=(), unlike=("noise",))
-    page = index_page([simulated.summary(), hostile.summary()], ["torn: no <file>"])
+    page = index_page([simulated.summary(), hostile.summary()], ["torn: no <file>"], simulated.kinds)
     assert re.findall(r'<a href="(.*?)">', page) == ["100.html", "%3Cb%3E%22a%23b.html"]
     words = words_of(page)
     assert "2 recordings" in words and "VF 1 , asystole 1 , VT 1" in words and "torn: no &lt;file&gt;" in words
@@ -380,7 +389,7 @@ def test_twelve_leads_are_printed_to_scale_on_landscape_paper(tmp_path: Path):
 @pytest.mark.slow
 def test_a_real_browser_draws_the_page_of_a_folder(simulated: Findings, tmp_path: Path):
     find_chromium()
-    html = index_page([simulated.summary()] * 30, ["torn: no file"])
+    html = index_page([simulated.summary()] * 30, ["torn: no file"], simulated.kinds)
     for width in (390, 1280):
         assert opened(html, tmp_path / "index.html", width)["scrolls"] == "0"
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from heartlm.analysis.embeddings import Embeddings
-from heartlm.analysis.findings import Findings
+from heartlm.analysis.findings import Findings, definitions
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
     from heartlm.analysis.analyze import Analyst, Watch
     from heartlm.analysis.embed import Level
+    from heartlm.analysis.events import Limits
     from heartlm.analysis.recordings import Analyses
+    from heartlm.ecg.recording import Repaired
     from heartlm.evaluation.annotate import Annotated
     from heartlm.evaluation.scored import ScoredLead
     from heartlm.models.heart import HeartModel
@@ -312,6 +314,7 @@ def analyze(
     page: bool = True,
     anonymous: bool = False,
     strict: bool = False,
+    limits: Limits | None = None,
     processes: int | None = None,
 ) -> Analyses:
     """Analyse a recording or a folder of recordings, and write findings, tables and pages.
@@ -331,6 +334,8 @@ def analyze(
         have the names of the recordings.
     strict
         Whether to refuse recordings whose files must be repaired to be read.
+    limits
+        Limits of the rules: `heartlm.analysis.events.Limits`, with the names of those of the monitor.
     processes
         Number of recordings of a folder to analyse in parallel; by default one per core.
 
@@ -351,6 +356,7 @@ def analyze(
     >>> found = heartlm.analyze("data/mitdb", out="mitdb-analysis")
     >>> ventricular = [each["beats"]["V"] for each in found.summaries]
     """
+    from heartlm.analysis.events import USUAL_LIMITS
     from heartlm.analysis.recordings import AnalysisTask, analyze_recordings
     from heartlm.cores import usable_cores
     from heartlm.report.holter import holter_page
@@ -360,7 +366,8 @@ def analyze(
         raise HeartlmError(f"processes: {processes} found, at least 1 expected")
     models = (Path(beats), Path(af), Path(waveform))
     drawing = holter_page if page else None, index_page if page else None
-    task = AnalysisTask(Path(path), Path(out), models, *drawing, anonymous, "refuse" if strict else "warn")
+    repaired: Repaired = "refuse" if strict else "warn"
+    task = AnalysisTask(Path(path), Path(out), models, *drawing, anonymous, repaired, limits or USUAL_LIMITS)
     return analyze_recordings(task, processes or len(usable_cores()))
 
 
@@ -540,7 +547,9 @@ class Model:
         return Analyst.load(*self.analysts)
 
     @_quiet
-    def analyze(self, recording: Recording | AnyPath, watch: Watch | None = None) -> Findings:
+    def analyze(
+        self, recording: Recording | AnyPath, watch: Watch | None = None, limits: Limits | None = None
+    ) -> Findings:
         """Find beats, rhythms and events in a recording, as `heartlm analyze`.
 
         Parameters
@@ -549,6 +558,8 @@ class Model:
             Recording with a signal, or its path.
         watch
             Function that wraps the sequence of blocks, given as (start, stop) samples, for example to show progress.
+        limits
+            Limits of the rules: `heartlm.analysis.events.Limits`.
 
         Returns
         -------
@@ -561,8 +572,11 @@ class Model:
         HeartlmError
             The recording has no signal or no ECG lead, its sampling rate is too low, or a file cannot be read.
         """
+        from heartlm.analysis.events import USUAL_LIMITS
+
         recording = recording if isinstance(recording, Recording) else open_recording(recording)
-        return self.analyst.analyze(recording, watch or iter)
+        limits = limits or USUAL_LIMITS
+        return replace(self.analyst.analyze(recording, watch or iter, limits), kinds=definitions(limits))
 
     @_quiet
     def embed(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import joined_spans
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import needs
+
+if TYPE_CHECKING:
+    from heartlm.analysis.events import Limits
 
 KINDS = {
     "VF": "ventricular fibrillation or flutter",
@@ -32,7 +35,22 @@ KINDS = {
     "couplet": "two ventricular beats in a row",
     "unreadable": "no lead can be read",
 }
-"""Kinds of events with definitions, the most dangerous first."""
+"""Kinds of events with definitions by the usual limits, the most dangerous first."""
+
+
+def definitions(limits: Limits) -> dict[str, str]:
+    """Return the definition of each of `KINDS` by some limits."""
+    run, fast = f"{limits.run_beats} or more", f"{limits.vt_bpm:g}/min"
+    return KINDS | {
+        "asystole": f"no heartbeat for {limits.asystole_s:g} s or more",
+        "VT": f"ventricular tachycardia: {run} ventricular beats in a row at {fast} or faster",
+        "IVR": f"slow ventricular run: {run} ventricular beats in a row below {fast}",
+        "SVT": f"supraventricular tachycardia: {run} supraventricular ectopic beats in a row at {fast} or faster",
+        "pause": f"{limits.pause_s:g} s or more between two beats",
+        "bradycardia": f"below {limits.bradycardia_bpm:g}/min over {limits.bradycardia_beats} beats or more",
+        "tachycardia": f"above {limits.tachycardia_bpm:g}/min over {limits.tachycardia_beats} beats or more",
+    }
+
 
 QUALITY_S = 10.0
 """Length in seconds of the pieces for signal quality."""
@@ -105,6 +123,7 @@ class Findings:
         notes: exclusions and doubtful results with reasons, one line each.
         made_by: version of heartlm and content hashes of the models.
         unlike: differences from the training recordings of the models, one line each.
+        kinds: definition of each kind of event by the limits of the analysis.
     """
 
     recording: Recording
@@ -117,6 +136,7 @@ class Findings:
     notes: tuple[str, ...] = ()
     made_by: dict[str, str] = field(default_factory=dict)
     unlike: tuple[str, ...] = ()
+    kinds: dict[str, str] = field(default_factory=lambda: KINDS)
 
     @property
     def num_beats(self) -> int:

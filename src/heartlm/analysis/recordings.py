@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from heartlm.analysis.analyze import Analyst, Watch
-from heartlm.analysis.findings import EVENT_FIELDS, Findings
+from heartlm.analysis.events import USUAL_LIMITS, Limits
+from heartlm.analysis.findings import EVENT_FIELDS, Findings, definitions
 from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.corpus.processes import AHEAD, in_order
 from heartlm.ecg.database import Database, locate, open_database
@@ -69,18 +70,21 @@ class AnalysisTask:
         out: folder of the result files. Complete results from the same models are kept.
         models: models of beats, AF and waveform, each the name of a shipped model or a run folder.
         page: function that draws the page of findings; None for no pages.
-        index: function that draws the page of a folder from the summaries and the lines of `left_out`; None for none.
+        index: function that draws the page of a folder from the summaries, the lines of `left_out` and the definitions
+            of the kinds of events; None for none.
         anonymous: leave patient data and dates out of the results.
         repaired: treatment of recordings whose files must be repaired to be read.
+        limits: limits of the rules.
     """
 
     path: Path
     out: Path
     models: tuple[Path, Path, Path]
     page: Callable[[Findings], str] | None
-    index: Callable[[Sequence[dict[str, Any]], Sequence[str]], str] | None = None
+    index: Callable[[Sequence[dict[str, Any]], Sequence[str], dict[str, str]], str] | None = None
     anonymous: bool = False
     repaired: Repaired = "warn"
+    limits: Limits = USUAL_LIMITS
 
     def of(self, analyst: Analyst, recording: Recording, watch: Watch = iter) -> dict[str, Any]:
         """Return the summary of a recording; unless its results exist, analyse it and write them.
@@ -94,14 +98,15 @@ class AnalysisTask:
         """
         path = self.out / f"{recording.record_id}.json"
         recording = recording.anonymous() if self.anonymous else recording
-        made = {"schema_version": SCHEMA_VERSION, "made_by": analyst.made_by, "settings": {"anonymous": self.anonymous}}
+        settings = {"anonymous": self.anonymous, "limits": asdict(self.limits)}
+        made = {"schema_version": SCHEMA_VERSION, "made_by": analyst.made_by, "settings": settings}
         if path.is_file() and (self.page is None or path.with_suffix(".html").is_file()):
             known = read_json(path, dict[str, Any])
             if made.items() <= known.items():
                 return dict(known["summary"])
         if recording.has_signal and not ecg_leads(recording):
             raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
-        findings = analyst.analyze(recording, watch)
+        findings = replace(analyst.analyze(recording, watch, self.limits), kinds=definitions(self.limits))
         findings = replace(findings, notes=(*notes_of(recording), *findings.notes))
         page, summary, events = self.page and self.page(findings), findings.summary(), findings.event_rows()
         write_annotations(path.parent, path.stem, findings.annotations())
@@ -155,7 +160,7 @@ def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
         write_csv(found.rows(), table, digits=4)
         if task.index is not None:
             with atomic_file(index) as stream:
-                stream.write(task.index(summaries, left_out))
+                stream.write(task.index(summaries, left_out, definitions(task.limits)))
     except HeartlmError as error:  # what was analysed is complete
         return replace(found, unwritten=(str(error),))
     return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError, require
+from heartlm.files import read_yaml
+from heartlm.typed import typed
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,15 @@ class AnalyzeOptions:
         strict: refuse a recording whose file must be repaired to be read, instead of analysing it with a warning.
         processes: number of recordings analysed in parallel; by default one per core.
         causal: find the alarms that `heartlm monitor` would raise for the recording, with its causal models.
-        rules: YAML file of alarm rules, or second-opinion; used with --causal.
+        rules: YAML file with the limits below, or with --causal of alarm rules as for the monitor, or second-opinion.
+        pause_s: seconds between two beats of a pause; 2 by default.
+        asystole_s: seconds between two beats of an asystole; 4 by default.
+        bradycardia_bpm: bradycardia is a mean rate below this value; 50 by default, 40 with --causal.
+        bradycardia_beats: number of beats of bradycardia; 5 by default.
+        tachycardia_bpm: tachycardia is a mean rate above this value; 100 by default, 140 with --causal.
+        tachycardia_beats: number of beats of tachycardia; 16 by default, 17 with --causal.
+        vt_bpm: least rate of ventricular tachycardia; 100 by default.
+        run_beats: number of ventricular beats in a row of a run, which is VT if it is fast; 3 by default.
     """
 
     path: Path
@@ -40,6 +50,26 @@ class AnalyzeOptions:
     processes: int | None = None
     causal: bool = False
     rules: Path | None = None
+    pause_s: float | None = None
+    asystole_s: float | None = None
+    bradycardia_bpm: float | None = None
+    bradycardia_beats: int | None = None
+    tachycardia_bpm: float | None = None
+    tachycardia_beats: int | None = None
+    vt_bpm: float | None = None
+    run_beats: int | None = None
+
+    @property
+    def given_limits(self) -> dict[str, Any]:
+        """Limits that are given on the command line."""
+        return {name: value for name, value in vars(self).items() if name in LIMITS and value is not None}
+
+
+LIMITS = (
+    *("pause_s", "asystole_s", "bradycardia_bpm", "bradycardia_beats"),
+    *("tachycardia_bpm", "tachycardia_beats", "vt_bpm", "run_beats"),
+)
+"""Options that are fields of `heartlm.analysis.events.Limits`, and with --causal of the monitor's `AlarmRules`."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -52,6 +82,7 @@ def run(arguments: Sequence[str]) -> int:
         heartlm analyze holter.edf --out patient-7 --anonymous
         heartlm analyze ptb-xl --out ptb-xl-analysis
         heartlm analyze mitdb --beats runs/beats
+        heartlm analyze mitdb/232 --pause-s 2.5 --bradycardia-bpm 45
         heartlm analyze mitdb/207 --causal
     """
     options = parse(AnalyzeOptions, arguments, "analyze", run, positionals=["path"])
@@ -62,15 +93,21 @@ def run(arguments: Sequence[str]) -> int:
     if options.causal:
         return _causal(options)
     from heartlm import api
+    from heartlm.analysis.events import Limits
+    from heartlm.analysis.findings import definitions
 
-    found = api.analyze(**{name: value for name, value in vars(options).items() if name not in ("causal", "rules")})
+    stated = {} if options.rules is None else read_yaml(options.rules, "limits")
+    stated = typed(dict[str, Any], stated, options.rules or "") | options.given_limits
+    limits = typed(Limits, stated, options.rules or "")
+    settings = {name: value for name, value in vars(options).items() if name not in ("causal", "rules", *LIMITS)}
+    found = api.analyze(**settings, limits=limits)
     if options.path.is_dir():
         for line in found.left_out:
             print(f"left out: {line}")
         if apart := sum(bool(each["unlike"]) for each in found.summaries):
             print(f"{apart:,} unlike those that the models learned from, expect more errors there: column unlike")
     else:
-        _print_findings(found.summaries[0])
+        _print_findings(found.summaries[0], definitions(limits))
     for line in found.unwritten:
         print(line)
     print(found.file)
@@ -79,16 +116,14 @@ def run(arguments: Sequence[str]) -> int:
     return 1 if found.left_out or found.unwritten else 0
 
 
-def _print_findings(summary: dict[str, Any]) -> None:
-    from heartlm.analysis.findings import KINDS
-
+def _print_findings(summary: dict[str, Any], kinds: dict[str, str]) -> None:
     beats = "  ".join(f"{name} {count:,}" for name, count in summary["beats"].items() if count)
     print(f"{summary['record']}, leads {', '.join(summary['leads'])}: {summary['num_beats']:,} beats  {beats}")
     if summary["unlike"]:
         print(f"  unlike the recordings that the models learned from, expect more errors: {summary['unlike']}")
     for kind, count in summary["events"].items():
         if count:
-            print(f"  {kind}: {count:,} ({summary['seconds'][kind]:,.0f} s): {KINDS[kind]}")
+            print(f"  {kind}: {count:,} ({summary['seconds'][kind]:,.0f} s): {kinds[kind]}")
 
 
 def _causal(options: AnalyzeOptions) -> int:
@@ -102,6 +137,8 @@ def _causal(options: AnalyzeOptions) -> int:
     from heartlm.progress import track
 
     common, of_patients = read_rules(options.rules)
+    common, *others = (replace(each, **options.given_limits) for each in (common, *of_patients.values()))
+    of_patients = dict(zip(of_patients, others, strict=True))
     repaired: Repaired = "refuse" if options.strict else "warn"
     if options.path.is_dir():
         database = open_database(options.path, repaired=repaired)

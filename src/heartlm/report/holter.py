@@ -56,7 +56,7 @@ def context(findings: Findings) -> dict[str, Any]:
         "found": findings,
         "summary": summary,
         "findings": [_kind_row(findings, kind) for kind in KINDS if findings.of_kind(kind)],
-        "kinds": KINDS,
+        "kinds": findings.kinds,
         "af": [] if is_short else sorted(af[:MOST_EPISODES], key=lambda event: event.start),
         "af_s": findings.seconds_of("AF"),
         "af_burden": min(1.0, findings.seconds_of("AF") / readable_s) if readable_s > 0 else 0.0,
