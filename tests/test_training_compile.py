@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from heartlm.files import cache_folder
 from heartlm.training.batches import CausalBatches, LabelBatches, MakeBatch, MaskedBatches
 from heartlm.training.config import TrainingConfig
 from heartlm.training.loop import train
@@ -84,13 +85,17 @@ def test_masks_wanted_tokens_and_validation_need_few_graphs(
 
 
 @pytest.mark.parametrize("objective", ["masked", "labels"])
-def test_with_the_compiler_of_cpus_in_both_precisions(tmp_path: Path, objective: str) -> None:
+def test_with_the_compiler_of_cpus_in_both_precisions(
+    tmp_path: Path, objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counters.clear()
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     for precision, close in (("fp32", 1e-4), ("bf16", 0.02)):
         plain = losses(tmp_path / f"{precision} plain", objective, precision=precision)
         compiled = losses(tmp_path / precision, objective, precision=precision, compile=True)
         assert compiled == pytest.approx(plain, rel=close)
     assert num_graphs() <= 8
+    assert list((cache_folder() / "compiled").rglob("*.so")), "kept for later runs"
 
 
 def test_recomputed_and_split_into_micro_batches(traced: None, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ No GPU is needed: CUDA's answers are recorded or replaced, and on a machine with
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import TrainingConfig
 from heartlm.training.feed import Feed
 from heartlm.training.layout import BatchLayout
-from heartlm.training.learner import Learner
+from heartlm.training.learner import Learner, keep_compiled_code
 from heartlm.training.objectives import FacetLoss, LabelLoss
 from tests.checkpointed import progress, trained
 from tests.synthetic_corpus import SIZES, every_window, small_model, synthetic_corpus
@@ -148,3 +149,21 @@ def test_between_its_batch_and_its_losses_a_step_sends_nothing_to_the_host(
         gradient_norm([parameter.grad for parameter in learner.learning if parameter.grad is not None])
         learner.step(1e-3, norm=5.0)
     assert transfers.seen == []
+
+
+def test_compiled_code_is_kept_unless_the_environment_names_a_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "mine")
+    keep_compiled_code()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "mine" and not (tmp_path / "cache").exists()
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    keep_compiled_code()
+    folder = tmp_path / "cache" / "heartlm" / "compiled"
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder) and folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    keep_compiled_code()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ

@@ -416,6 +416,11 @@ def read_yaml(path: Path, what: str) -> Any:
         raise HeartlmError(f"{path}: not valid YAML ({error})") from error
 
 
+def cache_folder() -> Path:
+    """Return the folder of what heartlm keeps for later runs of this user; it may not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heartlm"
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's bytes as 64 hexadecimal digits."""
     with Path(path).open("rb") as stream:

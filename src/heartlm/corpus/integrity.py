@@ -21,7 +21,7 @@ import numpy as np
 from heartlm.corpus.schema import FILES
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, write_json
+from heartlm.files import cache_folder, read_json, write_json
 from heartlm.progress import track
 
 TOKENS_AT_ONCE = 1 << 20
@@ -40,7 +40,7 @@ def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str]
         stats = {name: (folder / name).stat() for name in checksums}
         files = {name: [each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for name, each in stats.items()}
         state = {"folder": str(folder), "manifest": manifest_hash, "files": files}
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heartlm"
+        cache = cache_folder()
         note = cache / f"corpus-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"
         with ExitStack() as stack:
             with suppress(OSError):  # without a cache folder that supports locks, every rank reads the files

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch.optim import AdamW, Optimizer
 from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.shared_memory import shared_sum_of
 from heartlm.distributed.wrapping import gradient_norm, reducing, replicated, sharded
+from heartlm.files import cache_folder
 from heartlm.kernels.draws import Stream, draws
 from heartlm.memory import keep_memory
 from heartlm.models.heart import HeartModel
@@ -64,6 +66,7 @@ class Learner:
             self.model.batch_facets()
         self.model.recompute(config.activation_checkpointing)
         if self.compiles:
+            keep_compiled_code()
             torch.compiler.reset()  # graphs of an earlier run in this process count towards the cache limit of torch
             self.model.compile()
         self.module: nn.Module = self.alone
@@ -159,6 +162,18 @@ def compiles(config: TrainingConfig, model: HeartModel, device: torch.device) ->
         return config.compile
     mixes_widths = getattr(config, "shortest_window", None) is not None
     return device.type == "cuda" and model.config.network == "transformer" and not mixes_widths
+
+
+def keep_compiled_code() -> None:
+    """Let Inductor keep compiled code in heartlm's cache folder, unless the environment names a folder.
+
+    Its own default is in /tmp, which a reboot empties, so that the first run after it would compile again.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        folder = cache_folder() / "compiled"
+        with suppress(OSError):  # not writable: the default of Inductor
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
 def dropout_keys(seed: int, step: int, num_sites: int, first_window: int, num_windows: int) -> Tensor:
