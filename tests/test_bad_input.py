@@ -444,7 +444,15 @@ def test_an_output_that_is_something_else_is_never_replaced(
 
 
 def test_an_unknown_command(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "no command 'pretrian'; it is one of analyze, data, tokenize, pretrain" in only_line(capfd, "pretrian")
+    assert "no command 'soup'; it is one of analyze, data, tokenize, pretrain" in only_line(capfd, "soup")
+    for name, meant in {
+        "analyse": "analyze",
+        "pretrian": "pretrain",
+        "Doctor": "doctor",
+        "finetun": "finetune",
+    }.items():
+        assert f"no command '{name}'; did you mean {meant}?" in only_line(capfd, name)
+    assert "no command 'data sohw'; did you mean show?" in only_line(capfd, "data", "sohw")
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "data"])

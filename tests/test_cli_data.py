@@ -164,7 +164,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
 
 
 def test_show_draws_the_named_leads_beats_and_rhythms(simulated: Path, drawn: list[Counter[str]]):
-    assert main(["data", "show", f"{simulated}/s0001", "--leads", "V1", "--start", "2", "--stop", "12"]) == 0
+    assert main(["data", "show", f"{simulated}/s0001", "--leads", "V1", "--start", "0:00:02", "--stop", "12"]) == 0
     database, record_id = locate(simulated / "s0001")
     annotations = database.annotations(record_id)
     assert annotations is not None
@@ -183,7 +183,7 @@ def test_show_draws_the_named_leads_beats_and_rhythms(simulated: Path, drawn: li
         (["--stop", "31"], "at most 30 s"),
         (["--leads", "V9"], "no lead 'V9'; it has MLII, V1"),
         (["--out", "strip.bmp"], "must end in .svg or .png"),
-        (["--start", "soon"], '"start"'),
+        (["--start", "soon"], "--start is 'soon'; expected seconds, m:ss or h:mm:ss"),
     ],
 )
 def test_show_refuses_in_one_line(

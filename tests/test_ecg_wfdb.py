@@ -76,6 +76,20 @@ def test_values_and_slices_equal_the_reference_reader(tmp_path: Path, fmt: str) 
         np.testing.assert_array_equal(recording.signal(start, stop, [1, 0, 1]), whole[[1, 0, 1], start:stop])
 
 
+def test_a_range_in_seconds_is_that_in_samples(tmp_path: Path) -> None:
+    write_record(tmp_path)
+    recording = read_wfdb(tmp_path / "r.hea")
+    np.testing.assert_array_equal(recording.signal(start_s=0.5, stop_s=2), recording.signal(125, 500))
+    np.testing.assert_array_equal(recording.signal(start_s=3.9981, leads=["V5"]), recording.signal(1000, leads=["V5"]))
+    np.testing.assert_array_equal(recording.signal(250, stop_s=2), recording.signal(250, 500))
+    for bad in ({"stop_s": 5}, {"start_s": -1}, {"start_s": 2, "stop_s": 1}, {"start_s": np.nan}, {"stop_s": np.inf}):
+        with pytest.raises(HeartlmError, match="asked for"):
+            recording.signal(**bad)
+    for both in ({"start": 5, "start_s": 1}, {"stop": 5, "stop_s": 1}):
+        with pytest.raises(HeartlmError, match="start and stop in samples, or start_s and stop_s in seconds"):
+            recording.signal(**both)
+
+
 def test_a_slice_of_difference_format_is_summed_from_the_start() -> None:
     path = shared_data("formats/binformats.hea")
     recording = read_wfdb(path)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from heartlm.cli.options import existing, parse
+from heartlm.cli.options import existing, parse, seconds
 from heartlm.errors import HeartlmError
 
 
@@ -191,3 +191,26 @@ def test_existing(tmp_path: Path) -> None:
     assert existing(tmp_path, "folder") == tmp_path
     with pytest.raises(HeartlmError, match="none: no such run"):
         existing(tmp_path / "none", "run")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("60", 60),
+        ("1485.25", 1485.25),
+        ("0:24:45", 1485),
+        ("+24:45.5", 1485.5),
+        ("90:00", 5400),
+        ("25:03:07", 90_187),
+        ("1e2", 100),
+        ("-5", -5),
+    ],
+)
+def test_a_time_is_seconds_or_has_colons(text: str, expected: float):
+    assert seconds(text, "--start") == expected
+
+
+@pytest.mark.parametrize("text", ["0:74:45", "1:2", "1:60", "1:02:03:04", "::", "", "noon", "nan", "inf", "1:-2"])
+def test_another_time_is_refused(text: str):
+    with pytest.raises(HeartlmError, match="--start is .*expected seconds, m:ss or h:mm:ss"):
+        seconds(text, "--start")

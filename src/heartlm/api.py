@@ -76,7 +76,8 @@ def open_recording(path: AnyPath) -> Recording:
     -------
     Recording
         Recording with `.leads`, `.rate_hz`, `.num_samples`, `.start`, `.patient`, `.annotations` and `.signal(start,
-        stop, leads)`. The signal is float32 `[num_leads, num_samples]` in millivolts, NaN where invalid.
+        stop, leads)`, or in seconds `.signal(start_s=60, stop_s=70)`. The signal is float32 `[num_leads, num_samples]`
+        in millivolts, NaN where invalid.
 
     Raises
     ------

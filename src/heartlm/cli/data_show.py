@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from heartlm.cli.options import parse
+from heartlm.cli.options import parse, seconds
 from heartlm.errors import HeartlmError
 
 LONGEST_S = 300.0
@@ -19,8 +19,8 @@ class ShowOptions:
 
     Attributes:
         record: a WFDB recording, DATABASE/RECORD; a file ending is ignored.
-        start: start time in seconds.
-        stop: end time in seconds; by default 10 s after the start.
+        start: start time since the start of the recording, in seconds, m:ss or h:mm:ss.
+        stop: end time, likewise; by default 10 s after the start.
         out: output file, .svg or .png; by default RECORD-START-STOP.svg in the current folder.
         leads: comma-separated names of the leads to draw; by default all.
         damaged: action for a recording that shows damage: warn draws it with a warning, refuse stops.
@@ -28,8 +28,8 @@ class ShowOptions:
     """
 
     record: Path
-    start: float = 0.0
-    stop: float | None = None
+    start: str = "0"
+    stop: str | None = None
     out: Path | None = None
     leads: str | None = None
     damaged: Literal["refuse", "warn"] = "warn"
@@ -41,6 +41,7 @@ def run(argv: Sequence[str]) -> int:
 
     Examples:
         heartlm data show data/mitdb/208 --start 60 --stop 70
+        heartlm data show data/mitdb/203 --start 0:24:45
         heartlm data show data/mitdb/203 --start 100 --stop 130 --leads MLII --out vt.svg
     """
     options = parse(ShowOptions, argv, "data show", run, positionals=["record"])
@@ -53,10 +54,10 @@ def run(argv: Sequence[str]) -> int:
     recording = database.recording(record_id)
     if not recording.has_signal:
         raise HeartlmError(f"{recording.path}: this recording has annotations only, no signal to draw")
-    start_s, end_s, rate_hz = options.start, recording.duration_s, recording.rate_hz
+    start_s, end_s, rate_hz = seconds(options.start, "--start"), recording.duration_s, recording.rate_hz
     if not 0 <= start_s < end_s:
         raise HeartlmError(f"--start is {start_s:g} s; {recording.path} lasts from 0 to {end_s:g} s")
-    stop_s = min(start_s + 10.0, end_s) if options.stop is None else options.stop
+    stop_s = min(start_s + 10.0, end_s) if options.stop is None else seconds(options.stop, "--stop")
     if not start_s < stop_s <= end_s:
         raise HeartlmError(f"--stop is {stop_s:g} s; expected more than --start, {start_s:g}, and at most {end_s:g} s")
     if stop_s - start_s > LONGEST_S:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from heartlm import __version__
+from heartlm.cli.subcommands import nearest
 from heartlm.distributed.ranks import LINGER_S, ReportedByPeer
 from heartlm.errors import HeartlmError, needs
 from heartlm.parent import end_with_parent
@@ -99,7 +100,7 @@ def _run(argv: list[str]) -> int:
         print(f"heartlm {__version__}")
         return 0
     if argv[0] not in COMMANDS:
-        print(f"heartlm: no command {argv[0]!r}; it is one of {', '.join(COMMANDS)}", file=sys.stderr)
+        print(f"heartlm: no command {argv[0]!r}; {nearest(argv[0], COMMANDS)}", file=sys.stderr)
         return 2
     with show_progress(), needs("train", "torch"):
         status: int = importlib.import_module(f"heartlm.cli.{argv[0]}").run(argv[1:])

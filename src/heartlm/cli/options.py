@@ -8,10 +8,12 @@ examples in `--help`, and one-line errors that name the field.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import typing
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -170,6 +172,22 @@ def given_to_resume(arguments: Sequence[str], layout: Collection[str], what: str
             f"{refused[0]}: cannot change when a {what} is resumed: give --resume alone, or with {', '.join(layout)}"
         )
     return names
+
+
+def seconds(text: str, option: str) -> float:
+    """Return a time in seconds that is given as seconds, m:ss or h:mm:ss; a plus sign before it is allowed.
+
+    Raises:
+        HeartlmError: `text` is none of these; the message names `option`.
+    """
+    parts = re.fullmatch(r"\+?(?:(\d{1,6}):(?=[0-5]?\d:))?(\d{1,6}):([0-5]\d(?:\.\d*)?)", text)
+    if parts is not None:
+        hours, minutes, rest = map(float, parts.groups("0"))
+        return 3600 * hours + 60 * minutes + rest
+    with suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise HeartlmError(f"{option} is {text!r}; expected seconds, m:ss or h:mm:ss, for example 1485 or 0:24:45")
 
 
 def existing(path: Path, what: str) -> Path:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from heartlm.errors import HeartlmError
 
 Subcommands = Mapping[str, tuple[str, str]]
 """Location, as `module:function`, and summary of each subcommand, by name."""
+
+
+def nearest(name: str, commands: Collection[str]) -> str:
+    """Return a question that suggests the command most like `name`, or the list of commands if there is none."""
+    import difflib  # only for a mistake: `heartlm --help` loads little
+
+    similar = difflib.get_close_matches(name.lower(), commands, n=1)
+    return f"did you mean {similar[0]}?" if similar else f"it is one of {', '.join(commands)}"
 
 
 def run_subcommand(command: str, subcommands: Subcommands, arguments: Sequence[str], more: str = "") -> int:
@@ -21,7 +29,7 @@ def run_subcommand(command: str, subcommands: Subcommands, arguments: Sequence[s
             print(f"\n{more}")
         return 0
     if arguments[0] not in subcommands:
-        raise HeartlmError(f"no command '{command} {arguments[0]}'; it is one of {', '.join(subcommands)}")
+        raise HeartlmError(f"no command '{command} {arguments[0]}'; {nearest(arguments[0], subcommands)}")
     module, _, function = subcommands[arguments[0]][0].partition(":")
     status: int = getattr(importlib.import_module(module), function)(arguments[1:])
     return status

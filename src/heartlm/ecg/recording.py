@@ -203,23 +203,44 @@ class Recording:
         return lowered.index(name.lower())
 
     def signal(
-        self, start: int = 0, stop: int | None = None, leads: Sequence[int | str] | None = None
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        leads: Sequence[int | str] | None = None,
+        *,
+        start_s: float | None = None,
+        stop_s: float | None = None,
     ) -> NDArray[np.float32]:
         """Read samples `start` to `stop` (exclusive) of `leads`, by index or name (default: all).
+
+        Args:
+            start: first sample.
+            stop: sample after the last one; by default the end.
+            leads: indices or names of the leads.
+            start_s: in place of `start`, seconds since the start of the recording, rounded to the nearest sample.
+            stop_s: in place of `stop`, likewise.
 
         Returns:
             float32 `[num_leads, num_samples]` in millivolts (in `units` for other quantities), NaN where invalid.
 
         Raises:
-            HeartlmError: there is no signal or no such lead, the range is outside the recording, or a file is
-                unreadable.
+            HeartlmError: there is no signal or no such lead, the range is outside the recording or is given in samples
+                and in seconds, or a file is unreadable.
         """
         if self.samples is None:
             raise HeartlmError(f"{self.path}: this recording has annotations only, no signal to read")
+        if (start and start_s is not None) or (stop is not None and stop_s is not None):
+            raise HeartlmError(f"{self.path}: give start and stop in samples, or start_s and stop_s in seconds")
+        try:
+            start = start if start_s is None else round(start_s * self.rate_hz)
+            stop = stop if stop_s is None else round(stop_s * self.rate_hz)
+        except (OverflowError, ValueError):  # infinite, or not a number
+            raise HeartlmError(f"{self.path}: seconds {start_s} to {stop_s} asked for, numbers expected") from None
         stop = self.num_samples if stop is None else stop
         if not 0 <= start <= stop <= self.num_samples:
             raise HeartlmError(
-                f"{self.path}: samples {start} to {stop} asked for, the recording has {self.num_samples}"
+                f"{self.path}: samples {start} to {stop} asked for, the recording has {self.num_samples} "
+                f"({self.duration_s:g} s)"
             )
         chosen = range(self.num_leads) if leads is None else leads
         indices = list(map(self.lead_index, chosen))
