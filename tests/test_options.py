@@ -212,5 +212,5 @@ def test_a_time_is_seconds_or_has_colons(text: str, expected: float):
 
 @pytest.mark.parametrize("text", ["0:74:45", "1:2", "1:60", "1:02:03:04", "::", "", "noon", "nan", "inf", "1:-2"])
 def test_another_time_is_refused(text: str):
-    with pytest.raises(HeartlmError, match="--start is .*expected seconds, m:ss or h:mm:ss"):
+    with pytest.raises(HeartlmError, match=r"--start is .*expected seconds, m:ss or h:mm:ss"):
         seconds(text, "--start")
