@@ -216,6 +216,13 @@ def test_the_page_defines_events_by_the_limits_of_the_analysis(simulated: Findin
     assert "4 or more ventricular beats in a row at 100/min" in words and "above 100/min over 20 beats" in words
 
 
+def test_a_rate_below_a_limit_is_not_rounded_up_to_it(simulated: Findings):
+    slow = Event("IVR", 20_000, 20_300, 0.8, 3, 99.7)
+    found = replace(simulated, events=(slow, replace(slow, kind="VT", rate_bpm=199.7)))
+    assert [row["rate_bpm"] for row in context(found)["findings"]] == [200, 99]
+    assert context(found)["strips"][1]["figures"][0]["title"].endswith("99/min")
+
+
 def test_disputed_events_come_last_and_show_every_lead(simulated: Findings):
     fast = Event("VT", 20_000, 20_300, 0.4, 3, 190.0, disputed=True)
     sure = Event("VT", 30_000, 30_300, 0.8, 3, 150.0)

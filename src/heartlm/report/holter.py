@@ -15,7 +15,7 @@ from heartlm.analysis import hrv
 from heartlm.analysis.findings import KINDS, Findings
 from heartlm.ecg.recording import Recording
 from heartlm.report import holter_charts as charts
-from heartlm.report.holter_strips import SelectedStrips, badness, clock_text, whole_recording
+from heartlm.report.holter_strips import SelectedStrips, badness, clock_text, whole_rate, whole_recording
 from heartlm.report.render import render
 
 SHORT_S = 60.0
@@ -85,7 +85,7 @@ def _patient(recording: Recording) -> list[tuple[str, str]]:
 def _kind_row(findings: Findings, kind: str) -> dict[str, Any]:
     """Return one row of the findings: number, duration, rate, confidence, and position of the worst event."""
     events, rate_hz = findings.of_kind(kind), findings.recording.rate_hz
-    rates = [event.rate_bpm for event in events if math.isfinite(event.rate_bpm)]
+    rates = [whole_rate(kind, event.rate_bpm) for event in events if math.isfinite(event.rate_bpm)]
     return {
         "kind": kind,
         "num": len(events),

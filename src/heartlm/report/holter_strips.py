@@ -58,6 +58,11 @@ def badness(event: Event) -> tuple[bool, float, float]:
     return not event.disputed, -rate if event.kind in _SLOW else rate, event.confidence
 
 
+def whole_rate(kind: str, rate_bpm: float) -> int:
+    """Return a finite rate without decimals; that of a kind with an upper limit is not rounded up to the limit."""
+    return math.floor(rate_bpm) if kind in ("IVR", "bradycardia") else round(rate_bpm)
+
+
 @dataclass
 class SelectedStrips:
     """Strips of the best leads of a recording, numbered in the order in which they are drawn.
@@ -109,7 +114,7 @@ class SelectedStrips:
             for start, event in sorted(chosen.items()):
                 lasts, rate = duration((event.stop - event.start) / rate_hz), event.rate_bpm
                 title = f"{time_text(self.findings.recording, event.start / rate_hz)}, {lasts}, {event.num_beats} beats"
-                title += f", {rate:.0f}/min" if math.isfinite(rate) else ""
+                title += f", {whole_rate(kind, rate)}/min" if math.isfinite(rate) else ""
                 note = f"confidence {percent(event.confidence, 0)}"
                 leads = self.findings.leads[:LEADS_PER_STRIP]
                 if event.disputed:
