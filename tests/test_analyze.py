@@ -144,7 +144,7 @@ def test_a_folder_gives_files_for_each_recording_and_one_table(
 
 
 def test_results_have_clock_times_and_the_patient_unless_anonymous(database: Database, tmp_path: Path) -> None:
-    edfio = pytest.importorskip("edfio", reason="EDF files need the extra edf")
+    edfio = pytest.importorskip("edfio")
     recording = database.recording(database.record_ids[0])
     signals = [
         edfio.EdfSignal(mv, 250, label=f"ECG {name}", physical_dimension="mV", physical_range=(-9, 9))

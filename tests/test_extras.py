@@ -84,7 +84,7 @@ def test_extras_whose_commands_compute_with_torch_have_it(extra: str):
 
 
 def test_pages_are_drawn_with_the_extras_of_their_commands():
-    assert EXTRAS["report"] <= EXTRAS["analyze"] & EXTRAS["monitor"] and EXTRAS["edf"] <= EXTRAS["analyze"]
+    assert EXTRAS["report"] <= EXTRAS["analyze"] & EXTRAS["monitor"]
 
 
 def test_a_record_in_segments_names_the_extra_that_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -141,14 +141,47 @@ def change_value(content: bytes, draw: random.Random) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
+EDF_FIXED = ((0, 8), (8, 80), (88, 80), (168, 8), (176, 8), (184, 8), (192, 44), (236, 8), (244, 8), (252, 4))
+EDF_OF_CHANNELS = (16, 80, 8, 8, 8, 8, 8, 80, 8, 32)
+EDF_VALUES = (
+    b"", b"-1", b"0", b"1", b"2", b"7", b"1000", b"99999999", b"-8388608", b"1e308", b"1e-300", b"nan", b"inf", b"0,5",
+    b"-3,2", b"0.25", b"1_0", b"0x10", b"\0\0", b"\xff\xff\xff", b"mV", b"uV", b"\xb5V", b"EDF+C", b"EDF+D",
+    b"EDF Annotations", b"ECG", b"EEG Fpz-Cz", b"X F 01-JAN-1950 A_B", b"Startdate 31-FEB-2024",
+    b"29.02.24", b"23.59.59",
+)  # fmt: skip
+
+
+def change_edf_field(content: bytes, draw: random.Random) -> bytes:
+    """Replace one field of the header of an EDF file."""
+    fields, first = list(EDF_FIXED), 256
+    num_channels = int(content[252:256]) if content[252:256].strip().isdigit() else 0
+    for size in EDF_OF_CHANNELS:
+        fields += [(first + size * channel, size) for channel in range(num_channels)]
+        first += size * num_channels
+    start, size = draw.choice(fields)
+    return content[:start] + draw.choice(EDF_VALUES).ljust(size)[:size] + content[start + size :]
+
+
+def change_edf_time(content: bytes, draw: random.Random) -> bytes:
+    """Replace the time of a record or of an annotation of EDF+ by another of the same length."""
+    times = list(re.finditer(rb"[+-]\d[\d.]*(?=[\x14\x15])", content))
+    if not times:
+        return change_edf_field(content, draw)
+    time = draw.choice(times)
+    value = b"".join(draw.choice((b"0", b"1", b"5", b"9", b".", b"x")) for _ in range(len(time[0]) - 1))
+    return content[: time.start()] + draw.choice((b"+", b"-")) + value + content[time.end() :]
+
+
 BINARY: tuple[Bytes, ...] = (flip_bits, overwrite_word, delete_span, double_span, insert_noise, truncate, empty)
 TEXT: tuple[Bytes, ...] = (
     flip_bits, delete_span, truncate, empty, change_number, change_number, change_line, insert_control
 )  # fmt: skip
 JSON: tuple[Bytes, ...] = (*(change_value,) * 8, *TEXT, nest_deeply)
+EDF: tuple[Bytes, ...] = (*BINARY, *(change_edf_field,) * 8, *(change_edf_time,) * 2)
 YAML: tuple[Bytes, ...] = (*TEXT, change_number, change_line, nest_deeply, alias_bomb)
 
 _BY_ENDING = {".json": JSON, ".jsonl": JSON, ".yaml": YAML, ".hea": TEXT, ".csv": TEXT, ".xml": TEXT, "": TEXT}
+_BY_ENDING |= {".edf": EDF, ".bdf": EDF}
 
 
 def mutate(name: str, content: bytes, draw: random.Random) -> tuple[bytes, str]:

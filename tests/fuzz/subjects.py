@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from tests.conftest import DATA
+from tests.edf_files import Lead, edf_bytes, times
+from tests.fuzz.mutations import EDF_OF_CHANNELS
 
 Check = Callable[[Path, Path, Path, str], str | None]
 """`check(case, seed, damaged_file, stderr)` → what is silently wrong, or None."""
@@ -91,11 +93,103 @@ def _arrays(folder: Path) -> None:
 
 
 def _edf(folder: Path) -> None:
+    """Files of each kind: EDF, EDF+ with annotations, EDF+D with gaps and several rates, BDF+, all in one record."""
+    random = np.random.default_rng(0)
+
+    def lead(label: str, num_samples: int, unit: str = "mV") -> Lead:
+        wave = 8000 * np.sin(np.arange(num_samples) / 20) + random.normal(0, 50, num_samples)
+        return Lead(label, np.round(wave).astype(np.int64), unit)
+
+    notes = (1, b"+1.5\x141\x14\0"), (2, b"+2.25\x152\x14AFIB\x14\0"), (4, b"+4\x14patient\x14button\x14\0")
+    leads, who = [lead("ECG II", 2560), lead("V5", 2560)], "P7 F 02-MAY-1951 Name"
+    annotations = Lead("EDF Annotations", None, "", "-1", "1", texts=times(range(10), *notes))
+    gaps = Lead("EDF Annotations", None, "", "-1", "1", texts=times([0, 1, 3.5, 4.5, 9, 10, 11, 12, 20, 21], notes[0]))
+    bdf = Lead("BDF Annotations", None, "", "-1", "1", texts=times(range(10), *notes))
+    files = {
+        "a.edf": edf_bytes(leads, 10, recording="ward", day="02.03.24", clock="13.45.06"),
+        "b.edf": edf_bytes([*leads, annotations], 10, reserved="EDF+C", patient=who),
+        "c.edf": edf_bytes([leads[0], lead("ECG V1", 1280), gaps, lead("SpO2", 10, "%")], 10, reserved="EDF+D"),
+        "d.bdf": edf_bytes([bdf, lead("ECG", 2560, "uV"), lead("Status", 2560, "")], 10, width=3, reserved="BDF+C"),
+        "e.edf": edf_bytes(leads, 1, duration="10"),
+    }
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def _edf_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> str | None:
+    """The samples of the damaged file, as read here or by edfio, are those that heartlm returns."""
+    from heartlm.ecg.database import read_recording
+    from heartlm.errors import HeartlmError
+
+    try:
+        recording = read_recording(damaged, repaired="accept")
+        if 4 * recording.num_leads * recording.num_samples > 1 << 28:
+            return None
+        signal = recording.signal()
+    except HeartlmError:
+        return None
+    if recording.annotations is not None and not all(
+        0 <= note.start <= note.stop <= recording.num_samples for note in recording.annotations.notes
+    ):
+        return "a note lies outside of the recording"
+    content, original = damaged.read_bytes(), (seed / damaged.name).read_bytes()
+    data_at = 256 * (1 + int(original[252:256]))
+    if content[:data_at] == original[:data_at]:  # only samples and annotations are damaged
+        expected = _plain_edf(content, 3 if damaged.suffix == ".bdf" else 2)
+    else:
+        expected = {} if recording.repairs else _edf_by_edfio(damaged)
+    for name, lead in zip(recording.lead_names, signal, strict=True):
+        valid = lead[~np.isnan(lead)]
+        known = expected.get((name, recording.rate_hz))
+        if known is not None and not (len(valid) >= len(known) and np.allclose(valid[: len(known)], known, 1e-5, 1e-5)):
+            return f"lead {name}: other samples than in the file"
+    return None
+
+
+def _plain_edf(content: bytes, width: int) -> dict[tuple[str, float], np.ndarray]:
+    """Samples in mV by label and rate of an undamaged header, of whole records only."""
+    num = int(content[252:256])
+    columns, first = [], 256
+    for size in EDF_OF_CHANNELS:
+        columns.append([content[first + size * n : first + size * (n + 1)].decode().strip() for n in range(num)])
+        first += size * num
+    names, counts = columns[0], list(map(int, columns[8]))
+    records, duration = (len(content) - first) // (width * sum(counts)), float(content[244:252])
+    found, offset = dict[tuple[str, float], np.ndarray](), 0
+    frames = np.frombuffer(content, np.uint8, records * width * sum(counts), first).reshape(
+        records, width * sum(counts)
+    )
+    for place, (name, count) in enumerate(zip(names, counts, strict=True)):
+        own = frames[:, width * offset : width * (offset + count)].reshape(-1, width).astype(np.int64)
+        digits = sum(own[:, byte] << (8 * byte) for byte in range(width))
+        digits = np.where(own[:, -1] > 127, digits - (1 << 8 * width), digits)
+        low, high, first_digit, last_digit = (float(columns[each][place]) for each in (3, 4, 5, 6))
+        values = low + (digits - first_digit) * (high - low) / (last_digit - first_digit)
+        found[name, count / duration] = values * {"uV": 1e-3}.get(columns[2][place], 1)
+        offset += count
+    return found
+
+
+def _edf_by_edfio(path: Path) -> dict[tuple[str, float], np.ndarray]:
+    """Samples by label and rate, as edfio reads them if it has no complaint."""
+    import warnings
+
     import edfio
 
-    signal = np.sin(np.arange(2560) / 20)
-    lead = edfio.EdfSignal(signal, 256, label="ECG II", physical_dimension="mV", physical_range=(-2, 2))
-    edfio.Edf([lead]).write(folder / "a.edf")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            read = edfio.read_bdf if path.suffix == ".bdf" else edfio.read_edf
+            signals = read(path, header_encoding="latin-1").signals
+            factors = {"uV": 1e-3, "µV": 1e-3, "mV": 1.0}
+            labels = [signal.label for signal in signals]
+            return {
+                (signal.label, float(signal.sampling_frequency)): signal.data * factors[signal.physical_dimension]
+                for signal in signals
+                if labels.count(signal.label) == 1 and signal.physical_dimension in factors
+            }
+        except Exception:
+            return {}
 
 
 def _mat(folder: Path) -> None:
@@ -195,7 +289,18 @@ _ALL: Iterable[Subject] = (
         _tokens_differ_silently,
     ),
     Subject("arrays", _arrays, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY)),
-    Subject("edf", _edf, ("*.edf",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY)),
+    Subject(
+        "edf",
+        _edf,
+        ("*.edf", "*.bdf"),
+        (
+            (*TOKENIZE, "--tokenizer", "sample", "--training-leads", "all"),
+            (*TOKENIZE, "--tokenizer", "rhythm"),
+            VERIFY,
+            ("data", "show", "{folder}/c", "--out", "{out}/c.svg"),
+        ),
+        _edf_values_differ,
+    ),
     Subject("mat", _mat, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY)),
     Subject(
         "corpus",

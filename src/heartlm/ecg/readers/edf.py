@@ -161,7 +161,8 @@ def read_edf(path: Path) -> Recording:
     ]
     names, units = tuple(lead.name for lead in leads), tuple(lead.unit for lead in leads)
     gain, zero = np.array([lead.gain for lead in leads]), np.array([lead.zero for lead in leads])
-    check_calibration(path, names, units, 1 / gain, -zero / gain, inverted=True)
+    with np.errstate(over="ignore"):
+        check_calibration(path, names, units, 1 / gain, -zero / gain, inverted=True)
     first_record, first_sample, begin_s = _blocks(path, header, samples, rate_hz)
     read = _Samples(path, header, tuple(leads), samples, first_record, first_sample)
     return Recording(
@@ -234,7 +235,8 @@ def _read_header(path: Path) -> _Header:
         if label.upper() in ("EDF ANNOTATIONS", "BDF ANNOTATIONS"):
             header.annotations.append((offset, samples * header.sample_bytes))
             continue
-        physical_low, physical_high, low, high = map(number, ranges)
+        physical_low, physical_high = map(number, ranges[:2])
+        low, high = (value if value.is_integer() else math.nan for value in map(number, ranges[2:]))
         unit, factor = to_millivolts(unit)
         gain = factor * (physical_high - physical_low) / (high - low) if high != low else math.nan
         if samples == 0:
