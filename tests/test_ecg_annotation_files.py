@@ -9,9 +9,12 @@ import wfdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import beats_of, positions_at_rate, read_annotation_file, rhythms_of
+from heartlm.ecg.recording import Note
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
+from tests.test_ecg_wfdb import write_record
 
 steps = st.one_of(st.integers(1, 1100), st.integers(1020, 1030), st.integers(65_530, 70_000), st.integers(10**6, 10**8))
 notes = st.sampled_from(["", "(N", "(AFIB\x00", "odd", "even"])
@@ -145,3 +148,13 @@ def test_brackets_are_a_rhythm_only_where_the_database_says_so(tmp_path: Path) -
     assert rhythms_of(file, 250.0, 100) == ((), {})
     spans, _ = rhythms_of(file, 250.0, 100, bracketed="VFIB")
     assert [(span.start, span.stop, span.name) for span in spans] == [(10, 50, "VFIB"), (90, 100, "VFIB")]
+
+
+def test_notes_are_the_texts_of_note_annotations_inside_the_recording(tmp_path: Path) -> None:
+    write_record(tmp_path)
+    symbols, notes = ["N", '"', "+", '"', "N", '"'], ["", "patient pressed", "(AFIB", "", "qrs note", "late"]
+    wfdb.wrann("r", "atr", np.array([10, 20, 30, 40, 50, 1000]), symbols, aux_note=notes, write_dir=str(tmp_path))
+    found = open_database(tmp_path).recording("r").annotations
+    assert found is not None
+    assert found.notes == (Note(20, 20, "patient pressed"),)
+    assert (found.sample.tolist(), found.rhythms[0].name) == ([10, 50], "AFIB")

@@ -315,12 +315,23 @@ def test_annotations_are_rhythms_beats_and_notes(tmp_path: Path) -> None:
     assert found.ignored == {"before the start": 1, "past the end": 1}
     in_database = open_database(tmp_path).recording("r").annotations
     assert in_database is not None and (in_database.notes, in_database.num_beats) == (found.notes, 12)
+    (tmp_path / "database.json").write_text('{"rhythm_labels": false, "beat_labels": false}')
+    in_database = open_database(tmp_path).recording("r").annotations
+    assert in_database is not None and (in_database.rhythms, in_database.beats_labelled) == ((), False)
     few = edf_bytes([*two_leads(), marks(times(range(6), *others, *beats[:1]), 80)], 6, reserved="EDF+C")
     found = opened(tmp_path / "r.edf", few).annotations
     assert found is not None and found.num_beats == 0 and Note(0, 0, "N") in found.notes
     qrs = [(record, text.replace(b"N", b"QRS").replace(b"V", b"QRS")) for record, text in beats]
     found = opened(tmp_path / "r.edf", edf_bytes([*two_leads(), marks(times(range(6), *qrs))], 6)).annotations
     assert found is not None and found.num_beats == 12 and not found.beats_labelled
+
+
+def test_notes_in_the_picture_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notes = (1, b"+1.5\x14two\x14\0"), (2, b"+2\x151\x14three\x1b[2J\x14\0"), (5, b"+5\x14six\x14\0")
+    (tmp_path / "r.edf").write_bytes(edf_bytes([*two_leads(), marks(times(range(6), *notes))], 6))
+    words = ["data", "show", str(tmp_path / "r"), "--start", "1", "--stop", "3", "--out", str(tmp_path / "r.svg")]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["note at 1.5 s: two", "note at 2.0 s: three?[2J"]
 
 
 def test_annotations_of_a_second_signal_and_of_bdf(tmp_path: Path) -> None:

@@ -83,4 +83,8 @@ def run(argv: Sequence[str]) -> int:
     strip = Strip(signal_mv, rate_hz, lead_names, first / rate_hz, beats=beats, rhythms=rhythms)
     out = options.out or Path(f"{Path(record_id).name}-{start_s:g}-{stop_s:g}.svg")
     print(save_strip(strip, f"{database.name} {record_id}", out))
+    for note in annotations.notes if annotations is not None else ():
+        if note.start < last and max(note.stop, note.start + 1) > first:
+            text = "".join(character if character.isprintable() else "?" for character in note.text)
+            print(f"note at {note.start / rate_hz:,.1f} s: {text}")
     return 0

@@ -23,6 +23,7 @@ from heartlm.ecg.readers.annotation_file import (
     OUTSIDE,
     AnnotationFile,
     beats_of,
+    notes_of,
     positions_at_rate,
     read_annotation_file,
     rhythms_of,
@@ -148,9 +149,13 @@ class Database:
             sources.append(stated[1])
         elif self.known.whole_rhythm is not None and beat_file is not None:
             rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self.known.whole_rhythm),)
+        has_rhythms = self._settings.get("rhythm_labels", True)
         if not sources:  # the file of the signal may hold annotations too
-            return self._read_recording(self.files(record_id)).annotations if recording.has_signal else None
-        if not self._settings.get("rhythm_labels", True):
+            found = self._read_recording(self.files(record_id)).annotations if recording.has_signal else None
+            labelled = found is not None and found.beats_labelled and self.known.beats_labelled
+            rhythms = found.rhythms if found is not None and has_rhythms else ()
+            return found and replace(found, rhythms=rhythms, beats_labelled=labelled)
+        if not has_rhythms:
             rhythms = ()
         annotator = beat_file.path.suffix.removeprefix(".") if beat_file is not None else None
         labelled = self.known.beats_labelled and annotator not in (None, *self.known.unlabelled_annotators)
@@ -158,7 +163,10 @@ class Database:
         if (outside := sum(ignored.get(reason, 0) for reason in OUTSIDE)) > _MOST_OUTSIDE * (outside + len(sample)):
             faults.append(f"{sources[0]}: {outside} of {outside + len(sample)} beats are outside of the recording")
         recording.faults.extend(fault for fault in faults if fault not in recording.faults)
-        return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored, tuple(faults))
+        notes = tuple(note for file in files.values() for note in notes_of(file, rate_hz, length))
+        return Annotations(
+            rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored, tuple(faults), notes
+        )
 
     def patient_of(self, record_id: str, recording: Recording | None = None) -> str:
         """Return the patient of a record as `database/patient`, unique over databases.

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import LIST_BYTES, check_rate, first_bytes, one_line, read_bytes
-from heartlm.ecg.recording import ARTEFACT, CLASS_OF_SYMBOL, RHYTHMS, RhythmSpan, rhythm_index
+from heartlm.ecg.recording import ARTEFACT, CLASS_OF_SYMBOL, RHYTHMS, Note, RhythmSpan, rhythm_index
 from heartlm.errors import HeartlmError
 from heartlm.kernels.library import kernel
 
@@ -252,6 +252,16 @@ def rhythms_of(
     num_outside = sum(start >= num_samples for start, _ in changes)
     ignored = {"rhythm change past the end": num_outside} if num_outside else {}
     return tuple(span for span in spans if span.start < span.stop), ignored
+
+
+def notes_of(file: AnnotationFile, rate_hz: float, num_samples: int) -> tuple[Note, ...]:
+    """Return the texts of the note annotations (`"`) of `file` inside the recording, in time order."""
+    sample = positions_at_rate(file, rate_hz)
+    texts = ((int(sample[index]), text) for index, text in file.aux.items() if file.code[index] == _NOTE and text)
+    inside = (
+        Note(start, start, text) for start, text in texts if start >= 0 and (start < num_samples or not num_samples)
+    )
+    return tuple(sorted(inside, key=lambda note: note.start))
 
 
 def canonical_rhythm(name: str) -> str:
