@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -158,6 +159,22 @@ def test_a_campaign_asked_to_stop_leaves_a_checkpoint(
     row = status(path, capsys)["long"]
     assert row["state"] == "interrupted" and 2 < row["step"] < 100_000
     assert list((tmp_path / "runs/long/checkpoints").glob("step-*"))
+
+
+def test_a_corpus_without_some_recordings_is_done(
+    tiny_database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = tmp_path / "db"
+    shutil.copytree(tiny_database, folder)
+    (folder / "RECORDS").unlink(missing_ok=True)
+    (folder / "torn.hea").write_text("torn 1 250 1000\ntorn.dat 212 200 11 1024 0 0 0 MLII\n")
+    tokenize = {"command": "tokenize", "databases": [str(folder)], "out": "corpus", "skip_unreadable": True}
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({"experiments": [{"name": "corpus", "run": {**tokenize, "processes": 1}}]}))
+    code, said, complained = run(path)
+    assert (code, said) == (0, "1 done\n"), complained
+    assert status(path, capsys)["corpus"]["attempts"] == 1
+    assert json.loads((tmp_path / "corpus" / "manifest.json").read_text())["num_left_out"] == 1
 
 
 def test_a_campaign_is_run_by_one_process_at_a_time(tmp_path: Path):

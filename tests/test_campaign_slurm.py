@@ -158,6 +158,18 @@ def test_scripts_are_the_golden_ones(name: str):
     assert rendered()[name] == (GOLDEN / name).read_text(encoding="utf-8")
 
 
+def test_a_corpus_without_some_recordings_is_a_success_for_those_that_need_it():
+    """tokenize ends with 1 where it left recordings out; a job that waits for it with afterok has to start."""
+    line = "((status != 1)) || status=0"
+    for command, is_success in (("tokenize", True), ("evaluate", False)):
+        run = RunFile(command, {"databases": ["a"], "out": "b"} if is_success else {"run": "r", "on": "c"})
+        job = (Experiment("e", "s", run, Topology()),)
+        script = script_of(job, replace(grid(), path=Path("/project/work/widths.yaml")), PLAIN)
+        assert (line in script) is is_success
+        assert run.is_success(0) and run.is_success(1) is is_success and not run.is_success(2)
+    assert script.splitlines()[-1] == 'exit "$status"'
+
+
 @pytest.mark.parametrize("name", [name for name in sorted(rendered()) if name.endswith(".sh")])
 def test_shells_read_the_scripts(name: str, tmp_path: Path):
     path = tmp_path / name

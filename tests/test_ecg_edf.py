@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heartlm.api import open_recording
 from heartlm.cli.main import main
 from heartlm.ecg.database import open_database, read_recording
 from heartlm.ecg.recording import Note, Patient, Recording, RhythmSpan
@@ -446,6 +447,9 @@ def test_repairs_are_warned_of_once_listed_and_refused_when_asked(
     assert [(finding.severity, finding.message) for finding in verify_database(folder)] == [("warning", repair)]
     assert main(["data", "verify", str(folder)]) == 1
     assert capfd.readouterr().err == ""
+    with pytest.raises(HeartlmError, match=repair):
+        open_recording(folder / "r.edf", strict=True)
+    assert open_recording(folder / "r.edf").repairs == (repair,)
     show = ["data", "show", str(folder / "r"), "--out", str(tmp_path / "r.svg")]
     assert main(show) == 0
     assert capfd.readouterr().err == f"warning: {folder / 'r.edf'}: {repair}\n"

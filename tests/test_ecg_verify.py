@@ -99,7 +99,9 @@ def test_databases_published_without_calibration_are_read(name: str, tmp_path: P
     assert np.array_equal(open_database(folder).recording("r").signal(), in_mv)
 
 
-def test_flat_and_invalid_leads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read_bytes", [1 << 27, 1])
+def test_flat_and_invalid_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int) -> None:
+    monkeypatch.setattr("heartlm.ecg.verify._READ_BYTES", read_bytes)
     signal = np.stack([np.zeros(1000), np.full(1000, np.nan)], axis=1)
     wfdb.wrsamp("r", 250, ["mV"] * 2, ["flat", "none"], p_signal=signal, fmt=["16"] * 2, adc_gain=[200.0] * 2,
                 baseline=[0] * 2, write_dir=str(tmp_path))  # fmt: skip

@@ -63,7 +63,7 @@ def _quiet(function: Callable[Parameters, Result]) -> Callable[Parameters, Resul
     return run
 
 
-def open_recording(path: AnyPath) -> Recording:
+def open_recording(path: AnyPath, *, strict: bool = False) -> Recording:
     """Open a recording; samples and annotations are read on first access.
 
     Parameters
@@ -71,6 +71,8 @@ def open_recording(path: AnyPath) -> Recording:
     path
         Path of the record, DATABASE/RECORD as in WFDB programs, or of a file: WFDB, CinC `.mat`, EDF, HL7 aECG, CSV
         or NumPy.
+    strict
+        Whether to refuse a file that must be repaired to be read, see `Recording.repairs`.
 
     Returns
     -------
@@ -82,7 +84,7 @@ def open_recording(path: AnyPath) -> Recording:
     Raises
     ------
     HeartlmError
-        The recording does not exist, or its header cannot be read.
+        The recording does not exist, its header cannot be read, or it must be repaired and `strict` is true.
 
     Examples
     --------
@@ -91,7 +93,7 @@ def open_recording(path: AnyPath) -> Recording:
     >>> recording.signal(0, 3600, leads=["MLII"]).shape
     (1, 3600)
     """
-    database, record_id = locate(Path(path))
+    database, record_id = locate(Path(path), repaired="refuse" if strict else "warn")
     return database.recording(record_id)
 
 

@@ -19,7 +19,7 @@ from heartlm.corpus.plan import Beats, BuildSettings, TrainingLeads
 from heartlm.corpus.schema import FILES
 from heartlm.ecg.database import Database
 from heartlm.ecg.detect import detect_beats
-from heartlm.ecg.lead_kinds import channels_without_ecg
+from heartlm.ecg.lead_kinds import channels_without_ecg, ecg_channels
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Damaged, Recording
 from heartlm.ecg.splits import Split
 from heartlm.errors import HeartlmError
@@ -101,14 +101,10 @@ def source_of(
 
 
 def ecg_leads(recording: Recording) -> tuple[int, ...]:
-    """Return the ECG leads: preferred leads first, the others in the order of the recording.
-
-    These are the channels in millivolts except those of `channels_without_ecg`.
-    """
-    order, others = {name: place for place, name in enumerate(PREFERRED_LEADS)}, channels_without_ecg(recording)
-    leads = [index for index, unit in enumerate(recording.units) if unit == "mV" and index not in others]
-    names = {index: _PREFIX.sub("", recording.lead_names[index].lower().strip(), count=1) for index in leads}
-    return tuple(sorted(leads, key=lambda index: order.get(names[index], len(order))))
+    """Return the ECG leads, see `ecg_channels`: preferred leads first, the others in the order of the recording."""
+    order = {name: place for place, name in enumerate(PREFERRED_LEADS)}
+    names = [_PREFIX.sub("", name.lower().strip(), count=1) for name in recording.lead_names]
+    return tuple(sorted(ecg_channels(recording), key=lambda lead: order.get(names[lead], len(order))))
 
 
 def no_ecg_lead(recording: Recording) -> str:

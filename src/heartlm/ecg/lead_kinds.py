@@ -75,6 +75,12 @@ def is_ecg_name(name: str) -> bool | None:
     return None
 
 
+def ecg_channels(recording: Recording) -> list[int]:
+    """Return the channels in millivolts that are ECG leads, in the order of the recording."""
+    others = channels_without_ecg(recording)
+    return [lead for lead, unit in enumerate(recording.units) if unit == "mV" and lead not in others]
+
+
 def channels_without_ecg(recording: Recording) -> dict[int, str]:
     """Return the channels in millivolts that are no ECG leads, by index, each with the reason.
 

@@ -25,6 +25,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from heartlm.ecg.database import open_database
+from heartlm.ecg.lead_kinds import ecg_channels
 from heartlm.ecg.patient_rhythms import INVERTED, LATE, NONE, NORMAL, OWN, VENTRICULAR, PatientRhythms, PlannedBeat
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.simulator.randomness import stream
@@ -154,7 +155,7 @@ def retime_database(
                 num_ventricular = int((beats.symbol == VENTRICULAR).sum())
                 plan = PatientRhythms(intervals_s, num_ventricular >= FEWEST_VENTRICULAR, rng).draw(num_beats)
                 first_beat = int(rng.integers(1 << 20))
-                leads = [index for index, unit in enumerate(recording.units) if unit == "mV"]
+                leads = ecg_channels(recording)
                 signals = np.nan_to_num(recording.signal(leads=leads))
                 laid = [lay_out(plan, lead, beats, first_beat, rng) for lead in signals]
                 symbol = np.array([beat.symbol for beat in plan], "<U1")
@@ -190,13 +191,14 @@ def source_beats(recording: Recording, annotations: Annotations, labels: bool) -
         annotations: beats of the recording.
         labels: whether to use the labels of the beats instead of the signal.
     """
-    if "mV" not in recording.units or not recording.has_signal or (labels and not annotations.beats_labelled):
+    leads = ecg_channels(recording)
+    if not leads or not recording.has_signal or (labels and not annotations.beats_labelled):
         return None
     if labels:
         classes = annotations.beat_classes().tolist()
         symbol = np.array([{0: NORMAL, 2: VENTRICULAR}.get(each, "") for each in classes], "<U1")
         return Annotations(annotations.rate_hz, annotations.sample, symbol)
-    lead = np.nan_to_num(recording.signal(leads=[recording.units.index("mV")])[0])
+    lead = np.nan_to_num(recording.signal(leads=leads[:1])[0])
     qrs = np.arange(round(QRS_S * recording.rate_hz), round(QRS_END_S * recording.rate_hz))
     sample = annotations.sample
     sample = sample[(sample + qrs[0] >= 0) & (sample + qrs[-1] < len(lead))]

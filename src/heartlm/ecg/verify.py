@@ -23,6 +23,8 @@ from heartlm.errors import HeartlmError
 from heartlm.files import sha256_of
 
 _SUMS = ("SHA256SUMS.txt", "SHA256SUMS")
+_READ_BYTES = 1 << 27
+"""Samples of a recording that are read at once, as many leads as fit, at least one: a day of a lead has 80 MB."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,23 @@ def _of_record(database: Database, record_id: str, first_with: dict[bytes, str])
 
 def _of_leads(database: Database, recording: Recording, first_with: dict[bytes, str]) -> Iterator[Finding]:
     """Find leads that are empty, have gaps or are flat, and samples that another record also has."""
-    signal = recording.signal()
-    record_id, digest = recording.record_id, hashlib.blake2b(signal.tobytes()).digest()
-    other = first_with.setdefault(digest, record_id)
-    varies = signal.size > 0 and np.fmin.reduce(signal, axis=None) < np.fmax.reduce(signal, axis=None)
+    record_id, content, varies, findings = recording.record_id, hashlib.blake2b(), False, list[Finding]()
+    at_once = max(1, _READ_BYTES // (4 * max(1, recording.num_samples)))
+    for first in range(0, recording.num_leads, at_once):
+        leads = list(range(first, min(first + at_once, recording.num_leads)))
+        for index, lead in zip(leads, recording.signal(leads=leads), strict=True):
+            name, valid = recording.lead_names[index], lead[np.isfinite(lead)]
+            content.update(lead.tobytes())
+            is_flat = len(valid) == 0 or valid.min() == valid.max()
+            varies |= not is_flat
+            if len(valid) == 0:
+                findings.append(Finding(recording.path, "warning", f"lead {name} has no valid sample"))
+            elif is_flat:
+                findings.append(Finding(recording.path, "warning", f"lead {name} is flat throughout"))
+            elif len(valid) < len(lead):
+                what = f"lead {name}: {len(lead) - len(valid)} of {len(lead)} samples are invalid"
+                findings.append(Finding(recording.path, "warning", what))
+    other = first_with.setdefault(content.digest(), record_id)
     if varies and database.patient_of(other) != recording.patient_id:
         splits = database.split_of(other), database.split_of(record_id)
         yield Finding(
@@ -110,15 +125,7 @@ def _of_leads(database: Database, recording: Recording, first_with: dict[bytes, 
             f"holds the samples of {other}, yet they count as two patients ({splits[0]} and {splits[1]}); remove one, "
             "or give both one patient in database.json",
         )
-    for name, lead in zip(recording.lead_names, signal, strict=True):
-        valid = lead[np.isfinite(lead)]
-        if len(valid) == 0:
-            yield Finding(recording.path, "warning", f"lead {name} has no valid sample")
-        elif valid.min() == valid.max():
-            yield Finding(recording.path, "warning", f"lead {name} is flat throughout")
-        elif len(valid) < len(lead):
-            num_invalid = len(lead) - len(valid)
-            yield Finding(recording.path, "warning", f"lead {name}: {num_invalid} of {len(lead)} samples are invalid")
+    yield from findings
 
 
 def _of_annotations(path: Path, recording: Recording) -> Iterator[Finding]:
