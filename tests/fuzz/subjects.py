@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.clinical_files import WRITERS, write_ishne
 from tests.conftest import DATA
 from tests.edf_files import Lead, edf_bytes, times
 from tests.fuzz.mutations import EDF_OF_CHANNELS
@@ -192,6 +193,38 @@ def _edf_by_edfio(path: Path) -> dict[tuple[str, float], np.ndarray]:
             return {}
 
 
+def _ishne(folder: Path) -> None:
+    samples = np.random.default_rng(0).integers(-1500, 1500, (3, 3000)).astype(np.int16)
+    samples[1, 100:200] = -32768
+    write_ishne(folder / "a.ecg", samples, 250, text=b"a note\0")
+    write_ishne(folder / "b", samples[:1], 180, leads=("V5",), checksum=0)
+
+
+def _ishne_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> str | None:
+    """The samples that heartlm returns are those that stand in the file, read here without its reader."""
+    from heartlm.ecg.database import read_recording
+    from heartlm.errors import HeartlmError
+
+    try:
+        recording = read_recording(damaged, repaired="accept")
+        signal = recording.signal()
+    except HeartlmError:
+        return None
+    content = damaged.read_bytes()
+    num_leads, first = int.from_bytes(content[156:158], "little"), 522 + int.from_bytes(content[10:14], "little")
+    nv = np.frombuffer(content, "<i2", num_leads, 206)
+    steps = np.frombuffer(content, "<i2", recording.num_samples * num_leads, first).reshape(-1, num_leads).T
+    expected = np.where(steps == -32768, np.nan, steps * np.where(nv > 0, nv / 1e6, 1.0)[:, np.newaxis])
+    return None if np.allclose(signal, expected, rtol=1e-6, equal_nan=True) else "other samples than the file has"
+
+
+def _clinical(folder: Path) -> None:
+    samples = np.random.default_rng(0).integers(-1500, 1500, (3, 2000)).astype(np.int16)
+    for name, write in WRITERS.items():
+        if name != "ishne.ecg":
+            write(folder / name, samples, 250)
+
+
 def _mat(folder: Path) -> None:
     from scipy.io import savemat
 
@@ -301,6 +334,10 @@ _ALL: Iterable[Subject] = (
         ),
         _edf_values_differ,
     ),
+    Subject(
+        "ishne", _ishne, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY), _ishne_values_differ
+    ),
+    Subject("clinical", _clinical, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY)),
     Subject("mat", _mat, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY)),
     Subject(
         "corpus",

@@ -62,9 +62,8 @@ def describe(path: Path) -> str:
         return "a file that cannot be read; check its name and permissions"
     if not begin:
         return "an empty file; fetch it again"
-    for offset, mark, text in _SIGNATURES:
-        if begin.startswith(mark, offset):
-            return text
+    if (kind := kind_by_mark(begin)) is not None:
+        return kind
     if (root := xml_root(begin)) is not None:
         return f"an XML file with the root {root}, which is no format that `heartlm data formats` lists"
     name, ending = path.name, path.suffix.lower()
@@ -84,6 +83,11 @@ def describe(path: Path) -> str:
     if ending == ".dat":
         return f"a signal file without its WFDB header; fetch {header}, which states rate and format"
     return f"binary data of no format that `heartlm data formats` lists ({name[-20:]} begins with {begin[:8].hex(' ')})"
+
+
+def kind_by_mark(begin: bytes) -> str | None:
+    """Return the kind of a file that has the mark of a format without recordings in its first bytes, else None."""
+    return next((text for offset, mark, text in _SIGNATURES if begin.startswith(mark, offset)), None)
 
 
 def describe_folder(folder: Path) -> str:

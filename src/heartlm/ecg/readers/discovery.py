@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.ecg.readers.annotation_file import TABLE_SUFFIX, is_beat_table
-from heartlm.ecg.readers.describe import describe_folder
-from heartlm.ecg.readers.foreign import HEADER_BYTES, LIST_BYTES, is_there, read_bytes, stays_inside
-from heartlm.ecg.readers.formats import FORMATS, format_of
+from heartlm.ecg.readers.describe import describe_folder, kind_by_mark
+from heartlm.ecg.readers.foreign import HEADER_BYTES, LIST_BYTES, first_bytes, is_there, read_bytes, stays_inside
+from heartlm.ecg.readers.formats import BEGIN_BYTES, FORMATS, format_of
 from heartlm.errors import HeartlmError
 
 STANDALONE_ANNOTATORS = ("atr", "qrsc", "qrs", "ecg")
@@ -111,9 +111,14 @@ def _lying_there(folder: Path) -> Iterator[RecordFiles]:
             # of two files with one name the second has its ending in the name of the record
             yield RecordFiles(path if stem in taken else Path(stem), None if is_table else path)
             taken.add(stem)
-        elif suffix.removeprefix(".") in STANDALONE_ANNOTATORS:
+        elif suffix.removeprefix(".") in STANDALONE_ANNOTATORS and _may_be_annotations(path):
             alone.append(stem)
     yield from (RecordFiles(Path(stem), None) for stem in dict.fromkeys(alone) if stem not in taken)
+
+
+def _may_be_annotations(path: Path) -> bool:
+    begin = first_bytes(path, BEGIN_BYTES)
+    return begin is None or kind_by_mark(begin) is None  # an image may have the ending .ecg too
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, str]]:
