@@ -64,7 +64,7 @@ marked as discontinuous, the second in others, whose times may only drift. Longe
 
 _NEAR_WHOLE = 2e-6
 """Relative distance from a whole rate that is taken as the rounding of the record's duration to 8 characters."""
-_PIECE = 1 << 15
+_PIECE = 1 << 16
 """Samples of a lead that are converted at once."""
 _ZEROS = 8
 """Zeros of the interpolating function on each side."""
@@ -421,11 +421,12 @@ class _Samples:
             # A sample of 24 bits is read with the byte before it, which is shifted out.
             kind, before = ("<i2", 0) if size == 2 else ("<i4", 1)
             strides = self.header.record_bytes, size
-            digits = np.ndarray(shape, kind, self._data, begin - before, strides)
+            # contiguous and aligned first: NumPy converts that twice as fast
+            digits = np.ascontiguousarray(np.ndarray(shape, kind, self._data, begin - before, strides)).reshape(-1)
             physical = (digits if size == 2 else digits >> 8) * lead.gain
             physical += lead.zero
-            out[done : done + physical.size] = physical.reshape(-1)
-            done += physical.size
+            out[done : done + len(physical)] = physical
+            done += len(physical)
 
     def _interpolate(self, lead: _Channel, own_begin: int, own: int, first: int, out: NDArray[np.float32]) -> None:
         """Fill `out` with a lead at the recording's rate, from sample `first` of a block.
