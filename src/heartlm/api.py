@@ -69,8 +69,8 @@ def open_recording(path: AnyPath, *, strict: bool = False) -> Recording:
     Parameters
     ----------
     path
-        Path of the record, DATABASE/RECORD as in WFDB programs, or of a file: WFDB, CinC `.mat`, EDF, HL7 aECG, CSV
-        or NumPy.
+        Path of the record, DATABASE/RECORD as in WFDB programs, or of a file in any format that `heartlm data formats`
+        lists.
     strict
         Whether to refuse a file that must be repaired to be read, see `Recording.repairs`.
 
