@@ -280,6 +280,14 @@ def test_times_of_records(tmp_path: Path, onsets: list[float | None], repairs: l
     np.testing.assert_allclose(valid, np.stack([lead.physical() for lead in leads]), rtol=1e-6, atol=1e-7)
 
 
+def test_times_with_decimal_commas(tmp_path: Path) -> None:
+    onsets = ["0,5", "1,5", "3,75", "4,75", "5,75", "6,75"]
+    content = edf_bytes([*two_leads(), marks(times(onsets, (0, b"+1,25\x150,5\x14here\x14\0")))], 6, reserved="EDF+D")
+    recording = opened(tmp_path / "r.edf", content)
+    assert recording.repairs == ("gaps between its data records (1, 1.25 s in all) are read as invalid samples",)
+    assert recording.annotations is not None and recording.annotations.notes == (Note(75, 125, "here"),)
+
+
 def test_a_continuous_file_may_drift_by_half_a_second(tmp_path: Path) -> None:
     for onsets, num_samples in (([0, 1.004, 2.008, 3.012, 4.016, 5.02], 600), ([0, 1, 2, 3, 5, 6], 700)):
         content = edf_bytes([*two_leads(), marks(times(onsets))], 6, reserved="EDF+C")

@@ -43,7 +43,7 @@ def test_names_of_ecg_leads(name: str) -> None:
     "name",
     ["RESP", "Resp oro-nasal", "Resp C.O.", "PLETH", "Pleth2", "ABP", "PAP", "CVP", "CO2", "EEG Fpz-Cz", "C3-A2", "Fp1",
      "T3-O1", "EOG horizontal", "EMG submental", "foot GSR", "Accelerometer_X", "Status", "DIG DTRIG", "HR", "UC",
-     "ECG HR", "Resp (ECG)", "Temp rectal", "Event marker"],
+     "ECG HR", "EKG_Off", "EKG_Impedance", "THOR RES", "EEG (C4-A1)", "Resp (ECG)", "Temp rectal", "Event marker"],
 )  # fmt: skip
 def test_names_of_other_channels(name: str) -> None:
     assert is_ecg_name(name) is False

@@ -24,7 +24,7 @@ _ECG = re.compile(
 """Leads of PhysioNet databases and of EASI, in lower case."""
 
 _OTHERS = """
-    resp respiration airflow flow nasal oronasal thorax thoracic abdomen abdominal abd abdo effort belt snore
+    resp respiration airflow flow nasal oronasal thor thorax thoracic abdomen abdominal abd abdo effort belt snore
     co2 etco2 spo2 so2 sao2 o2 cpap pap
     pleth ple ppg pulse bp nbp nibp abp art ao cvp icp rap lap fap uap uvp press pressure cbfv
     eeg eog emg erg loc roc chin leg legs tib tibialis gsr eda scl mmg ieg uc
@@ -38,8 +38,8 @@ other electrical signals, motion, sound and surroundings, computed and technical
 
 _OTHER_WORDS = frozenset(_OTHERS.split())
 
-_DERIVED = frozenset(("resp", "respiration", "hr", "rate", "rr", "quality", "derived"))
-"""Words of names of signals that are computed from an ECG."""
+_DERIVED = frozenset("resp respiration hr rate rr quality derived off impedance imp status flag flags contact".split())  # noqa: SIM905
+"""Words of names of signals that are computed from an ECG or tell how its electrodes are attached."""
 
 _MONTAGE = re.compile(
     r"(fp[12z]|af[3478z]|f[1-9z]|f10|ft[7-9]|fc[1-6z]|t[3-8]|c[1-6z]|cp[1-6z]|p[1-9z]|po[3478z]|o[12z])"
@@ -64,10 +64,10 @@ def is_ecg_name(name: str) -> bool | None:
     """Return whether a channel is an ECG lead by its name; None if the name does not say."""
     lowered = " ".join(re.split(r"[\s_:/,]+", name.lower().strip()))
     words = {part for word in re.split(r"[^a-z0-9]+", lowered) for part in (word, word.rstrip("0123456789"))}
-    if _ECG.fullmatch(lowered) or (
-        any(re.match(r"f?(ecg|ekg)", word) for word in words) and _DERIVED.isdisjoint(words)
-    ):
+    if _ECG.fullmatch(lowered):
         return True
+    if any(re.match(r"f?(ecg|ekg)", word) for word in words):
+        return _DERIVED.isdisjoint(words)
     first, _, second = lowered.partition("-")
     pair = _MONTAGE.fullmatch(first) and _REFERENCE.fullmatch(second)
     if pair or re.fullmatch(r"fp[12z]", lowered) or not _OTHER_WORDS.isdisjoint(words):

@@ -49,9 +49,9 @@ _FIELD_BYTES = 16, 80, 8, 8, 8, 8, 8, 80, 8, 32
 """Sizes of the fields of a channel, each for all channels: label, transducer, unit, physical minimum and maximum,
 digital minimum and maximum, filter, samples a record, reserved."""
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d{1,3})?")
-_TIME = re.compile(rb"([+-]\d{1,12}(?:\.\d{0,9})?)\x14\x14")
+_TIME = re.compile(rb"([+-]\d{1,12}(?:[.,]\d{0,9})?)\x14\x14")
 """The first annotation of a data record: its time since the start of the file, in seconds."""
-_ANNOTATION = re.compile(rb"([+-]\d{1,12}(?:\.\d{0,9})?)(?:\x15(\d{1,12}(?:\.\d{0,9})?))?\x14([^\0]*)\x14\0")
+_ANNOTATION = re.compile(rb"([+-]\d{1,12}(?:[.,]\d{0,9})?)(?:\x15(\d{1,12}(?:[.,]\d{0,9})?))?\x14([^\0]*)\x14\0")
 """Onset and duration in seconds, and texts separated by `\\x14`."""
 
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
@@ -216,7 +216,7 @@ def _read_header(path: Path) -> _Header:
             f"{len(fixed) + len(content)} bytes); fetch it again"
         )
     header = _Header(
-        patient, recording, day, clock, reserved[3:5] == "+D", number(duration), 2 + (version != b"0"), data_at
+        patient, recording, day, clock, reserved[3:5].upper() == "+D", number(duration), 2 + (version != b"0"), data_at
     )
     columns, first = [], 0
     for size in _FIELD_BYTES:
@@ -309,7 +309,7 @@ def _blocks(
         def begin(record: int) -> float:
             content = os.pread(stream.fileno(), min(size, 32), header.data_at + record * header.record_bytes + offset)
             stated = _TIME.match(content)
-            return math.nan if stated is None else float(stated[1])
+            return math.nan if stated is None else _seconds(stated[1])
 
         begin_s = begin(0)
         if abs(begin(last) - begin_s - last * duration_s) < tolerance_s:
@@ -520,7 +520,12 @@ def _texts(path: Path, header: _Header) -> Iterator[tuple[float, float | None, s
         for offset, width in header.annotations:
             for onset, lasting, texts in _ANNOTATION.findall(part[:, offset : offset + width].tobytes()):
                 for text in filter(None, map(_text, texts.split(b"\x14"))):
-                    yield float(onset), float(lasting) if lasting else None, text
+                    yield _seconds(onset), _seconds(lasting) if lasting else None, text
+
+
+def _seconds(text: bytes) -> float:
+    """Return a time of EDF+, also with a decimal comma."""
+    return float(text.replace(b",", b"."))
 
 
 def _start(header: _Header, begin_s: float) -> datetime | time | None:
