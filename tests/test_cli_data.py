@@ -106,7 +106,7 @@ def test_simulate_on_a_full_disk_is_one_line(tmp_path: Path, capsys: pytest.Capt
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"heartlm data: cannot write {tmp_path / 'out'}: only a part fits (")
+    assert line.startswith(f"heartlm data: cannot write {tmp_path / 'out'}: ")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -216,7 +216,7 @@ def test_a_recording_in_a_subfolder_belongs_to_the_database_above(simulated: Pat
 def test_show_of_a_real_recording(drawn: list[Counter[str]]):
     assert main(["data", "show", str(shared_data("mitdb") / "208"), "--start", "60", "--stop", "70"]) == 0
     (texts,) = drawn
-    assert {name: texts[name] for name in BEAT_CLASSES} == {"N": 10, "S": 0, "V": 6, "F": 2, "Q": 0}, (
+    assert {name: texts[name] for name in BEAT_CLASSES[:5]} == {"N": 10, "S": 0, "V": 6, "F": 2, "Q": 0}, (
         "one N is a rhythm"
     )
     assert texts["T"] == 1, "ventricular trigeminy begins"
