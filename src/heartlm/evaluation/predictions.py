@@ -156,5 +156,5 @@ def window_probabilities(model: HeartModel, codes: Codes, window: int) -> Floats
         return answer if model.pooled else answer.mean(dim=1)
 
     size = model.windows_at_once(codes.shape[1])
-    batches = ((begin, codes[begin : begin + size]) for begin in range(0, len(codes), size))
+    batches = ((begin, codes[begin : begin + size].copy()) for begin in range(0, len(codes), size))
     return np.concatenate([answer for _, answer in in_batches(model, batches, compute)])
