@@ -195,9 +195,9 @@ def test_majority_of_rows_is_each_row_its_own() -> None:
     assert majority(np.array([[-1, -1], [0, 0], [5, 5]])).tolist() == [-1, 0, 5]
 
 
-def test_q_and_unlabelled_beats_are_not_learnt() -> None:
+def test_q_and_unlabelled_beats_are_not_learnt_and_artefacts_are_the_fifth_class() -> None:
     index = np.array([-1, *range(len(BEAT_CLASSES))], np.int8)
-    assert beat_labels(index).tolist() == [-1, 0, 1, 2, 3, -1]
+    assert beat_labels(index).tolist() == [-1, 0, 1, 2, 3, -1, 4]
 
 
 @pytest.mark.parametrize(
