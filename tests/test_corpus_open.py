@@ -222,7 +222,7 @@ def rewrite(folder: Path, name: str, content: bytes) -> None:
     ("field", "column", "value", "expected"),
     [
         ("codes", 0, 60_000, " to 60000 found in column 0, 0 to "),
-        ("labels", 0, 5, " to 5 found in column 0, -1 to 4 expected"),
+        ("labels", 0, 6, " to 6 found in column 0, -1 to 5 expected"),
         ("labels", 1, -2, "values -2 to "),
         ("sample", None, -1, "values -1 to "),
     ],
