@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heartlm.cores import Core, cores_of, cpus_of, format_cpus, share_of_cores
+from heartlm.cores import (
+    SPIN_COUNT,
+    Core,
+    cores_of,
+    cpu_quota,
+    cpus_of,
+    default_threads,
+    format_cpus,
+    share_of_cores,
+    usable_cores,
+)
 
 
 def numbers(text: str) -> list[int]:
@@ -189,3 +202,76 @@ def apart(sets: Iterable[list[int]]) -> bool:
 def test_numbers_are_written_as_linux_writes_them() -> None:
     assert format_cpus([65, 0, 1, 2, 64, 9]) == "0-2,9,64-65"
     assert format_cpus([7]) == "7"
+
+
+QUOTAS: dict[str, tuple[str, dict[str, str], float]] = {
+    "no groups": ("", {}, math.inf),
+    "version 2, none": ("0::/user.slice/a", {"user.slice/a/cpu.max": "max 100000"}, math.inf),
+    "version 2, container": ("0::/", {"cpu.max": "250000 100000"}, 2.5),
+    "version 2, a parent limits": (
+        "0::/pod/one",
+        {"pod/one/cpu.max": "400000 100000", "pod/cpu.max": "150000 100000", "cpu.max": "max 100000"},
+        1.5,
+    ),
+    "version 2, path of the host": ("0::/../../docker/1f", {"cpu.max": "50000 100000"}, 0.5),
+    "version 1": (
+        "4:memory:/a\n3:cpu,cpuacct:/a",
+        {"cpu,cpuacct/a/cpu.cfs_quota_us": "300000", "cpu,cpuacct/a/cpu.cfs_period_us": "100000"},
+        3.0,
+    ),
+    "version 1, none": (
+        "3:cpu:/",
+        {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+        math.inf,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUOTAS)
+def test_quota_of_control_groups(tmp_path: Path, name: str):
+    groups, files, expected = QUOTAS[name]
+    (tmp_path / "groups").write_text(groups)
+    for path, text in files.items():
+        (tmp_path / "mounted" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mounted" / path).write_text(text + "\n")
+    assert cpu_quota(tmp_path / "groups", tmp_path / "mounted") == expected
+
+
+def test_threads_are_at_most_the_cores_and_the_quota(monkeypatch: pytest.MonkeyPatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for quota, expected in ((math.inf, len(usable_cores())), (0.5, 1), (1.9, 1)):
+        monkeypatch.setattr("heartlm.cores.cpu_quota", lambda quota=quota: quota)
+        assert default_threads() == expected
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert default_threads() is None
+
+
+def environment_without_waiting(given: dict[str, str]) -> dict[str, str]:
+    return {
+        name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    } | given
+
+
+@pytest.mark.parametrize(
+    ("first", "given", "expected"),
+    [
+        ("heartlm", {}, str(SPIN_COUNT)),
+        ("torch", {}, None),
+        ("heartlm", {"GOMP_SPINCOUNT": "7"}, "7"),
+        ("heartlm", {"OMP_WAIT_POLICY": "ACTIVE"}, None),
+    ],
+)
+def test_spinning_is_limited_before_torch_is_loaded(first: str, given: dict[str, str], expected: str | None):
+    script = f"import {first}, heartlm, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    environment = environment_without_waiting(given)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == str(expected), done.stderr
+
+
+def test_the_library_of_threads_reads_the_limit():
+    """libgomp prints what it reads from the environment when torch loads it."""
+    environment = environment_without_waiting({"OMP_DISPLAY_ENV": "VERBOSE"})
+    script = "import heartlm, torch; torch.ones(9).sum()"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert f"GOMP_SPINCOUNT = '{SPIN_COUNT}'" in done.stderr

@@ -5,6 +5,10 @@ The public interface is that of `heartlm.api`. Names are imported on first use.
 
 from typing import TYPE_CHECKING, Any
 
+from heartlm.cores import limit_spinning as _limit_spinning
+
+_limit_spinning()  # before anything loads torch
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:

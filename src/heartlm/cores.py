@@ -1,4 +1,4 @@
-"""CPU topology: hardware threads of each core, and the cores assigned to each process. Imports no torch.
+"""CPU topology: hardware threads of each core, the cores assigned to each process, and its threads. Imports no torch.
 
     CPU 0 … 127 ─► cores by socket and memory node: (0, 64) (1, 65) … (32, 96) (33, 97) … ─► neighbours for each rank
 
@@ -8,13 +8,22 @@ others. A split by contiguous numbers could assign the two threads of one core t
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 DEVICES = Path("/sys/devices")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
+SPIN_COUNT = 1000
+"""Rounds that an idle thread of libgomp spins, a few microseconds, before it sleeps; its own default is 300,000.
+
+Spinning threads take the core from the thread that they wait for, if other processes want the cores too.
+"""
 
 Item = TypeVar("Item")
 
@@ -59,6 +68,50 @@ def cores_of(cpus: Iterable[int], devices: Path = DEVICES) -> list[Core]:
 def usable_cores() -> list[Core]:
     """Return the cores that this process may use."""
     return cores_of(os.sched_getaffinity(0))
+
+
+def limit_spinning() -> None:
+    """Let threads of OpenMP sleep soon when they wait, unless the user chose how they wait or torch is loaded already.
+
+    torch loads libgomp, which reads the environment once.
+    """
+    if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
+
+
+def default_threads() -> int | None:
+    """Return the number of threads for a process alone on its machine: one per core, at most its quota of CPU time.
+
+    None if `OMP_NUM_THREADS` or `MKL_NUM_THREADS` states it: torch follows them.
+    """
+    if {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys():
+        return None
+    return max(1, math.floor(min(len(usable_cores()), cpu_quota())))
+
+
+def cpu_quota(groups: Path = Path("/proc/self/cgroup"), mounted: Path = CONTROL_GROUPS) -> float:
+    """Return the number of CPUs whose time the control groups of this process may use; infinity if unlimited.
+
+    Args:
+        groups: file with the groups of a process, one per line: number, controllers (empty in version 2), path.
+        mounted: folder of the hierarchies.
+    """
+    lowest = math.inf
+    for line in _lines(groups):
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = mounted / controllers if controllers else mounted
+        folder = root / path.lstrip("/")
+        # In a container the path may be that of the host; then only the root is there. Each parent may limit too.
+        for each in (folder, *folder.parents):
+            limit = [word for line in _lines(each / "cpu.max") for word in line.split()]
+            limit = limit or [*_lines(each / "cpu.cfs_quota_us"), *_lines(each / "cpu.cfs_period_us")]
+            if len(limit) == 2 and limit[0] not in ("max", "-1"):
+                lowest = min(lowest, int(limit[0]) / int(limit[1]))
+            if each == root:
+                break
+    return lowest
 
 
 def share_of_cores(cores: Sequence[Core], place: int, num_places: int) -> list[Core]:
@@ -114,4 +167,12 @@ def _numbers(path: Path) -> list[int]:
         runs = [part.split("-") for part in path.read_text(encoding="ascii").strip().split(",") if part]
         return [number for run in runs for number in range(int(run[0]), int(run[-1]) + 1)]
     except (OSError, ValueError):
+        return []
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a small file of Linux; none if it is unreadable."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
         return []

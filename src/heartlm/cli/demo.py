@@ -28,7 +28,7 @@ class DemoOptions:
     Attributes:
         out: output folder, empty or not existing.
         seed: random seed of patients, training and sampling.
-        threads: number of CPU threads of torch; with 1, the same seed gives identical scores.
+        threads: CPU threads of torch, by default one per core; with 1, the same seed gives identical scores anywhere.
         patients: number of simulated patients; about six in ten are for training, three for the test.
         minutes: length of each recording in minutes.
         depth: number of transformer blocks.
@@ -39,7 +39,7 @@ class DemoOptions:
 
     out: Path = Path("demo")
     seed: int = 0
-    threads: int = 1
+    threads: int | None = None
     patients: int = 160
     minutes: float = 4.0
     depth: int = 3
@@ -61,6 +61,7 @@ def run(arguments: Sequence[str]) -> int:
         raise HeartlmError(f"{options.out} exists and is not empty: remove it, or give another --out")
     begin = time.monotonic()
     values = {**vars(options), "out": shlex.quote(str(options.out)), "day_minutes": 60 * options.hours}
+    values["threads"] = f"--threads {options.threads} " if options.threads else ""
     steps = read_yaml(Path(__file__).with_suffix(".yaml"), "the steps of the demo")
     for number, (title, command) in enumerate(steps.items(), start=1):
         if "{record}" in command:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
+from heartlm.cores import cpus_of, default_threads, pin, share_of_cores, usable_cores
 from heartlm.distributed.agreement import RankConsensus, host_group
 from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.ranks import Ranks, ReportedByPeer
@@ -151,7 +151,7 @@ def take_cores(ranks: Ranks, threads: int | None, pinned: bool) -> None:
 
     Args:
         ranks: rank of this process and number of ranks.
-        threads: CPU threads of torch; None for one per core.
+        threads: CPU threads of torch; None for one per core, for a single rank at most `default_threads`.
         pinned: whether to pin the process to its cores. Otherwise the kernel may put two ranks on one core.
     """
     if ranks.local_world_size > 1:
@@ -159,7 +159,7 @@ def take_cores(ranks: Ranks, threads: int | None, pinned: bool) -> None:
         if pinned:
             pin(cpus_of(cores))
         threads = threads or len(cores)
-    if threads:
+    if threads := threads or default_threads():
         torch.set_num_threads(threads)
 
 

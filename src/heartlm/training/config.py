@@ -39,7 +39,7 @@ class LearningConfig:
         seed: seed of all random numbers.
         device: device to train on; auto uses a GPU if one is available, and a different GPU for each rank.
         precision: precision of matrix products; auto is bf16 on a GPU that supports it and fp32 elsewhere.
-        threads: CPU threads of torch per rank; by default the number of cores of the rank.
+        threads: CPU threads of torch per rank; by default the number of cores of the rank, at most its CPU quota.
         timeout_s: seconds after which a rank that does not respond counts as lost.
     """
 
