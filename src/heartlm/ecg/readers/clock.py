@@ -1,0 +1,294 @@
+"""Times of the rows of a table ─► a regular grid: the rate, the position of each row, and the gaps between rows.
+
+Recorders write the times of their samples rounded (to milliseconds, at worst to seconds), with jitter, once for each
+packet, or only in its first row; phones stamp packets when they arrive. The sampling itself is regular, so rows follow
+each other in equal steps except where the times jump for good: there samples were lost. The step is the slope of time
+over rows between such gaps, not the median difference of two times, which rounding distorts (at 360 Hz, 3 ms for
+2.78 ms).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LONGEST_GAP_S = 7 * 86400.0
+_AROUND = 64
+"""Rows (or packets) on each side of a jump whose median tells its size: enough for the cycle of rounded times."""
+_SIGNIFICANT = 4.0
+"""Least size of a jump in standard errors."""
+_MOST_SAMPLED = 100_000
+"""Values of which a median is taken."""
+_MOST_JUMPS = 100_000
+_MOST_DISORDER = 0.01
+"""Largest fraction of times that may be out of order."""
+_SHOWN_JITTER = 0.3
+"""Jitter from which on it is reported, as a fraction of the step."""
+_CONTRADICTS = 0.02
+"""Relative distance of the rate that the times tell from a known rate."""
+_NEAR_WHOLE = 1e-4
+"""Relative distance from a whole rate that is taken as rounding of the times."""
+
+
+class UnusableClockError(Exception):
+    """Times do not tell the rate; the message says why."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Regular grid of samples.
+
+    Attributes:
+        rate_hz: samples per second.
+        rows: rows of the table that are used, int64 ascending.
+        positions: place of each used row on the grid, int64 ascending without duplicates, the first is 0.
+        irregularity: spread of the times around the grid, as a fraction of the step.
+        repairs: what had to be repaired, one line each.
+    """
+
+    rate_hz: float
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    irregularity: float = 0.0
+    repairs: tuple[str, ...] = ()
+
+
+def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> Grid:
+    """Return the grid of rows with the times `time_s`, float64 `[num_rows]`, NaN where a row states none.
+
+    If the rate is known, pass it.
+
+    Raises:
+        UnusableClockError: the times do not rise, jump back, are too uneven, or contradict `rate_hz`.
+    """
+    num_rows = len(time_s)
+    known = np.flatnonzero(np.isfinite(time_s))
+    if len(known) < 2:
+        raise UnusableClockError("has fewer than two times")
+    repairs = list[str]()
+    if len(known) == num_rows and np.median(np.diff(time_s)) == 0:
+        # one time for all rows of a packet: it is the time of one row only, and the first packet may be incomplete
+        known = (known[1:])[np.diff(time_s) > 0]
+        is_packet = True
+    else:
+        is_packet = len(known) < 0.9 * num_rows
+    dropped = np.zeros(num_rows, bool)
+    known = _ordered(known, time_s, dropped)
+    if len(known) < 2:
+        raise UnusableClockError("has fewer than two different times")
+    if not is_packet and (starts := _packet_starts(known, time_s)) is not None:
+        known, is_packet = starts, True
+    if len(known) < 2:
+        raise UnusableClockError("has fewer than two different times")
+    if is_packet:
+        dropped[:] = False  # a wrong time of a packet does not concern its rows
+    else:
+        _drop_repeated(known, time_s, dropped)
+        known = known[~dropped[known]]
+        if num_dropped := int(dropped.sum()):
+            repairs.append(f"{_rows(num_dropped)} whose time is out of order or repeated left out")
+    step_s = 1 / rate_hz if rate_hz else _step_between_gaps(known, time_s)
+    if not 0 < step_s < LONGEST_GAP_S:
+        raise UnusableClockError("does not rise")
+    for _ in range(2):
+        gaps = _gaps(known, time_s, step_s, may_shrink=not is_packet)
+        places = known + np.concatenate([[0], np.cumsum(gaps)])
+        fitted_s, error_s = _slope(places, time_s[known])
+        if rate_hz and abs(fitted_s * rate_hz - 1) > _CONTRADICTS:
+            raise UnusableClockError(f"tells {1 / fitted_s:.5g} Hz")
+        step_s = step_s if rate_hz else fitted_s
+    rows = positions = np.arange(num_rows)
+    duration_s, lost = np.diff(time_s[known]), gaps > 0
+    if gaps.any() or dropped.any():
+        after = np.searchsorted(known[1:], positions, side="right")  # number of gaps before each row
+        positions = (positions + np.concatenate([[0], np.cumsum(gaps)])[after])[~dropped]
+        rows, positions = rows[~dropped], positions - positions[0]
+    if lost.any() and (longest := float(duration_s[lost].max())) > LONGEST_GAP_S:
+        row = int(known[1:][lost][int(np.argmax(duration_s[lost]))])
+        raise UnusableClockError(f"jumps by {longest / 86400:.0f} days at row {row + 1}")
+    if not rate_hz:
+        rate_hz = 1 / step_s
+        if abs(rate_hz - round(rate_hz)) <= min(max(_NEAR_WHOLE, 4 * error_s / step_s), 0.005) * rate_hz:
+            rate_hz = float(round(rate_hz))
+    spread_s = _spread(duration_s - step_s * np.diff(places))
+    if is_packet:
+        size = float(np.median(np.diff(known)))
+        repairs.append(
+            f"times are those of packets of {size:.0f} rows; rows taken as evenly spaced at {rate_hz:.6g} Hz"
+        )
+    elif spread_s > _SHOWN_JITTER * step_s:
+        repairs.append(
+            f"times vary by {1e3 * spread_s:.2g} ms around steps of {1e3 * step_s:.4g} ms; rows taken as evenly spaced "
+            f"at {rate_hz:.6g} Hz"
+        )
+    if spread_s > (2 * size if is_packet else 1) * step_s:
+        raise UnusableClockError(f"is too uneven (differences vary by {spread_s:.3g} s)")
+    missing = int(positions[-1]) + 1 - len(positions)
+    if missing:
+        num_gaps = int((np.diff(positions) > 1).sum())
+        many = "a gap" if num_gaps == 1 else f"{num_gaps} gaps"
+        repairs.append(f"{many} in the times, {missing / rate_hz:.3g} s in all, read as invalid samples (NaN)")
+    return Grid(rate_hz, rows, positions, spread_s / step_s, tuple(repairs))
+
+
+def grid_of_counter(counter: NDArray[np.float64], rate_hz: float) -> Grid | None:
+    """Return the grid of rows with numbers that rise by one, also modulo a power of two; None if they do not."""
+    span = counter_modulus(counter)
+    if span is None:
+        return None
+    steps = np.diff(counter.astype(np.int64))
+    steps = np.where(steps <= 0, steps + span, steps) if span else steps
+    positions = np.concatenate([[0], np.cumsum(steps)])
+    missing, repairs = int(positions[-1]) + 1 - len(positions), list[str]()
+    if missing:
+        repairs.append(f"{missing} rows missing by their numbers, {missing / rate_hz:.3g} s in all, read as NaN")
+    return Grid(rate_hz, np.arange(len(counter)), positions, 0.0, tuple(repairs))
+
+
+def counter_modulus(values: NDArray[np.float64]) -> int | None:
+    """Return the number from which a counter of rows begins again, 0 if it does not; None if `values` do not count."""
+    if len(values) < 2 or not np.isfinite(values).all() or not (values == np.rint(values)).all():
+        return None
+    steps = np.diff(values)
+    if np.abs(steps).max() >= 2**31 or np.mean(steps == 1) < 0.8:
+        return None
+    if (steps > 0).all():
+        return 0
+    span = int(values.max() - values.min()) + 1
+    if span < 4 or span & (span - 1):  # a power of two
+        return None
+    return span
+
+
+def _ordered(known: NDArray[np.int64], time_s: NDArray[np.float64], dropped: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return `known` without the fewest rows such that times never fall, which are marked in `dropped`.
+
+    Times that fall by no more than their jitter stay.
+    """
+    times = time_s[known]
+    steps = np.diff(times)
+    if not len(steps) or steps.min() >= -5 * _spread(steps):
+        return known
+    # longest non-decreasing subsequence: `ends[n]` is the lowest last time of such a sequence of n + 1 times
+    ends, last, before = list[float](), list[int](), [0] * len(times)
+    for place, value in enumerate(times.tolist()):
+        length = bisect_right(ends, value)
+        before[place] = last[length - 1] if length else -1
+        ends[length : length + 1], last[length : length + 1] = [value], [place]
+    keep, place = np.zeros(len(times), bool), last[-1]
+    while place >= 0:
+        keep[place], place = True, before[place]
+    wrong = known[~keep]
+    if len(wrong) > 2 + _MOST_DISORDER * len(known):
+        first = int(known[1:][steps < 0][0])
+        raise UnusableClockError(f"goes back at row {first + 1}")
+    dropped[wrong] = True
+    return known[keep]
+
+
+def _drop_repeated(known: NDArray[np.int64], time_s: NDArray[np.float64], dropped: NDArray[np.bool_]) -> None:
+    """Mark rows with the time of the row before, unless rounding explains it."""
+    steps = np.diff(time_s[known])
+    repeated = steps == 0
+    if repeated.any() and repeated.mean() < 1e-2 and (usual_s := np.median(steps)) > 3 * _resolution(steps):
+        repeated[:-1] &= steps[1:] < 1.5 * usual_s  # after a time that was rounded down the next step is longer
+        dropped[known[1:][repeated]] = True
+
+
+def _packet_starts(known: NDArray[np.int64], time_s: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """Return the first row of each packet if long steps recur after equal numbers of rows; None if they do not."""
+    steps = np.diff(time_s[known])
+    ends = np.flatnonzero(steps > _usual(steps))
+    if len(ends) < 4 or len(ends) < 0.01 * len(steps):
+        return None
+    sizes = np.diff(ends)
+    size = int(np.median(sizes))
+    if size < 2 or np.mean(sizes == size) < 0.6:
+        return None
+    # lost packets also come after equal numbers of rows, but then each of them is later than the packets before
+    totals = time_s[known[ends[1:] + 1]] - time_s[known[ends[:-1] + 1]]
+    usual_s = np.median(steps) * size
+    if np.median(totals[sizes == size]) > 2 * usual_s:
+        return None
+    return np.concatenate([known[:1], known[ends + 1]])
+
+
+def _usual(steps: NDArray[np.float64]) -> float:
+    """Return the longest step that rounding or jitter explains."""
+    middle = float(np.median(steps))
+    return middle + 1.01 * max(0.5 * middle, min(_resolution(steps), middle), 3 * _spread(steps))
+
+
+def _resolution(steps: NDArray[np.float64]) -> float:
+    """Return the unit in which times are rounded; 0 if steps vary by more, or by less, than rounding does."""
+    steps = steps[:_MOST_SAMPLED]
+    values, counts = np.unique(np.rint(steps / 1e-9), return_counts=True)
+    values = values[counts >= 0.01 * len(steps)]
+    if not 2 <= len(values) <= 10:
+        return 0.0
+    most = values[int(np.argmax(counts[counts >= 0.01 * len(steps)]))]
+    longer = np.flatnonzero(steps > 1e-9 * (most + 0.5))
+    if most == values[0] and len(longer) > 2 and np.diff(longer).std() > 0.5 * np.diff(longer).mean():
+        return 0.0  # longer steps at irregular places are losses; those of rounding recur regularly
+    return float(np.diff(values).min()) * 1e-9
+
+
+def _spread(values: NDArray[np.float64]) -> float:
+    """Return a robust standard deviation around the median."""
+    if len(values) > _MOST_SAMPLED:
+        values = values[np.linspace(0, len(values) - 1, _MOST_SAMPLED).astype(np.int64)]
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+
+
+def _step_between_gaps(known: NDArray[np.int64], time_s: NDArray[np.float64]) -> float:
+    """Return the time from row to row where no row is lost: the time between gaps over the number of rows."""
+    steps, rows = np.diff(time_s[known]), np.diff(known)
+    slopes = steps / rows
+    usual = slopes <= _usual(slopes)
+    return float(steps[usual].sum() / rows[usual].sum())
+
+
+def _gaps(known: NDArray[np.int64], time_s: NDArray[np.float64], step_s: float, may_shrink: bool) -> NDArray[np.int64]:
+    """Return the number of rows that are lost between each two of the rows `known`, int64 `[len(known) - 1]`.
+
+    It is negative, down to minus the number of dropped rows between the two, where these were extra rows.
+    """
+    late_s = time_s[known] - step_s * known
+    gaps = np.zeros(len(known) - 1, np.int64)
+    level_s, drift_s = late_s[0], late_s[-1] - late_s[0]
+    if len(known) == known[-1] - known[0] + 1 and abs(drift_s) < 0.4 * step_s:
+        level_s += 0.5 * drift_s
+        if max(late_s.max() - level_s, level_s - late_s.min()) < 0.4 * step_s:
+            return gaps  # one lost row would shift the times before or after it by more
+    jumps, rows = np.diff(late_s), np.diff(known)
+    spread_s = _spread(jumps)
+    enough_s = max(0.5 * step_s, 1.1 * min(_resolution(np.diff(time_s[known])), 2 * step_s), 3 * spread_s)
+    places = np.flatnonzero((jumps > enough_s) | ((rows > 1) & (jumps < -enough_s) if may_shrink else False))
+    if len(places) > _MOST_JUMPS:
+        raise UnusableClockError("is too uneven (it jumps at every few rows)")
+    edges = np.concatenate([[-1], places, [len(known) - 1]])
+    for number, place in enumerate(places.tolist(), 1):
+        before = late_s[max(edges[number - 1] + 1, place + 1 - _AROUND) : place + 1]
+        after = late_s[place + 1 : min(edges[number + 1] + 1, place + 1 + _AROUND)]
+        jump_s = float(np.median(after)) - float(np.median(before))
+        # the standard error of a median is 1.25 times that of the mean; `jumps` are differences of two times
+        error_s = 1.25 * spread_s / np.sqrt(2) * np.sqrt(1 / len(before) + 1 / len(after))
+        least = -(int(rows[place]) - 1) if may_shrink else 0
+        if abs(jump_s) >= _SIGNIFICANT * error_s:
+            gaps[place] = max(least, round(jump_s / step_s))
+    return gaps
+
+
+def _slope(places: NDArray[np.int64], time_s: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the slope of the line through times over places, and its standard error."""
+    x, y = places - places.mean(), time_s - time_s.mean()
+    slope = float(x @ y / (x @ x))
+    variance = float(np.mean((y - slope * x) ** 2)) / max(1, len(x) - 2) * len(x)
+    return slope, float(np.sqrt(variance / (x @ x)))
+
+
+def _rows(number: int) -> str:
+    return "a row" if number == 1 else f"{number} rows"
