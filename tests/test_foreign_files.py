@@ -85,8 +85,10 @@ def fifo(name: str) -> Callable[[Path], None]:
     return make
 
 
-def undecodable_column(folder: Path) -> None:
-    (folder / "r.csv").write_bytes(b"time,\xff\xfe\n0,1\n0.01,2\n")
+def text_among_numbers(folder: Path) -> None:
+    lines = [f"{place / 100},{place % 7}" for place in range(300)]
+    lines[290] = "2.9,x\x1b"
+    (folder / "r.csv").write_text("\n".join(["time,ecg", *lines]))
 
 
 def not_utf8(folder: Path) -> None:
@@ -123,7 +125,7 @@ NAMED: dict[str, Callable[[Path], None]] = {
     "npy header of another type": numpy(npy_header("[1, 2]\n")),
     "npy header of a huge shape": numpy(npy_header(f"{{'descr':'<f8','fortran_order':False,'shape':(1,{10**17})}}\n")),
     "npy header nested deeply": numpy(npy_header("(" * 9000 + "\n")),
-    "csv header that is no text": undecodable_column,
+    "csv with a text among its numbers": text_among_numbers,
     "json: rate is text": numpy(rate_hz="250"),
     "json: rate is a list": numpy(rate_hz=[250]),
     "json: rate is infinite": numpy(rate_hz=float("inf")),

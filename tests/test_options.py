@@ -214,3 +214,21 @@ def test_a_time_is_seconds_or_has_colons(text: str, expected: float):
 def test_another_time_is_refused(text: str):
     with pytest.raises(HeartlmError, match=r"--start is .*expected seconds, m:ss or h:mm:ss"):
         seconds(text, "--start")
+
+
+def test_options_of_commands_that_open_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    from heartlm.ecg.readers.stated import VARIABLE, Stated
+
+    monkeypatch.delenv(VARIABLE, raising=False)
+    words = ["a", "--rate", "250", "--units", "uV,200(1024)/mV", "--leads", "I, V5"]
+    assert parse(Settings, words[1:], "tokenize") == Settings()
+    assert Stated.current() == Stated(250.0, ("uV", "200(1024)/mV"), ("I", "V5"))
+    parse(Settings, [], "tokenize")  # options of one command do not apply to the next
+    assert Stated.current() == Stated()
+    with Stated(100.0).used():
+        assert Stated.current().rate_hz == 100
+    for refused, reason in ((["--rate", "0"], "rate: 0 found"), (["--units", "furlong"], "units: 'furlong' found")):
+        with pytest.raises(HeartlmError, match=reason):
+            parse(Settings, refused, "analyze")
+    with pytest.raises(HeartlmError, match="rate"):
+        parse(Settings, ["--rate", "250"], "pretrain")

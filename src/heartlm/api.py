@@ -23,6 +23,7 @@ from heartlm.corpus.build import build_corpus
 from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import locate, open_database
+from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.models.pretrained import FOLDER, find_run
@@ -63,7 +64,14 @@ def _quiet(function: Callable[Parameters, Result]) -> Callable[Parameters, Resul
     return run
 
 
-def open_recording(path: AnyPath, *, strict: bool = False) -> Recording:
+def open_recording(
+    path: AnyPath,
+    *,
+    strict: bool = False,
+    rate_hz: float | None = None,
+    units: str | Sequence[str] | None = None,
+    leads: str | Sequence[str] | None = None,
+) -> Recording:
     """Open a recording; samples and annotations are read on first access.
 
     Parameters
@@ -73,6 +81,13 @@ def open_recording(path: AnyPath, *, strict: bool = False) -> Recording:
         lists.
     strict
         Whether to refuse a file that must be repaired to be read, see `Recording.repairs`.
+    rate_hz
+        Samples per second, of a table or array that does not state it.
+    units
+        Unit of all leads, or of each, likewise: `"mV"`, `"uV"`, `"V"`, or steps of a converter per mV, `"200/mV"`, with
+        the step of 0 mV `"200(1024)/mV"`.
+    leads
+        Leads to read by their names, or names for all leads of a file that does not name them.
 
     Returns
     -------
@@ -84,7 +99,8 @@ def open_recording(path: AnyPath, *, strict: bool = False) -> Recording:
     Raises
     ------
     HeartlmError
-        The recording does not exist, its header cannot be read, or it must be repaired and `strict` is true.
+        The recording does not exist, its header cannot be read, what it states contradicts `rate_hz` or `leads`, or it
+        must be repaired and `strict` is true.
 
     Examples
     --------
@@ -93,7 +109,9 @@ def open_recording(path: AnyPath, *, strict: bool = False) -> Recording:
     >>> recording.signal(0, 3600, leads=["MLII"]).shape
     (1, 3600)
     """
-    database, record_id = locate(Path(path), repaired="refuse" if strict else "warn")
+    given = (() if each is None else (each,) if isinstance(each, str) else tuple(each) for each in (units, leads))
+    stated = None if rate_hz is units is leads is None else Stated(rate_hz, *given)
+    database, record_id = locate(Path(path), repaired="refuse" if strict else "warn", stated=stated)
     return database.recording(record_id)
 
 

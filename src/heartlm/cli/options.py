@@ -2,7 +2,7 @@
 
 Every command declares one dataclass: its fields are the options, their types are checked, and its docstring is the
 help text. A YAML file can set the same fields. jsonargparse does the parsing. This module adds positional fields,
-examples in `--help`, and one-line errors that name the field.
+examples in `--help`, one-line errors that name the field, and the options of all commands that open recordings.
 """
 
 from __future__ import annotations
@@ -89,7 +89,52 @@ def parse(
     except (ArgumentError, TypeError, ValueError) as error:
         raise HeartlmError(f"{_one_line(_hyphenated(str(error)))}  (see heartlm {command} --help)") from error
     values.pop("config", None)
+    if command in OPEN_RECORDINGS:
+        _state(options, values)
     return options(**values)
+
+
+OPEN_RECORDINGS = frozenset(
+    ("analyze", "compare", "data convert", "data noisy", "data retime", "data show", "data verify", "embed", "evaluate",
+     "federate", "monitor", "predict", "tokenize")
+)  # fmt: skip
+"""Commands with the options `--rate`, `--units` and `--leads`, which state what files of recordings do not state."""
+
+
+def _add_stated(parser: ArgumentParser, fields: Collection[str]) -> None:
+    group = parser.add_argument_group("recordings whose files do not state it (CSV, NumPy, MATLAB, Parquet)")
+    group.add_argument("--rate", type=float, help="sampling rate in Hz")
+    group.add_argument(
+        "--units",
+        type=str,
+        help="unit of the leads, or a comma-separated list of units: mV, uV, V, or steps of a converter as 200/mV or "
+        "200(1024)/mV, with the step of 0 mV",
+    )
+    if "leads" not in fields:
+        group.add_argument(
+            "--leads", type=str, help="comma-separated leads to read, or names for the leads of a file that has none"
+        )
+
+
+def _state(options: type[Any], values: dict[str, Any]) -> None:
+    """State the rate, units and leads for all recordings that the command opens, and remove them from `values`."""
+    from heartlm.ecg.readers.foreign import RATES_HZ
+    from heartlm.ecg.readers.stated import Stated
+    from heartlm.ecg.readers.units import parse_unit
+
+    own = {field.name for field in dataclasses.fields(options)}
+    rate_hz, units = values.pop("rate"), _listed(values.pop("units"))
+    leads = values["leads"] if "leads" in own else values.pop("leads")
+    if rate_hz is not None and not RATES_HZ[0] <= rate_hz <= RATES_HZ[1]:
+        raise HeartlmError(f"rate: {rate_hz:g} found, samples a second expected, {RATES_HZ[0]:g} to {RATES_HZ[1]:g}")
+    if unknown := [text for text in units if parse_unit(text) is None]:
+        raise HeartlmError(f"units: {unknown[0]!r} found, expected a unit such as mV, uV or 200/mV (steps per mV)")
+    # `--leads` of the monitor is a number
+    Stated(rate_hz, units, _listed(leads) if isinstance(leads, str) else ()).export()
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def _parser(
@@ -132,6 +177,8 @@ def _parser(
     parser.add_class_arguments(options, None, skip=flags | set(positionals), as_group=False)
     for name in sorted(flags):
         parser.add_argument(f"--{name}", action=ActionYesNo, default=fields[name].default, help=documented.get(name))
+    if command in OPEN_RECORDINGS:
+        _add_stated(parser, fields)
     return parser
 
 

@@ -32,6 +32,7 @@ from heartlm.ecg.readers.describe import describe
 from heartlm.ecg.readers.discovery import NoRecordingsError, RecordFiles, find_records, printable
 from heartlm.ecg.readers.foreign import check_rate, is_there, one_line, size_of
 from heartlm.ecg.readers.formats import WFDB, format_of
+from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Annotations, Recording, Repaired, RhythmSpan
@@ -61,18 +62,19 @@ _MOST_OUTSIDE = 0.1
 """Maximum fraction of beats outside the recording; above it the file is damaged. Published files have a few."""
 
 
-def open_database(folder: Path, *, repaired: Repaired = "warn") -> Database:
+def open_database(folder: Path, *, repaired: Repaired = "warn", stated: Stated | None = None) -> Database:
     """Open the database in `folder`.
 
     Args:
         folder: folder of recordings.
         repaired: treatment of recordings whose files must be repaired to be read.
+        stated: rate, units and leads of files that do not state them; by default the options of the command.
 
     Raises:
         HeartlmError: the folder does not exist or has no recordings, a record listed in RECORDS is missing, or
             `database.json` is malformed.
     """
-    return Database(Path(folder), repaired=repaired)
+    return Database(Path(folder), repaired=repaired, stated=stated)
 
 
 class Database:
@@ -85,12 +87,13 @@ class Database:
         record_ids: names of the records, ascending.
         known: properties that the files do not state, those of `database.json` in place of the published ones.
         repaired: treatment of recordings whose files must be repaired to be read.
+        stated: rate, units and leads of files that do not state them.
     """
 
-    def __init__(self, folder: Path, *, repaired: Repaired = "warn") -> None:
+    def __init__(self, folder: Path, *, repaired: Repaired = "warn", stated: Stated | None = None) -> None:
         if not folder.is_dir():
             raise HeartlmError(f"{folder}: no such folder; give the folder of a database")
-        self.folder, self.repaired = folder, repaired
+        self.folder, self.repaired, self.stated = folder, repaired, stated or Stated.current()
         self._settings = _read_settings(folder / "database.json")
         self.name: str = self._settings.get("name") or database_name(folder.resolve().name)
         self.title: str = self._settings.get("title") or self.name
@@ -101,7 +104,8 @@ class Database:
             uncalibrated=self._settings.get("uncalibrated", known.uncalibrated),
             rate_hz=self._settings.get("rate_hz", known.rate_hz),
         )
-        self._files = find_records(folder)
+        with self.stated.used():
+            self._files = find_records(folder)
         self._patient_of: dict[str, str] = {}
         self.record_ids: tuple[str, ...] = tuple(sorted(self._files))
 
@@ -230,21 +234,24 @@ class Database:
         if not str(files.stem).isprintable():
             raise HeartlmError(f"{printable(str(files.stem))}: the name of the file is not readable as text; rename it")
         if files.signal is not None:
-            return read_recording(files.signal, accept_uncalibrated=self.known.uncalibrated, repaired=self.repaired)
+            with self.stated.used():
+                return read_recording(files.signal, accept_uncalibrated=self.known.uncalibrated, repaired=self.repaired)
         path = files.annotation_paths[0]
-        rate_hz = self.known.rate_hz or read_annotation_file(path).ticks_hz
+        rate_hz = self.known.rate_hz or read_annotation_file(path).ticks_hz or self.stated.rate_hz
         if rate_hz is None:
             raise HeartlmError(
-                f'{path}: has no header and states no rate; write "rate_hz" into {self.folder / "database.json"}'
+                f'{path}: has no header and states no rate; give --rate, or write "rate_hz" into '
+                f"{self.folder / 'database.json'}"
             )
         return Recording(rate_hz=check_rate(path, rate_hz), num_samples=0, path=path)
 
 
-def locate(path: Path, *, repaired: Repaired = "warn") -> tuple[Database, str]:
+def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = None) -> tuple[Database, str]:
     """Return the database that contains `path`, a recording as in WFDB programs (`mitdb/100`), and the record id.
 
     The database is the nearest parent folder with RECORDS or `database.json`, so `ludb/data/1` belongs to `ludb`. If
-    there is no such folder, the database is the folder of the recording. `repaired` is as in `open_database`.
+    there is no such folder, the database is the folder of the recording. `repaired` and `stated` are as in
+    `open_database`.
 
     Raises:
         HeartlmError: there is no such recording. The message suggests similar names.
@@ -258,7 +265,7 @@ def locate(path: Path, *, repaired: Repaired = "warn") -> tuple[Database, str]:
         if not folder.is_dir():
             continue
         try:
-            database = open_database(folder, repaired=repaired)
+            database = open_database(folder, repaired=repaired, stated=stated)
         except NoRecordingsError:
             if not path.is_file():
                 raise
@@ -269,7 +276,10 @@ def locate(path: Path, *, repaired: Repaired = "warn") -> tuple[Database, str]:
                 return database, record_id
         known |= dict.fromkeys(database.record_ids)
     if path.is_file():
-        raise HeartlmError(f"{path}: no recording, but {describe(path)}")
+        with (stated or Stated.current()).used():
+            if (form := format_of(path, is_given=True)) is not None and form.is_table:
+                read_recording(path)  # its error says what the table does not state
+            raise HeartlmError(f"{path}: no recording, but {describe(path)}")
     near = difflib.get_close_matches(path.stem, known, n=3, cutoff=0.3) or list(known)[:3]
     offer = f"; there are {len(known)}, for example {', '.join(near)}" if known else ": no such folder"
     raise HeartlmError(f"{path.parent if not known else path}: no such recording{offer}")
@@ -289,6 +299,8 @@ def read_recording(path: Path, *, accept_uncalibrated: bool = False, repaired: R
         raise HeartlmError(f"{path}: {form.what}; reading it needs {form.missing}")
     with one_line(path, form.what):
         recording = read_wfdb(path, accept_uncalibrated=accept_uncalibrated) if form is WFDB else form.read(path)
+    if not form.is_table:
+        recording = Stated.current().of_complete_file(recording)
     if recording.repairs and repaired == "refuse":
         raise HeartlmError(f"{path}: {'; '.join(recording.repairs)}; correct the file, or read it without --strict")
     for repair in recording.repairs if repaired == "warn" else ():

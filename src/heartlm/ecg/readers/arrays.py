@@ -1,13 +1,12 @@
-"""CSV and NumPy files: samples without a header. `array_recording` also makes the recordings of other readers.
+"""NumPy files, and recordings of arrays in memory, for the readers of other formats too.
 
-Metadata are in a `.json` file of the same name: `rate_hz`, `units` (one for all leads, or a list; `"mV"` by default),
-`start` (`"2024-03-01 13:00:00"`, or `"13:00:00"` if the date is unknown) and, for NumPy, `lead_names`. The first row of
-a CSV file names the leads. If it has a column `time`, in seconds, the rate is computed from it and the `.json` file is
-optional.
+Metadata are in a `.json` file of the same name: `rate_hz`, `units` (one for all leads, or a list), `lead_names`, and
+`start` (`"2024-03-01 13:00:00"`, or `"13:00:00"` if the date is unknown).
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,16 +17,15 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import check_rate, first_bytes, is_there, to_millivolts, without_infinities
+from heartlm.ecg.readers.foreign import check_rate, is_there, to_millivolts, without_infinities
+from heartlm.ecg.readers.stated import Stated
+from heartlm.ecg.readers.units import Unit, parse_unit
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 
-_TIME_COLUMNS = ("time", "time_s")
-_FIRST_LINE_BYTES = 1 << 16
 
-
-class _Settings(TypedDict, total=False):
+class Settings(TypedDict, total=False):
     """Fields of the `.json` file."""
 
     rate_hz: float
@@ -36,120 +34,142 @@ class _Settings(TypedDict, total=False):
     start: str
 
 
+def sidecar_of(path: Path) -> Path:
+    """Return the path of the `.json` file next to a file, which may be compressed."""
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).with_suffix(".json")
+
+
 def is_array_recording(path: Path) -> bool:
-    """Return whether a CSV or NumPy file is a recording: it has a `.json` file, or a CSV time column."""
-    if is_there(path.with_suffix(".json")):
-        return True
-    if path.suffix.lower() != ".csv":
-        return False
-    begin = first_bytes(path, _FIRST_LINE_BYTES)
-    if begin is None:
-        return True  # the reader then reports the error
-    return any(_is_time(name) for name in begin.partition(b"\n")[0].decode("utf-8", "replace").split(","))
+    """Return whether a file of numbers is a recording: its rate is stated, in a `.json` file or by the user."""
+    return is_there(sidecar_of(path)) or Stated.current().rate_hz is not None
 
 
-def read_csv(path: Path) -> Recording:
-    """Read a CSV file: one row per sample, one column per lead, empty where invalid.
+def settings_of(path: Path) -> Settings:
+    """Return the fields of the `.json` file next to a file; none if there is no such file.
 
     Raises:
-        HeartlmError: the file is not a table of numbers, has no rate, or has unevenly spaced times.
+        HeartlmError: the file is malformed.
     """
-    import pyarrow as pa
-    from pyarrow import csv
+    sidecar = sidecar_of(path)
+    return read_json(sidecar, Settings) if is_there(sidecar) else {}
 
-    names = csv.read_csv(path, parse_options=csv.ParseOptions()).column_names
-    types = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.float64()), strings_can_be_null=True)
-    table = csv.read_csv(path, convert_options=types)
-    columns = {name: table[name].to_numpy() for name in names}
-    times = [name for name in names if _is_time(name)]
-    settings = _settings(path)
-    if times:
-        settings.setdefault("rate_hz", _rate_of(path, columns[times[0]]))
-    leads = [name for name in names if name not in times]
-    if not leads:
-        raise HeartlmError(f"{path}: has no lead column, only {', '.join(names)}")
-    signal = np.stack([columns[name] for name in leads])
-    return _with_sidecar(path, signal, settings, [name.strip() for name in leads])
+
+def start_of(path: Path, text: str) -> datetime | time:
+    """Return the start that the `.json` file next to `path` states.
+
+    Raises:
+        HeartlmError: it is no time.
+    """
+    for kind in (time, datetime):
+        with suppress(ValueError):
+            return kind.fromisoformat(text).replace(tzinfo=None)
+    raise HeartlmError(
+        f"{sidecar_of(path)}: start: {text!r} found, expected a time such as 2024-03-01 13:00:00 or 13:00:00"
+    )
 
 
 def read_numpy(path: Path) -> Recording:
     """Map a `.npy` file: an array `[num_leads, num_samples]` or `[num_samples]`.
 
     Raises:
-        HeartlmError: the array has another shape or type, or the `.json` file is missing.
+        HeartlmError: the array has another shape or type, or its rate is unknown.
     """
-    signal = np.atleast_2d(np.lib.format.open_memmap(path, "r"))
+    from heartlm.ecg.readers.text_table import is_gzip, unpacked
+
+    if is_gzip(path):
+        signal = np.load(io.BytesIO(unpacked(path)), allow_pickle=False)
+    else:
+        signal = np.lib.format.open_memmap(path, "r")
+    signal = np.atleast_2d(signal)
     if signal.ndim != 2 or signal.dtype.kind not in "iuf" or signal.shape[0] > max(signal.shape[1], 1):
         raise HeartlmError(
             f"{path}: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers [num_leads, num_samples]"
         )
-    settings = _settings(path)
+    stated, settings, sidecar = Stated.current(), settings_of(path), sidecar_of(path)
     names = settings.get("lead_names") or [f"lead {place}" for place in range(1, len(signal) + 1)]
-    return _with_sidecar(path, signal, settings, names)
-
-
-def _with_sidecar(path: Path, signal: NDArray[Any], settings: _Settings, names: Sequence[str]) -> Recording:
-    sidecar = path.with_suffix(".json")
-    units = settings.get("units", "mV")
-    units = [units] * len(names) if isinstance(units, str) else units
-    if not len(names) == len(units) == len(signal):
+    if len(names) != len(signal):
+        raise HeartlmError(f"{sidecar}: {len(names)} lead names for the {len(signal)} leads of {path.name}")
+    chosen, names = stated.leads_of(names, path)
+    if len(chosen) < len(signal):
+        signal = signal[chosen]
+    rate_hz = stated.rate_hz or settings.get("rate_hz")
+    if rate_hz is None:
         raise HeartlmError(
-            f"{sidecar}: {len(names)} lead names and {len(units)} units for the {len(signal)} leads of {path.name}"
+            f'{path}: states no sampling rate; give --rate HZ, or write it into {sidecar.name} as {{"rate_hz": …}}'
         )
-    recording = array_recording(path, signal, names, units, check_rate(sidecar, settings.get("rate_hz"), "rate_hz"))
-    return replace(recording, start=_start(sidecar, settings["start"]) if "start" in settings else None)
+    rate_hz = check_rate(sidecar, rate_hz, "rate_hz")
+    units = stated.units_of(len(names))
+    if units is None:
+        texts = settings.get("units", "mV")
+        texts = [texts] * len(names) if isinstance(texts, str) else texts
+        if len(texts) != len(names):
+            raise HeartlmError(f"{sidecar}: {len(texts)} units for the {len(names)} leads of {path.name}")
+        units = [parse_unit(text) or Unit(text) for text in texts]
+        if "units" not in settings:
+            check_size(path, signal, rate_hz)
+    recording = array_recording(path, signal, names, units, rate_hz)
+    return replace(recording, start=start_of(path, settings["start"]) if "start" in settings else None)
 
 
-def _start(sidecar: Path, text: str) -> datetime | time:
-    for kind in (time, datetime):
-        with suppress(ValueError):
-            return kind.fromisoformat(text).replace(tzinfo=None)
-    raise HeartlmError(f"{sidecar}: start: {text!r} found, expected a time such as 2024-03-01 13:00:00 or 13:00:00")
+LEAST_MV, MOST_MV = 0.03, 20.0
+"""Plausible range of an ECG within a second, in mV."""
+
+
+def typical_range(values: NDArray[Any], rate_hz: float) -> float:
+    """Return the median of the ranges within seconds of the first minutes of a signal; 0 if it is flat or empty."""
+    size = max(2, round(rate_hz))
+    values = values[: 300 * size]
+    blocks = values[: len(values) // size * size].reshape(-1, size) if len(values) >= size else values[np.newaxis]
+    blocks = np.where(np.isfinite(blocks), blocks, np.nan)
+    blocks = blocks[~np.isnan(blocks).all(axis=1)]
+    return float(np.median(np.nanmax(blocks, axis=1) - np.nanmin(blocks, axis=1))) if blocks.size else 0.0
+
+
+def check_size(path: Path, signal: NDArray[Any], rate_hz: float) -> None:
+    """Check that values without a unit are plausible as millivolts in some lead.
+
+    Args:
+        path: path of the file.
+        signal: values `[num_leads, num_samples]`.
+        rate_hz: samples per second.
+
+    Raises:
+        HeartlmError: no lead is plausible.
+    """
+    sizes = [typical_range(lead, rate_hz) for lead in signal]
+    if sizes and not any(size == 0 or LEAST_MV <= size <= MOST_MV for size in sizes):
+        raise HeartlmError(
+            f"{path}: states no unit, and values that vary by {sizes[0]:.3g} within a second are no millivolts; give "
+            f"--units, for example uV, or 200/mV for steps of a converter, or write it into {sidecar_of(path).name} as "
+            '{"units": …}'
+        )
 
 
 def array_recording(
-    path: Path, signal: NDArray[Any], names: Sequence[str], units: Sequence[str], rate_hz: float
+    path: Path, signal: NDArray[Any], names: Sequence[str], units: Sequence[str | Unit], rate_hz: float
 ) -> Recording:
     """Return the recording of samples `[num_leads, num_samples]` in `units`; voltages are converted on reading."""
-    converted, factors = zip(*map(to_millivolts, units), strict=True)
-    scale, faults = np.array(factors), list[str]()
+    converted = [unit if isinstance(unit, Unit) else Unit(*to_millivolts(unit)) for unit in units]
+    scale = np.array([unit.factor for unit in converted])
+    baseline = np.array([unit.baseline for unit in converted])
+    faults = list[str]()
 
     def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
         chosen = list(leads)
         with np.errstate(over="ignore", invalid="ignore"):
-            part: NDArray[np.float32] = (signal[chosen, start:stop] * scale[chosen, np.newaxis]).astype(np.float32)
+            part = signal[chosen, start:stop]
+            if baseline[chosen].any():
+                part = part - baseline[chosen, np.newaxis]
+            if part.dtype != np.float32 or (scale[chosen] != 1).any():
+                part = (part * scale[chosen, np.newaxis]).astype(np.float32)
         return without_infinities(part, [names[lead] for lead in chosen], faults)
 
     return Recording(
         rate_hz=rate_hz,
         num_samples=signal.shape[1],
         lead_names=tuple(names),
-        units=converted,
+        units=tuple(unit.name for unit in converted),
         path=path,
         samples=samples,
         faults=faults,
     )
-
-
-def _settings(path: Path) -> _Settings:
-    sidecar = path.with_suffix(".json")
-    return read_json(sidecar, _Settings) if is_there(sidecar) else {}
-
-
-def _is_time(name: str) -> bool:
-    return name.strip().strip('"').lower() in _TIME_COLUMNS
-
-
-def _rate_of(path: Path, time_s: NDArray[np.float64]) -> float:
-    """Return the rate of evenly spaced times, rounded to a whole number if it fits within their rounding error."""
-    span_s = time_s[-1] - time_s[0] if len(time_s) > 1 else 0.0
-    if not span_s > 0:
-        raise HeartlmError(f"{path}: the time column does not rise from its first row to its last; expected seconds")
-    rate_hz = (len(time_s) - 1) / span_s
-    if abs(rate_hz - round(rate_hz)) < 1e-4 * rate_hz:
-        rate_hz = round(rate_hz)
-    off = np.abs((time_s - time_s[0]) * rate_hz - np.arange(len(time_s)))
-    if not off.max() < 0.5:
-        worst = int(np.argmax(np.nan_to_num(off, nan=np.inf)))
-        raise HeartlmError(f"{path}: row {worst + 2} is not evenly spaced in time; expected one row a sample")
-    return float(rate_hz)

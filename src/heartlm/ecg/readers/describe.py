@@ -40,8 +40,8 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"Rar!", f"a RAR archive; {_UNPACK}"),
     (257, b"ustar", f"a tar archive; {_UNPACK}"),
     (0, b"\x89HDF", "an HDF5 file; convert it to EDF, CSV or NumPy"),
-    (0, b"MATLAB 5.0", "a MATLAB file; convert it to EDF, CSV or NumPy"),
-    (0, b"PAR1", "a Parquet file; convert it to CSV or NumPy"),
+    (0, b"MATLAB 5.0", "a MATLAB file without a variable for its rate; give --rate"),
+    (0, b"PAR1", "a Parquet file without an ECG lead and a column of times; if its rows are samples, give --rate"),
     (0, b"SQLite format 3", "an SQLite database; export the recording itself"),
     (0, b"GDF ", "a GDF file; convert it to EDF"),
     (0, b"fLaC", "a FLAC signal file without a WFDB header; fetch its .hea"),
@@ -71,12 +71,12 @@ def describe(path: Path) -> str:
     if ending == ".hea":
         return "a WFDB header that another one lists as a segment; open that one"
     if ending == ".npy" and begin.startswith(b"\x93NUMPY"):
-        return f'a NumPy array; write its rate into {sidecar} as {{"rate_hz": …}}'
+        return f'a NumPy array; give --rate, or write its rate into {sidecar} as {{"rate_hz": …}}'
     if is_there(path.with_suffix(".hea")):
         return f"a file of the WFDB record {path.stem}; open that"
     if _is_text(begin):
         if ending in (".csv", ".tsv", ".txt"):
-            return f'a text; a table of samples needs a column time, or its rate in {sidecar} as {{"rate_hz": …}}'
+            return f'a text; a table of samples needs a column of times, --rate, or {sidecar} with {{"rate_hz": …}}'
         return "a text, for example notes or settings"
     if _is_annotation_file(path):
         return f"a WFDB annotation file without its header; fetch {header}"

@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from heartlm.ecg.readers.arrays import is_array_recording, read_csv, read_numpy
+from heartlm.ecg.readers.arrays import is_array_recording, read_numpy
+from heartlm.ecg.readers.atc import read_atc
 from heartlm.ecg.readers.clinical import read_cardiosoft, read_dicom, read_with
 from heartlm.ecg.readers.edf import read_edf
 from heartlm.ecg.readers.foreign import HEADER_BYTES, TEXT_BYTES, first_bytes
@@ -40,6 +42,7 @@ class FileFormat(NamedTuple):
         largest: maximum size of a file in bytes; None if it is read in slices.
         packages: packages that the reader needs, by the names of their modules.
         extra: extra of heartlm that includes them.
+        is_table: whether files need not state their rate, units and leads, so that the user may.
     """
 
     name: str
@@ -51,6 +54,7 @@ class FileFormat(NamedTuple):
     largest: int | None = None
     packages: tuple[str, ...] = ()
     extra: str = ""
+    is_table: bool = False
 
     @property
     def missing(self) -> str | None:
@@ -106,6 +110,27 @@ WFDB = FileFormat(
     "WFDB", "a WFDB record", read_wfdb, lambda begin, path: path.suffix == ".hea", (".hea",), True, HEADER_BYTES
 )
 """Recognised by the ending of the header; its signal files may have any name."""
+
+
+def _table(name: str, what: str, kind: str, endings: tuple[str, ...]) -> FileFormat:
+    def read(path: Path) -> Recording:
+        recording: Recording = getattr(import_module(_TABLE_FILES), f"read_{kind}")(path)
+        return recording
+
+    def detects(begin: bytes, path: Path) -> bool:
+        # imported here, because Arrow is not needed for other files
+        return ending_of(path) in endings and getattr(import_module(_TABLE_FILES), f"is_{kind}_recording")(path)
+
+    return FileFormat(name, what, read, detects, endings, largest=TEXT_BYTES, is_table=True)
+
+
+_TABLE_FILES = "heartlm.ecg.readers.table_files"
+
+
+def ending_of(path: Path) -> str:
+    """Return the ending of a file name in lower case, without that of a compressed file."""
+    return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
+
 
 FORMATS: tuple[FileFormat, ...] = (
     FileFormat(
@@ -183,19 +208,24 @@ FORMATS: tuple[FileFormat, ...] = (
         (".json",),
     ),
     FileFormat(
-        "CSV",
-        "a table of numbers",
-        read_csv,
-        lambda begin, path: path.suffix.lower() == ".csv" and is_array_recording(path),
-        (".csv",),
+        "AliveCor ATC",
+        "an ATC file of AliveCor",
+        read_atc,
+        lambda begin, path: begin.startswith(b"ALIVE\0"),
+        (".atc",),
+        by_ending=True,
         largest=TEXT_BYTES,
     ),
+    _table("CSV, text", "a table of samples", "text", (".csv", ".tsv", ".tab", ".txt")),
+    _table("Parquet", "a Parquet file of samples", "parquet", (".parquet",)),
+    _table("MATLAB 5, 7.3", "a MATLAB file", "matlab", (".mat",)),
     FileFormat(
         "NumPy",
         "a NumPy array of samples",
         read_numpy,
-        lambda begin, path: path.suffix.lower() == ".npy" and is_array_recording(path),
+        lambda begin, path: ending_of(path) == ".npy" and is_array_recording(path),
         (".npy",),
+        is_table=True,
     ),
 )
 """The formats with one file per recording, in the order in which they are tried."""
@@ -208,14 +238,19 @@ def format_of(path: Path, *, is_given: bool = False) -> FileFormat | None:
         path: path of the file.
         is_given: whether the file is known to be a recording, so that its ending decides where its content does not.
     """
-    begin, ending = first_bytes(path, BEGIN_BYTES), path.suffix.lower()
+    begin, ending = first_bytes(path, BEGIN_BYTES), ending_of(path)
     if begin is not None and (detected := next((form for form in FORMATS if form.detects(begin, path)), None)):
         return detected
     # the reader then reports why the file cannot be opened or what is wrong with it
-    by_ending = (form for form in FORMATS if ending in form.endings and ending not in _SHARED)
-    is_known = begin is None or (is_given and ending != ".xml")
+    is_packed = path.suffix.lower() == ".gz"
+    by_ending = (form for form in FORMATS if ending in form.endings and (form.is_table or not is_packed))
+    if begin is None:
+        return next(by_ending, None) if ending not in (*_SHARED, *_TEXTS) else None
+    is_known = is_given and ending not in (*_SHARED, ".xml")
     return next((form for form in by_ending if is_known or form.by_ending), None)
 
 
 _SHARED = (".ecg", ".json")
 """Endings that are usual for other files too."""
+_TEXTS = (".txt", ".tab")
+"""Endings of any text."""

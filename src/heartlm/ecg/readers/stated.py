@@ -1,0 +1,141 @@
+"""What the user states about recordings whose files do not: the sampling rate, the units and the names of the leads.
+
+`--rate`, `--units` and `--leads` apply to all recordings of a command, also to those that its worker processes open, so
+they are in the environment. `open_recording(path, rate_hz=…)` states them for one recording.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.readers.units import Unit, parse_unit
+from heartlm.ecg.recording import ReadSamples, Recording
+from heartlm.errors import HeartlmError
+
+VARIABLE = "HEARTLM_STATED"
+
+
+class LeadNames(NamedTuple):
+    """Chosen columns of a table, and the names of their leads."""
+
+    columns: list[int]
+    names: list[str]
+
+
+@dataclass(frozen=True)
+class Stated:
+    """Facts about recordings whose files do not state them; an empty field is not stated.
+
+    Attributes:
+        rate_hz: samples per second of each lead.
+        units: unit of all leads, or of each: `"mV"`, `"uV"`, or steps of a converter per millivolt, `"200/mV"`, with
+            the step of 0 mV `"200(1024)/mV"`.
+        leads: leads to read, by their names in the file, or names for all leads of a file that does not name them.
+    """
+
+    rate_hz: float | None = None
+    units: tuple[str, ...] = ()
+    leads: tuple[str, ...] = ()
+
+    @staticmethod
+    def current() -> Stated:
+        """Return what is stated for the recordings that are opened now: by `used`, else by options of the command."""
+        if (stated := _used.get()) is not None:
+            return stated
+        if not (text := os.environ.get(VARIABLE)):
+            return Stated()
+        fields = json.loads(text)
+        return Stated(fields["rate_hz"], tuple(fields["units"]), tuple(fields["leads"]))
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """State these facts for the recordings that are opened in the block."""
+        token = _used.set(self)
+        try:
+            yield
+        finally:
+            _used.reset(token)
+
+    def export(self) -> None:
+        """State these facts for all recordings that this process and its children open from now on."""
+        if self == Stated():
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = json.dumps(asdict(self))
+
+    def units_of(self, num_leads: int) -> list[Unit] | None:
+        """Return the stated unit of each of `num_leads` leads; None if none is stated.
+
+        Raises:
+            HeartlmError: there is another number of units, or a text is no unit.
+        """
+        if not self.units:
+            return None
+        texts = self.units * num_leads if len(self.units) == 1 else self.units
+        if len(texts) != num_leads:
+            raise HeartlmError(f"units: {len(texts)} for {num_leads} leads; give one, or one for each lead")
+        units = []
+        for text in texts:
+            if (unit := parse_unit(text)) is None:
+                raise HeartlmError(f"units: {text!r} found, expected a unit such as mV, uV or 200/mV (steps per mV)")
+            units.append(unit)
+        return units
+
+    def leads_of(self, names: Sequence[str], where: object) -> LeadNames:
+        """Return which of the columns `names` are read, and their names as leads.
+
+        Raises:
+            HeartlmError: the stated leads are neither columns of the file nor as many as its columns.
+        """
+        if not self.leads:
+            return LeadNames(list(range(len(names))), list(names))
+        places = {name.casefold(): place for place, name in reversed(list(enumerate(names)))}
+        columns = [places[name.casefold()] for name in self.leads if name.casefold() in places]
+        if len(columns) == len(self.leads):
+            return LeadNames(columns, [names[place] for place in columns])
+        if len(self.leads) == len(names):
+            return LeadNames(list(range(len(names))), list(self.leads))
+        shown = ", ".join(names)
+        raise HeartlmError(
+            f"{where}: leads {', '.join(self.leads)} asked for; the file has {len(names)}: {shown[:200]}"
+        )
+
+    def of_complete_file(self, recording: Recording) -> Recording:
+        """Return the stated leads of a recording whose file states its rate and units.
+
+        Raises:
+            HeartlmError: another rate is stated than the file has, units are stated, or there is no such lead.
+        """
+        path, rate_hz = recording.path, recording.rate_hz
+        if self.rate_hz is not None and abs(self.rate_hz - rate_hz) > 1e-3 * rate_hz:
+            raise HeartlmError(f"{path}: states {rate_hz:g} Hz, {self.rate_hz:g} is stated for it; leave --rate out")
+        if self.units and recording.has_signal:
+            raise HeartlmError(f"{path}: states the units of its leads; leave --units out")
+        if not self.leads or recording.samples is None:
+            return recording
+        chosen = [recording.lead_index(name) for name in self.leads]
+        return replace(
+            recording,
+            lead_names=tuple(recording.lead_names[lead] for lead in chosen),
+            units=tuple(recording.units[lead] for lead in chosen),
+            samples=partial(_samples_of, recording.samples, chosen),
+        )
+
+
+_used: ContextVar[Stated | None] = ContextVar("stated", default=None)
+
+
+def _samples_of(
+    samples: ReadSamples, chosen: Sequence[int], start: int, stop: int, leads: Sequence[int]
+) -> NDArray[np.float32]:
+    return samples(start, stop, [chosen[lead] for lead in leads])

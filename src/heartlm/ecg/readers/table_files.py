@@ -1,0 +1,408 @@
+"""Files that hold tables of samples: text (CSV, TSV, OpenSignals), Parquet, MATLAB; also compressed by gzip."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from heartlm.ecg.readers.arrays import is_array_recording, sidecar_of, start_of
+from heartlm.ecg.readers.clock import UnusableClockError, regular_grid
+from heartlm.ecg.readers.foreign import TEXT_BYTES, first_bytes, is_there, open_file
+from heartlm.ecg.readers.sample_table import (
+    LEAST_RATE_HZ,
+    MOST_COLUMNS,
+    MOST_RATE_HZ,
+    Column,
+    Facts,
+    clock_column,
+    could_be_ecg,
+    facts_of,
+    is_time_name,
+    sort_columns,
+    table_recording,
+)
+from heartlm.ecg.readers.stated import Stated
+from heartlm.ecg.readers.text_table import TextTable, is_gzip, read_columns, sniff, unpacked
+from heartlm.ecg.readers.units import split_name
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError, needs
+
+
+def is_text_recording(path: Path) -> bool:
+    """Return whether a text file is a recording by its content: a table with a possible ECG lead and a known rate."""
+    table = sniff(path)
+    if table is None or len(table.kinds) > MOST_COLUMNS:
+        return is_there(sidecar_of(path))  # the reader then says what is wrong
+    is_stated = _opensignals(table) is not None or facts_of(table.preamble).rate_hz is not None
+    return _is_recording(path, _sampled_columns(table), is_stated)
+
+
+def _is_recording(path: Path, columns: list[Column], is_stated: bool) -> bool:
+    clocks, _, leads = sort_columns(columns)
+    if not any(could_be_ecg(lead.name, lead.unit) for lead in leads):
+        return False
+    if is_stated or is_there(sidecar_of(path)):
+        return True
+    # with a rate for a whole folder, other tables in it must not become recordings
+    if (rate_hz := Stated.current().rate_hz) is not None and len(leads[0].values) >= min(rate_hz, _FEWEST_ROWS):
+        return any(_is_smooth(lead.values) for lead in leads)
+    for clock in clocks:
+        with suppress(UnusableClockError):
+            if LEAST_RATE_HZ <= regular_grid(clock.values).rate_hz <= MOST_RATE_HZ:
+                return True
+    return False
+
+
+_FEWEST_ROWS = 200
+
+
+def _is_smooth(values: NDArray[np.float64]) -> bool:
+    """Return whether values resemble those before them, as samples of a signal do."""
+    values = values[np.isfinite(values)]
+    return len(values) > 2 and float(np.diff(values).var()) < float(values.var())
+
+
+def read_text(path: Path) -> Recording:
+    """Read a text table: one row a sample, one column a lead, empty where invalid.
+
+    Raises:
+        HeartlmError: the file is no table of numbers, or its rate or unit is unknown.
+    """
+    table = sniff(path)
+    if table is None:
+        with open_file(path) as stream:
+            what = "is empty" if not stream.read(1) else "is no table of numbers with one row a sample"
+        raise HeartlmError(f"{path}: {what}; export the samples as CSV")
+    check_width(path, len(table.kinds))
+    if (opensignals := _opensignals(table)) is not None:
+        facts, layout = opensignals
+    else:
+        facts = facts_of(table.preamble)
+        layout = {place: Source(*pair) for place, pair in enumerate(zip(table.names, table.units, strict=True))}
+    layout = {place: source for place, source in layout.items() if table.kinds[place] != "text"}
+    texts = [place for place in layout if table.kinds[place] != "number"]
+    may_skip = any(
+        table.kinds[place] == "time" or is_time_name(split_name(source.name)[0]) for place, source in layout.items()
+    )
+    parsed, repairs = read_columns(path, table, list(layout), texts, may_skip)
+    columns = list[Column]()
+    for place, source in layout.items():
+        values = parsed[str(place)]
+        if table.kinds[place] == "time":
+            if (clock := clock_column(source.name, values)) is not None:
+                columns.append(clock)
+            continue
+        if place in texts:  # without a value in the first rows
+            with suppress(pa.ArrowInvalid):
+                values = values.cast(pa.float64())
+            if values.null_count == len(values) or values.type != pa.float64():
+                continue
+        numbers = values.to_numpy()
+        columns.append(
+            Column(source.name, (numbers - source.baseline) * source.factor if source.factor else numbers, source.unit)
+        )
+    others = [name for name, kind in zip(table.names, table.kinds, strict=True) if kind == "text"]
+    recording = table_recording(path, columns, facts, others)
+    return replace(recording, repairs=(*repairs, *recording.repairs))
+
+
+def check_width(path: Path, num_columns: int) -> None:
+    """Check that a table may be one of samples.
+
+    Raises:
+        HeartlmError: it has too many columns.
+    """
+    if num_columns > MOST_COLUMNS:
+        raise HeartlmError(
+            f"{path}: has {num_columns} columns, at most {MOST_COLUMNS} expected; give each lead a column and each "
+            "sample a row"
+        )
+
+
+def _sampled_columns(table: TextTable) -> list[Column]:
+    """Return the columns of the first rows of a table."""
+    columns = list[Column]()
+    for place, (name, unit, kind) in enumerate(zip(table.names, table.units, table.kinds, strict=True)):
+        if kind == "number":
+            columns.append(Column(name, table.numbers(place), unit))
+        elif kind == "time":
+            clock = clock_column(name, pa.chunked_array([[row[place] or None for row in table.rows]], pa.string()))
+            columns += [] if clock is None else [clock]
+    return columns
+
+
+class Source(NamedTuple):
+    """Name and unit of a column of a file, and how its values become values in the unit, which they are at factor 0."""
+
+    name: str
+    unit: str
+    factor: float = 0.0
+    baseline: float = 0.0
+
+
+_SUPPLY_AND_GAIN = {"bitalino": (3.3, 1100.0), "plux": (3.0, 1000.0)}
+"""Supply in V and gain of the ECG sensors of BITalino and biosignalsplux, from their transfer functions."""
+
+
+def _opensignals(table: TextTable) -> tuple[Facts, dict[int, Source]] | None:
+    """Return what the JSON header of OpenSignals states: rate, start, and the channels by column; None without one."""
+    if not any("OpenSignals" in line for line in table.preamble[:1]):
+        return None
+    layout, first, facts = dict[int, Source](), 0, Facts()
+    try:
+        devices = json.loads(next(line for line in table.preamble if "{" in line).lstrip("# "))
+        for device in devices.values():
+            names, sensors = device["column"], device["sensor"]
+            labels, resolutions = device.get("label", []), device["resolution"]
+            facts.rate_hz = float(device["sampling rate"])
+            if facts.start is None:
+                (year, month, day), clock = map(int, device["date"].split("-")), device["time"].split(":")
+                facts.start = datetime(year, month, day, int(clock[0]), int(clock[1])) + timedelta(
+                    seconds=float(clock[2])
+                )
+            if names and names[0].casefold() == "nseq" and not layout:
+                layout[first] = Source("nSeq", "")
+            for place, sensor in enumerate(sensors, len(names) - len(sensors)):
+                index = place - len(names) + len(sensors)
+                label = str(labels[index]) if index < len(labels) else str(names[place])
+                bits = int(resolutions[index - len(sensors)])
+                kind = "bitalino" if "bitalino" in str(device.get("device", "")).casefold() else "plux"
+                if str(sensor).upper().startswith("ECG"):
+                    volts, gain = _SUPPLY_AND_GAIN[kind]
+                    name = "ECG" if sensors.count(sensor) == 1 else f"ECG {label}"
+                    layout[first + place] = Source(name, "mV", 1e3 * volts / gain / 2**bits, 2 ** (bits - 1))
+                else:
+                    is_raw = str(sensor).upper() in ("RAW", "CUSTOM", "OTHER")
+                    layout[first + place] = Source(label if is_raw else f"{sensor} {label}", "adu")
+            first += len(names)
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, StopIteration):
+        return None
+    if first < len(table.kinds) or max(layout, default=0) >= len(table.kinds):
+        return None
+    return facts, layout
+
+
+def read_parquet(path: Path) -> Recording:
+    """Read a Parquet file: one row a sample, one column a lead.
+
+    The field `heartlm` of its metadata may have the fields of the `.json` file, with a unit for each column in `units`.
+
+    Raises:
+        HeartlmError: there is no column of numbers, or its rate or unit is unknown.
+    """
+    import pyarrow.parquet as pq
+
+    source = pa.BufferReader(unpacked(path)) if is_gzip(path) else str(path)
+    with pq.ParquetFile(source, memory_map=True) as file:
+        check_width(path, len(file.schema_arrow.names))
+        table = file.read()
+    return arrow_recording(path, table)
+
+
+def is_parquet_recording(path: Path) -> bool:
+    """Return whether a Parquet file has a possible ECG lead and a known rate."""
+    import pyarrow.parquet as pq
+
+    if is_gzip(path):
+        return is_array_recording(path)
+    try:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            if len(file.schema_arrow.names) > MOST_COLUMNS:
+                return False
+            batch = next(file.iter_batches(_SAMPLED_ROWS), None)
+        table = pa.Table.from_batches([] if batch is None else [batch], file.schema_arrow)
+        columns, facts = _arrow_columns(path, table)
+        return _is_recording(path, columns, facts.rate_hz is not None)
+    except (HeartlmError, pa.ArrowException, OSError, ValueError):
+        return is_array_recording(path)
+
+
+_SAMPLED_ROWS = 5000
+
+
+def arrow_recording(path: Path, table: Any) -> Recording:
+    """Return the recording of an Arrow table whose rows are samples; see `read_parquet`."""
+    return table_recording(path, *_arrow_columns(path, table))
+
+
+def _arrow_columns(path: Path, table: Any) -> tuple[list[Column], Facts]:
+    metadata = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
+    columns, units = list[Column](), dict(metadata.get("units", {}))
+    for name, values in zip(table.column_names, table.columns, strict=True):
+        kind = values.type
+        if pa.types.is_dictionary(kind):
+            values, kind = values.cast(kind.value_type), kind.value_type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            columns += [clock] if (clock := clock_column(name, values.cast(pa.string()))) is not None else []
+        elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
+            ticks = values.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64()).cast(pa.int64())
+            origin = next((tick.as_py() for tick in ticks if tick.is_valid), 0)
+            seconds = pc.subtract(ticks, origin).cast(pa.float64()).to_numpy() / _TICKS_PER_S[kind.unit]
+            start = None
+            if pa.types.is_timestamp(kind) and len(values) and values[0].is_valid:
+                start = values[0].cast(pa.timestamp("us", kind.tz)).as_py().replace(tzinfo=None)
+            columns.append(Column(name, seconds, is_clock=True, start=start))
+        elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            numbers = values.cast(pa.float64(), safe=False).to_numpy()
+            columns.append(Column(name, numbers, str(units.get(name, ""))))
+    start = metadata.get("start")
+    return columns, Facts(rate_hz=metadata.get("rate_hz"), start=start_of(path, start) if start else None)
+
+
+_METADATA = b"heartlm"
+_TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def is_matlab_recording(path: Path) -> bool:
+    """Return whether a MATLAB file states its rate, or the user does."""
+    from scipy.io import whosmat
+
+    if is_array_recording(path):
+        return True
+    begin = first_bytes(path, 4096) or b""
+    if begin.startswith(b"MATLAB 5.0"):
+        with suppress(Exception):  # of a damaged file, by SciPy
+            return any(_RATE_VARIABLE.fullmatch(name) for name, _, _ in whosmat(str(path)))
+    return _HDF5 in begin
+
+
+def read_matlab(path: Path) -> Recording:
+    """Read a MATLAB file of version 5 or 7.3: arrays of samples, and variables with their rate, times, units and names.
+
+    Arrays `[num_leads, num_samples]`, or the reverse, with the longest number of samples are leads; vectors of that
+    length may be times. A scalar called `fs`, `rate` or similar is the rate. Fields of a structure are variables too.
+
+    Raises:
+        HeartlmError: there is no array of samples, or its rate or unit is unknown.
+    """
+    content = unpacked(path) if is_gzip(path) else None
+    begin = first_bytes(path, 4096) or b"" if content is None else content[:4096]
+    source = path if content is None else io.BytesIO(content)
+    variables = dict(_hdf5_variables(source) if _HDF5 in begin else _mat_variables(source))
+    facts, names, units = Facts(), list[str](), list[str]()
+    arrays = dict[str, NDArray[Any]]()
+    for name, value in variables.items():
+        last = name.rpartition(".")[2].casefold()
+        if isinstance(value, list):  # texts
+            if last in _UNIT_VARIABLES:
+                units = value
+            elif last in _NAME_VARIABLES:
+                names = value
+        elif value.size == 1 and _RATE_VARIABLE.fullmatch(last):
+            facts.rate_hz = float(value.ravel()[0])
+        elif value.size == 1 and last in ("dt", "ts", "period") and float(value.ravel()[0]) > 0:
+            facts.rate_hz = 1 / float(value.ravel()[0])
+        elif value.size > 1 and value.ndim == 2:
+            arrays[name] = value
+    if not arrays:
+        raise HeartlmError(
+            f"{path}: has no array of numbers [num_leads, num_samples], only {', '.join(variables) or 'nothing'}"
+        )
+    length = max(max(array.shape) for array in arrays.values())
+    columns = list[Column]()
+    for name, array in arrays.items():
+        if length not in array.shape:
+            continue
+        leads = array if array.shape[1] == length else array.T
+        check_width(path, len(leads))
+        own = names if len(names) == len(leads) else [f"{name} {place}" for place in range(1, len(leads) + 1)]
+        bare = name.rpartition(".")[2]
+        own = [bare if bare.casefold() not in _PLAIN_VARIABLES else ""] if len(leads) == 1 and len(names) != 1 else own
+        if bare.casefold() in _PLAIN_VARIABLES and len(names) != len(leads):
+            own = [""] * len(leads)
+        texts = units * len(leads) if len(units) == 1 else units if len(units) == len(leads) else [""] * len(leads)
+        columns += [
+            Column(column, np.asarray(lead, np.float64), unit if not is_time_name(column) else "")
+            for column, lead, unit in zip(own, leads, texts, strict=True)
+        ]
+    return table_recording(path, columns, facts)
+
+
+_HDF5 = b"\x89HDF"
+_RATE_VARIABLE = re.compile(
+    r"f_?s|fsamp|fsample|srate|sr|sfreq|freq|frequency|rate|rate_hz|hz|sampl(e|ing)_?(rate|freq|frequency)(_?hz)?",
+    re.IGNORECASE,
+)
+_UNIT_VARIABLES = frozenset(("unit", "units"))
+_NAME_VARIABLES = frozenset(
+    (
+        "lead",
+        "leads",
+        "lead_names",
+        "leadnames",
+        "labels",
+        "label",
+        "channels",
+        "channel_names",
+        "chan_names",
+        "sig_name",
+    )
+)
+_PLAIN_VARIABLES = frozenset(("val", "data", "x", "y", "signal", "signals", "sig", "samples", "values"))
+"""Names of arrays that say nothing about their leads."""
+
+
+def _mat_variables(source: Path | io.BytesIO) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of a MATLAB file of version 4 or 5: arrays of numbers, and lists of texts."""
+    from scipy.io import loadmat
+
+    for name, value in loadmat(source if isinstance(source, io.BytesIO) else str(source)).items():
+        if not name.startswith("__"):
+            yield from _plain_variables(name, value)
+
+
+def _plain_variables(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, np.ndarray):
+        return
+    if value.dtype.names and value.size == 1 and depth < 3:
+        for field in value.dtype.names:
+            yield from _plain_variables(f"{name}.{field}", value.ravel()[0][field], depth + 1)
+    elif value.dtype.kind == "U":
+        yield name, [str(text).strip() for text in value.ravel()]
+    elif value.dtype.kind == "O" and value.size <= MOST_COLUMNS:
+        texts = [
+            str(cell.ravel()[0]).strip()
+            for cell in value.ravel()
+            if isinstance(cell, np.ndarray) and cell.dtype.kind == "U" and cell.size
+        ]
+        if texts:
+            yield name, texts
+    elif value.dtype.kind in "iufb":
+        yield name, value
+
+
+def _hdf5_variables(source: Path | io.BytesIO) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of a MATLAB file of version 7.3, which is HDF5 with arrays transposed."""
+    with needs("formats", "h5py"):
+        import h5py
+
+    def visit(prefix: str, group: Any, depth: int) -> Iterator[tuple[str, Any]]:
+        for key, item in group.items():
+            name = f"{prefix}{key}"
+            if isinstance(item, h5py.Group) and not key.startswith("#") and depth < 3:
+                yield from visit(f"{name}.", item, depth + 1)
+            elif isinstance(item, h5py.Dataset) and item.dtype.kind in "iuf":
+                if item.attrs.get("MATLAB_class", b"") == b"char":
+                    yield name, ["".join(map(chr, item[()].ravel()))]
+                elif item.ndim <= 2 and item.size * 8 <= TEXT_BYTES:
+                    yield name, np.atleast_2d(item[()])
+            elif isinstance(item, h5py.Dataset) and item.dtype.kind == "O" and item.size <= MOST_COLUMNS:
+                cells = [file[reference] for reference in item[()].ravel() if reference]
+                texts = ["".join(map(chr, cell[()].ravel())) for cell in cells if cell.dtype.kind == "u"]
+                if len(texts) == len(cells) and texts:
+                    yield name, texts
+
+    with h5py.File(source, "r") as file:
+        yield from visit("", file, 0)

@@ -1,0 +1,473 @@
+"""Text tables of samples (CSV, TSV and others): find out how they are written, then let Arrow parse the numbers.
+
+    preamble      Sample Rate,512 hertz          lines before the names: facts such as rate, start, unit
+    names         Phone timestamp;ecg [uV]       optional, also in several rows with units
+    rows          2024-05-01T10:00:00.000;-145   separator and decimal mark are those that make the rows numbers
+    footer                                       lines after the last row, left out
+
+The first 64 KiB decide; the rest is read by `pyarrow.csv` in blocks.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.readers.foreign import TEXT_BYTES, open_file, size_of
+from heartlm.ecg.readers.units import is_unit_text
+from heartlm.errors import HeartlmError
+
+SNIFFED_BYTES = 1 << 16
+_TESTED_ROWS = 60
+"""Rows by which separator and decimal mark are chosen."""
+_MOST_FOOTER_LINES = 30
+_WIDEST = 10_000
+"""Most columns of a line that is looked at."""
+
+_GZIP = b"\x1f\x8b"
+_NULLS = (
+    "",
+    "nan",
+    "NaN",
+    "NAN",
+    "na",
+    "NA",
+    "n/a",
+    "N/A",
+    "null",
+    "NULL",
+    "None",
+    "none",
+    "-",
+    "--",
+    "?",
+    "#N/A",
+    "-nan",
+)
+_BARE_NULLS = frozenset(text.casefold() for text in _NULLS)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
+_TIME = re.compile(
+    r"\[?(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]+|$))?((\d{1,3}:)?\d{1,4}:\d{1,2}([.,:]\d+)?(\s*[ap]m)?)?"
+    r"\s*(Z|UTC|[+-]\d\d:?\d\d)?(\s+\d{1,2}/\d{1,2}/\d{4})?\]?",
+    re.IGNORECASE,
+)
+"""A date, a time of day, both, or minutes and seconds."""
+_BEGINS_ROW = re.compile(r"\s*[\"'\[]?[+-]?[\d.,;\t|]|\s*nan\b", re.IGNORECASE)
+_CANDIDATES = (
+    ("\t", "."), ("\t", ","), (";", "."), (";", ","), (",", "."), (",", ","), ("|", "."), ("|", ","),
+    ("", "."), ("", ","), (" ", "."), (" ", ","),
+)  # fmt: skip
+"""Separators with decimal marks, in the order in which they are tried. The empty separator is one column, the blank any
+number of blanks and tabs."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """How a text table is written.
+
+    Attributes:
+        separator: character between columns; `" "` for any number of blanks, empty for one column.
+        decimal: decimal mark.
+        quote: quotation mark.
+        offset: byte of the first row, in UTF-8.
+        names: name of each column, empty where unknown.
+        units: text of the unit of each column, empty where unknown.
+        kinds: content of each column: number, time, empty or text.
+        rows: fields of the first rows.
+        preamble: lines before the names.
+    """
+
+    separator: str
+    decimal: str
+    quote: str
+    offset: int
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    kinds: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    preamble: tuple[str, ...]
+
+    def numbers(self, column: int) -> NDArray[np.float64]:
+        """Return the numbers of a column in the first rows, NaN where there is none."""
+        return np.array([_as_number(row[column], self.decimal) for row in self.rows])
+
+
+def sniff(path: Path) -> TextTable | None:
+    """Return how the text table in `path` is written; None if the file is no table of numbers, or cannot be read."""
+    try:
+        begin, is_whole = _first_text(path)
+    except (HeartlmError, zlib.error):
+        return None
+    return None if begin is None else sniff_text(begin, is_whole)
+
+
+def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
+    """Return how a table is written that begins with `begin`; None if it is no table of numbers."""
+    mark = "\ufeff" if begin.startswith("\ufeff") else ""  # byte-order mark
+    begin = begin.removeprefix(mark)
+    lines = re.split(r"\r\n|\n|\r", begin)
+    if not is_whole:
+        lines = lines[:-1]  # it may be incomplete
+    filled = [line for line in lines if line.strip()]
+    if not filled or "\0" in begin:
+        return None
+    tested = [line for line in filled if _BEGINS_ROW.match(line)][-_TESTED_ROWS:] or filled[-_TESTED_ROWS:]
+    quote = "'" if any(line.lstrip().startswith("'") for line in tested) else '"'
+    best, found = 0.0, ("", ".")
+    for separator, decimal in _CANDIDATES:
+        score = _score(tested, separator, decimal, quote)
+        if score > best + 1e-9:
+            best, found = score, (separator, decimal)
+    if best < 0.5:
+        return None
+    separator, decimal = found
+    if separator == "," and _is_decimal_comma(tested):
+        separator, decimal = "", ","
+    rows = [_split(line, separator, quote) for line in lines]
+    usual = [_split(line, separator, quote) for line in tested]
+    width = Counter(map(len, usual)).most_common(1)[0][0]
+    usual = [row for row in usual if len(row) == width]
+    width = max(len(_trimmed(row)) for row in usual)
+    if not width:
+        return None
+    kinds = tuple(_kind([row[column] for row in usual], decimal) for column in range(width))
+    if "number" not in kinds:
+        return None
+
+    def is_row(place: int) -> bool:
+        row = rows[place]
+        return (
+            len(row) >= width
+            and all(
+                kind not in ("number", "time") or _kind([field], decimal) in (kind, "empty")
+                for field, kind in zip(row, kinds, strict=False)
+            )
+            and any(row)
+        )
+
+    first = next((place for place in range(len(lines)) if lines[place].strip() and is_row(place)), None)
+    if first is None:
+        return None
+    names, units, preamble = _header(lines[:first], separator, quote, width)
+    # lines end with one or two characters, so their offset comes from the text
+    position = 0
+    for _ in range(first):
+        end = re.compile(r"\r\n|\n|\r").search(begin, position)
+        assert end is not None
+        position = end.end()
+    sample = tuple(tuple(row[:width]) for place, row in enumerate(rows[first:], first) if is_row(place))
+    offset = len((mark + begin[:position]).encode("utf-8", "surrogateescape"))
+    names, units, preamble = (tuple(map(_printable, each)) for each in (names, units, preamble))
+    return TextTable(separator, decimal, quote, offset, names, units, kinds, sample, preamble)
+
+
+def _printable(text: str) -> str:
+    """Return a text whose bytes may be Latin-1 instead of UTF-8, without control characters."""
+    if not text.isascii():
+        with suppress(UnicodeEncodeError):
+            text.encode()
+            return text
+        text = text.encode("utf-8", "surrogateescape").decode("latin-1")
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def content_of(path: Path) -> Any:
+    """Return the bytes of a text file as an Arrow buffer: unpacked if it is compressed, in UTF-8.
+
+    Raises:
+        HeartlmError: the file cannot be read or is too large.
+    """
+    import pyarrow as pa
+
+    with open_file(path, TEXT_BYTES) as stream:
+        begin = stream.read(4) or b""
+    if begin.startswith(_GZIP):
+        content = unpacked(path)
+    elif begin.startswith((b"\xff\xfe", b"\xfe\xff")):
+        content = path.read_bytes()
+    else:
+        size_of(path, TEXT_BYTES)
+        buffer = pa.memory_map(str(path)).read_buffer() if path.stat().st_size else pa.py_buffer(b"")
+        return buffer
+    codec = _codec(content)
+    return pa.py_buffer(content if codec == "utf-8" else content.decode(codec, "replace").encode())
+
+
+def unpacked(path: Path) -> bytes:
+    """Return the content of a file that is compressed by gzip.
+
+    Raises:
+        HeartlmError: the file is damaged, or its content is too large.
+    """
+    try:
+        with gzip.open(path) as stream:
+            content = stream.read(TEXT_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise HeartlmError(f"{path}: damaged, cannot be unpacked ({error}); fetch it again") from error
+    if len(content) > TEXT_BYTES:
+        raise HeartlmError(f"{path}: unpacks to more than {TEXT_BYTES} bytes; split it")
+    return content
+
+
+def is_gzip(path: Path) -> bool:
+    """Return whether the content of a file is compressed by gzip."""
+    try:
+        with open_file(path) as stream:
+            return (stream.read(2) or b"") == _GZIP
+    except HeartlmError:
+        return False
+
+
+def read_columns(
+    path: Path, table: TextTable, columns: Sequence[int], texts: Sequence[int], may_skip: bool
+) -> tuple[Any, list[str]]:
+    """Read columns of a text table.
+
+    Args:
+        path: path of the file.
+        table: how it is written.
+        columns: columns to read.
+        texts: those of them that are read as texts.
+        may_skip: whether rows with another number of columns may be left out, because a clock tells where they are.
+
+    Returns:
+        The Arrow table with columns named by their numbers, and what was repaired.
+
+    Raises:
+        HeartlmError: a field is no number, or a row has another number of columns.
+    """
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    buffer = content_of(path)
+    stop, repairs = _end_of_rows(buffer, table)
+    rows = buffer.slice(table.offset, stop - table.offset)
+    separator = table.separator or "\x1f"
+    if table.separator == " ":
+        rows, separator = pa.py_buffer(re.sub(rb"(?m)^[ \t]+|[ \t]+$", b"", re.sub(rb"[ \t]+", b" ", rows))), " "
+    width = _width_of_rows(rows, table)
+    skipped = list[str]()
+
+    def skip(row: Any) -> str:
+        skipped.append(
+            f"{row.actual_columns} instead of {row.expected_columns} columns ({' '.join(row.text.split())[:60]})"
+        )
+        return "skip"
+
+    names = [str(column) for column in range(width)]
+    # a number with quotes or without is the same, so only texts need to know
+    types = {str(column): pa.string() if column in texts else pa.float64() for column in columns}
+    try:
+        parsed = arrow_csv.read_csv(
+            pa.BufferReader(rows),
+            read_options=arrow_csv.ReadOptions(column_names=names, block_size=1 << 22),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=separator,
+                quote_char=table.quote,
+                ignore_empty_lines=width > 1,  # an empty line of a single column is a missing sample
+                invalid_row_handler=skip,
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                null_values=list(_NULLS),
+                strings_can_be_null=True,
+                decimal_point=table.decimal,
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise HeartlmError(_plain(path, table, str(error))) from error
+    if skipped and not may_skip:
+        raise HeartlmError(f"{path}: a row has {skipped[0]}; correct it, or give the table a column with times")
+    if skipped:
+        many = "a row" if len(skipped) == 1 else f"{len(skipped)} rows"
+        repairs.append(f"{many} with another number of columns left out")
+    return parsed, repairs
+
+
+def _plain(path: Path, table: TextTable, message: str) -> str:
+    match = re.search(r"CSV column #(\d+):(?: Row #(\d+):)?.*invalid value '(.*)'", message, re.DOTALL)
+    if match is None:
+        return f"{path}: not readable as a table of numbers ({' '.join(message.split())[:150]}); correct it"
+    names = [name or f"{place + 1}" for place, name in enumerate(table.names)]
+    column = names[int(match[1])] if int(match[1]) < len(names) else match[1]
+    value = " ".join(match[3].split())[:40]
+    return f"{path}: column {column}: {value!r} is no number; correct it, or leave the field empty if it is invalid"
+
+
+def _first_text(path: Path) -> tuple[str | None, bool]:
+    """Return the first characters of a file, and whether they are all; None if they are no text."""
+    with open_file(path) as stream:
+        begin = stream.read(SNIFFED_BYTES) or b""
+    is_whole = len(begin) < SNIFFED_BYTES
+    if begin.startswith(_GZIP):
+        unpacker = zlib.decompressobj(wbits=31)
+        begin = unpacker.decompress(begin, SNIFFED_BYTES)  # as far as a damaged file goes
+        is_whole = unpacker.eof
+    codec = _codec(begin)
+    if codec == "utf-8" and b"\0" in begin:
+        return None, is_whole
+    text = begin.decode(codec, "surrogateescape" if codec == "utf-8" else "replace")
+    return text, is_whole
+
+
+def _codec(begin: bytes) -> str:
+    return "utf-16" if begin.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+
+
+def _split(line: str, separator: str, quote: str) -> list[str]:
+    if not separator:
+        return [line.strip().strip(quote)]
+    if separator == " ":
+        return line.split()
+    if quote not in line:
+        return [field.strip() for field in line.split(separator)]
+    try:
+        return [field.strip() for field in next(csv.reader([line], delimiter=separator, quotechar=quote), [])]
+    except csv.Error:
+        return [field.strip() for field in line.split(separator)]
+
+
+def _trimmed(row: Sequence[str]) -> Sequence[str]:
+    """Return a row without the empty fields that separators at its end make."""
+    width = len(row)
+    while width and not row[width - 1]:
+        width -= 1
+    return row[:width]
+
+
+def _as_number(field: str, decimal: str) -> float:
+    text = field.replace(",", ".") if decimal == "," else field
+    if decimal == "," and "." in field:
+        return float("nan")
+    return float(text) if _NUMBER.fullmatch(text) else float("nan")
+
+
+def _kind(fields: Sequence[str], decimal: str) -> str:
+    """Return what the fields of a column are; a few that are not the same, as in a header, do not count."""
+    kinds = Counter[str]()
+    for field in fields:
+        plain = field.replace(",", ".") if decimal == "," else field
+        if field.casefold() in _BARE_NULLS:
+            kinds["empty"] += 1
+        elif _NUMBER.fullmatch(plain) and not (decimal == "," and "." in field):
+            kinds["number"] += 1
+        elif re.search(r"\d", field) and _TIME.fullmatch(field):
+            kinds["time"] += 1
+        else:
+            kinds["text"] += 1
+    filled = sum(kinds.values()) - kinds["empty"]
+    if not filled:
+        return "empty"
+    kind, most = max(((kind, kinds[kind]) for kind in ("number", "time", "text")), key=lambda pair: pair[1])
+    return kind if most > 0.8 * filled else "text"
+
+
+def _score(lines: Sequence[str], separator: str, decimal: str, quote: str) -> float:
+    """Return how well lines are rows of numbers: the fraction of rows of equal width, times that of such columns."""
+    rows = [_trimmed(_split(line, separator, quote)) for line in lines]
+    width, same = Counter(map(len, rows)).most_common(1)[0]
+    if not width or width > _WIDEST or (separator and width == 1):
+        return 0.0
+    usual = [row for row in rows if len(row) == width]
+    kinds = [_kind([row[column] for row in usual], decimal) for column in range(width)]
+    if "number" not in kinds:
+        return 0.0
+    good = sum(kind != "text" for kind in kinds) / width
+    # blanks also part the dates and times of other tables
+    return same / len(rows) * good - (0.02 if separator == " " else 0.0)
+
+
+def _is_decimal_comma(lines: Sequence[str]) -> bool:
+    """Return whether lines like `-0,145` are one number each, not two: the second part begins with zeros, unsigned."""
+    parts = [line.strip().partition(",") for line in lines]
+    if not all(re.fullmatch(r"[+-]?\d+", whole) and re.fullmatch(r"\d*", rest) for whole, _, rest in parts):
+        return False
+    whole = [int(part[0]) for part in parts]
+    if len(whole) > 2 and {after - before for before, after in pairwise(whole)} == {1}:
+        return False  # a number of each row
+    return any(rest.startswith("0") and len(rest) > 1 for _, _, rest in parts) or any(part[0] == "-0" for part in parts)
+
+
+def _header(
+    lines: Sequence[str], separator: str, quote: str, width: int
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Split the lines before the rows: names, units, and the lines before the names."""
+    # separators may be missing between names, for example in the header of numpy.savetxt
+    header, place = list[list[str]](), len(lines)
+    while place > 0 and lines[place - 1].strip():
+        line = lines[place - 1]
+        row = _split(re.sub(r"^\s*[#%]+\s*", "", line), separator, quote)
+        filled = [field for field in row if field]
+        is_fact = width == 1 and re.search(r"[,;:=\t]", line) is not None
+        if len(row) < width or is_fact or not filled or any(_NUMBER.fullmatch(field) for field in row[:width]):
+            break
+        if filled[0].casefold().startswith("sep="):
+            break
+        header.insert(0, row)
+        place -= 1
+    # of several rows the first that is no title names the columns
+    while len(header) > 1 and len({field for field in header[0][:width] if field}) < min(width, 2):
+        header.pop(0)
+        place += 1
+    names, units = [""] * width, [""] * width
+    for number, row in enumerate(header):
+        own = [field.strip("'\" ") for field in row[:width]]
+        filled = [field for field in own if field]
+        if filled and sum(map(is_unit_text, filled)) > 0.5 * len(filled) and (number or len(filled) > 1):
+            units = own
+        elif not any(names):
+            names = own
+        elif {field.casefold() for field in filled} <= {"raw", "cal", "uncal"}:
+            names = [f"{name}_{kind}" if kind else name for name, kind in zip(names, own, strict=True)]
+    extra = [",".join(row[width:]) for row in header if len(_trimmed(row)) > width]
+    return tuple(names), tuple(units), tuple([line.strip() for line in lines[:place] if line.strip()] + extra)
+
+
+def _width_of_rows(rows: Any, table: TextTable) -> int:
+    """Return the number of fields of the first row, with those that separators at its end make."""
+    begin = bytes(rows[: 1 << 16]).decode("utf-8", "replace")
+    line = next((line for line in re.split(r"\r\n|\n|\r", begin) if line.strip()), "")
+    return max(len(_split(line, table.separator, table.quote)), 1)
+
+
+def _end_of_rows(buffer: Any, table: TextTable) -> tuple[int, list[str]]:
+    """Return the byte after the last row, and what comes after it as a repair."""
+    stop, repairs = buffer.size, list[str]()
+    tail = bytes(buffer[max(table.offset, stop - (1 << 14)) : stop])
+    ends = b"\r\n\x1a\0"
+    rows = tail.rstrip(ends)
+    removed = list[bytes]()
+    while len(removed) <= _MOST_FOOTER_LINES:
+        line = re.split(rb"\r\n|\n|\r", rows)[-1]
+        row = _split(line.decode("utf-8", "replace"), table.separator, table.quote)
+        fits = len(row) >= len(table.kinds) and all(
+            kind not in ("number", "time") or _kind([field], table.decimal) in (kind, "empty")
+            for field, kind in zip(row, table.kinds, strict=False)
+        )
+        if (fits and line.strip()) or len(line) == len(rows):
+            break
+        removed += [line] if line.strip() else []
+        rows = rows[: len(rows) - len(line)].rstrip(ends)
+    else:
+        return buffer.size, []  # no footer
+    if removed:
+        last = " ".join(removed[-1].decode("utf-8", "replace").split())[:40]
+        repairs.append(
+            f"an incomplete last row left out ({last!r})"
+            if len(removed) == 1
+            else f"{len(removed)} lines after the last row left out (from {last!r})"
+        )
+    return stop - len(tail) + len(rows), repairs

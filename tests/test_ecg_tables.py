@@ -1,0 +1,477 @@
+"""Tables of samples as recorders and telephones export them: every kind gives the samples, rate, unit and start."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from heartlm.ecg.database import locate, open_database, read_recording
+from heartlm.ecg.readers.stated import Stated
+from heartlm.ecg.readers.units import parse_unit, split_name
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+from tests.conftest import shared_data
+
+RATE_HZ, NUM = 360.0, 7200
+START = datetime(2024, 5, 1, 10, 0)
+TIME_S = np.arange(NUM) / RATE_HZ
+
+
+def ecg_mv() -> np.ndarray:
+    """Twenty seconds of a lead in whole microvolts, as mV `[num_samples]`."""
+    waves = ((0.1, 0.2, 0.03), (1.1, 0.35, 0.012), (-0.2, 0.38, 0.015), (0.3, 0.6, 0.06))
+    beats = sum(size * np.exp(-((((TIME_S % 0.8) - at) / width) ** 2)) for size, at, width in waves)
+    return np.round(beats + 0.1 * np.sin(TIME_S) + 0.02 * np.random.default_rng(0).normal(size=NUM), 3)
+
+
+ECG = ecg_mv()
+ADC = np.round(512 + ECG * 1.1 / 3.3 * 1024).astype(int)
+"""The lead as the converter of a BITalino gives it: 10 bits, 3.3 V, gain 1100."""
+
+
+def texts(values: np.ndarray, decimals: int, comma: bool = False) -> list[str]:
+    written = [f"{value:.{decimals}f}" for value in values]
+    return [text.replace(".", ",") for text in written] if comma else written
+
+
+def rows(*columns: Sequence[str], by: str = ",", head: str = "", end: str = "\n") -> bytes:
+    return (head + end.join(by.join(row) for row in zip(*columns, strict=True)) + end).encode()
+
+
+UV, MV, MS, S = texts(1000 * ECG, 0), texts(ECG, 3), texts(1000 * TIME_S, 2), texts(TIME_S, 5)
+COMMA_MV, COMMA_S, WHOLE_MS = texts(ECG, 3, True), texts(TIME_S, 5, True), texts(np.floor(1000 * TIME_S + 1e-6), 0)
+NS = [str(599616000000000000 + round(each * 1e9)) for each in TIME_S]
+ISO = [(START + timedelta(seconds=each)).isoformat(timespec="milliseconds") for each in TIME_S]
+CLOCK, COUNT = [each[11:] for each in ISO], [str(each) for each in range(NUM)]
+POLAR = "Phone timestamp;sensor timestamp [ns];timestamp [ms];ecg [uV]\n"
+APPLE = (
+    'Name,Ada\nDate of Birth,"8 Dec 1990"\nRecorded Date,2024-05-01 10:00:00 +0200\nClassification,Sinus Rhythm\n'
+    'Symptoms,\nSoftware Version,1.90\nDevice,"Watch6,7"\nSample Rate,360 hertz\n\n\nLead,Lead I\nUnit,µV\n\n'
+)
+APPLE_DE = (
+    'Name\nGeburtstag,"08.12.1990"\nAufzeichnungsdatum,2024-05-01 10:00:00 +0200\nKlassifizierung,Sinusrhythmus\n'
+    'Gerät,"Watch4,2"\nMessrate,"360,0\u00a0Hertz"\n\n\nAbleitung,Ableitung I\nEinheit,µV\n\n'
+)
+APPLE_FR = (
+    "Nom,Ada\nDate de naissance,1990-12-08\nDate d'enregistrement,2024-05-01 10:00:00 +0200\n"
+    "Fréquence d'échantillonnage,360 hertz\n\n\nDérivation,Dérivation I\nUnité,µV\n\n"
+)
+OPENSIGNALS = (
+    '# OpenSignals Text File Format\n# {"20:16:02:26:60:88": {"sensor": ["ECG"], "device name": "x", "column": '
+    '["nSeq", "I1", "I2", "O1", "O2", "A2"], "sync interval": 2, "time": "10:0:0.0", "date": "2024-5-1", "device": '
+    '"bitalino_rev", "channels": [2], "label": ["A2"], "sampling rate": 360, "resolution": [4, 1, 1, 1, 1, 10]}}\n'
+    "# EndOfHeader\n"
+)
+SHIMMER = (
+    '"sep=\t"\nShimmer_B64E_Timestamp_FormattedUnix_CAL\tShimmer_B64E_ECG_LL-RA_24BIT_CAL\t\n'
+    "yyyy/mm/dd hh:mm:ss.000\tmV\t\n"
+)
+SHIMMER_OLD = "sep=,\nShimmer,Shimmer,Shimmer\nTimestamp,ECG_LA-RA_24BIT,ECG_LA-RA_24BIT\nCAL,RAW,CAL\nms,no_units,mV\n"
+MOVESENSE = "Timestamp_ms,Value,RelativeTime,0.0,UTC,2024-05-01 10:00:00.000\n"
+
+CASES: dict[str, tuple[bytes, str, dict[str, object]]] = {
+    "seconds": (rows(S, MV, head="time,MLII\n"), "MLII", {}),
+    "milliseconds": (rows(MS, MV, head="time_ms,MLII\n"), "MLII", {}),
+    "milliseconds by their steps": (rows(MS, MV, head="time,MLII\n"), "MLII", {}),
+    "whole milliseconds": (rows(WHOLE_MS, MV, head="t (ms);MLII\n", by=";"), "MLII", {}),
+    "microseconds": (rows(texts(1e6 * TIME_S, 0), UV, head="timestamp [us],ecg [uV]\n"), "ecg", {}),
+    "nanoseconds": (rows(NS, UV, head="sensor timestamp [ns];ecg [uV]\n", by=";"), "ecg", {}),
+    "nanoseconds by their steps": (rows(NS, UV, head="timestamp;ecg_uV\n", by=";"), "ecg", {}),
+    "since 1970": (rows(texts(1714557600 + TIME_S, 4), MV, head="unix,ECG\n"), "ECG", {"start": START}),
+    "ISO 8601": (rows(ISO, MV, head="datetime,ECG\n"), "ECG", {"start": START}),
+    "ISO 8601 in UTC": (rows([each + "Z" for each in ISO], MV, head="Time,ECG\n"), "ECG", {"start": START}),
+    "ISO 8601 with zone": (rows([each + "+02:00" for each in ISO], MV, head="Time,ECG\n"), "ECG", {"start": START}),
+    "day first": (
+        rows([f"13/05/2024 {each}" for each in CLOCK], MV, head="Time,ECG\n"),
+        "ECG",
+        {"start": datetime(2024, 5, 13, 10)},
+    ),
+    "day or month first": (
+        rows([f"01/05/2024 {each}" for each in CLOCK], MV, head="Time,ECG\n"),
+        "ECG",
+        {"start": time(10)},
+    ),
+    "time of day": (rows(CLOCK, MV, head="Uhrzeit,ECG\n"), "ECG", {"start": time(10)}),
+    "afternoon": (rows([f"{each} PM" for each in CLOCK], MV, head="Time,ECG\n"), "ECG", {"start": time(22)}),
+    "whole seconds": (rows([each[:8] for each in CLOCK], MV, head="Time,ECG\n"), "ECG", {"start": time(10)}),
+    "semicolon and decimal comma": (rows(COMMA_S, COMMA_MV, by=";", head="time;MLII\n"), "MLII", {}),
+    "tab and decimal comma": (rows(COMMA_S, COMMA_MV, by="\t", head="time\tMLII\n"), "MLII", {}),
+    "quoted decimal commas": (
+        rows([f'"{each}"' for each in COMMA_S], [f'"{each}"' for each in COMMA_MV], head='"time","MLII"\n'),
+        "MLII",
+        {},
+    ),
+    "byte-order mark": (b"\xef\xbb\xbf" + rows(S, MV, head="time,MLII\n"), "MLII", {}),
+    "byte-order mark without header": (b"\xef\xbb\xbf" + rows(S, MV), "lead 1", {}),
+    "UTF-16": (rows(S, MV, head="time\tMLII\n", by="\t").decode().encode("utf-16"), "MLII", {}),
+    "Latin-1": (rows(S, UV, head="time;Spannung [µV]\n", by=";").decode().encode("latin-1"), "Spannung", {}),
+    "carriage returns": (rows(S, MV, head="time,MLII\r", end="\r"), "MLII", {}),
+    "line ends of DOS": (rows(S, MV, head="time,MLII\r\n", end="\r\n"), "MLII", {}),
+    "aligned with blanks": (rows([f"{each:>12}" for each in S], [f"{each:>9}" for each in MV], by=" "), "lead 1", {}),
+    "numpy.savetxt": (rows(S, MV, by=" ", head="# time MLII\n"), "MLII", {}),
+    "no header, seconds first": (rows(S, MV), "lead 1", {}),
+    "no end of the last line": (rows(S, MV, head="time,MLII\n")[:-1], "MLII", {}),
+    "text and empty columns": (rows(["H10"] * NUM, S, MV, [""] * NUM, head="device,time,MLII,event\n"), "MLII", {}),
+    "Polar Sensor Logger": (rows(ISO, NS, MS, UV, by=";", head=POLAR), "ecg", {"start": START}),
+    "a wall clock that goes back": (
+        rows([f"2024-05-01T10:00:{each % 60:02d}.000" for each in range(NUM)], NS, MS, UV, by=";", head=POLAR),
+        "ecg",
+        {"start": START},
+    ),
+    "Apple Health": (rows(UV, head=APPLE), "I", {"start": START, "name": "Ada", "birth_date": date(1990, 12, 8)}),
+    "Apple Health with decimal commas": (
+        rows(texts(1000 * ECG, 3, True), head=APPLE_DE),
+        "I",
+        {"start": START, "birth_date": date(1990, 12, 8)},
+    ),
+    "Apple Health in French": (rows(UV, head=APPLE_FR), "I", {"start": START, "name": "Ada"}),
+    "Movesense": (rows(WHOLE_MS, texts(ECG, 6), head=MOVESENSE), "Value", {"start": START}),
+    "BITalino": (
+        OPENSIGNALS.encode()
+        + rows([str(each % 16) for each in range(NUM)], *[["1"] * NUM] * 4, [f"{each}\t" for each in ADC], by="\t"),
+        "ECG",
+        {"start": START, "within_mv": 0.002},
+    ),
+    "Shimmer": (
+        SHIMMER.encode()
+        + rows([each.replace("-", "/").replace("T", " ") for each in ISO], [f"{each}\t" for each in MV], by="\t"),
+        "II",
+        {"start": START},
+    ),
+    "Shimmer with four rows of names": (rows(MS, list(map(str, ADC)), MV, head=SHIMMER_OLD), "I", {}),
+    "rdsamp of WFDB": (
+        rows(
+            [f"'{each // 21600:.0f}:{each / 360 % 60:06.3f}'" for each in range(NUM)],
+            MV,
+            head="'Elapsed time','MLII'\n'hh:mm:ss.mmm','mV'\n",
+        ),
+        "MLII",
+        {},
+    ),
+    "rate before the table": (rows(S, MV, by="\t", head="Sample Rate:\t360\nTime (s)\tECG\n"), "ECG", {}),
+    "rate and row numbers": (
+        rows(COUNT, MV, head="Sampling frequency: 360 Hz\nHigh pass: 0.5 Hz\nsample,ECG\n"),
+        "ECG",
+        {},
+    ),
+    "interval before the table": (
+        rows(MV, head=f"Interval=\t{1 / 360:.9f} s\nChannelTitle=\tECG\nUnit=\tmV\n"),
+        "lead 1",
+        {},
+    ),
+}
+
+
+def check(recording: Recording, name: str, expected: dict[str, object]) -> None:
+    assert recording.rate_hz == RATE_HZ
+    assert name in recording.leads
+    signal = recording.signal(leads=[name])[0]
+    assert len(signal) == NUM
+    np.testing.assert_allclose(signal, ECG, atol=float(str(expected.get("within_mv", 1e-6))))
+    assert recording.units[recording.lead_index(name)] == "mV"
+    assert recording.start == expected.get("start")
+    assert recording.patient.name == expected.get("name", "")
+    assert recording.patient.birth_date == expected.get("birth_date", recording.patient.birth_date)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_kind(tmp_path: Path, kind: str) -> None:
+    content, name, expected = CASES[kind]
+    path = tmp_path / "r.csv"
+    path.write_bytes(content)
+    check(read_recording(path), name, expected)
+    assert locate(path)[1] == "r"  # it is also a recording where nobody names it
+    path.unlink()
+    path = tmp_path / "r.txt.gz"
+    path.write_bytes(gzip.compress(content))
+    check(read_recording(path), name, expected)
+    assert open_database(tmp_path).record_ids == ("r.txt",)
+
+
+@pytest.mark.parametrize("kind", ["csv-ms", "csv-semicolon-comma", "csv-no-header"])
+def test_samples_of_one_patient(kind: str) -> None:
+    path = shared_data(f"inputs/{kind}/c.csv")
+    with Stated(360.0 if kind == "csv-no-header" else None, (), ("MLII",)).used():
+        recording = read_recording(path)
+    expected = read_recording(shared_data("inputs/csv-ms/c.csv")).signal()
+    assert (recording.rate_hz, recording.leads, recording.units) == (360, ("MLII",), ("mV",))
+    np.testing.assert_allclose(recording.signal(), expected, atol=1e-6)
+    assert recording.repairs == ()
+
+
+def test_sample_of_a_strap_with_jitter() -> None:
+    recording = read_recording(shared_data("inputs/csv-jitter-polar/c.csv"))
+    assert (recording.rate_hz, recording.num_samples, recording.start) == (120, 2400, START)
+    assert "vary by" in recording.repairs[0]
+    third = read_recording(shared_data("inputs/csv-ms/c.csv")).signal()[0, ::3]
+    assert np.corrcoef(recording.signal()[0], third)[0, 1] > 0.999
+
+
+def test_gaps_are_invalid_samples_with_a_warning(tmp_path: Path) -> None:
+    kept = np.ones(NUM, bool)
+    kept[1000:1400] = kept[5000:5001] = False
+    lines = np.array(rows(MS, MV).decode().splitlines())
+    (tmp_path / "r.csv").write_text("\n".join(["time_ms,I", *lines[kept]]))
+    recording = read_recording(tmp_path / "r.csv")
+    assert recording.num_samples == NUM
+    signal = recording.signal()[0]
+    np.testing.assert_array_equal(np.isnan(signal), ~kept)
+    np.testing.assert_allclose(signal[kept], ECG[kept], atol=1e-6)
+    assert recording.repairs == ("2 gaps in the times, 1.11 s in all, read as invalid samples (NaN)",)
+    with pytest.raises(HeartlmError, match=r"r\.csv: 2 gaps in the times.*without --strict"):
+        read_recording(tmp_path / "r.csv", repaired="refuse")
+
+
+def test_packets_of_movesense_with_one_time_each(tmp_path: Path) -> None:
+    stamps = [str(601488596 + round(1000 * place / RATE_HZ)) if place % 16 == 0 else "" for place in range(NUM)]
+    (tmp_path / "r.csv").write_bytes(rows(stamps, UV, head="timestamp,sample\n"))
+    with Stated(units=("uV",)).used():
+        recording = read_recording(tmp_path / "r.csv")
+    assert recording.rate_hz == 360
+    np.testing.assert_allclose(recording.signal()[0], ECG, atol=1e-6)
+
+
+def test_invalid_fields_and_lines_of_text(tmp_path: Path) -> None:
+    lines = rows(S, MV, head="time,I\n").decode().splitlines()
+    lines[11], lines[12] = f"{S[10]},", f"{S[11]},NaN"
+    (tmp_path / "r.csv").write_text("\n".join([*lines, "", "End of recording", "samples: 7200"]))
+    recording = read_recording(tmp_path / "r.csv")
+    assert np.flatnonzero(np.isnan(recording.signal()[0])).tolist() == [10, 11]
+    assert "2 lines after the last row" in recording.repairs[0]
+    (tmp_path / "r.csv").write_text("\n".join(lines) + "\n20.00")
+    assert "incomplete last row" in read_recording(tmp_path / "r.csv").repairs[0]
+    (tmp_path / "one.csv").write_text("ecg [mV]\n0.1\n\n0.3\n")
+    with Stated(250.0).used():
+        np.testing.assert_allclose(read_recording(tmp_path / "one.csv").signal(), [[0.1, np.nan, 0.3]])
+
+
+def test_rows_with_other_columns_need_a_clock(tmp_path: Path) -> None:
+    lines = rows(S, MV, head="time,I\n").decode().splitlines()
+    lines[500] += ",7"
+    (tmp_path / "r.csv").write_text("\n".join(lines))
+    recording = read_recording(tmp_path / "r.csv")
+    assert np.isnan(recording.signal()[0, 499])
+    assert recording.repairs[0] == "a row with another number of columns left out"
+    (tmp_path / "r.csv").write_text("".join(f"{each},1\n" for each in MV[:400]) + "1\n" + "0,1\n" * 9)
+    with Stated(250.0).used(), pytest.raises(HeartlmError, match="a row has 1 instead of 2 columns"):
+        read_recording(tmp_path / "r.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (rows(MV), r"states no sampling rate \(it has no column with times\); give --rate HZ.*r\.json"),
+        (rows(COUNT, MV, head="sample,I\n"), "column sample counts rows"),
+        (rows(COUNT, MV, head="time,I\n"), "column time counts rows"),
+        (rows(S, UV, head="time,I\n"), "states no unit, and values that vary by .* are no millivolts; give --units"),
+        (rows(S, head="time\n"), "has no column of samples, only time"),
+        (rows(S, ["N"] * NUM, head="time,beat\n"), r"only time \(times or row numbers\), beat \(not numbers\)"),
+        (b"", "is empty"),
+        (b"hello\nworld\n", "no table of numbers"),
+        (b"\0\1\2\3" * 99, "no table of numbers"),
+        (b"1\n3\n2\n", "states no sampling rate"),
+        (rows(S, MV, head="time,I\n").replace(b"\n0.10000,", b"\n0.10000,x"), "column I: 'x.*' is no number"),
+        (rows(S[::-1], MV, head="time,I\n"), "column time goes back at row 2"),
+        (rows(*[MV] * 70), "has 70 columns, at most 64"),
+        (gzip.compress(rows(S, MV))[:5000], "cannot be unpacked"),
+    ],
+)
+def test_refused_in_one_line(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "r.csv").write_bytes(content)
+    with pytest.raises(HeartlmError, match=reason) as caught:
+        read_recording(tmp_path / "r.csv")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "r.csv"))
+
+
+def test_what_the_user_states(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_bytes(rows(UV, list(map(str, ADC))))
+
+    def read(*stated: object) -> Recording:
+        with Stated(*stated).used():  # type: ignore[arg-type]
+            return read_recording(path)
+
+    recording = read(360.0, ("uV", "341.3333333(512)/mV"), ("II", "V5"))
+    assert (recording.leads, recording.units) == (("II", "V5"), ("mV", "mV"))
+    np.testing.assert_allclose(recording.signal()[0], ECG, atol=1e-6)
+    np.testing.assert_allclose(recording.signal()[1], ECG, atol=2e-3)
+    assert read(360.0, ("uV",), ("lead 2",)).leads == ("lead 2",)
+    with pytest.raises(HeartlmError, match="3 for 2 leads"):
+        read(360.0, ("uV", "uV", "uV"))
+    with pytest.raises(HeartlmError, match="leads I, II, III asked for; the file has 2: lead 1, lead 2"):
+        read(360.0, ("uV",), ("I", "II", "III"))
+    path.write_bytes(rows(S, MV, head="time,I\n"))
+    assert "times not used (column time tells 360 Hz)" in read(250.0).repairs[0]
+    assert read(360.0).repairs == ()
+    (tmp_path / "r.json").write_text('{"rate_hz": 360, "units": "uV", "start": "13:00"}')
+    recording = read()
+    assert (recording.start, float(np.nanmax(recording.signal()))) == (time(13), pytest.approx(ECG.max() / 1000))
+    assert float(np.nanmax(read(None, ("mV",)).signal())) == pytest.approx(ECG.max())
+
+
+def test_a_file_that_states_its_rate_refuses_another(tmp_path: Path) -> None:
+    from heartlm.ecg.write_wfdb import write_signals
+
+    adu = np.stack([np.round(200 * ECG), np.round(-200 * ECG)]).astype(np.int64)
+    write_signals(tmp_path, "r", adu, signal_format="16", rate_hz=360, leads=["I", "II"], gain=200)
+    with Stated(360.0, (), ("ii",)).used():
+        recording = read_recording(tmp_path / "r.hea")
+    np.testing.assert_allclose(recording.signal(), adu[1:] / 200, atol=1e-6)
+    assert (recording.leads, recording.num_leads) == (("II",), 1)
+    cases = (Stated(250.0), "states 360 Hz, 250 is stated"), (Stated(units=("uV",)), "leave --units out")
+    for stated, reason in cases:
+        with stated.used(), pytest.raises(HeartlmError, match=reason):
+            read_recording(tmp_path / "r.hea")
+        with pytest.raises(HeartlmError, match=reason):
+            open_database(tmp_path, stated=stated).recording("r")
+
+
+def test_a_folder_takes_recordings_and_leaves_other_tables_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(rows(S, MV, head="time,I\n"))
+    (tmp_path / "b.txt").write_bytes(rows(UV, head=APPLE))
+    (tmp_path / "c.csv").write_bytes(rows(MV))
+    (tmp_path / "labels.csv").write_text("record,label\na,1\n")
+    (tmp_path / "notes.txt").write_text("These are notes.\nIn 2 lines.\n")
+    (tmp_path / "patients.csv").write_text(
+        "id,age\n" + "".join(f"p{each},{40 + each * 7 % 50}\n" for each in range(400))
+    )
+    (tmp_path / "ages.csv").write_text("age\n" + "".join(f"{40 + each * 37 % 50}\n" for each in range(400)))
+    (tmp_path / "hr.csv").write_bytes(rows(S, ["60"] * NUM, head="time,HR [bpm]\n"))
+    (tmp_path / "acc.csv").write_bytes(rows(S, UV, head="time,X [mg]\n"))
+    beats_s = texts(np.cumsum(0.8 + 0.05 * ECG[:200]), 3)
+    (tmp_path / "rr.csv").write_bytes(rows(beats_s, MV[:200], head="time,rr\n"))
+    assert open_database(tmp_path).record_ids == ("a", "b")
+    assert open_database(tmp_path, stated=Stated(360.0)).record_ids == ("a", "b", "c")
+
+
+def test_units_of_columns(tmp_path: Path) -> None:
+    header, flat = "time,ecg,HR,resp (a.u.),X [mg],count,V\n", ["72"] * NUM
+    (tmp_path / "r.csv").write_bytes(rows(S, MV, flat, UV, UV, UV, MV, head=header))
+    recording = read_recording(tmp_path / "r.csv")
+    units = {"ecg": "mV", "HR": "", "resp": "adu", "X": "mg", "count": "", "V": "mV"}
+    assert dict(zip(recording.leads, recording.units, strict=True)) == units
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    when = np.datetime64(START, "ns") + np.round(TIME_S * 1e9).astype("timedelta64[ns]")
+    pq.write_table(pa.table({"when": when, "ecg [uV]": np.round(1000 * ECG).astype(np.int32)}), path)
+    check(read_recording(path), "ecg", {"start": START})
+    assert open_database(tmp_path).record_ids == ("r",)
+    buffer = io.BytesIO()
+    metadata = {"heartlm": json.dumps({"rate_hz": 360, "units": {"x": "uV"}, "start": "2024-05-01 10:00:00"})}
+    pq.write_table(pa.table({"x": 1000 * ECG.astype(np.float32)}).replace_schema_metadata(metadata), buffer)
+    (tmp_path / "z.parquet.gz").write_bytes(gzip.compress(buffer.getvalue()))
+    check(read_recording(tmp_path / "z.parquet.gz"), "x", {"start": START, "within_mv": 1e-5})
+    pq.write_table(pa.table({"patient": [1, 2], "name": ["a", "b"]}), tmp_path / "patients.parquet")
+    assert open_database(tmp_path).record_ids == ("r",)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(HeartlmError, match="not readable as a Parquet file"):
+        read_recording(path)
+
+
+def matlab_5(path: Path) -> None:
+    from scipy.io import savemat
+
+    ecg = {"data": np.stack([ECG, -ECG]), "fs": RATE_HZ, "unit": "mV"}
+    savemat(path, {"ECG": ecg, "lead_names": np.array(["I", "II"], object)})
+
+
+def matlab_5_columns(path: Path) -> None:
+    from scipy.io import savemat
+
+    savemat(path, {"t": TIME_S[:, np.newaxis], "I": 1000 * ECG[:, np.newaxis], "II": -1000 * ECG, "units": "uV"})
+
+
+def matlab_7_3(path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["ECG/data"] = np.stack([ECG, -ECG], axis=1)  # MATLAB's order of axes is the reverse
+        file["ECG/srate"] = [[RATE_HZ]]
+        references = []
+        for place, name in enumerate(("I", "II")):
+            file[f"#refs#/{place}"] = np.array([[ord(character)] for character in name], np.uint16)
+            references.append(file[f"#refs#/{place}"].ref)
+        file.create_dataset("ECG/labels", (2, 1), h5py.ref_dtype)[:, 0] = references
+    with path.open("r+b") as stream:
+        stream.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\0\2IM")
+
+
+@pytest.mark.parametrize("write", [matlab_5, matlab_5_columns, matlab_7_3])
+def test_matlab(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    path, packed = tmp_path / "r.mat", tmp_path / "z.mat.gz"
+    write(path)
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    for each in (path, packed):
+        recording = read_recording(each)
+        assert recording.leads == ("I", "II")
+        check(recording, "I", {})
+        np.testing.assert_allclose(recording.signal()[1], -ECG, atol=1e-6)
+
+
+def test_matlab_files_that_are_no_recordings(tmp_path: Path) -> None:
+    from scipy.io import savemat
+
+    path = tmp_path / "r.mat"
+    savemat(path, {"val": np.round(1000 * ECG)})
+    with pytest.raises(HeartlmError, match="states no sampling rate"):
+        read_recording(path)
+    with Stated(360.0, ("uV",), ("I",)).used():
+        check(read_recording(path), "I", {})
+    savemat(path, {"name": "x"})
+    with pytest.raises(HeartlmError, match="has no array of numbers"):
+        read_recording(path)
+    path.write_bytes(b"MATLAB 5.0" + bytes(200))
+    with pytest.raises(HeartlmError, match="not readable as a MATLAB file"):
+        read_recording(path)
+
+
+def test_atc_files_of_alivecor(tmp_path: Path) -> None:
+    def block(name: bytes, content: bytes) -> bytes:
+        whole = name + len(content).to_bytes(4, "little") + content
+        return whole + (sum(whole) & 0xFFFFFFFF).to_bytes(4, "little")
+
+    samples = [np.round(ECG * factor / 0.0005).astype("<i2").tobytes() for factor in (1, -1)]
+    form = bytes([1]) + (300).to_bytes(2, "little") + (500).to_bytes(2, "little") + bytes([2, 0, 0])
+    content = b"ALIVE\0\0\0\3\0\0\0" + block(b"info", b"2024-05-01T10:00:00.500+02:00".ljust(264, b"\0"))
+    content += block(b"fmt ", form) + block(b"ecg ", samples[0]) + block(b"ecg2", samples[1])
+    path = tmp_path / "r.atc"
+    path.write_bytes(content)
+    recording = read_recording(path)
+    assert (recording.rate_hz, recording.leads) == (300, ("I", "II"))
+    assert recording.start == START + timedelta(seconds=0.5)
+    np.testing.assert_allclose(recording.signal(), [ECG, -ECG], atol=1e-6)
+    assert recording.faults == []
+    path.write_bytes(content.replace(samples[0][:9], bytes(9)))
+    assert "checksum of block 'ecg'" in read_recording(path).faults[0]
+    for damaged, reason in ((content[:-9], "'ecg2'"), (content[:300], "'fmt '"), (content[:12], "has no")):
+        path.write_bytes(damaged)
+        with pytest.raises(HeartlmError, match=reason):
+            read_recording(path)
+
+
+def test_texts_of_units() -> None:
+    names = {
+        "ecg [uV]": ("ecg", "uV"), "MLII (mV)": ("MLII", "mV"), "time_ms": ("time", "ms"), "Time (s)": ("Time", "s"),
+        "ecg_uv": ("ecg", "uv"), "MeasEcgmV": ("MeasEcg", "mV"), "unixTimestampInMs": ("unixTimestamp", "Ms"),
+        "lead V": ("lead V", ""), "V": ("V", ""), "X [mg]": ("X", "mg"), "ECG in µV": ("ECG", "µV"), "aVF": ("aVF", ""),
+        "[ms]": ("ms", "ms"), "": ("", ""), "ms": ("ms", ""), "'MLII'": ("MLII", ""),
+    }  # fmt: skip
+    assert {name: split_name(name) for name in names} == names
+    assert parse_unit("furlong") is None
+    for text, value in (("uV", 1500), ("V", 0.0015), ("200/mV", 300), ("200(1024)/mV", 1324)):
+        unit = parse_unit(text)
+        assert unit is not None
+        assert unit.name == "mV"
+        assert math.isclose((value - unit.baseline) * unit.factor, 1.5)
