@@ -109,8 +109,7 @@ def open_recording(
     >>> recording.signal(0, 3600, leads=["MLII"]).shape
     (1, 3600)
     """
-    given = (() if each is None else (each,) if isinstance(each, str) else tuple(each) for each in (units, leads))
-    stated = None if rate_hz is units is leads is None else Stated(rate_hz, *given)
+    stated = Stated.of(rate_hz, units, leads)
     database, record_id = locate(Path(path), repaired="refuse" if strict else "warn", stated=stated)
     return database.recording(record_id)
 

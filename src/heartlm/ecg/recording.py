@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,6 +183,85 @@ class Recording:
             return f"{moment.date().isoformat()} {text}"
         day = (moment.date() - first.date()).days + 1
         return text if day == 1 else f"day {day} {text}"
+
+    @staticmethod
+    def from_array(
+        x: Any,
+        *,
+        rate_hz: float | None = None,
+        leads: str | Sequence[str] | None = None,
+        units: str | Sequence[str] | None = None,
+        start: datetime | time | None = None,
+        record_id: str = "array",
+    ) -> Recording:
+        """Return a recording of samples in memory.
+
+        Args:
+            x: array `[num_leads, num_samples]` or `[num_samples]`, NaN where invalid; or pandas frame or Arrow table
+                with one row a sample and one column a lead. A frame may have its times as index or as a column.
+            rate_hz: samples per second; not needed for a frame with times.
+            leads: names of the leads; of a frame, the columns to read.
+            units: unit of all leads, or of each: `"mV"`, `"uV"`, `"V"` or steps of a converter per mV, as `"200/mV"`.
+                Arrays are in mV by default; frames as their columns say, for example `ecg [uV]`.
+            start: date and time of the first sample.
+            record_id: name of the recording in results.
+
+        Raises:
+            HeartlmError: the shape, a unit or the number of names does not fit, or the rate is unknown.
+        """
+        from heartlm.ecg.interchange import recording_of_array
+
+        return recording_of_array(x, rate_hz, leads, units, start, record_id)
+
+    @staticmethod
+    def from_mne(raw: Any, *, record_id: str = "raw") -> Recording:
+        """Return the recording of an `mne.io.Raw`, which is read on demand; its annotations become `Annotations.notes`.
+
+        Raises:
+            HeartlmError: the rate is implausible.
+        """
+        from heartlm.ecg.interchange import recording_of_mne
+
+        return recording_of_mne(raw, record_id)
+
+    def to_frame(self, start: int = 0, stop: int | None = None, leads: Sequence[int | str] | None = None) -> Any:
+        """Return samples `start` to `stop` as a pandas frame: one column a lead, the index in seconds since the start.
+
+        `attrs` of the frame has `rate_hz`, `units` by lead, and `start` if known, so that `from_array` restores them.
+
+        Raises:
+            HeartlmError: pandas is not installed; or see `signal`.
+        """
+        from heartlm.ecg.interchange import frame_of
+
+        return frame_of(self, start, stop, leads)
+
+    def to_wfdb(self, folder: Path | str, name: str | None = None) -> Path:
+        """Write the recording as a WFDB record of 16 bits with its annotations, and return the path of the header.
+
+        Leads whose samples are multiples of one step, as those of converters, are written exactly; others with a step
+        of 1/65,000 of their range.
+
+        Args:
+            folder: folder to write to; it is created.
+            name: name of the record; by default that of the recording.
+
+        Raises:
+            HeartlmError: there is no signal, the name is no WFDB name, the record exists, or it cannot be written.
+        """
+        from heartlm.ecg.interchange import write_record
+
+        return write_record(self, Path(folder), name or self.record_id or self.path.stem)
+
+    def to_mne(self) -> Any:
+        """Return the recording as an `mne.io.RawArray` in volts; leads in mV are of type ecg, other channels misc.
+
+        Raises:
+            HeartlmError: mne is not installed, there is no signal, or it does not fit into memory.
+        """
+        from heartlm.ecg.interchange import mne_of
+
+        return mne_of(self)
 
     def anonymous(self) -> Recording:
         """Return the recording without patient data and without the date of its start."""

@@ -5,7 +5,9 @@ Formats: header(5), signal(5) and annot(5) of the WFDB Applications Guide, https
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from datetime import datetime, time
 from pathlib import Path
 from typing import Literal
 
@@ -36,8 +38,10 @@ def write_signals(
     signal_format: Literal["16", "212"],
     rate_hz: float,
     leads: Sequence[str],
-    gain: float,
-    baseline: int = 0,
+    gain: float | Sequence[float],
+    baseline: int | Sequence[int] = 0,
+    units: Sequence[str] | None = None,
+    start: datetime | time | None = None,
     comments: Sequence[str] = (),
 ) -> None:
     """Write `name.hea` and `name.dat` to `folder`.
@@ -50,8 +54,10 @@ def write_signals(
         signal_format: WFDB signal format of all leads.
         rate_hz: sampling rate in Hz.
         leads: name of each lead.
-        gain: adu per mV.
-        baseline: adu of 0 mV.
+        gain: adu per unit, of all leads or of each.
+        baseline: adu of the value 0, likewise.
+        units: unit of each lead; by default mV.
+        start: date and time of the first sample.
         comments: lines of text at the end of the header.
     """
     num_bits = BITS[signal_format]
@@ -66,10 +72,16 @@ def write_signals(
         triplets = np.stack([first & 0xFF, first >> 8 | second >> 8 << 4, second & 0xFF], axis=1)
         content = triplets.astype(np.uint8).tobytes()[: -(-3 * len(samples) // 2)]
     (folder / f"{name}.dat").write_bytes(content)
-    lines = [f"{name} {len(leads)} {_number(rate_hz)} {adu.shape[1]}"]
-    for lead, row in zip(leads, adu, strict=True):
+    moment = "" if start is None else f" {start:%H:%M:%S.%f}"[:-3]
+    moment += f" {start:%d/%m/%Y}" if isinstance(start, datetime) else ""
+    lines = [f"{name} {len(leads)} {_number(rate_hz)} {adu.shape[1]}{moment}"]
+    gains = [gain] * len(leads) if isinstance(gain, float | int) else gain
+    baselines = [baseline] * len(leads) if isinstance(baseline, int) else baseline
+    of_leads = zip(leads, adu, gains, baselines, units or ["mV"] * len(leads), strict=True)
+    for lead, row, adu_per_unit, zero, unit in of_leads:
         checksum = int(row.sum()) % 65536
-        calibration = f"{signal_format} {float(gain)}({baseline})/mV {num_bits} 0"
+        unit = re.sub(r"\s", "_", unit) or "NU"  # an empty unit would be read as mV
+        calibration = f"{signal_format} {float(adu_per_unit)}({zero})/{unit} {num_bits} 0"
         lines.append(f"{name}.dat {calibration} {row[0]} {checksum} 0 {lead}")
     lines += [f"# {comment}" for comment in comments]
     (folder / f"{name}.hea").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

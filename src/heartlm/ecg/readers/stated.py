@@ -48,6 +48,16 @@ class Stated:
     leads: tuple[str, ...] = ()
 
     @staticmethod
+    def of(
+        rate_hz: float | None, units: str | Sequence[str] | None, leads: str | Sequence[str] | None
+    ) -> Stated | None:
+        """Return the facts that arguments state, each a text or several; None if none is given."""
+        if rate_hz is None and units is None and leads is None:
+            return None
+        texts = [() if each is None else (each,) if isinstance(each, str) else tuple(each) for each in (units, leads)]
+        return Stated(rate_hz, texts[0], texts[1])
+
+    @staticmethod
     def current() -> Stated:
         """Return what is stated for the recordings that are opened now: by `used`, else by options of the command."""
         if (stated := _used.get()) is not None:

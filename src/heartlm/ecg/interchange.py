@@ -1,0 +1,225 @@
+"""Recordings from and to other programs: arrays and frames in memory, WFDB records, MNE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.readers.arrays import array_recording, start_of
+from heartlm.ecg.readers.foreign import check_rate
+from heartlm.ecg.readers.stated import Stated
+from heartlm.ecg.readers.units import Unit
+from heartlm.ecg.recording import Annotations, Note, Recording
+from heartlm.ecg.write_annotations import write_annotations
+from heartlm.ecg.write_wfdb import BITS, write_signals
+from heartlm.errors import HeartlmError, needs
+
+_ARRAY = Path("array")
+"""Name of an array in messages."""
+_INVALID = -(1 << BITS["16"] - 1)
+_LARGEST = -_INVALID - 1
+_TYPES_IN_VOLTS = frozenset(("ecg", "eeg", "eog", "emg", "bio", "ecog", "seeg", "dbs"))
+
+
+def recording_of_array(
+    x: Any,
+    rate_hz: float | None,
+    leads: str | Sequence[str] | None,
+    units: str | Sequence[str] | None,
+    start: datetime | time | None,
+    record_id: str,
+) -> Recording:
+    """Return the recording of an array, pandas frame or Arrow table; see `Recording.from_array`."""
+    stated = Stated.of(rate_hz, units, leads) or Stated()
+    module = type(x).__module__.partition(".")[0]
+    if module in ("pandas", "pyarrow"):
+        recording = _of_frame(x, stated)
+    else:
+        signal = np.atleast_2d(np.asarray(x))
+        if signal.ndim != 2 or signal.dtype.kind not in "iuf" or signal.shape[0] > max(signal.shape[1], 1):
+            raise HeartlmError(
+                f"x: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers "
+                "[num_leads, num_samples], transposed if its rows are samples"
+            )
+        if rate_hz is None:
+            raise HeartlmError("rate_hz: not given, and an array does not state it; give the samples per second")
+        numbered = [f"lead {place}" for place in range(1, len(signal) + 1)]
+        names = stated.leads_of(numbered, "x").names
+        if len(names) != len(signal):
+            raise HeartlmError(f"leads: {len(names)} names for {len(signal)} leads")
+        of_leads = stated.units_of(len(signal)) or [Unit("mV")] * len(signal)
+        recording = array_recording(_ARRAY, signal, names, of_leads, check_rate(_ARRAY, float(rate_hz), "rate_hz"))
+    return replace(recording, start=start or recording.start, record_id=record_id, patient_id=record_id)
+
+
+def _of_frame(frame: Any, stated: Stated) -> Recording:
+    import pyarrow as pa
+
+    from heartlm.ecg.readers.table_files import arrow_recording
+
+    attributes: dict[str, Any] = {}
+    if not isinstance(frame, pa.Table):
+        frame = frame.to_frame() if frame.ndim == 1 else frame
+        attributes = dict(frame.attrs)
+        frame = frame.rename(columns=str)
+        table = pa.Table.from_pandas(frame, preserve_index=not _is_count(frame.index))
+    else:
+        table = frame
+    units = attributes.get("units", {})
+    if not stated.units and units and set(table.column_names) >= set(units):
+        stated = replace(stated, units=tuple(units[name] for name in stated.leads or units))
+    with replace(stated, rate_hz=stated.rate_hz or attributes.get("rate_hz")).used():
+        recording = arrow_recording(_ARRAY, table)
+    start = attributes.get("start")
+    return replace(recording, start=recording.start or (start and start_of(_ARRAY, start)))
+
+
+def _is_count(index: Any) -> bool:
+    """Return whether an index only numbers the rows."""
+    return type(index).__name__ == "RangeIndex"
+
+
+def frame_of(recording: Recording, start: int, stop: int | None, leads: Sequence[int | str] | None) -> Any:
+    """Return samples as a pandas frame; see `Recording.to_frame`."""
+    with needs("pandas"):
+        import pandas
+
+    signal = recording.signal(start, stop, leads)
+    chosen = [recording.lead_index(lead) for lead in (range(recording.num_leads) if leads is None else leads)]
+    index = pandas.Index((start + np.arange(signal.shape[1])) / recording.rate_hz, name="time_s")
+    names = [recording.lead_names[lead] for lead in chosen]
+    frame = pandas.DataFrame(signal.T, index=index, columns=names)
+    frame.attrs = {
+        "rate_hz": recording.rate_hz,
+        "units": {name: recording.units[lead] for name, lead in zip(names, chosen, strict=True)},
+    }
+    if recording.start is not None and start == 0:
+        frame.attrs["start"] = recording.start.isoformat()
+    return frame
+
+
+def write_record(recording: Recording, folder: Path, name: str) -> Path:
+    """Write a WFDB record; see `Recording.to_wfdb`."""
+    if not re.fullmatch(r"[\w-]+", name, re.ASCII):
+        raise HeartlmError(f"name: {name!r} found; letters, digits, - and _ expected")
+    header = folder / f"{name}.hea"
+    if header.exists():
+        raise HeartlmError(f"{header} exists already and is not replaced: choose another name or folder")
+    signal = recording.signal()
+    if not signal.size:
+        raise HeartlmError(f"{recording.path}: has no samples to write")
+    gains, baselines = zip(*map(_scale, signal), strict=True)
+    adu = np.full(signal.shape, _INVALID, np.int64)
+    for row, lead, gain, baseline in zip(adu, signal, gains, baselines, strict=True):
+        valid = np.isfinite(lead)
+        row[valid] = np.rint(lead[valid].astype(np.float64) * gain + baseline)
+    patient, comments = recording.patient, list(recording.comments)
+    stated = " ".join(line.casefold() for line in comments)
+    for key, value in (("Age", recording.age), ("Sex", patient.sex)):
+        if value not in (None, "") and f"{key.casefold()}:" not in stated:
+            comments.append(f"{key}: {value}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_signals(
+            folder,
+            name,
+            adu,
+            signal_format="16",
+            rate_hz=recording.rate_hz,
+            leads=[" ".join(lead.split()) for lead in recording.lead_names],
+            gain=gains,
+            baseline=baselines,
+            units=recording.units,
+            start=recording.start,
+            comments=[" ".join(comment.split()) for comment in comments],
+        )
+    except OSError as error:
+        raise HeartlmError(f"{folder}: cannot be written ({error.strerror})") from error
+    annotations = recording.annotations
+    if annotations is not None and (annotations.num_beats or annotations.rhythms):
+        write_annotations(folder, name, annotations, "atr")
+    return header
+
+
+def _scale(lead: NDArray[np.float32]) -> tuple[float, int]:
+    """Return gain and baseline that write a lead exactly if its samples are multiples of one step, else finely."""
+    valid = lead[np.isfinite(lead)].astype(np.float64)
+    low, high = (float(valid.min()), float(valid.max())) if len(valid) else (0.0, 0.0)
+    size = max(abs(low), abs(high))
+    if size == 0:
+        return 1000.0, 0
+    different = np.unique(valid)
+    steps = np.diff(different) if len(different) > 1 else np.array([size])
+    step = float(steps[steps < 1.5 * steps.min()].mean())
+    # samples are rounded to float32, so their whole range tells the step better than two neighbours
+    gain = round((high - low) / step) / (high - low) if high > low else 1 / step
+    for candidate in (200.0, 1000.0, *(float(f"{gain:.{digits}g}") for digits in range(2, 10))):
+        baseline = 0 if size * candidate < _LARGEST else -round((low + high) / 2 * candidate)
+        adu = np.rint(different * candidate + baseline)
+        if np.abs(adu).max() < _LARGEST and np.array_equal(
+            ((adu - baseline) / candidate).astype(np.float32), different.astype(np.float32)
+        ):
+            return candidate, baseline
+    gain = float(f"{2 * (_LARGEST - 10) / max(high - low, 1e-6 * size):.5g}")
+    return gain, -round((low + high) / 2 * gain)
+
+
+def mne_of(recording: Recording) -> Any:
+    """Return the recording as `mne.io.RawArray`; see `Recording.to_mne`."""
+    with needs("mne"):
+        import mne
+
+    signal = recording.signal().astype(np.float64)
+    is_voltage = [unit == "mV" for unit in recording.units]
+    signal[is_voltage] *= 1e-3
+    kinds = ["ecg" if each else "misc" for each in is_voltage]
+    info = mne.create_info(list(recording.lead_names), recording.rate_hz, kinds)
+    raw = mne.io.RawArray(signal, info, verbose="error")
+    if isinstance(recording.start, datetime):
+        raw.set_meas_date(recording.start.replace(tzinfo=UTC))
+    return raw
+
+
+def recording_of_mne(raw: Any, record_id: str) -> Recording:
+    """Return the recording of an `mne.io.Raw`; see `Recording.from_mne`."""
+    kinds, names = raw.get_channel_types(), list(raw.ch_names)
+    in_volts = np.array([kind in _TYPES_IN_VOLTS for kind in kinds])
+    rate_hz = check_rate(Path(record_id), float(raw.info["sfreq"]))
+    moment = raw.info["meas_date"]
+
+    def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
+        picks = np.array(leads, np.int64)
+        part: NDArray[np.float64] = raw.get_data(picks, start, stop)
+        return (part * np.where(in_volts[picks], 1e3, 1.0)[:, np.newaxis]).astype(np.float32)
+
+    def annotations(recording: Recording) -> Annotations | None:
+        notes = []
+        for onset_s, duration_s, text in zip(
+            raw.annotations.onset, raw.annotations.duration, raw.annotations.description, strict=True
+        ):
+            first = min(max(0, round(float(onset_s) * rate_hz)), recording.num_samples)
+            last = min(max(first, round(float(onset_s + duration_s) * rate_hz)), recording.num_samples)
+            notes.append(Note(first, last, str(text)))
+        if not notes:
+            return None
+        return Annotations(rate_hz, np.zeros(0, np.int64), np.zeros(0, "<U1"), source=record_id, notes=tuple(notes))
+
+    return Recording(
+        record_id=record_id,
+        patient_id=record_id,
+        rate_hz=rate_hz,
+        num_samples=int(raw.n_times),
+        lead_names=tuple(names),
+        units=tuple("mV" if each else "" for each in in_volts),
+        path=Path(record_id),
+        start=None if moment is None else moment.astimezone(UTC).replace(tzinfo=None),
+        samples=samples,
+        read_annotations=annotations,
+    )
