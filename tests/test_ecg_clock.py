@@ -74,6 +74,20 @@ def test_times_of_arrival_of_packets_vary() -> None:
     assert "packets of 16 rows" in grid.repairs[0]
 
 
+def test_packets_with_too_few_and_too_many_rows() -> None:
+    row = np.arange(NUM)
+    time_s = np.where(row % 16 == 0, row / 250, np.nan)
+    few = np.delete(time_s, np.arange(1605, 1614))
+    grid = regular_grid(few)
+    assert (grid.rate_hz, grid.positions[-1]) == (250, NUM - 1)
+    np.testing.assert_array_equal(grid.positions[grid.positions >= 1616], np.arange(1616, NUM))
+    many = np.insert(time_s, 1605, np.full(300, np.nan))
+    grid = regular_grid(many)
+    assert (grid.rate_hz, grid.positions[-1]) == (250, NUM - 1)
+    np.testing.assert_array_equal(grid.positions, row)
+    assert "300 rows more than the times allow" in grid.repairs[0]
+
+
 def test_single_wrong_times_cost_one_row_each() -> None:
     for value in (999.0, 0.001, -5.0):
         time_s = clock(360)
@@ -141,7 +155,12 @@ def test_numbers_of_rows() -> None:
         grid = grid_of_counter(counter, 250)
         assert grid is not None
         np.testing.assert_array_equal(grid.positions, np.flatnonzero(kept))
-        assert "3 rows missing" in grid.repairs[0]
+        assert grid.repairs == ("a gap in the row numbers, 0.012 s in all, read as invalid samples (NaN)",)
+    numbers = np.arange(1000.0) % 16
+    numbers[77] = 99999  # a single wrong number
+    grid = grid_of_counter(numbers, 250)
+    assert grid is not None
+    np.testing.assert_array_equal(grid.positions, np.arange(1000))
     assert counter_modulus(np.arange(100.0)) == 0
     for other in (np.arange(100.0) / 2, np.zeros(100), np.sin(np.arange(100)), np.arange(100.0) % 10):
         assert counter_modulus(other) is None

@@ -232,6 +232,17 @@ def test_gaps_are_invalid_samples_with_a_warning(tmp_path: Path) -> None:
         read_recording(tmp_path / "r.csv", repaired="refuse")
 
 
+def test_a_row_elsewhere_costs_its_sample_alone(tmp_path: Path) -> None:
+    lines = rows(MS, MV, head="time_ms,I\n").decode().splitlines()
+    lines.insert(1400, lines.pop(95))
+    (tmp_path / "r.csv").write_text("\n".join(lines))
+    recording = read_recording(tmp_path / "r.csv")
+    signal = recording.signal()[0]
+    assert np.flatnonzero(np.isnan(signal)).tolist() == [94]
+    np.testing.assert_allclose(np.delete(signal, 94), np.delete(ECG, 94), atol=1e-6)
+    assert "out of order" in recording.repairs[0]
+
+
 def test_packets_of_movesense_with_one_time_each(tmp_path: Path) -> None:
     stamps = [str(601488596 + round(1000 * place / RATE_HZ)) if place % 16 == 0 else "" for place in range(NUM)]
     (tmp_path / "r.csv").write_bytes(rows(stamps, UV, head="timestamp,sample\n"))

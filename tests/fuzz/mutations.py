@@ -141,6 +141,38 @@ def change_value(content: bytes, draw: random.Random) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
+def change_table(content: bytes, draw: random.Random) -> bytes:
+    """Repeat, remove or move rows, exchange separators or decimal marks of a row, or change one of its fields."""
+    lines = content.split(b"\n")
+    place, number = draw.randrange(len(lines)), draw.randint(1, 60)
+    part = lines[place : place + number]
+    match draw.randrange(7):
+        case 0:
+            lines[place:place] = part
+        case 1:
+            del lines[place : place + number]
+        case 2:
+            del lines[place : place + number]
+            lines[draw.randrange(len(lines) + 1) : 0] = part
+        case 3:
+            lines[place] = lines[place].replace(
+                draw.choice((b",", b";", b"\t", b".")), draw.choice((b",", b";", b".", b""))
+            )
+        case 4:
+            lines[place] += draw.choice((b",", b";", b"\t", b" ", b",1", b"#"))
+        case 5:
+            fields = re.split(rb"([,;\t])", lines[place])
+            field = draw.choice(
+                (b"", b"NaN", b"x", b"-", b"inf", b"1,5", b"1.5", b"00:00", b"2024-02-30", b"'", b'"', b"1e999")
+            )
+            fields[draw.randrange(len(fields))] = field
+            lines[place] = b"".join(fields)
+        case _:
+            content = b"\n".join(lines)
+            return draw.choice((b"\xef\xbb\xbf", b"\xff\xfe", b"\x1f\x8b", b"sep=;\n", b"\n\n", b'"')) + content
+    return b"\n".join(lines)
+
+
 EDF_FIXED = ((0, 8), (8, 80), (88, 80), (168, 8), (176, 8), (184, 8), (192, 44), (236, 8), (244, 8), (252, 4))
 EDF_OF_CHANNELS = (16, 80, 8, 8, 8, 8, 8, 80, 8, 32)
 EDF_VALUES = (
@@ -178,10 +210,11 @@ TEXT: tuple[Bytes, ...] = (
 )  # fmt: skip
 JSON: tuple[Bytes, ...] = (*(change_value,) * 8, *TEXT, nest_deeply)
 EDF: tuple[Bytes, ...] = (*BINARY, *(change_edf_field,) * 8, *(change_edf_time,) * 2)
+TABLE: tuple[Bytes, ...] = (*TEXT, *(change_table,) * 4, double_span, insert_noise)
 YAML: tuple[Bytes, ...] = (*TEXT, change_number, change_line, nest_deeply, alias_bomb)
 
-_BY_ENDING = {".json": JSON, ".jsonl": JSON, ".yaml": YAML, ".hea": TEXT, ".csv": TEXT, ".xml": TEXT, "": TEXT}
-_BY_ENDING |= {".edf": EDF, ".bdf": EDF}
+_BY_ENDING = {".json": JSON, ".jsonl": JSON, ".yaml": YAML, ".hea": TEXT, ".csv": TABLE, ".xml": TEXT, "": TEXT}
+_BY_ENDING |= {".edf": EDF, ".bdf": EDF, ".txt": TABLE, ".tsv": TABLE}
 
 
 def mutate(name: str, content: bytes, draw: random.Random) -> tuple[bytes, str]:

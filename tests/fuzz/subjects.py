@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable, Iterable
@@ -91,6 +92,99 @@ def _arrays(folder: Path) -> None:
     np.save(folder / "b.npy", np.stack([signal, -signal]))
     (folder / "b.json").write_text(json.dumps({"rate_hz": 250, "units": "mV", "lead_names": ["I", "II"]}))
     (folder / "database.json").write_text(json.dumps({"name": "arrays", "patients": {"a": "p1", "b": "p2"}}))
+
+
+def _tables(folder: Path) -> None:
+    """Tables as recorders export them: with each kind of clock, separator, decimal mark and header, and binary ones."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from scipy.io import savemat
+
+    time_s = np.arange(2500) / 250
+    ecg = np.round(np.sin(time_s * 9) + 0.01 * np.random.default_rng(0).normal(size=2500), 3)
+    begin = np.datetime64("2024-05-01T10:00:00.000")
+    iso = np.datetime_as_string(begin + np.round(1000 * time_s).astype("timedelta64[ms]"))
+    texts: dict[str, tuple[str, list[str]]] = {
+        "milliseconds.csv": (
+            "time_ms,I,II\n",
+            [f"{1000 * t:.1f},{v:.3f},{-v:.3f}" for t, v in zip(time_s, ecg, strict=True)],
+        ),
+        "polar.txt": (
+            "Phone timestamp;sensor timestamp [ns];timestamp [ms];ecg [uV]\n",
+            [
+                f"{text};{599616000000000000 + round(t * 1e9)};{1000 * t:.3f};{1000 * v:.0f}"
+                for text, t, v in zip(iso, time_s, ecg, strict=True)
+            ],
+        ),
+        "comma.csv": ("time;MLII\n", [f"{t:.4f};{v:.3f}".replace(".", ",") for t, v in zip(time_s, ecg, strict=True)]),
+        "iso.tsv": ("datetime\tecg [mV]\n", [f"{text}\t{v:.3f}" for text, v in zip(iso, ecg, strict=True)]),
+        "packets.csv": (
+            "timestamp [ms],sample [uV]\n",
+            [
+                f"{1000 * t:.0f},{1000 * v:.0f}" if n % 16 == 0 else f",{1000 * v:.0f}"
+                for n, (t, v) in enumerate(zip(time_s, ecg, strict=True))
+            ],
+        ),
+        "apple.csv": (
+            "Name,Ada\nRecorded Date,2024-05-01 10:00:00 +0200\nSample Rate,250 hertz\n\n\nLead,Lead I\nUnit,µV\n\n",
+            [f"{1000 * v:.3f}" for v in ecg],
+        ),
+        "opensignals.txt": (
+            '# OpenSignals Text File Format\n# {"a": {"sensor": ["ECG"], "column": ["nSeq", "DI", "A1"], "time": '
+            '"10:0:0.0", "date": "2024-5-1", "device": "bitalino", "label": ["A1"], "sampling rate": 250, '
+            '"resolution": [4, 1, 10]}}\n'
+            "# EndOfHeader\n",
+            [f"{n % 16}\t0\t{512 + 341.33 * v:.0f}\t" for n, v in enumerate(ecg)],
+        ),
+    }
+    for name, (head, lines) in texts.items():
+        (folder / name).write_text(head + "\n".join(lines) + "\n")
+    pq.write_table(pa.table({"time_s": time_s, "ecg [mV]": ecg.astype(np.float32)}), folder / "q.parquet")
+    savemat(folder / "m.mat", {"ECG": ecg, "fs": 250.0, "units": "mV"})
+    blocks = {b"info": b"2024-05-01T10:00:00.000".ljust(264, b"\0"), b"fmt ": bytes([1, 250, 0, 244, 1, 2, 0, 0])}
+    blocks[b"ecg "] = np.round(2000 * ecg).astype("<i2").tobytes()
+    content = b"ALIVE\0\0\0\3\0\0\0"
+    for block, data in blocks.items():
+        whole = block + len(data).to_bytes(4, "little") + data
+        content += whole + (sum(whole) & 0xFFFFFFFF).to_bytes(4, "little")
+    (folder / "k.atc").write_bytes(content)
+    (folder / "c.csv.gz").write_bytes(gzip.compress((folder / "comma.csv").read_bytes(), mtime=0))
+
+
+_MOST_CHANGED, _PACKETS = 12, 2 * 16
+"""Samples that one mutation can change so that they are still numbers in their places, and rows between two times."""
+
+
+def _table_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> str | None:
+    """Samples of a damaged table stand at their times, unless the damage is in its header."""
+    from heartlm.ecg.database import read_recording
+    from heartlm.errors import HeartlmError
+
+    content, original = damaged.read_bytes(), (seed / damaged.name).read_bytes()
+    try:
+        recording, before = read_recording(damaged, repaired="accept"), read_recording(seed / damaged.name)
+        signal = recording.signal()
+    except HeartlmError:
+        return None
+    if damaged.suffix not in (".csv", ".txt", ".tsv") or damaged.name == "apple.csv":  # no clock, or no text
+        if damaged.suffix == ".atc" and not recording.faults and not np.array_equal(signal, before.signal()):
+            return "samples with another checksum were used without a word"
+        return None
+    num_header = len(original) - len(original[original.rindex(b"\n", 0, 700) :])
+    if content[:num_header] != original[:num_header]:
+        return None
+    if abs(recording.rate_hz - before.rate_hz) > 2e-3 * before.rate_hz:
+        return f"{recording.rate_hz:g} Hz in place of {before.rate_hz:g}"
+    if recording.units != before.units or recording.leads != before.leads:
+        return f"leads {recording.leads} in {recording.units}"
+    length = min(recording.num_samples, before.num_samples)
+    with np.errstate(invalid="ignore"):
+        changed = np.abs(signal[:, :length] - before.signal()[:, :length]) > 1e-6
+    if damaged.name == "opensignals.txt":  # lost rows are known modulo 16
+        return None
+    if int(changed.any(axis=0).sum()) > _MOST_CHANGED + (_PACKETS if damaged.name == "packets.csv" else 0):
+        return f"{int(changed.any(axis=0).sum())} samples changed"
+    return None
 
 
 def _edf(folder: Path) -> None:
@@ -322,6 +416,18 @@ _ALL: Iterable[Subject] = (
         _tokens_differ_silently,
     ),
     Subject("arrays", _arrays, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY)),
+    Subject(
+        "tables",
+        _tables,
+        ("*",),
+        (
+            (*TOKENIZE, "--tokenizer", "sample", "--training-leads", "all"),
+            VERIFY,
+            (*VERIFY, "--rate", "250", "--units", "mV"),
+            ("data", "show", "{folder}/polar", "--out", "{out}/p.svg"),
+        ),
+        _table_values_differ,
+    ),
     Subject(
         "edf",
         _edf,

@@ -10,7 +10,7 @@ over rows between such gaps, not the median difference of two times, which round
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 LONGEST_GAP_S = 7 * 86400.0
 _AROUND = 64
 """Rows (or packets) on each side of a jump whose median tells its size: enough for the cycle of rounded times."""
-_SIGNIFICANT = 4.0
+_SIGNIFICANT = 6.0
 """Least size of a jump in standard errors."""
 _MOST_SAMPLED = 100_000
 """Values of which a median is taken."""
@@ -85,6 +85,7 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
         raise UnusableClockError("has fewer than two different times")
     if is_packet:
         dropped[:] = False  # a wrong time of a packet does not concern its rows
+        known = known[np.diff(time_s[known], prepend=-np.inf) > 0]
     else:
         _drop_repeated(known, time_s, dropped)
         known = known[~dropped[known]]
@@ -94,18 +95,26 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
     if not 0 < step_s < LONGEST_GAP_S:
         raise UnusableClockError("does not rise")
     for _ in range(2):
-        gaps = _gaps(known, time_s, step_s, may_shrink=not is_packet)
+        gaps = _gaps(known, time_s, step_s)
         places = known + np.concatenate([[0], np.cumsum(gaps)])
         fitted_s, error_s = _slope(places, time_s[known])
         if rate_hz and abs(fitted_s * rate_hz - 1) > _CONTRADICTS:
             raise UnusableClockError(f"tells {1 / fitted_s:.5g} Hz")
+        is_same = not gaps.any() and abs(fitted_s - step_s) * len(known) < 0.1 * step_s
         step_s = step_s if rate_hz else fitted_s
-    rows = positions = np.arange(num_rows)
+        if is_same:
+            break
     duration_s, lost = np.diff(time_s[known]), gaps > 0
+    rows = positions = np.arange(num_rows)
     if gaps.any() or dropped.any():
+        extra = _extra_rows(known, gaps, dropped)
+        if extra.any():
+            repairs.append(f"{_rows(int(extra.sum()))} more than the times allow left out")
         after = np.searchsorted(known[1:], positions, side="right")  # number of gaps before each row
-        positions = (positions + np.concatenate([[0], np.cumsum(gaps)])[after])[~dropped]
-        rows, positions = rows[~dropped], positions - positions[0]
+        kept = ~(dropped | extra)
+        positions, rows = (positions + np.concatenate([[0], np.cumsum(gaps)])[after])[kept], rows[kept]
+        rising = np.diff(positions, prepend=positions[0] - 1) > 0
+        rows, positions = rows[rising], positions[rising] - positions[0]
     if lost.any() and (longest := float(duration_s[lost].max())) > LONGEST_GAP_S:
         row = int(known[1:][lost][int(np.argmax(duration_s[lost]))])
         raise UnusableClockError(f"jumps by {longest / 86400:.0f} days at row {row + 1}")
@@ -135,32 +144,40 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
 
 
 def grid_of_counter(counter: NDArray[np.float64], rate_hz: float) -> Grid | None:
-    """Return the grid of rows with numbers that rise by one, also modulo a power of two; None if they do not."""
+    """Return the grid of rows with numbers that rise by one, also modulo a power of two; None if they do not.
+
+    Of numbers modulo n, lost rows are known modulo n.
+    """
     span = counter_modulus(counter)
     if span is None:
         return None
-    steps = np.diff(counter.astype(np.int64))
-    steps = np.where(steps <= 0, steps + span, steps) if span else steps
-    positions = np.concatenate([[0], np.cumsum(steps)])
-    missing, repairs = int(positions[-1]) + 1 - len(positions), list[str]()
-    if missing:
-        repairs.append(f"{missing} rows missing by their numbers, {missing / rate_hz:.3g} s in all, read as NaN")
-    return Grid(rate_hz, np.arange(len(counter)), positions, 0.0, tuple(repairs))
+    if span:
+        steps = np.rint(np.diff(counter)).astype(np.int64) % span
+        # a single wrong number makes two wrong steps
+        wrong = (steps[:-1] != 1) & (steps[1:] != 1) & ((steps[:-1] + steps[1:]) % span == 2)
+        steps[:-1][wrong] = steps[1:][wrong] = 1
+        counter = np.concatenate([[0], np.cumsum(steps)]).astype(np.float64)
+    try:
+        grid = regular_grid(counter / rate_hz, rate_hz)
+    except UnusableClockError:
+        return None
+    return replace(grid, repairs=tuple(each.replace("in the times", "in the row numbers") for each in grid.repairs))
 
 
 def counter_modulus(values: NDArray[np.float64]) -> int | None:
     """Return the number from which a counter of rows begins again, 0 if it does not; None if `values` do not count."""
-    if len(values) < 2 or not np.isfinite(values).all() or not (values == np.rint(values)).all():
+    if len(values) < 2:
         return None
     steps = np.diff(values)
-    if np.abs(steps).max() >= 2**31 or np.mean(steps == 1) < 0.8:
+    if np.mean(steps == 1) < 0.8:
         return None
-    if (steps > 0).all():
+    falls = 1 - steps[steps < 0]
+    if len(falls) < 0.002 * len(steps):  # a few numbers are wrong
         return 0
-    span = int(values.max() - values.min()) + 1
-    if span < 4 or span & (span - 1):  # a power of two
+    span = float(np.median(falls))
+    if np.mean(falls == span) < 0.8 or span < 4 or span > 2**31 or int(span) & (int(span) - 1):
         return None
-    return span
+    return int(span)
 
 
 def _ordered(known: NDArray[np.int64], time_s: NDArray[np.float64], dropped: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -193,9 +210,16 @@ def _drop_repeated(known: NDArray[np.int64], time_s: NDArray[np.float64], droppe
     """Mark rows with the time of the row before, unless rounding explains it."""
     steps = np.diff(time_s[known])
     repeated = steps == 0
-    if repeated.any() and repeated.mean() < 1e-2 and (usual_s := np.median(steps)) > 3 * _resolution(steps):
-        repeated[:-1] &= steps[1:] < 1.5 * usual_s  # after a time that was rounded down the next step is longer
-        dropped[known[1:][repeated]] = True
+    if not repeated.any():
+        return
+    usual_s = float(np.median(steps))
+    # rounding makes single steps of 0, in equal distances if these are many, and the next step is longer
+    single = repeated & ~np.concatenate([[False], repeated[:-1]]) & ~np.concatenate([repeated[1:], [False]])
+    if single.mean() >= 1e-2 or usual_s <= 3 * _resolution(steps[~repeated]):
+        repeated &= ~single
+    else:
+        repeated[:-1] &= ~single[:-1] | (steps[1:] < 1.5 * usual_s)
+    dropped[known[1:][repeated]] = True
 
 
 def _packet_starts(known: NDArray[np.int64], time_s: NDArray[np.float64]) -> NDArray[np.int64] | None:
@@ -247,14 +271,19 @@ def _step_between_gaps(known: NDArray[np.int64], time_s: NDArray[np.float64]) ->
     """Return the time from row to row where no row is lost: the time between gaps over the number of rows."""
     steps, rows = np.diff(time_s[known]), np.diff(known)
     slopes = steps / rows
-    usual = slopes <= _usual(slopes)
+    if (rows > 1).mean() > 0.5:  # packets have equal numbers of rows, single steps may be rounded to 0
+        off = np.abs(slopes / float(np.median(slopes)) - 1)
+        # if times are exact, a lost row changes the slope of a packet by little
+        usual = off <= (1e-3 if np.mean(off <= 1e-3) > 0.9 else max(5 * _spread(off), 0.2))
+    else:
+        usual = slopes <= _usual(slopes)
     return float(steps[usual].sum() / rows[usual].sum())
 
 
-def _gaps(known: NDArray[np.int64], time_s: NDArray[np.float64], step_s: float, may_shrink: bool) -> NDArray[np.int64]:
+def _gaps(known: NDArray[np.int64], time_s: NDArray[np.float64], step_s: float) -> NDArray[np.int64]:
     """Return the number of rows that are lost between each two of the rows `known`, int64 `[len(known) - 1]`.
 
-    It is negative, down to minus the number of dropped rows between the two, where these were extra rows.
+    It is negative, down to minus the number of rows between the two, where these are more than the times allow.
     """
     late_s = time_s[known] - step_s * known
     gaps = np.zeros(len(known) - 1, np.int64)
@@ -266,7 +295,7 @@ def _gaps(known: NDArray[np.int64], time_s: NDArray[np.float64], step_s: float, 
     jumps, rows = np.diff(late_s), np.diff(known)
     spread_s = _spread(jumps)
     enough_s = max(0.5 * step_s, 1.1 * min(_resolution(np.diff(time_s[known])), 2 * step_s), 3 * spread_s)
-    places = np.flatnonzero((jumps > enough_s) | ((rows > 1) & (jumps < -enough_s) if may_shrink else False))
+    places = np.flatnonzero((jumps > enough_s) | ((rows > 1) & (jumps < -enough_s)))
     if len(places) > _MOST_JUMPS:
         raise UnusableClockError("is too uneven (it jumps at every few rows)")
     edges = np.concatenate([[-1], places, [len(known) - 1]])
@@ -276,10 +305,20 @@ def _gaps(known: NDArray[np.int64], time_s: NDArray[np.float64], step_s: float, 
         jump_s = float(np.median(after)) - float(np.median(before))
         # the standard error of a median is 1.25 times that of the mean; `jumps` are differences of two times
         error_s = 1.25 * spread_s / np.sqrt(2) * np.sqrt(1 / len(before) + 1 / len(after))
-        least = -(int(rows[place]) - 1) if may_shrink else 0
         if abs(jump_s) >= _SIGNIFICANT * error_s:
-            gaps[place] = max(least, round(jump_s / step_s))
+            gaps[place] = max(1 - int(rows[place]), round(jump_s / step_s))
     return gaps
+
+
+def _extra_rows(known: NDArray[np.int64], gaps: NDArray[np.int64], dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which rows are too many: the last ones before the next known row, less those that are dropped already."""
+    extra = np.zeros(len(dropped), bool)
+    for place in np.flatnonzero(gaps < 0).tolist():
+        between = np.arange(known[place] + 1, known[place + 1])
+        left = between[~dropped[between]]
+        too_many = -int(gaps[place]) - (len(between) - len(left))
+        extra[left[len(left) - max(0, too_many) :]] = True
+    return extra
 
 
 def _slope(places: NDArray[np.int64], time_s: NDArray[np.float64]) -> tuple[float, float]:

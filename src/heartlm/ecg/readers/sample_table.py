@@ -122,7 +122,7 @@ def table_recording(
                           stated, settings, facts)  # fmt: skip
     length = int(grid.positions[-1]) + 1
     signal = np.full((len(chosen), length), np.nan, np.float32)
-    is_complete = length == len(leads[0].values)
+    is_complete = length == len(grid.rows) == len(leads[0].values)
     for row, place, unit in zip(signal, chosen, units, strict=True):
         values = leads[place].values if is_complete else leads[place].values[grid.rows]
         with np.errstate(over="ignore", invalid="ignore"):

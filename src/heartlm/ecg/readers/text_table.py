@@ -57,7 +57,6 @@ _NULLS = (
     "-nan",
 )
 _BARE_NULLS = frozenset(text.casefold() for text in _NULLS)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
 _TIME = re.compile(
     r"\[?(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]+|$))?((\d{1,3}:)?\d{1,4}:\d{1,2}([.,:]\d+)?(\s*[ap]m)?)?"
     r"\s*(Z|UTC|[+-]\d\d:?\d\d)?(\s+\d{1,2}/\d{1,2}/\d{4})?\]?",
@@ -101,7 +100,11 @@ class TextTable:
 
     def numbers(self, column: int) -> NDArray[np.float64]:
         """Return the numbers of a column in the first rows, NaN where there is none."""
-        return np.array([_as_number(row[column], self.decimal) for row in self.rows])
+        found = np.full(len(self.rows), np.nan)
+        for place, row in enumerate(self.rows):
+            with suppress(ValueError):
+                found[place] = float(row[column].replace(",", ".") if self.decimal == "," else row[column])
+        return found
 
 
 def sniff(path: Path) -> TextTable | None:
@@ -151,7 +154,7 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
         return (
             len(row) >= width
             and all(
-                kind not in ("number", "time") or _kind([field], decimal) in (kind, "empty")
+                kind not in ("number", "time") or _field_kind(field, decimal) in (kind, "empty")
                 for field, kind in zip(row, kinds, strict=False)
             )
             and any(row)
@@ -167,7 +170,7 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
         end = re.compile(r"\r\n|\n|\r").search(begin, position)
         assert end is not None
         position = end.end()
-    sample = tuple(tuple(row[:width]) for place, row in enumerate(rows[first:], first) if is_row(place))
+    sample = tuple(tuple(rows[place][:width]) for place in range(first, len(rows)) if is_row(place))
     offset = len((mark + begin[:position]).encode("utf-8", "surrogateescape"))
     names, units, preamble = (tuple(map(_printable, each)) for each in (names, units, preamble))
     return TextTable(separator, decimal, quote, offset, names, units, kinds, sample, preamble)
@@ -254,9 +257,12 @@ def read_columns(
     buffer = content_of(path)
     stop, repairs = _end_of_rows(buffer, table)
     rows = buffer.slice(table.offset, stop - table.offset)
+    codes = np.frombuffer(rows, np.uint8)
+    if codes.size and codes.max() > 127:  # Arrow cannot report a row whose bytes are no text
+        rows = pa.py_buffer(np.where(codes > 127, np.uint8(ord("?")), codes).tobytes())
     separator = table.separator or "\x1f"
     if table.separator == " ":
-        rows, separator = pa.py_buffer(re.sub(rb"(?m)^[ \t]+|[ \t]+$", b"", re.sub(rb"[ \t]+", b" ", rows))), " "
+        rows, separator = pa.py_buffer(_single_blanks(rows.to_pybytes())), " "
     width = _width_of_rows(rows, table)
     skipped = list[str]()
 
@@ -348,31 +354,25 @@ def _trimmed(row: Sequence[str]) -> Sequence[str]:
     return row[:width]
 
 
-def _as_number(field: str, decimal: str) -> float:
-    text = field.replace(",", ".") if decimal == "," else field
-    if decimal == "," and "." in field:
-        return float("nan")
-    return float(text) if _NUMBER.fullmatch(text) else float("nan")
+def _field_kind(field: str, decimal: str) -> str:
+    """Return what a field holds: number, time, text, or nothing."""
+    if decimal == "." or "." not in field:
+        with suppress(ValueError):
+            value = float(field.replace(",", ".") if decimal == "," else field)
+            return "text" if "_" in field else "number" if value == value else "empty"
+    if field.casefold() in _BARE_NULLS:
+        return "empty"
+    return "time" if _TIME.fullmatch(field) and any(character.isdigit() for character in field) else "text"
 
 
 def _kind(fields: Sequence[str], decimal: str) -> str:
     """Return what the fields of a column are; a few that are not the same, as in a header, do not count."""
-    kinds = Counter[str]()
-    for field in fields:
-        plain = field.replace(",", ".") if decimal == "," else field
-        if field.casefold() in _BARE_NULLS:
-            kinds["empty"] += 1
-        elif _NUMBER.fullmatch(plain) and not (decimal == "," and "." in field):
-            kinds["number"] += 1
-        elif re.search(r"\d", field) and _TIME.fullmatch(field):
-            kinds["time"] += 1
-        else:
-            kinds["text"] += 1
+    kinds = Counter(_field_kind(field, decimal) for field in fields)
     filled = sum(kinds.values()) - kinds["empty"]
     if not filled:
         return "empty"
-    kind, most = max(((kind, kinds[kind]) for kind in ("number", "time", "text")), key=lambda pair: pair[1])
-    return kind if most > 0.8 * filled else "text"
+    kind = max(("number", "time", "text"), key=lambda each: kinds[each])
+    return kind if kinds[kind] > 0.8 * filled else "text"
 
 
 def _score(lines: Sequence[str], separator: str, decimal: str, quote: str) -> float:
@@ -412,7 +412,12 @@ def _header(
         row = _split(re.sub(r"^\s*[#%]+\s*", "", line), separator, quote)
         filled = [field for field in row if field]
         is_fact = width == 1 and re.search(r"[,;:=\t]", line) is not None
-        if len(row) < width or is_fact or not filled or any(_NUMBER.fullmatch(field) for field in row[:width]):
+        if (
+            len(row) < width
+            or is_fact
+            or not filled
+            or any(_field_kind(field, ".") == "number" for field in row[:width])
+        ):
             break
         if filled[0].casefold().startswith("sep="):
             break
@@ -436,6 +441,21 @@ def _header(
     return tuple(names), tuple(units), tuple([line.strip() for line in lines[:place] if line.strip()] + extra)
 
 
+def _single_blanks(rows: bytes) -> bytes:
+    """Return rows whose columns are parted by one blank."""
+    rows = rows.translate(bytes.maketrans(b"\t", b" "))
+    for several in (b" " * 16, b" " * 4, b"  ", b"  "):  # replacing is faster than a regular expression
+        while several in rows:
+            rows = rows.replace(several, b" ")
+    return (
+        re.sub(rb"\A ", b"", rows)
+        .replace(b"\n ", b"\n")
+        .replace(b"\r ", b"\r")
+        .replace(b" \n", b"\n")
+        .replace(b" \r", b"\r")
+    )
+
+
 def _width_of_rows(rows: Any, table: TextTable) -> int:
     """Return the number of fields of the first row, with those that separators at its end make."""
     begin = bytes(rows[: 1 << 16]).decode("utf-8", "replace")
@@ -454,7 +474,7 @@ def _end_of_rows(buffer: Any, table: TextTable) -> tuple[int, list[str]]:
         line = re.split(rb"\r\n|\n|\r", rows)[-1]
         row = _split(line.decode("utf-8", "replace"), table.separator, table.quote)
         fits = len(row) >= len(table.kinds) and all(
-            kind not in ("number", "time") or _kind([field], table.decimal) in (kind, "empty")
+            kind not in ("number", "time") or _field_kind(field, table.decimal) in (kind, "empty")
             for field, kind in zip(row, table.kinds, strict=False)
         )
         if (fits and line.strip()) or len(line) == len(rows):
