@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
     "ct": (content(bytes(128) + b"DICM" + b"1.2.840.10008.5.1.4.1.1.2"), "a DICOM file without waveforms"),
     "r.dat": (content(bytes(range(256)) * 8), "a signal file without its WFDB header; fetch r.hea"),
     "r.ari": (annotated, "a WFDB annotation file without its header; fetch r.hea"),
-    "r.npy": (lambda path: np.save(path, np.zeros(5)), "a NumPy array; write its rate into r.json"),
+    "r.npy": (lambda path: np.save(path, np.zeros(5)), "a NumPy array; give --rate, or write its rate into r.json"),
     "notes.md": (content("Größe 7\n".encode()), "a text, for example"),
     "page.svg": (content(b'<?xml version="1.0"?><svg width="9"/>'), "an XML file with the root svg"),
     "empty.edf2": (content(b""), "an empty file; fetch it again"),
@@ -56,14 +56,16 @@ def test_a_file_that_is_no_recording_is_named_by_its_content(
 ) -> None:
     write, text = KINDS[name]
     write(tmp_path / name)
-    for act in (locate, *[read_recording] * (name != "r.npy")):  # whose reader names the missing rate itself
-        with pytest.raises(HeartlmError, match=f"{name}: no recording, but {text}") as caught:
+    # with --rate an array would be a recording: its reader names the missing rate
+    expected = "states no sampling rate; give --rate HZ" if name == "r.npy" else f"no recording, but {text}"
+    for act in (locate, read_recording):
+        with pytest.raises(HeartlmError, match=f"{name}: {expected}") as caught:
             act(tmp_path / name)
         assert "\n" not in str(caught.value)
     with pytest.raises(HeartlmError, match=f"no recordings found; {name}: {text}"):
         open_database(tmp_path)
     write_record(tmp_path, name="other")
-    with pytest.raises(HeartlmError, match=f"{name}: no recording, but {text}"):
+    with pytest.raises(HeartlmError, match=f"{name}: {expected}"):
         locate(tmp_path / name)
     assert main(["analyze", str(tmp_path / name), "--out", str(tmp_path / "out")]) == 2
     assert capfd.readouterr().err.count("\n") == 1

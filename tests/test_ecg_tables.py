@@ -120,6 +120,7 @@ CASES: dict[str, tuple[bytes, str, dict[str, object]]] = {
     "aligned with blanks": (rows([f"{each:>12}" for each in S], [f"{each:>9}" for each in MV], by=" "), "lead 1", {}),
     "numpy.savetxt": (rows(S, MV, by=" ", head="# time MLII\n"), "MLII", {}),
     "no header, seconds first": (rows(S, MV), "lead 1", {}),
+    "no header, seconds last": (rows(MV, S), "lead 1", {}),
     "no end of the last line": (rows(S, MV, head="time,MLII\n")[:-1], "MLII", {}),
     "text and empty columns": (rows(["H10"] * NUM, S, MV, [""] * NUM, head="device,time,MLII,event\n"), "MLII", {}),
     "Polar Sensor Logger": (rows(ISO, NS, MS, UV, by=";", head=POLAR), "ecg", {"start": START}),
