@@ -17,7 +17,6 @@ import json
 import os
 import re
 import shutil
-import tarfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -84,19 +83,25 @@ class Recipe:
 BEATS_DATA = f"""\
 - MIT-BIH Arrhythmia Database, the 22 records of DS1 ({PHYSIONET})
 - MIT-BIH Supraventricular Arrhythmia Database, 39 of its 78 records ({PHYSIONET})
-- copies of both on drawn rhythms (`heartlm data retime`), made of the same patients"""
+- copies of both on drawn rhythms (`heartlm data retime`), and pieces with noise (`heartlm data noisy`), made of
+  the same patients and of the noise `bw` and `ma` of the MIT-BIH Noise Stress Test Database ({PHYSIONET})"""
+WEAK_DATA = f"""
+- PhysioNet/CinC Challenge 2017, 1,500 of its recordings labelled normal ({PHYSIONET})
+- PTB-XL, its recordings of folds 1 to 6 here in sinus rhythm without ectopic beats (Creative Commons Attribution 4.0)
+
+In the last two, with noise added, every detected beat that looks like its neighbours counts as N."""
 BEATS_UNFIT = "Paced rhythms (no paced record was trained on). Fusion beats: F is rarely found."
 RECIPES = {
     "beats": Recipe(
         "AAMI classes of heartbeats (N, S, V, F), from the whole recording",
-        BEATS_DATA,
+        BEATS_DATA + WEAK_DATA,
         "mitdb DS2: benchmarks/results/quality-ds2.md. 201 (DS1) and 202 (DS2) are one patient.",
         "heartlm predict beats mitdb/100",
         BEATS_UNFIT,
     ),
     "beats-causal": Recipe(
         "AAMI classes of heartbeats (N, S, V, F), from what lies behind: for live streams",
-        BEATS_DATA,
+        BEATS_DATA + WEAK_DATA,
         "mitdb DS2, not looked at with this model. 201 (DS1) and 202 (DS2) are one patient.",
         "heartlm predict beats-causal mitdb/100",
         BEATS_UNFIT,
@@ -143,6 +148,7 @@ class Maker:
 
     Attributes:
         data: folder of databases and archives.
+        noise, weak: recorded noise, and recordings without ectopic beats with noise added, see `quality.py`.
         work: folder of corpora, runs and notes.
         steps: runs commands, each once.
         settings: numbers of steps and folds.
@@ -151,40 +157,20 @@ class Maker:
     def __init__(self, settings: argparse.Namespace) -> None:
         self.data, self.work, self.settings = settings.data, settings.work, settings
         self.steps = Steps(settings.work)
-
-    def unpacked(self, archive: str, folder: str) -> Path:
-        """A folder of an archive, unpacked into the work folder once."""
-        target: Path = self.work / "unpacked" / folder
-        if not target.is_dir():
-            with atomic_folder(target) as temporary, tarfile.open(self.data / archive) as packed:
-                for member in packed:
-                    if member.isfile():
-                        member.name = Path(member.name).name
-                        packed.extract(member, temporary, filter="data")
-        return target
+        self.noise, self.weak = quality.noise_and_weak(self.data, self.work, self.steps)
 
     def beats(self, part: str, splits: dict[str, str], causal: bool) -> None:
-        """Corpus, foundation model and beats model of one split, as `quality.py` trains them."""
+        """Corpora, foundation model and beats model of one split, as `quality.py` trains them."""
         kind = "beats-causal" if causal else "beats"
         folder, name = self.work / kind / part, f"{kind}-{part}"
-        databases = quality.linked(self.data, folder, splits)
-        for database in tuple(databases):
-            retimed = folder / f"{database.name}-retimed"
-            self.steps.run(f"retime-{name}-{database.name}", retimed, "data", "retime", database, retimed)
-            databases.append(retimed)
-        corpus, foundation, tuned = folder / "corpus", folder / "foundation", folder / "tuned"
-        words = ("tokenize", *databases, "--training-leads", "all", *(("--causal",) if causal else ()))
-        self.steps.run(f"tokenize-{name}", corpus, *words, "--processes", 1, "--out", corpus)
-        present = {database.name for database in databases}
-        real = quality.weights_of(present, quality.PRETRAINING_WEIGHTS)
-        words = ("pretrain", "--corpus", corpus, "--depth", 4, "--steps", self.settings.pretrain_steps, "--threads", 1)
-        words = (*words, "--weights", real, "--objective", "causal" if causal else "masked", "--out", foundation)
-        self.steps.run(f"pretrain-{name}", foundation / "models/last", *words)
-        words = ("finetune", foundation, "--task", "beats", "--corpus", corpus, "--steps", self.settings.steps)
-        words = (*words, "--weights", quality.weights_of(present, quality.WEIGHTS), "--seed", 0, "--threads", 1)
+        databases, tuned = quality.linked(self.data, folder, splits), folder / "tuned"
+        size = (4, self.settings.pretrain_steps)
+        weights = quality.prepared(self.steps, name, folder, databases, splits, self.noise, self.weak, causal, *size)
+        words = ("finetune", folder / "foundation", "--task", "beats", "--corpus", folder / "corpus-tuned")
+        words = (*words, "--steps", self.settings.steps, "--weights", weights, "--seed", 0, "--threads", 1)
         self.steps.run(f"tuned-{name}", tuned / "models/last", *words, "--out", tuned)
         if part == "final" and not causal:
-            self.second_stage(folder, databases[:2])
+            self.second_stage(folder, databases)
 
     def second_stage(self, folder: Path, databases: list[Path]) -> None:
         """What the foundation model learns after hidden tokens: beats on rhythms drawn without labels."""
@@ -203,7 +189,7 @@ class Maker:
         simulated = self.work / "simdb"
         folder = self.work / "af" / ("final" if fold is None else f"fold-{fold}")
         sources = {name: self.data / name for name in ("afdb", "nsrdb")}
-        sources["ltafdb"] = self.unpacked("ltafdb.tar.xz", "ltafdb")
+        sources["ltafdb"] = quality.unpacked(self.data / "ltafdb.tar.xz", self.work / "unpacked/ltafdb")
         databases = [simulated]
         for name, source in sources.items():
             database = open_database(source)
@@ -226,8 +212,8 @@ class Maker:
     def waveform(self, fold: int | None) -> None:
         """Corpus and network of the task waveform; the patients of `fold` are left out."""
         folders = {name: self.data / name for name in ("cudb", "mitdb", "svdb")}
-        folders["nstdb"] = self.unpacked("nstdb.tar.xz", "nstdb")
-        folders["cinc2017"] = self.unpacked("cinc2017-train.tar.xz", "cinc2017")
+        folders["nstdb"] = quality.unpacked(self.data / "nstdb.tar.xz", self.work / "unpacked/nstdb")
+        folders["cinc2017"] = quality.unpacked(self.data / "cinc2017-train.tar.xz", self.work / "unpacked/cinc2017")
         records = vf.patients_of(self.data, folders["cinc2017"])
         folder = self.work / "waveform" / ("final" if fold is None else f"fold-{fold}")
         databases = vf.linked(folders, folder, records, VF_FOLDS, -1 if fold is None else fold)
@@ -257,7 +243,15 @@ class Maker:
             return lambda: self.beats(part, splits, causal)
 
         parts = [("final", final), *chosen]
-        return [small, *(of_beats(*part, causal) for part in parts for causal in (False, True))]
+        return [
+            *([small] if {"af", "waveform"} & set(self.settings.only) else []),
+            *(
+                of_beats(*part, causal)
+                for causal, name in ((False, "beats"), (True, "beats-causal"))
+                for part in parts
+                if name in self.settings.only
+            ),
+        ]
 
 
 def linked(folder: Path, name: str, files: list[Path], patients: list[str], num_folds: int, fold: int | None) -> Path:
@@ -497,6 +491,8 @@ def main() -> None:
     }
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    trained = ("beats", "beats-causal", "af", "waveform")
+    parser.add_argument("--only", nargs="+", choices=trained, default=trained, help="models to make and ship")
     settings = parser.parse_args()
     settings.data, settings.work = settings.data.resolve(), settings.work.resolve()
     torch.set_num_threads(1)
@@ -504,9 +500,10 @@ def main() -> None:
     with ThreadPoolExecutor(settings.side_by_side) as pool:
         for done in [pool.submit(chain) for chain in maker.chains()]:
             done.result()
-    for name in ("beats", "beats-causal", "af", "waveform"):
+    for name in settings.only:
         ship(name, settings.work / name / "final/tuned", settings.out, held_out_of(settings.work, name))
-    ship("foundation", settings.work / "beats/final/foundation-2", settings.out, None)
+    if "beats" in settings.only:
+        ship("foundation", settings.work / "beats/final/foundation-2", settings.out, None)
     size = sum(path.stat().st_size for path in settings.out.rglob("*") if path.is_file())
     print(
         f"{settings.out}: {size / 1e6:.1f} MB; trained in {sum(maker.steps.seconds.values()) / 60:.0f} min of one core"

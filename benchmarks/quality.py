@@ -8,8 +8,10 @@ Everything about models is chosen by the first: patient-wise folds over DS1 of m
 alone and scores on svdb. The third trains on both and scores on DS2, a test set: run it once for each model that is to
 be released, and add a line to `results/looks.md`. In each part a tokenizer and a foundation model
 learn from the other patients; for each seed the foundation model and the same model from random initialisation are
-fine-tuned on their labels and on their beats on drawn rhythms (`heartlm data retime`), a quarter of the windows. Both,
-gradient boosting and the majority class are scored on the patients left out. The trees learn from the same tokens:
+fine-tuned on their labels, on their beats on drawn rhythms (`heartlm data retime`), on pieces of their recordings with
+noise, and on recordings of cinc2017 and ptb-xl without ectopic beats with noise (`heartlm data noisy`): detections of
+noise are a class of their own. Both, gradient boosting and the majority class are scored on the patients left out. The
+trees learn from the same tokens:
 decoded waveforms and intervals, and the levels of all comparisons.
 
 Scores are of all folds together: F1 of V and S pooled over beats, of S also as the mean over patients with ten or more,
@@ -21,9 +23,12 @@ patients, all seeds of a patient together; differences are paired: the same pati
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
-from collections.abc import Callable
+import tarfile
+from collections.abc import Callable, Iterable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +41,7 @@ from steps import Steps
 from heartlm.ecg.database import open_database
 from heartlm.ecg.splits import DS1, DS2
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio
+from heartlm.files import atomic_folder
 
 FIBRILLATION = tuple(f"mitdb/{record}" for record in (201, 203, 210, 219, 221, 222))
 """Patients of mitdb with atrial fibrillation, 202 being 201; of svdb no rhythms are known."""
@@ -52,8 +58,15 @@ too, 213 has most of the F beats, which lie between N and V."""
 S, V, FEWEST_S = 1, 2, 10
 MEAN_S, FALSE_S = "S F1, mean over patients", "false S of 1,000 N in AF"
 WEIGHTS = {"mitdb": 3, "mitdb-retimed": 1, "svdb": 6, "svdb-retimed": 2}
+WEIGHTS |= {"mitdb-noisy": 2, "svdb-noisy": 3, "challenge-2017-noisy": 2, "ptb-xl-noisy": 1}
 """Of the databases in fine-tuning: real beats about by their number."""
-PRETRAINING_WEIGHTS = {"mitdb": 1, "svdb": 2}
+HELD_OUT, NUM_WEAK = 1000, 1500
+"""Normal recordings of cinc2017, by the SHA-256 of their names: the first ones are for selection alone, the next ones
+for training."""
+SELECTION_FOLDS = {7, 8}
+"""Of ptb-xl, not trained on."""
+REAL = {"mitdb": 1, "svdb": 2}
+"""Of the databases in pretraining."""
 LABELS = ("N", "S", "V", "F", "other", "none")
 DETECTED = "pretrained, detected beats"
 MODEL, RANDOM, TREES, MAJORITY = "pretrained", "random initialisation", "gradient boosting", "majority class"
@@ -101,30 +114,120 @@ def linked(data: Path, folder: Path, splits: dict[str, str]) -> list[Path]:
     return databases
 
 
+def unpacked(archive: Path, target: Path) -> Path:
+    """A folder of an archive, unpacked once, its files without their own folders."""
+    if not target.is_dir():
+        with atomic_folder(target) as temporary, tarfile.open(archive) as packed:
+            for member in packed:
+                if member.isfile():
+                    member.name = Path(member.name).name
+                    packed.extract(member, temporary, filter="data")
+    return target
+
+
+def by_hash(names: Iterable[str]) -> list[str]:
+    """Names in an order that depends on nothing else."""
+    return sorted(names, key=lambda name: sha256(name.encode()).hexdigest())
+
+
+def normal_recordings(folder: Path) -> list[str]:
+    """The recordings of a database that are labelled as sinus rhythm as a whole, by hash."""
+    database = open_database(folder)
+    normal = []
+    for record in database.record_ids:
+        annotations = database.annotations(record)
+        if annotations is not None and [span.name for span in annotations.rhythms] == ["N"]:
+            normal.append(record)
+    return by_hash(normal)
+
+
+def noise_and_weak(data: Path, work: Path, steps: Steps) -> tuple[Path, list[Path]]:
+    """Recorded noise, and databases of recordings without ectopic beats, with noise added; each made once."""
+    noise = work / "noise/nstdb"
+    noise.mkdir(parents=True, exist_ok=True)
+    source = unpacked(data / "nstdb.tar.xz", work / "unpacked/nstdb")
+    for path in (path for name in ("bw", "ma") for path in source.glob(f"{name}.*")):
+        link(path, noise)
+    weak = []
+    for name, archive, pieces in (("cinc2017", "cinc2017-train.tar.xz", 2), ("ptb-xl", "ptb-xl.tar.xz", 3)):
+        source, folder = unpacked(data / archive, work / "unpacked" / name), work / "normal" / name
+        noisy = work / "normal" / f"{name}-noisy"
+        if not noisy.is_dir():
+            if name == "cinc2017":
+                chosen = normal_recordings(source)[HELD_OUT : HELD_OUT + NUM_WEAK]
+            else:
+                with (source / "ptbxl_database.csv").open(newline="") as table:
+                    fold_of = {Path(row["filename_hr"]).name: int(row["strat_fold"]) for row in csv.DictReader(table)}
+                chosen = [each for each in normal_recordings(source) if fold_of[each] not in SELECTION_FOLDS]
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in source.glob("*.csv"):
+                link(path, folder)
+            for path in (path for record in chosen for path in source.glob(f"{record}.*")):
+                link(path, folder)
+            (folder / "database.json").write_text(json.dumps({"name": open_database(source).name}))
+            database = open_database(folder)
+            patients = {database.patient_of(record).split("/")[1] for record in database.record_ids}
+            about = {"name": database.name, "splits": dict.fromkeys(sorted(patients), "train")}
+            (folder / "database.json").write_text(json.dumps(about))
+        words = ("data", "noisy", folder, noisy, "--noise", noise, "--pieces", pieces)
+        steps.run(f"noisy-{name}", noisy, *words)
+        weak.append(noisy)
+    return noise, weak
+
+
+def prepared(
+    steps: Steps,
+    name: str,
+    folder: Path,
+    databases: list[Path],
+    splits: dict[str, str],
+    noise: Path,
+    weak: list[Path],
+    causal: bool,
+    depth: int,
+    pretrain_steps: int,
+) -> str:
+    """Foundation model of a part, and the corpus of its fine-tuning in `corpus-tuned`; returns the weights of that.
+
+    The tokenizer and the foundation model learn from recordings as they are: of noise the levels would be those of it.
+    """
+    corpus, tuned, foundation = folder / "corpus", folder / "corpus-tuned", folder / "foundation"
+    clean, noisy = list(databases), list(weak)
+    for database in databases:
+        if "train" in {of for patient, of in splits.items() if patient.startswith(f"{database.name}/")}:
+            clean.append(folder / f"{database.name}-retimed")
+            steps.run(f"retime-{name}-{database.name}", clean[-1], "data", "retime", database, clean[-1])
+            noisy.append(folder / f"{database.name}-noisy")
+            words = ("data", "noisy", database, noisy[-1], "--noise", noise)
+            steps.run(f"noisy-{name}-{database.name}", noisy[-1], *words)
+    common = ("--training-leads", "all", *(("--causal",) if causal else ()), "--processes", 1)
+    steps.run(f"tokenize-{name}", corpus, "tokenize", *clean, *common, "--out", corpus)
+    words = ("tokenize", *clean, *noisy, *common, "--tokenizer-from", corpus, "--out", tuned)
+    steps.run(f"tokenize-tuned-{name}", tuned, *words)
+    learnt = {path.name.removesuffix("-retimed") for path in clean if path.name.endswith("-retimed")}
+    words = ("pretrain", "--corpus", corpus, "--depth", depth, "--steps", pretrain_steps, "--threads", 1)
+    words = (*words, "--objective", "causal" if causal else "masked", "--weights", weights_of(learnt, REAL))
+    steps.run(f"pretrain-{name}", foundation / "models/last", *words, "--out", foundation)
+    present = {f"{each}{kind}" for each in learnt for kind in ("", "-retimed", "-noisy")}
+    return weights_of(present | {open_database(path).name for path in weak}, WEIGHTS)
+
+
+def link(path: Path, folder: Path) -> None:
+    if not (target := folder / path.name).is_symlink():
+        target.symlink_to(path.resolve())
+
+
 def measured(data: Path, work: Path, settings: argparse.Namespace) -> dict[str, dict[str, Counts]]:
     """Confusion matrices of every patient, summed over seeds, by method; int64 `[6, 6]`, see `LABELS`."""
     steps = Steps(work)
+    noise, weak = noise_and_weak(data, work, steps)
     found: dict[str, dict[str, Counts]] = {}
     for part, splits in parts_of(data, settings.study, settings.folds).items():
         folder, name = work / part, part.removeprefix("fold-")
-        corpus, foundation = folder / "corpus", folder / "foundation"
+        corpus, foundation = folder / "corpus-tuned", folder / "foundation"
         databases = linked(data, folder, splits)
-        for database in tuple(databases):
-            if "train" in {of for patient, of in splits.items() if patient.startswith(f"{database.name}/")}:
-                retimed = folder / f"{database.name}-retimed"
-                steps.run(f"retime-{name}-{database.name}", retimed, "data", "retime", database, retimed)
-                databases.append(retimed)
-        causal = ("--causal",) if settings.causal else ()
-        words = ("tokenize", *databases, "--training-leads", "all", *causal, "--out", corpus)
-        steps.run(f"tokenize-{name}", corpus, *words)
-        present = {database.name for database in databases}
-        if settings.study == "svdb":
-            present.remove("svdb")
-        weights, real = (weights_of(present, weights) for weights in (WEIGHTS, PRETRAINING_WEIGHTS))
-        size = ("--depth", settings.depth, "--steps", settings.pretrain_steps, "--threads", 1)
-        size = (*size, "--objective", "causal" if settings.causal else "masked")
-        words = ("pretrain", "--corpus", corpus, *size, "--weights", real, "--out", foundation)
-        steps.run(f"pretrain-{name}", foundation / "models/last", *words)
+        size = (settings.depth, settings.pretrain_steps)
+        weights = prepared(steps, name, folder, databases, splits, noise, weak, settings.causal, *size)
         for seed in range(settings.seeds):
             tuned, scratch = folder / f"tuned-{seed}", folder / f"scratch-{seed}"
             train = ("finetune", foundation, "--task", "beats", "--corpus", corpus, "--steps", settings.steps)
@@ -138,7 +241,7 @@ def measured(data: Path, work: Path, settings: argparse.Namespace) -> dict[str, 
             for method, block in ({MODEL: content["scores"]} | content["baselines"]).items():
                 add(found.setdefault(method, {}), block)
             if settings.detected:
-                for database in (each for each in databases if not each.name.endswith("-retimed")):
+                for database in databases:
                     if "test" in {of for patient, of in splits.items() if patient.startswith(f"{database.name}/")}:
                         add_detected(steps, found, name, seed, tuned, database)
     return found

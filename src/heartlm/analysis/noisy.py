@@ -1,6 +1,6 @@
 """Training data for detections that are no heartbeat: recordings with noise, and what the beat detector marks in them.
 
-    recording ─► pieces of half a minute of one lead ─► noise, pulses, electrode steps ─► detected beats
+    recording ─► pieces of one lead, 10 or 30 s ─► noise, pulses, electrode steps ─► detected beats
                                                               near a known beat: its class ┤
                                                               elsewhere: `|`, no heartbeat ┘─► WFDB record
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from heartlm.analysis.signal_quality import lead_quality
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.detect import detect_beats
+from heartlm.ecg.lead_kinds import ecg_channels
 from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES, Annotations, Recording
 from heartlm.ecg.simulator.randomness import log_uniform, stream
 from heartlm.ecg.simulator.write import finish_database, write_record
@@ -34,8 +35,8 @@ from heartlm.progress import track
 Floats = NDArray[np.float32]
 Places = NDArray[np.int64]
 
-PIECE_S = 30.0
-"""Length in seconds of a new recording; shorter recordings are used whole."""
+PIECES_S = (10.0, 30.0)
+"""Lengths in seconds of a new recording, drawn; shorter recordings are used whole."""
 FEWEST_BEATS = 5
 """Pieces with fewer detected beats are left out."""
 UNCHANGED = 0.2
@@ -77,13 +78,13 @@ def noisy_database(folder: Path, out: Path, *, noise: Path | None = None, pieces
     with atomic_folder(out) as temporary:
         for record_id in track(training, len(training), "noisy"):
             recording = database.recording(record_id)
-            leads = [index for index, unit in enumerate(recording.units) if unit == "mV"]
+            leads = ecg_channels(recording)
             if not leads or not (beats_by_lead := _known_beats(database, recording, leads)):
                 skipped.append(record_id)
                 continue
             for piece in range(pieces):
                 rng = stream(seed, *record_id.encode(), piece)
-                lead = leads[int(rng.integers(len(leads)))]
+                lead = list(beats_by_lead)[int(rng.integers(len(beats_by_lead)))]
                 start, stop = _stretch(recording, beats_by_lead[lead], rng)
                 clean = np.nan_to_num(recording.signal(start, stop, [lead])[0])
                 known = _between(beats_by_lead[lead], start, stop)
@@ -121,7 +122,10 @@ def _noise(database: Database) -> list[tuple[Floats, float]]:
     """Return the leads of recordings of noise, each with its rate."""
     recordings = [database.recording(record_id) for record_id in database.record_ids]
     noise = [
-        (np.nan_to_num(lead), each.rate_hz) for each in recordings if not each.annotations for lead in each.signal()
+        (np.nan_to_num(lead), each.rate_hz)
+        for each in recordings
+        if not (each.annotations and each.annotations.num_beats)
+        for lead in each.signal()
     ]
     if not noise:
         raise HeartlmError(f"{database.folder}: no recording without annotated beats, so there is no noise alone")
@@ -129,7 +133,7 @@ def _noise(database: Database) -> list[tuple[Floats, float]]:
 
 
 def _known_beats(database: Database, recording: Recording, leads: list[int]) -> dict[int, Annotations]:
-    """Return the known beats of each lead; empty if there are none."""
+    """Return the known beats of each lead that has any."""
     annotations = database.annotations(recording.record_id, recording)
     if annotations is None or recording.num_samples < FEWEST_BEATS * recording.rate_hz:
         return {}
@@ -138,8 +142,7 @@ def _known_beats(database: Database, recording: Recording, leads: list[int]) -> 
     if [span.name for span in annotations.rhythms] != ["N"]:
         return {}
     weak = {lead: weak_labels(np.nan_to_num(recording.signal(leads=[lead])[0]), recording.rate_hz) for lead in leads}
-    usable = {lead: beats for lead, beats in weak.items() if beats.num_beats >= FEWEST_BEATS}
-    return usable if len(usable) == len(leads) else {}
+    return {lead: beats for lead, beats in weak.items() if beats.num_beats >= FEWEST_BEATS}
 
 
 def weak_labels(signal_mv: Floats, rate_hz: float) -> Annotations:
@@ -211,7 +214,7 @@ def add_noise(
 
 def _stretch(recording: Recording, beats: Annotations, rng: Generator) -> tuple[int, int]:
     """Return first and last sample of a piece; half of the pieces hold an ectopic beat, if there are any."""
-    length = min(recording.num_samples, round(PIECE_S * recording.rate_hz))
+    length = min(recording.num_samples, round(rng.choice(PIECES_S) * recording.rate_hz))
     last = recording.num_samples - length
     ectopic = beats.sample[np.isin(beats.beat_classes(), [BEAT_CLASSES.index("S"), BEAT_CLASSES.index("V")])]
     start = int(rng.integers(0, last + 1))

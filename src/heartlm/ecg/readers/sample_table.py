@@ -171,7 +171,7 @@ def sort_columns(columns: Sequence[Column]) -> tuple[list[Column], list[Column],
         if may_count and unit.casefold() not in SECONDS_PER_UNIT and counter_modulus(column.values) is not None:
             counters.append(column)
             continue
-        if is_named_time or ((place == 0 or not name) and _is_ramp(column.values)):
+        if is_named_time or (not name and _rises(column.values)) or (place == 0 and _is_ramp(column.values)):
             clocks.append(_numeric_clock(column, unit))
         elif not np.isnan(column.values).all():
             leads.append(column)
@@ -179,12 +179,18 @@ def sort_columns(columns: Sequence[Column]) -> tuple[list[Column], list[Column],
 
 
 def _is_ramp(values: NDArray[np.float64]) -> bool:
+    """Return whether values rise in nearly equal steps, as no signal does."""
+    steps = np.diff(values[:10_000])
+    return len(steps) > 2 and bool((steps > 0).all()) and float(steps.std()) < 0.1 * float(steps.mean())
+
+
+def _rises(values: NDArray[np.float64]) -> bool:
     """Return whether values rise from row to row, as no signal does; single ones may be wrong or equal."""
     steps = np.diff(values[:10_000])
-    if len(steps) < 3:
-        return False
     rises = int((steps > 0).sum())
-    return bool(rises > 0.99 * len(steps) or (np.mean(steps >= 0) > 0.99 and rises > 0.001 * len(steps) + 2))
+    return len(steps) > 2 and bool(
+        rises > 0.99 * len(steps) or (np.mean(steps >= 0) > 0.99 and rises > 0.001 * len(steps) + 2)
+    )
 
 
 def _numeric_clock(column: Column, unit: str) -> Column:
