@@ -22,7 +22,7 @@ import argparse
 import csv
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,13 @@ class Tally:
         return [f"{total[0]:,}", f"{total[2]:,}", *shown]
 
 
-def analysed(steps: Steps, name: str, folder: Path) -> Iterator[tuple[Database, str, Path, dict[str, Any]]]:
+def analysed(
+    steps: Steps, name: str, folder: Path, options: Sequence[str] = ()
+) -> Iterator[tuple[Database, str, Path, dict[str, Any]]]:
     """Each recording of a folder that heartlm analysed: database, record, path without ending, summary."""
     out = steps.work / f"{name}-out"
-    steps.run(f"analyze-{name}", out / "summary.csv", "analyze", folder, "--out", out, "--no-page", "--processes", 1)
+    words = ("analyze", folder, "--out", out, "--no-page", "--processes", 1, *options)
+    steps.run(f"analyze-{name}", out / "summary.csv", *words)
     database = open_database(folder)
     for record_id in database.record_ids:
         if (out / f"{record_id}.json").is_file():

@@ -14,7 +14,7 @@ import torch
 
 import heartlm
 from heartlm import Corpus, HeartlmError, Recording
-from heartlm.analysis.embed import hidden_states
+from heartlm.analysis.embed import embed, hidden_states, leads_of_recordings
 from heartlm.cli.main import main
 from heartlm.ecg.database import open_database
 from heartlm.ecg.simulator.config import SimulationConfig
@@ -116,6 +116,26 @@ def test_layers_and_windows(run: RunFolder, recording: Recording) -> None:
     assert np.abs(first.vectors - last.vectors).max() > 0.01
     with pytest.raises(HeartlmError, match="layer: 2 found, -1 to 1 expected"):
         model.embed(recording, layer=2)
+
+
+def test_a_recording_has_one_vector_of_all_leads(run: RunFolder, folder: Path, recording: Recording) -> None:
+    model = heartlm.load_model(run)
+    found = model.embed(folder, level="recording")
+    num_leads = len(recording.leads)
+    assert num_leads > 1 and found.vectors.shape == (len(open_database(folder).record_ids), num_leads * 65)
+    assert set(found.lead) == {"+".join(recording.leads)} and len(set(found.record)) == len(found)
+    of_one = found.vectors[found.record == "s0001"][0].reshape(num_leads, 65)
+    np.testing.assert_allclose(of_one[0, :64], model.embed(recording).vectors.mean(axis=0), atol=1e-5)
+    samples = recording.samples
+    assert samples is not None
+    louder = replace(recording, samples=lambda *what: 2 * samples(*what))
+    (of_louder,) = model.embed(louder, level="recording").vectors.reshape(1, num_leads, 65)
+    np.testing.assert_allclose(of_louder[:, 64] - of_one[:, 64], np.log(2), atol=1e-3)
+    second = replace(recording, record_id="b", lead_names=("V9", *recording.leads[1:]))
+    left_out: list[str] = []
+    leads = leads_of_recordings([recording, second], model.tokenizer, left_out, "recording")
+    assert embed(model.network, 16, leads, "recording", -1, left_out).record.tolist() == ["s0001"]
+    assert left_out == [f"simdb/b: no lead {recording.leads[0].lower()}, which the first recording has"]
 
 
 def test_files_and_frames_hold_the_same(run: RunFolder, recording: Recording, tmp_path: Path) -> None:

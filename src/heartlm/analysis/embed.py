@@ -1,6 +1,7 @@
-"""Hidden states of a model as vectors of beats or windows, for use in other classifiers.
+"""Hidden states of a model as vectors of beats, windows or recordings, for use in other classifiers.
 
     recording, database or corpus ─► tokens of a lead ─► windows ─► hidden states ─► vectors of beats or windows
+                                         └─ of all leads ─────────────► means of leads ─► vectors of recordings
 
 Windows overlap by half. The vector of a token is from the window in which the token is furthest from both ends.
 """
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,34 +19,55 @@ import torch
 from numpy.typing import NDArray
 
 from heartlm.analysis.embeddings import Embeddings, Vectors
-from heartlm.corpus.encode import Unusable
-from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Recording
+from heartlm.corpus.encode import Unusable, beats_for, canonical_lead, ecg_leads, source_of, usable_leads
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.predictions import chunks_of_recordings, over_windows
-from heartlm.evaluation.scored import ScoredLead, scored_lead
+from heartlm.evaluation.scored import ScoredLead, lead_of, scored_lead
 from heartlm.models.heart import HeartModel
 from heartlm.tokenizers.base import Tokenizer
 
-Level = Literal["beat", "window"]
+Level = Literal["beat", "window", "recording"]
 
 
 def leads_of_recordings(
-    recordings: Iterable[Recording], tokenizer: Tokenizer, left_out: list[str]
+    recordings: Iterable[Recording], tokenizer: Tokenizer, left_out: list[str], level: Level = "beat"
 ) -> Iterator[ScoredLead]:
     """Yield one lead of each recording: MLII or II if present, else the first lead in millivolts.
 
-    Beats are detected if none are annotated. Skipped recordings are added to `left_out` with the reason.
+    For vectors of recordings, all ECG leads. Beats that are not annotated are detected in the preferred lead, for all
+    leads. Skipped recordings and leads are added to `left_out` with the reason.
     """
     for recording in recordings:
+        name = f"{recording.database}/{recording.record_id}"
         try:
-            lead = scored_lead(recording, tokenizer, "auto")
-            if isinstance(lead, Unusable):
-                left_out.append(f"{recording.database}/{recording.record_id}: {lead.reason}")
-            else:
-                yield lead
+            if level != "recording":
+                ready = scored_lead(recording, tokenizer, "auto")
+                if isinstance(ready, Unusable):
+                    left_out.append(f"{name}: {ready.reason}")
+                else:
+                    yield ready
+                continue
+            source = source_of(recording, "train", tokenizer, "all")
+            if isinstance(source, Unusable):
+                left_out.append(f"{name}: {source.reason}")
+                continue
+            if tokenizer.needs_beats:
+                beats = beats_for(recording, recording.annotations, "auto", ecg_leads(recording)[0])
+                source = replace(source, recording=replace(recording, read_annotations=partial(_given, beats)))
+            for lead in usable_leads(source, tokenizer, "auto", "warn"):
+                if isinstance(lead, Unusable):
+                    left_out.append(f"{name}: {lead.reason}")
+                else:
+                    yield lead_of(recording, lead, tokenizer)
         except HeartlmError as error:
             left_out.append(str(error))
-        recording.warn_if_damaged()
+        finally:
+            recording.warn_if_damaged()
+
+
+def _given(beats: Annotations, _: Recording) -> Annotations:
+    return beats
 
 
 def embed(
@@ -55,7 +79,9 @@ def embed(
         model: transformer.
         window: tokens per window of the model.
         leads: leads with any sampling rate.
-        level: one vector per token, or per window of `window` tokens: the mean over its tokens.
+        level: one vector per token; or per window of `window` tokens, the mean over its tokens; or per recording, the
+            mean over the tokens of each lead and the logarithm of its amplitude, of all leads that the first recording
+            has. The leads of a recording follow each other.
         layer: index of the block that gives the hidden states, 0 for the first; -1 for the model's output.
         left_out: list to which a line is added for each lead without a vector.
 
@@ -74,14 +100,19 @@ def embed(
         tokens = lead.tokens
         places = np.arange(tokens.num_tokens)
         beat_class, rhythm = tokens.beat_class, tokens.rhythm
-        if level == "window":
-            places = places[::window]
+        if level != "beat":
+            length = window if level == "window" else max(1, tokens.num_tokens)
+            places = places[::length]
             num = np.diff([*places, tokens.num_tokens])
             states = np.asarray(np.add.reduceat(states, places, axis=0) / num[:, None], np.float32)
             beat_class, rhythm = (
-                np.array([_most_frequent(each[at : at + window]) for at in places.tolist()])
+                np.array([_most_frequent(each[at : at + length]) for at in places.tolist()])
                 for each in (beat_class, rhythm)
             )
+        if level == "recording":
+            amplitude = tokens.scale_mv[tokens.scale_mv > 0]
+            log_mv = float(np.log(np.median(amplitude))) if len(amplitude) else 0.0
+            states = np.concatenate([states, np.full((1, 1), log_mv, np.float32)], axis=1)
         whose = {"database": lead.database, "record": lead.record_id, "patient": lead.patient_id, "lead": lead.lead}
         sample = tokens.sample[places]
         parts.append(
@@ -91,8 +122,36 @@ def embed(
         )
     if not parts:
         raise HeartlmError(f"no recording gives a vector: {'; '.join(left_out[:3]) or 'there are none'}")
+    if level == "recording":
+        parts = _joined_leads(parts, left_out)
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return Embeddings(**whole, left_out=tuple(left_out))
+
+
+def _joined_leads(parts: list[dict[str, Any]], left_out: list[str]) -> list[dict[str, Any]]:
+    """Return one part per recording: the vectors of its leads one after the other, in the order of the first recording.
+
+    Recordings without one of these leads are added to `left_out`. Where every recording has one lead, its name does not
+    matter.
+    """
+    recordings = dict[tuple[str, str], dict[str, dict[str, Any]]]()
+    for part in parts:
+        key = (part["database"][0], part["record"][0])
+        recordings.setdefault(key, {}).setdefault(canonical_lead(part["lead"][0]), part)
+    if all(len(leads) == 1 for leads in recordings.values()):
+        return parts
+    names = list(next(iter(recordings.values())))
+    joined = list[dict[str, Any]]()
+    for key, leads in recordings.items():
+        if missing := [name for name in names if name not in leads]:
+            left_out.append(f"{'/'.join(key)}: no lead {', '.join(missing)}, which the first recording has")
+            continue
+        chosen = [leads[name] for name in names]
+        vectors = np.concatenate([part["vectors"] for part in chosen], axis=1)
+        joined.append(
+            chosen[0] | {"vectors": vectors, "lead": np.array(["+".join(part["lead"][0] for part in chosen)])}
+        )
+    return joined
 
 
 def _with_tokens(leads: Iterable[ScoredLead], left_out: list[str]) -> Iterator[ScoredLead]:

@@ -1,4 +1,4 @@
-"""`Embeddings`: vectors of beats or windows with their metadata, as frames and files."""
+"""`Embeddings`: vectors of beats, windows or recordings with their metadata, as frames and files."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Embeddings:
         database: name of the database, `<U`.
         record: name of the recording in the database, `<U`.
         patient: patient ID, `<U`.
-        lead: name of the lead, `<U`; empty if the recording has no leads.
-        sample: position of the beat, or of the first beat of the window, in samples of the recording, int64.
+        lead: name of the lead, `<U`; empty if the recording has no leads; of a recording, the names joined by `+`.
+        sample: position in samples of the beat, or of the first beat of the window or recording, int64.
         time_s: position in seconds, float64.
         beat_class: AAMI class of the beat, or the most frequent one of the window; empty if unlabelled, `<U`.
         rhythm: annotated rhythm of the beat or window; empty if unlabelled, `<U`.

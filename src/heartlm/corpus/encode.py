@@ -103,8 +103,13 @@ def source_of(
 def ecg_leads(recording: Recording) -> tuple[int, ...]:
     """Return the ECG leads, see `ecg_channels`: preferred leads first, the others in the order of the recording."""
     order = {name: place for place, name in enumerate(PREFERRED_LEADS)}
-    names = [_PREFIX.sub("", name.lower().strip(), count=1) for name in recording.lead_names]
+    names = [canonical_lead(name) for name in recording.lead_names]
     return tuple(sorted(ecg_channels(recording), key=lambda lead: order.get(names[lead], len(order))))
+
+
+def canonical_lead(name: str) -> str:
+    """Return the name of a lead in lower case, without a prefix such as "ECG "."""
+    return _PREFIX.sub("", name.lower().strip(), count=1)
 
 
 def no_ecg_lead(recording: Recording) -> str:

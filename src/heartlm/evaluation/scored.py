@@ -20,7 +20,7 @@ from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.progress import track
-from heartlm.tokenizers.base import Tokenizer, Tokens
+from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,13 @@ def scored_lead(
     """
     source = source_of(recording, "test", tokenizer, "first")
     lead = next(usable_leads(source, tokenizer, beats, "warn")) if isinstance(source, Source) else source
-    if isinstance(lead, Unusable):
-        return lead
+    return lead if isinstance(lead, Unusable) else lead_of(recording, lead, tokenizer, annotations)
+
+
+def lead_of(
+    recording: Recording, lead: Lead, tokenizer: Tokenizer, annotations: Annotations | None = None
+) -> ScoredLead:
+    """Tokenise a lead of `recording`."""
     return ScoredLead(
         recording.database,
         recording.record_id,

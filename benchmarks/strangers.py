@@ -1,0 +1,253 @@
+"""Recordings of people and devices that no model was trained on or chosen by: the second selection set.
+
+    python benchmarks/strangers.py --data ../shared/data --work FOLDER
+    python benchmarks/strangers.py --data ../shared/data --work FOLDER --before RUN --before-foundation RUN
+
+Recordings are analysed as a user would, `heartlm analyze`, one of a hand-held device at a time (CinC 2017) or twelve
+leads of ten seconds (PTB-XL). Of CinC 2017 the first recordings of each label by the SHA-256 of their names are used:
+the beats models learn from normal ones, but from none of the first 1,000. Of PTB-XL folds 7 and 8 are used, of which
+nothing was learnt. A finding of a recording is right where the recording has the label; no beat of them is annotated.
+
+The probe is a logistic regression on one vector of all leads per recording (`embed`, level recording), for the five
+diagnostic superclasses, trained on folds 1 to 6 of the recordings here and scored on folds 7 and 8. The same model from
+random initialisation, and the mean waveform of each lead in millivolts with the mean and spread of RR intervals, by the
+same regression, show what pretraining gives.
+
+Everything is shown for the shipped models, and for those of `--before`. Intervals are by bootstrap over patients. Look
+here rarely, and add a line to `results/looks.md`: what is chosen by these recordings is no stranger any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+from ast import literal_eval
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from bench.measure import Table
+from bench.output import write_results
+from findings import OF_PTB_XL, Tally, analysed, linked
+from numpy.typing import NDArray
+from quality import SELECTION_FOLDS, by_hash, unpacked
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from steps import Steps
+
+from heartlm.api import load_model
+from heartlm.corpus.encode import Source, Unusable, usable_leads
+from heartlm.ecg.database import open_database
+from heartlm.evaluation.bootstrap import Resampling, estimate, ratio
+from heartlm.models.heart import HeartModel
+
+Floats = NDArray[np.float64]
+
+LABELS = {"N": 300, "~": 100, "A": 200, "O": 200}
+"""Number of recordings of each label of CinC 2017: normal, too noisy, AF, other rhythms."""
+CLASSES = ("NORM", "MI", "STTC", "CD", "HYP")
+OF_LEADS = {kind: OF_PTB_XL[kind] for kind in ("V beat", "S beat", "AF or flutter")}
+C = 3e-3
+"""Inverse strength of the regularisation of the probe, chosen on folds 1 to 6."""
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """The two sets, unpacked.
+
+    Attributes:
+        cinc2017: folder of CinC 2017.
+        label: label of each of its recordings.
+        ptb_xl: folder of PTB-XL.
+        row: row of its table of each recording.
+    """
+
+    cinc2017: Path
+    label: dict[str, str]
+    ptb_xl: Path
+    row: dict[str, dict[str, str]]
+
+    @classmethod
+    def of(cls, data: Path, work: Path) -> Recordings:
+        cinc2017 = unpacked(data / "cinc2017-train.tar.xz", work / "unpacked/cinc2017")
+        ptb_xl = unpacked(data / "ptb-xl.tar.xz", work / "unpacked/ptb-xl")
+        label = dict(csv.reader((cinc2017 / "REFERENCE-v3-train.csv").read_text().splitlines()))
+        with (ptb_xl / "ptbxl_database.csv").open(newline="") as table:
+            row = {Path(each["filename_hr"]).name: each for each in csv.DictReader(table)}
+        there = {name: each for name, each in row.items() if (ptb_xl / f"{name}.hea").is_file()}
+        return cls(cinc2017, label, ptb_xl, there)
+
+    def in_folds(self, folds: set[int]) -> list[str]:
+        return sorted(name for name, each in self.row.items() if int(each["strat_fold"]) in folds)
+
+    def codes(self, name: str) -> set[str]:
+        return set(literal_eval(self.row[name]["scp_codes"]))
+
+
+def shown(values: Floats, once: float, num: int) -> str:
+    """A value with its interval."""
+    low, high = estimate(once, values, num)["ci"]
+    return f"{once:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def hand_held(steps: Steps, name: str, recordings: Recordings, options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Cells of the recordings with a finding by label, and of AF among all, in the proportions of the whole set."""
+    calls: dict[str, NDArray[np.int64]] = {}
+    for label, num in LABELS.items():
+        chosen = by_hash(record for record, of in recordings.label.items() if of == label)[:num]
+        kind = {"~": "noisy"}.get(label, label)
+        folder = linked(recordings.cinc2017, steps.work / "links" / f"cinc2017-{kind}", chosen)
+        (folder / "database.json").write_text(json.dumps({"name": "challenge-2017"}))
+        rows = []
+        for _, _, _, content in analysed(steps, f"{name}-{kind}", folder, options):
+            summary = content["summary"]
+            found = [summary["beats"][each] for each in "VS"], [summary["events"][each] for each in ("VT", "VF", "AF")]
+            rows.append([int(count > 0) for each in found for count in each])
+        calls[label] = np.array(rows, np.int64)
+    drawn = {label: Resampling(2000).resample(counts) / len(counts) for label, counts in calls.items()}
+    cells = [
+        shown(drawn[label][:, column], float(calls[label][:, column].mean()), len(calls[label]))
+        for label, columns in (("N", range(4)), ("~", (0, 2, 4)))
+        for column in columns
+    ]
+    share = {label: sum(of == label for of in recordings.label.values()) for label in LABELS}
+    whole = {label: counts.mean(axis=0)[None] for label, counts in calls.items()}
+
+    def af(part: dict[str, Floats]) -> tuple[Floats, Floats, Floats]:
+        called = sum(share[label] * part[label][:, 4] for label in LABELS)
+        right = share["A"] * part["A"][:, 4]
+        return ratio(2 * right, called + share["A"]), part["A"][:, 4], ratio(right, called)
+
+    total = sum(map(len, calls.values()))
+    of_af = [shown(values, float(once[0]), total) for values, once in zip(af(drawn), af(whole), strict=True)]
+    return cells, of_af
+
+
+def twelve_leads(steps: Steps, name: str, recordings: Recordings, options: Sequence[str]) -> list[list[str]]:
+    """Rows of findings of PTB-XL: number in the reference and called, sensitivity, positive predictivity."""
+    chosen = recordings.in_folds(SELECTION_FOLDS)
+    folder = linked(recordings.ptb_xl, steps.work / "links/ptb-xl", chosen)
+    tallies = {kind: Tally() for kind in OF_LEADS}
+    for _, record, _, content in analysed(steps, f"{name}-ptb-xl", folder, options):
+        summary, codes = content["summary"], recordings.codes(record)
+        for kind, tally in tallies.items():
+            of_beats = kind.endswith(" beat")
+            called = (
+                summary["beats"][kind[0]] > 0
+                if of_beats
+                else any(summary["events"][each] for each in kind.split(" or "))
+            )
+            has = bool(codes & set(OF_LEADS[kind]))
+            right = int(has and called)
+            tally.add(recordings.row[record]["patient_id"], int(has), right, int(called), right)
+    return [[kind, *tally.cells()] for kind, tally in tallies.items()]
+
+
+def superclasses(recordings: Recordings, names: Sequence[str]) -> NDArray[np.int64]:
+    """Whether each recording has each of `CLASSES`, `[num_recordings, 5]`."""
+    with (recordings.ptb_xl / "scp_statements.csv").open(newline="") as table:
+        of_code = {row[""]: row["diagnostic_class"] for row in csv.DictReader(table)}
+    found = [{of_code.get(code) for code in recordings.codes(name)} for name in names]
+    return np.array([[int(each in classes) for each in CLASSES] for classes in found], np.int64)
+
+
+def probed(recordings: Recordings, names: Sequence[str], vectors: Floats) -> list[str]:
+    """Cells of the probe: macro AUROC with its interval by patients, and that of each class."""
+    fold = np.array([int(recordings.row[name]["strat_fold"]) for name in names])
+    labels, tested = superclasses(recordings, names), np.isin(fold, list(SELECTION_FOLDS))
+    said = np.empty((int(tested.sum()), len(CLASSES)))
+    for column in range(len(CLASSES)):
+        probe = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=500))
+        probe.fit(vectors[~tested], labels[~tested, column])
+        said[:, column] = probe.predict_proba(vectors[tested])[:, 1]
+    truth, patients = labels[tested], np.array([recordings.row[name]["patient_id"] for name in names])[tested]
+    whose, patient_of = np.unique(patients, return_inverse=True)
+
+    def areas(weight: NDArray[np.int64]) -> Floats:
+        return np.array([roc_auc_score(truth[:, each], said[:, each], sample_weight=weight) for each in range(5)])
+
+    once = areas(np.ones(len(truth), np.int64))
+    drawn = [areas(weight[patient_of]).mean() for weight in Resampling(500).weights(len(whose))]
+    return [shown(np.array(drawn), float(once.mean()), len(whose)), *(f"{value:.3f}" for value in once)]
+
+
+def handmade(recordings: Recordings, names: Sequence[str]) -> Floats:
+    """Mean waveform in mV of each lead from 0.25 s before to 0.45 s after its beats at 100 Hz, and RR intervals."""
+    tokenizer, database = load_model("foundation").tokenizer, open_database(recordings.ptb_xl)
+    vectors = []
+    for name in names:
+        recording, row = database.recording(name), list[Floats]()
+        source = Source(recording, "train", tuple(range(12)))
+        for ready in usable_leads(source, tokenizer, "detected", "warn"):
+            waveform, intervals = np.zeros(70), np.zeros(1)
+            if not isinstance(ready, Unusable):
+                sample, time_s = ready.annotations.sample, np.arange(len(ready.signal_mv)) / recording.rate_hz
+                at = sample[:, None] / recording.rate_hz + np.arange(-25, 45) / 100
+                waveform = np.interp(at, time_s, np.nan_to_num(ready.signal_mv)).mean(axis=0)
+                intervals = np.diff(sample) / recording.rate_hz
+            row += [waveform, np.array([intervals.mean(), intervals.std()])]
+        vectors.append(np.concatenate(row))
+    return np.array(vectors)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
+    parser.add_argument("--data", type=Path, default=default, help="folder of the archives")
+    parser.add_argument("--work", type=Path, required=True, help="where recordings are unpacked and results are kept")
+    parser.add_argument("--before", type=Path, help="another beats model, shown first")
+    parser.add_argument("--before-foundation", type=Path, help="another foundation model, shown first")
+    parser.add_argument("--beats", default="beats", help="the beats model")
+    parser.add_argument("--foundation", default="foundation", help="the foundation model")
+    parser.add_argument(
+        "--only", nargs="+", choices=("cinc2017", "ptb-xl", "probe"), default=("cinc2017", "ptb-xl", "probe")
+    )
+    parser.add_argument("--dry", action="store_true", help="print the tables alone")
+    settings = parser.parse_args()
+    torch.set_num_threads(1)
+    steps, recordings = Steps(settings.work), Recordings.of(settings.data, settings.work)
+    normal = Table(
+        "Hand-held device: share of recordings with a finding",
+        ("beats model", "normal: V", "S", "VT", "VF", "too noisy: V", "VT", "AF"),
+    )
+    af = Table("Hand-held device: AF of recordings", ("beats model", "F1", "sensitivity", "positive predictivity"))
+    columns = ("beats model", "finding", "in reference", "called", "sensitivity", "positive predictivity")
+    leads = Table("Twelve leads of ten seconds, folds 7 and 8 of PTB-XL", columns)
+    models = [("before", settings.before)] if settings.before else []
+    for name, beats in (*models, ("shipped", settings.beats)):
+        options = ("--beats", str(beats))
+        if "cinc2017" in settings.only:
+            cells, of_af = hand_held(steps, name, recordings, options)
+            normal.add(name, *cells)
+            af.add(name, *of_af)
+        if "ptb-xl" in settings.only:
+            for row in twelve_leads(steps, name, recordings, options):
+                leads.add(name, *row)
+    probe = Table("Probe of all leads, folds 7 and 8 of PTB-XL: AUROC", ("vectors", "macro", *CLASSES))
+    if "probe" in settings.only:
+        models = [("before", settings.before_foundation)] if settings.before_foundation else []
+        for name, foundation in (*models, ("shipped", settings.foundation)):
+            model = load_model(foundation)
+            for kind in (name, "random initialisation") if name == "shipped" else (name,):
+                if kind != name:
+                    torch.manual_seed(0)
+                    model.network.load_state_dict(HeartModel(model.network.config).state_dict())
+                found = model.embed(recordings.ptb_xl, level="recording")
+                probe.add(kind, *probed(recordings, found.record.tolist(), found.vectors.astype(np.float64)))
+        names = found.record.tolist()
+        probe.add("mean waveforms and intervals", *probed(recordings, names, handmade(recordings, names)))
+    tables = [table for table in (normal, af, leads, probe) if table.rows]
+    for table in tables:
+        table.close()
+    if not settings.dry:
+        write_results("strangers", "Recordings of strangers: hand-held devices and twelve leads", tables)
+
+
+if __name__ == "__main__":
+    main()
