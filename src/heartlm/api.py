@@ -1,6 +1,7 @@
 """The public interface of heartlm, which `import heartlm` exports and the command line calls.
 
     open_recording ─► detect_beats
+                  ├─► delineate ─► Intervals
                   ├─► annotate, analyze (files and pages, of folders too), find_alarms
                   └─► load_model ─► Model.analyze ─► Findings
                                 └─► Model.embed   ─► Embeddings
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from heartlm.analysis.embed import Level
     from heartlm.analysis.events import Limits
     from heartlm.analysis.recordings import Analyses
+    from heartlm.delineation.intervals import Intervals
     from heartlm.ecg.recording import Repaired
     from heartlm.evaluation.annotate import Annotated
     from heartlm.evaluation.scored import ScoredLead
@@ -138,6 +140,47 @@ def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) 
 
     recording = recording if isinstance(recording, Recording) else open_recording(recording)
     return beats_for(recording, None, "detected", ecg_lead(recording, lead)).sample
+
+
+def delineate(
+    recording: Recording | AnyPath,
+    beats: NDArray[np.int64] | None = None,
+    leads: Sequence[int | str] | None = None,
+) -> Intervals:
+    """Find onset, peak and offset of P, QRS and T of every beat in every lead, and measure them.
+
+    Parameters
+    ----------
+    recording
+        Recording of 100 Hz or more, or its path.
+    beats
+        Sample positions of the beats, ascending. By default the QRS complexes that the leads show together.
+    leads
+        Indices or names of the leads; by default all ECG leads.
+
+    Returns
+    -------
+    Intervals
+        `.delineation` has the positions, -1 where a wave is absent, with a confidence: `.waves` int64 `[num_beats,
+        num_leads, 3, 3]` and `.all_leads` `[num_beats, 3, 3]`. `.intervals` are PR, QRS, QT and others in ms,
+        `.amplitudes` those of the waves and ST levels in mV; `.beat_rows()`, `.to_frame()` and `.summary()` tabulate.
+
+    Raises
+    ------
+    HeartlmError
+        There is no signal or lead, the rate is below 100 Hz, or `beats` are not ascending positions.
+
+    Examples
+    --------
+    >>> import heartlm
+    >>> waves = heartlm.delineate("data/ludb/data/1")
+    >>> qt_ms = waves.summary()["intervals"]["qt_ms"]["median"]
+    """
+    from heartlm.delineation.delineate import delineate
+    from heartlm.delineation.intervals import measure
+
+    recording = recording if isinstance(recording, Recording) else open_recording(recording)
+    return measure(delineate(recording, beats, leads))
 
 
 @_quiet
@@ -606,16 +649,19 @@ class Model:
         layer: int = -1,
         split: str | None = None,
     ) -> Embeddings:
-        """Return hidden states of beats or windows, each with patient, record, lead, sample and labels.
+        """Return hidden states of beats, windows or recordings, each with patient, record, lead, sample and labels.
 
         Parameters
         ----------
         source
             Recording, corpus tokenized with the model's tokenizer, or the path of a recording, a corpus or a folder
-            of recordings of any format and rate. One lead of each recording is embedded; of a corpus, all leads.
+            of recordings of any format and rate. One lead of each recording is embedded; of a corpus, and at the level
+            of recordings, all leads.
         level
             `"beat"`: one vector per beat (per token if tokens are not beats). `"window"`: the mean over the tokens of
-            each window of the model.
+            each window of the model. `"recording"`: of each lead the mean over its tokens and the logarithm of its
+            usual amplitude in mV, one lead after the other, in the order of the first recording; recordings without one
+            of its leads are left out.
         layer
             Index of the block that gives the hidden states, 0 for the first; -1 for the model's output.
         split
@@ -656,7 +702,7 @@ class Model:
                 recordings = (database.recording(name) for name in database.record_ids)
             else:
                 recordings = [open_recording(source)]
-            leads = leads_of_recordings(recordings, self.tokenizer, left_out)
+            leads = leads_of_recordings(recordings, self.tokenizer, left_out, level)
         return embed(self.network, self.info.window, leads, level, layer, left_out)
 
 
