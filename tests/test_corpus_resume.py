@@ -23,7 +23,7 @@ from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.encode import encode_part
 from heartlm.corpus.journal import partial_folder
 from heartlm.corpus.plan import BuildSettings, make_plan
-from heartlm.corpus.processes import AHEAD, encode_all
+from heartlm.processes import AHEAD, encode_all
 from heartlm.ecg.database import open_database
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database

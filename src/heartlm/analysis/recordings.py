@@ -20,7 +20,6 @@ from heartlm.analysis.analyze import Analyst, Watch
 from heartlm.analysis.events import USUAL_LIMITS, Limits
 from heartlm.analysis.findings import EVENT_FIELDS, Findings, definitions
 from heartlm.corpus.encode import ecg_leads, no_ecg_lead
-from heartlm.corpus.processes import AHEAD, in_order
 from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.recording import Recording, Repaired
@@ -28,6 +27,7 @@ from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, write_csv, write_json
 from heartlm.parent import end_with_parent
+from heartlm.processes import AHEAD, in_order
 from heartlm.progress import say, track
 
 SCHEMA_VERSION = 4

@@ -22,11 +22,11 @@ from heartlm.corpus.encode import Part, Source, encode_part, find_source, readab
 from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
 from heartlm.corpus.plan import Beats, BuildSettings, Parts, TrainingLeads, make_plan
-from heartlm.corpus.processes import encode_all
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Damaged, Repaired
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, publish_folder, recover_folder
+from heartlm.processes import encode_all
 from heartlm.progress import say, track
 from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
 

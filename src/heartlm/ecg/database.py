@@ -143,7 +143,7 @@ class Database:
         rhythms: tuple[RhythmSpan, ...] = ()
         ignored: dict[str, int] = {}
         if beat_file is not None:
-            sample, symbol, ignored = beats_of(beat_file, rate_hz, length, self._settings.get("artefacts", False))
+            sample, symbol, ignored = beats_of(beat_file, rate_hz, length, self.artefacts)
         if rhythm_file is not None:
             end = length or _end_of(rate_hz, beat_file, rhythm_file)
             rhythms, left_out = rhythms_of(rhythm_file, rate_hz, end, self.known.bracketed_rhythm)
@@ -212,6 +212,11 @@ class Database:
         """Return the files with the beats and with the rhythms of a record, often the same file."""
         files = self.files(record_id)
         return files.annotation(self.known.beat_annotators), files.annotation(self.known.rhythm_annotators)
+
+    @property
+    def artefacts(self) -> bool:
+        """Whether annotated artefacts are detections of a class of their own."""
+        return self._settings.get("artefacts", False)
 
     @cached_property
     def _patients(self) -> dict[str, str]:

@@ -54,7 +54,9 @@ class KnownDatabase:
 
 _DETECTORS = ("qrsc", "qrs", "wqrs", "ecg")
 
-UNKNOWN = KnownDatabase(beat_annotators=("atr", *_DETECTORS), unlabelled_annotators=_DETECTORS)
+UNKNOWN = KnownDatabase(
+    beat_annotators=("atr", *_DETECTORS), rhythm_annotators=("atr", *_DETECTORS), unlabelled_annotators=_DETECTORS
+)
 """Properties of a folder that is not in the catalogue: reviewed `atr` annotations if present, else detected beats."""
 
 KNOWN_DATABASES = read_json(Path(__file__).with_suffix(".json"), dict[str, KnownDatabase])

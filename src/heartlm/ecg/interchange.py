@@ -16,15 +16,13 @@ from heartlm.ecg.readers.arrays import array_recording, start_of
 from heartlm.ecg.readers.foreign import check_rate
 from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.units import Unit
-from heartlm.ecg.recording import Annotations, Note, Recording
-from heartlm.ecg.write_annotations import write_annotations
-from heartlm.ecg.write_wfdb import BITS, write_signals
+from heartlm.ecg.recording import Annotations, Note, Patient, Recording
+from heartlm.ecg.whole_steps import lead_steps
+from heartlm.ecg.write_recording import write_wfdb
 from heartlm.errors import HeartlmError, needs
 
 _ARRAY = Path("array")
 """Name of an array in messages."""
-_INVALID = -(1 << BITS["16"] - 1)
-_LARGEST = -_INVALID - 1
 _TYPES_IN_VOLTS = frozenset(("ecg", "eeg", "eog", "emg", "bio", "ecog", "seeg", "dbs"))
 
 
@@ -112,63 +110,17 @@ def write_record(recording: Recording, folder: Path, name: str) -> Path:
     header = folder / f"{name}.hea"
     if header.exists():
         raise HeartlmError(f"{header} exists already and is not replaced: choose another name or folder")
-    signal = recording.signal()
-    if not signal.size:
+    if not recording.num_samples:
         raise HeartlmError(f"{recording.path}: has no samples to write")
-    gains, baselines = zip(*map(_scale, signal), strict=True)
-    adu = np.full(signal.shape, _INVALID, np.int64)
-    for row, lead, gain, baseline in zip(adu, signal, gains, baselines, strict=True):
-        valid = np.isfinite(lead)
-        row[valid] = np.rint(lead[valid].astype(np.float64) * gain + baseline)
-    patient, comments = recording.patient, list(recording.comments)
-    stated = " ".join(line.casefold() for line in comments)
-    for key, value in (("Age", recording.age), ("Sex", patient.sex)):
-        if value not in (None, "") and f"{key.casefold()}:" not in stated:
-            comments.append(f"{key}: {value}")
+    steps = lead_steps(recording, whole_zero=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_signals(
-            folder,
-            name,
-            adu,
-            signal_format="16",
-            rate_hz=recording.rate_hz,
-            leads=[" ".join(lead.split()) for lead in recording.lead_names],
-            gain=gains,
-            baseline=baselines,
-            units=recording.units,
-            start=recording.start,
-            comments=[" ".join(comment.split()) for comment in comments],
+        write_wfdb(
+            replace(recording, patient=Patient(sex=recording.patient.sex, age=recording.age)), folder, name, steps
         )
     except OSError as error:
         raise HeartlmError(f"{folder}: cannot be written ({error.strerror})") from error
-    annotations = recording.annotations
-    if annotations is not None and (annotations.num_beats or annotations.rhythms):
-        write_annotations(folder, name, annotations, "atr")
     return header
-
-
-def _scale(lead: NDArray[np.float32]) -> tuple[float, int]:
-    """Return gain and baseline that write a lead exactly if its samples are multiples of one step, else finely."""
-    valid = lead[np.isfinite(lead)].astype(np.float64)
-    low, high = (float(valid.min()), float(valid.max())) if len(valid) else (0.0, 0.0)
-    size = max(abs(low), abs(high))
-    if size == 0:
-        return 1000.0, 0
-    different = np.unique(valid)
-    steps = np.diff(different) if len(different) > 1 else np.array([size])
-    step = float(steps[steps < 1.5 * steps.min()].mean())
-    # samples are rounded to float32, so their whole range tells the step better than two neighbours
-    gain = round((high - low) / step) / (high - low) if high > low else 1 / step
-    for candidate in (200.0, 1000.0, *(float(f"{gain:.{digits}g}") for digits in range(2, 10))):
-        baseline = 0 if size * candidate < _LARGEST else -round((low + high) / 2 * candidate)
-        adu = np.rint(different * candidate + baseline)
-        if np.abs(adu).max() < _LARGEST and np.array_equal(
-            ((adu - baseline) / candidate).astype(np.float32), different.astype(np.float32)
-        ):
-            return candidate, baseline
-    gain = float(f"{2 * (_LARGEST - 10) / max(high - low, 1e-6 * size):.5g}")
-    return gain, -round((low + high) / 2 * gain)
 
 
 def mne_of(recording: Recording) -> Any:

@@ -109,6 +109,8 @@ class Recording:
         faults: signs of damage in the data read so far, one line each: leads that were read completely and do not match
             the header's checksum, infinite samples, annotation files with bytes that no annotator writes.
         repairs: what was repaired to read the file, one line each, for example a wrong number of records.
+        steps: of a file of integers, gain and zero of each lead: its integers are `value * gain + zero`. None for a
+            lead whose samples are computed; empty for other files.
     """
 
     record_id: str = ""
@@ -126,6 +128,7 @@ class Recording:
     read_annotations: Callable[[Recording], Annotations | None] | None = field(default=None, repr=False, compare=False)
     faults: list[str] = field(default_factory=list, repr=False, compare=False)
     repairs: tuple[str, ...] = ()
+    steps: tuple[tuple[float, float] | None, ...] = field(default=(), repr=False, compare=False)
 
     @cached_property
     def annotations(self) -> Annotations | None:
@@ -237,10 +240,10 @@ class Recording:
         return frame_of(self, start, stop, leads)
 
     def to_wfdb(self, folder: Path | str, name: str | None = None) -> Path:
-        """Write the recording as a WFDB record of 16 bits with its annotations, and return the path of the header.
+        """Write the recording as a WFDB record with its annotations, and return the path of the header.
 
-        Leads whose samples are multiples of one step, as those of converters, are written exactly; others with a step
-        of 1/65,000 of their range.
+        Samples of files of integers are written exactly, in 16 bits if that is possible, as are samples that are
+        multiples of one step; others with a step of 1/65,000 of their range.
 
         Args:
             folder: folder to write to; it is created.

@@ -1,13 +1,15 @@
-"""Write heartbeats and rhythms to a WFDB annotation file."""
+"""Write heartbeats, rhythms and notes to a WFDB annotation file."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.annotation_file import END_OF_RHYTHM
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.write_wfdb import annotation_bytes
 from heartlm.errors import HeartlmError
@@ -17,10 +19,26 @@ OWN_ANNOTATOR = "hlm"
 """Extension of the annotation files that heartlm writes."""
 
 
-def write_annotations(folder: Path, record_name: str, annotations: Annotations, annotator: str = OWN_ANNOTATOR) -> Path:
+def write_annotations(
+    folder: Path,
+    record_name: str,
+    annotations: Annotations,
+    annotator: str = OWN_ANNOTATOR,
+    num_samples: int | None = None,
+    others: Sequence[tuple[int, str, str]] = (),
+) -> Path:
     """Write `folder/record_name.annotator` in MIT format and return its path.
 
-    Rhythm spans become `+` annotations with the text `(NAME` at their first sample.
+    Rhythm spans become `+` annotations with the text `(NAME` at their first sample, notes `"` annotations.
+
+    Args:
+        folder: folder to write to.
+        record_name: name of the record.
+        annotations: beats, rhythms and notes.
+        annotator: extension of the file.
+        num_samples: length of the recording. If it is given, the end of a rhythm that no other follows is written too,
+            as `(`, which heartlm reads.
+        others: position, WFDB code and text of other annotations.
 
     Raises:
         HeartlmError: there is nothing to write, `annotator` is not a valid annotator name, the file exists and was not
@@ -31,16 +49,18 @@ def write_annotations(folder: Path, record_name: str, annotations: Annotations, 
     path = Path(folder) / f"{record_name}.{annotator}"
     if path.exists() and annotator != OWN_ANNOTATOR:
         raise HeartlmError(f"{path} exists already and is not replaced: choose another annotator or another folder")
-    sample, symbol, aux_note = wfdb_annotations(annotations)
+    sample, symbol, aux_note = wfdb_annotations(annotations, num_samples, others)
     if not len(sample):
-        raise HeartlmError(f"{path}: no beats and no rhythms, so there is nothing to write")
+        raise HeartlmError(f"{path}: no annotations, so there is nothing to write")
     with atomic_file(path, "wb") as stream:
         stream.write(annotation_bytes(sample, symbol, aux_note, annotations.rate_hz))
     return path
 
 
-def wfdb_annotations(annotations: Annotations) -> tuple[NDArray[np.int64], list[str], list[str]]:
-    """Merge beats and rhythm changes in WFDB form: ascending sample positions, codes and AUX strings."""
+def wfdb_annotations(
+    annotations: Annotations, num_samples: int | None = None, others: Sequence[tuple[int, str, str]] = ()
+) -> tuple[NDArray[np.int64], list[str], list[str]]:
+    """Merge beats, rhythm changes and notes in WFDB form: ascending sample positions, codes and AUX strings."""
     # arrays instead of one tuple per beat: a week has 750,000 beats
     parts = [(annotations.sample, 2, annotations.symbol, "")]
     for span in annotations.rhythms:
@@ -48,6 +68,17 @@ def wfdb_annotations(annotations: Annotations) -> tuple[NDArray[np.int64], list[
         if span.name == "VFIB":
             parts.append((np.array([span.start]), 0, np.array(["["]), ""))
             parts.append((np.array([span.stop - 1]), 3, np.array(["]"]), ""))
+    nexts = [*(span.start for span in annotations.rhythms[1:]), num_samples]
+    for span, after in zip(annotations.rhythms, nexts, strict=False):
+        if num_samples is not None and after is not None and span.stop < after:
+            parts.append((np.array([span.stop]), 1, np.array(["+"]), END_OF_RHYTHM))
+    parts += [(np.array([note.start]), 4, np.array(['"']), note.text) for note in annotations.notes]
+    has_brackets = any(span.name == "VFIB" for span in annotations.rhythms)
+    parts += [
+        (np.array([place]), 2, np.array([symbol]), text)
+        for place, symbol, text in others
+        if not (has_brackets and symbol in "[]")
+    ]
     sample = np.concatenate([each for each, _, _, _ in parts])
     rank = np.concatenate([np.full(len(each), rank) for each, rank, _, _ in parts])
     symbol = np.concatenate([each for _, _, each, _ in parts])

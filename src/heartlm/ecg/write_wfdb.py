@@ -6,16 +6,17 @@ Formats: header(5), signal(5) and annot(5) of the WFDB Applications Guide, https
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from datetime import datetime, time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.annotation_file import SYMBOL_OF_CODE
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, needs
 
 _CODE_OF_SYMBOL = {symbol: code for code, symbol in enumerate(SYMBOL_OF_CODE.tolist()) if symbol}
 _NOTE, _SKIP, _AUX = 22, 59, 63
@@ -26,16 +27,21 @@ _LONGEST_DIFFERENCE = 1023
 
 _LONGEST_AUX = 255
 
-BITS = {"16": 16, "212": 12}
-"""Bits of a sample in each signal format that is written."""
+SignalFormat = Literal["16", "24", "32", "212", "516", "524"]
+
+BITS = {"16": 16, "24": 24, "32": 32, "212": 12, "516": 16, "524": 24}
+"""Bits of a sample in each signal format that is written; the last two are FLAC."""
+FLAC = ("516", "524")
+_FLAC_CHANNELS, _FLAC_HZ = 8, 96_000
+"""Most signals in a FLAC file, and the rate that its header states: WFDB uses that of the record."""
 
 
 def write_signals(
     folder: Path,
     name: str,
-    adu: NDArray[np.int64],
+    adu: NDArray[np.integer[Any]] | Iterable[NDArray[np.integer[Any]]],
     *,
-    signal_format: Literal["16", "212"],
+    signal_format: SignalFormat,
     rate_hz: float,
     leads: Sequence[str],
     gain: float | Sequence[float],
@@ -43,14 +49,14 @@ def write_signals(
     units: Sequence[str] | None = None,
     start: datetime | time | None = None,
     comments: Sequence[str] = (),
-) -> None:
-    """Write `name.hea` and `name.dat` to `folder`.
+) -> list[Path]:
+    """Write the signal files of a record, then `name.hea`, to `folder`; return the paths, the header last.
 
     Args:
         folder: an existing folder.
         name: name of the record.
-        adu: samples in analogue-to-digital units, `[num_leads, num_samples]`. The lowest value of the format marks a
-            missing sample.
+        adu: samples in analogue-to-digital units, `[num_leads, num_samples]`, or pieces of them, in format 212 with an
+            even number of samples in all leads together. The lowest value of the format marks a missing sample.
         signal_format: WFDB signal format of all leads.
         rate_hz: sampling rate in Hz.
         leads: name of each lead.
@@ -59,32 +65,77 @@ def write_signals(
         units: unit of each lead; by default mV.
         start: date and time of the first sample.
         comments: lines of text at the end of the header.
+
+    Raises:
+        HeartlmError: FLAC is asked for and the package soundfile is not installed.
+        OSError: a file cannot be written.
     """
-    num_bits = BITS[signal_format]
-    assert adu.size and -(1 << num_bits - 1) <= adu.min() and adu.max() < 1 << num_bits - 1, "adu outside the format"
-    samples = adu.T.ravel()  # frame by frame
-    if signal_format == "16":
-        content = samples.astype("<i2").tobytes()
-    else:  # two samples in three bytes: low byte, both high halves (that of the second sample above), low byte
-        first, second = (np.resize(samples[place::2], -(-len(samples) // 2)) & 0xFFF for place in (0, 1))
-        if len(samples) % 2:
-            second[-1] = 0
-        triplets = np.stack([first & 0xFF, first >> 8 | second >> 8 << 4, second & 0xFF], axis=1)
-        content = triplets.astype(np.uint8).tobytes()[: -(-3 * len(samples) // 2)]
-    (folder / f"{name}.dat").write_bytes(content)
+    pieces = [adu] if isinstance(adu, np.ndarray) else adu
+    lowest = -(1 << BITS[signal_format] - 1)
+    width = _FLAC_CHANNELS if signal_format in FLAC else max(1, len(leads))
+    paths = [folder / f"{name}.dat"]
+    if len(leads) > width:
+        paths = [folder / f"{name}_{number}.dat" for number in range(1, -(-len(leads) // width) + 1)]
+    checksums, first, num_samples = np.zeros(len(leads), np.int64), np.zeros(len(leads), np.int64), 0
+    with ExitStack() as stack:
+        write = [
+            _writer(stack, path, signal_format, min(width, len(leads) - width * number))
+            for number, path in enumerate(paths)
+        ]
+        for piece in pieces:
+            assert piece.size and lowest <= piece.min() and piece.max() < -lowest, "adu outside the format"
+            if not num_samples:
+                first = piece[:, 0].astype(np.int64)
+            checksums += piece.sum(axis=1, dtype=np.int64)
+            num_samples += piece.shape[1]
+            for number, each in enumerate(write):
+                each(piece[width * number : width * (number + 1)])
     moment = "" if start is None else f" {start:%H:%M:%S.%f}"[:-3]
     moment += f" {start:%d/%m/%Y}" if isinstance(start, datetime) else ""
-    lines = [f"{name} {len(leads)} {_number(rate_hz)} {adu.shape[1]}{moment}"]
+    lines = [f"{name} {len(leads)} {_number(rate_hz)} {num_samples}{moment}"]
     gains = [gain] * len(leads) if isinstance(gain, float | int) else gain
     baselines = [baseline] * len(leads) if isinstance(baseline, int) else baseline
-    of_leads = zip(leads, adu, gains, baselines, units or ["mV"] * len(leads), strict=True)
-    for lead, row, adu_per_unit, zero, unit in of_leads:
-        checksum = int(row.sum()) % 65536
+    of_leads = zip(leads, gains, baselines, units or ["mV"] * len(leads), strict=True)
+    for place, (lead, adu_per_unit, zero, unit) in enumerate(of_leads):
         unit = re.sub(r"\s", "_", unit) or "NU"  # an empty unit would be read as mV
-        calibration = f"{signal_format} {float(adu_per_unit)}({zero})/{unit} {num_bits} 0"
-        lines.append(f"{name}.dat {calibration} {row[0]} {checksum} 0 {lead}")
+        calibration = f"{signal_format} {float(adu_per_unit)}({zero})/{unit} {BITS[signal_format]} 0"
+        lines.append(
+            f"{paths[place // width].name} {calibration} {first[place]} {int(checksums[place]) % 65536} 0 {lead}"
+        )
     lines += [f"# {comment}" for comment in comments]
-    (folder / f"{name}.hea").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    header = folder / f"{name}.hea"
+    header.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return [*paths, header]
+
+
+def _writer(
+    stack: ExitStack, path: Path, signal_format: str, num_leads: int
+) -> Callable[[NDArray[np.integer[Any]]], object]:
+    """Open a signal file until the end of `stack`; return the function that appends samples to it."""
+    if signal_format in FLAC:
+        with needs("wfdb", "soundfile"):
+            import soundfile
+
+        bits = BITS[signal_format]
+        options = {"samplerate": _FLAC_HZ, "channels": num_leads, "subtype": f"PCM_{bits}", "format": "FLAC"}
+        file = stack.enter_context(soundfile.SoundFile(path, "w", **options))
+        # samples of 24 bits are the high ones of 32
+        return lambda adu: file.write(adu.T.astype(np.int16) if bits == 16 else adu.T.astype(np.int32) << 8)
+    stream = stack.enter_context(path.open("wb"))
+    return lambda adu: stream.write(_packed(adu.T.ravel(), signal_format))
+
+
+def _packed(samples: NDArray[np.integer[Any]], signal_format: str) -> bytes:
+    """Return the bytes of samples, frame by frame."""
+    if signal_format != "212":
+        own = samples.astype("<i2" if signal_format == "16" else "<i4")
+        return own.view(np.uint8).reshape(-1, 4)[:, :3].tobytes() if signal_format == "24" else own.tobytes()
+    # two samples in three bytes: low byte, both high halves (that of the second sample above), low byte
+    first, second = (np.resize(samples[place::2], -(-len(samples) // 2)) & 0xFFF for place in (0, 1))
+    if len(samples) % 2:
+        second[-1] = 0
+    triplets = np.stack([first & 0xFF, first >> 8 | second >> 8 << 4, second & 0xFF], axis=1)
+    return triplets.astype(np.uint8).tobytes()[: -(-3 * len(samples) // 2)]
 
 
 def annotation_bytes(

@@ -87,6 +87,10 @@ class AnnotationFile:
         return SYMBOL_OF_CODE[self.code]
 
 
+END_OF_RHYTHM = "("
+"""Text of the annotation after which no rhythm is stated, as heartlm writes it."""
+
+
 class DecodedAnnotations(NamedTuple):
     """The annotations of a file, in its order.
 
@@ -135,6 +139,7 @@ def read_annotation_file(path: Path) -> AnnotationFile:
             "fetch it again"
         )
     ticks_hz, about_file = None, (found.sample == 0) & (found.code == _NOTE)
+    about_file &= ~np.logical_or.accumulate(found.code == 0)  # an empty annotation ends the notes about the file
     keep = ~(about_file | (found.code == 0))
     kept_before, aux = np.cumsum(keep) - 1, dict[int, str]()
     for index, first, length in found.texts.tolist():
@@ -235,7 +240,7 @@ def rhythms_of(
     """
     sample, symbol = positions_at_rate(file, rate_hz), file.symbol
     changes: list[tuple[int, str | None]] = [
-        (int(sample[index]), canonical_rhythm(text))
+        (int(sample[index]), None if text == END_OF_RHYTHM else canonical_rhythm(text))
         for index, text in file.aux.items()
         if symbol[index] == "+" and text.startswith("(")
     ]
@@ -262,6 +267,21 @@ def notes_of(file: AnnotationFile, rate_hz: float, num_samples: int) -> tuple[No
         Note(start, start, text) for start, text in texts if start >= 0 and (start < num_samples or not num_samples)
     )
     return tuple(sorted(inside, key=lambda note: note.start))
+
+
+def others_of(
+    file: AnnotationFile, rate_hz: float, num_samples: int, artefacts: bool = False
+) -> list[tuple[int, str, str]]:
+    """Return position, symbol and text of the annotations inside the recording that are no beat, rhythm or note.
+
+    With `artefacts`, annotated artefacts (`|`) are left out, see `beats_of`.
+    """
+    symbol = file.symbol
+    known = _IS_BEAT[file.code] | (file.code == _NOTE) | (symbol == "") | (artefacts & (symbol == ARTEFACT))
+    known |= (symbol == "+") & np.array([file.aux.get(place, "").startswith("(") for place in range(len(symbol))], bool)
+    sample = positions_at_rate(file, rate_hz)
+    places = np.flatnonzero(~known & (sample >= 0) & (sample < num_samples)).tolist()
+    return [(int(sample[place]), str(symbol[place]), file.aux.get(place, "")) for place in places]
 
 
 def canonical_rhythm(name: str) -> str:

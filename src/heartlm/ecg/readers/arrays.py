@@ -172,4 +172,5 @@ def array_recording(
         path=path,
         samples=samples,
         faults=faults,
+        steps=tuple((1 / unit.factor, unit.baseline) for unit in converted) if signal.dtype.kind in "iu" else (),
     )

@@ -217,4 +217,5 @@ def _recording(
         patient=replace(patient, birth_date=born, age=age),
         comments=tuple(comments),
         repairs=tuple(repairs),
+        steps=tuple(zip(gain.tolist(), baseline.tolist(), strict=True)),
     )

@@ -54,7 +54,7 @@ _TIME = re.compile(rb"([+-]\d{1,12}(?:[.,]\d{0,9})?)\x14\x14")
 _ANNOTATION = re.compile(rb"([+-]\d{1,12}(?:[.,]\d{0,9})?)(?:\x15(\d{1,12}(?:[.,]\d{0,9})?))?\x14([^\0]*)\x14\0")
 """Onset and duration in seconds, and texts separated by `\\x14`."""
 
-_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _PLACEHOLDER = date(1985, 1, 1)
 """Start date of EDF+ files without a known date; `00.00.00` is written too."""
 
@@ -78,9 +78,10 @@ class _Channel(NamedTuple):
         name: label.
         unit: unit of the physical values, mV for voltages.
         gain: unit per digit; NaN if the file states no range.
-        zero: physical value of digit 0.
+        zero: digit of the physical value 0.
         samples: samples a data record.
         offset: bytes of a data record before its samples.
+        invalid: digit that marks an invalid sample; None if there is none.
     """
 
     name: str
@@ -89,6 +90,7 @@ class _Channel(NamedTuple):
     zero: float
     samples: int
     offset: int
+    invalid: int | None = None
 
 
 @dataclass
@@ -109,6 +111,7 @@ class _Header:
         record_bytes: size of a data record.
         left_out: signals that cannot be read, one line each.
         repairs: what was repaired, one line each.
+        length: samples of each lead without those that fill the last data record; None if not stated.
     """
 
     patient: str
@@ -126,6 +129,30 @@ class _Header:
     record_bytes: int = 0
     left_out: list[str] = field(default_factory=list)
     repairs: list[str] = field(default_factory=list)
+    length: int | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether heartlm wrote the file, which has beats as annotations whatever their number."""
+        return self.recording.split()[4:5] == [EQUIPMENT]
+
+    def rate_hz(self, samples: int) -> float:
+        """Return the rate of a signal with `samples` a data record."""
+        rate_hz = _rate(samples, self.duration_s)
+        own = re.fullmatch(r"(\d+(?:\.\d+)?(?:e[-+]\d+)?)_Hz", self.recording.split()[-1]) if self.is_own else None
+        # a duration of 8 characters states most rates that are not whole only nearly
+        return float(own[1]) if own and abs(float(own[1]) - rate_hz) < _NEAR_WHOLE * rate_hz else rate_hz
+
+
+EQUIPMENT = "heartlm"
+"""Recorder in the header of files that heartlm writes."""
+INVALID_TEXT = "Invalid samples"
+"""Begin of the annotations of invalid samples in these files, whose digit the header states too."""
+COMMENT, MORE_COMMENT = "# ", "#+"
+"""Begin of the annotations at the start of these files that are comments, and of their further parts."""
+_OWN = re.compile(r"(?:invalid (-\d{1,8}) of|valid) (\d{1,12})")
+"""The reserved field of a signal in these files: the digit of invalid samples if there are any, and the length of the
+recording."""
 
 
 def read_edf(path: Path) -> Recording:
@@ -148,7 +175,7 @@ def read_edf(path: Path) -> Recording:
     # the most common rate of the ECG leads, and the highest of equals
     counts = Counter(channel.samples for channel in candidates)
     samples = max(counts, key=lambda number: (counts[number], number))
-    rate_hz = check_rate(path, _rate(samples, header.duration_s))
+    rate_hz = check_rate(path, header.rate_hz(samples))
     resampled = [each for each in named or volts if each.samples != samples]
     leads = [channel for channel in header.channels if channel.samples == samples or channel in resampled]
     for lead in resampled:
@@ -162,7 +189,7 @@ def read_edf(path: Path) -> Recording:
     names, units = tuple(lead.name for lead in leads), tuple(lead.unit for lead in leads)
     gain, zero = np.array([lead.gain for lead in leads]), np.array([lead.zero for lead in leads])
     with np.errstate(over="ignore"):
-        check_calibration(path, names, units, 1 / gain, -zero / gain, inverted=True)
+        check_calibration(path, names, units, 1 / gain, zero, inverted=True)
     first_record, first_sample, begin_s = _blocks(path, header, samples, rate_hz)
     read = _Samples(path, header, tuple(leads), samples, first_record, first_sample)
     return Recording(
@@ -171,12 +198,13 @@ def read_edf(path: Path) -> Recording:
         lead_names=names,
         units=units,
         path=path,
-        comments=tuple(comments),
+        comments=(*_comments(path, header, begin_s), *comments),
         start=_start(header, begin_s),
         patient=_patient(header.patient),
         repairs=tuple(header.repairs),
         samples=read,
         read_annotations=partial(_annotations, path, header, begin_s) if header.annotations else None,
+        steps=tuple(None if lead in resampled else (1 / lead.gain, lead.zero) for lead in leads),
     )
 
 
@@ -222,8 +250,9 @@ def _read_header(path: Path) -> _Header:
     for size in _FIELD_BYTES:
         columns.append([_text(content[first + size * n : first + size * (n + 1)]) for n in range(num_channels)])
         first += size * num_channels
-    labels, _, units, *limits, _, counts, _ = columns
-    for place, (label, unit, *ranges, samples_text) in enumerate(zip(labels, units, *limits, counts, strict=True), 1):
+    labels, _, units, *limits, _, counts, marks = columns
+    signals = zip(labels, units, *limits, counts, marks, strict=True)
+    for place, (label, unit, *ranges, samples_text, mark) in enumerate(signals, 1):
         name, samples = label or f"lead {place}", count(samples_text)
         if samples is None or samples < 0:
             raise HeartlmError(
@@ -238,15 +267,18 @@ def _read_header(path: Path) -> _Header:
         physical_low, physical_high = map(number, ranges[:2])
         low, high = (value if value.is_integer() else math.nan for value in map(number, ranges[2:]))
         unit, factor = to_millivolts(unit)
-        gain = factor * (physical_high - physical_low) / (high - low) if high != low else math.nan
+        gain, zero = calibration_of(factor * physical_low, factor * physical_high, low, high)
         if samples == 0:
             header.left_out.append(f"left out: {name}, without samples")
         elif math.isnan(gain) or gain == 0:
             header.left_out.append(f"left out: {name} states no physical or digital range, so its values are unknown")
             header.repairs.append(f"{name} states no physical or digital range and is left out")
         else:
-            zero = factor * physical_low - gain * low
-            header.channels.append(_Channel(name, unit, gain, zero, samples, offset))
+            own = _OWN.fullmatch(mark)
+            header.length = int(own[2]) if own else header.length
+            header.channels.append(
+                _Channel(name, unit, gain, zero, samples, offset, int(own[1]) if own and own[1] else None)
+            )
     if has_comma:
         header.repairs.append("numbers of the header have decimal commas, which are read as points")
     if header_bytes != str(data_at):
@@ -263,6 +295,15 @@ def _read_header(path: Path) -> _Header:
         elif rest:
             header.repairs.append(f"{rest} bytes after the last data record are ignored")
     return header
+
+
+def calibration_of(physical_low: float, physical_high: float, low: float, high: float) -> tuple[float, float]:
+    """Return the unit per digit, NaN or 0 if the range is none, and the digit of the physical value 0."""
+    gain = (physical_high - physical_low) / (high - low) if high != low else math.nan
+    zero = low - physical_low / gain if gain else math.nan
+    nearest = round(2 * zero) / 2 if math.isfinite(zero) else zero
+    # most ranges put 0 on a digit or between two, so that digit is 0 exactly
+    return gain, nearest if abs(zero - nearest) < 1e-7 * max(1.0, abs(low), abs(high)) else zero
 
 
 def _text(content: bytes) -> str:
@@ -390,7 +431,10 @@ class _Samples:
         """Samples of the recording; the lead that reaches furthest into an incomplete last record decides."""
         last = len(self.first_sample) - 1
         lengths = (self._length(self._own_samples(last, lead)[1], lead) for lead in self.leads)
-        return int(self.first_sample[last]) + max(lengths)
+        held = int(self.first_sample[last]) + max(lengths)
+        # only the last data record may be filled up
+        stated = self.header.length or held
+        return stated if held - self.per_record < stated <= held else held
 
     def _own_samples(self, block: int, lead: _Channel) -> tuple[int, int]:
         """Return the first sample of a block at the own rate, counted from the first record, and their number."""
@@ -423,8 +467,11 @@ class _Samples:
             strides = self.header.record_bytes, size
             # contiguous and aligned first: NumPy converts that twice as fast
             digits = np.ascontiguousarray(np.ndarray(shape, kind, self._data, begin - before, strides)).reshape(-1)
-            physical = (digits if size == 2 else digits >> 8) * lead.gain
-            physical += lead.zero
+            digits = digits if size == 2 else digits >> 8
+            physical = digits - lead.zero
+            physical *= lead.gain
+            if lead.invalid is not None:
+                physical[digits == lead.invalid] = np.nan
             out[done : done + len(physical)] = physical
             done += len(physical)
 
@@ -475,12 +522,15 @@ def _annotations(path: Path, header: _Header, begin_s: float, recording: Recordi
         ((round((onset_s - begin_s) * rate_hz), lasting_s, text) for onset_s, lasting_s, text in _texts(path, header)),
         key=lambda entry: entry[0],
     )
+    if header.is_own:  # its samples are invalid already, and comments are those of the recording
+        no_notes = INVALID_TEXT, COMMENT, MORE_COMMENT
+        entries = [entry for entry in entries if not entry[2].startswith(no_notes)]
     if not entries:
         return None
     early, late = sum(start < 0 for start, _, _ in entries), sum(start >= length for start, _, _ in entries)
     entries = entries[early : len(entries) - late]
     is_beat = [lasting_s is None and (text == "QRS" or text in CLASS_OF_SYMBOL) for _, lasting_s, text in entries]
-    if 60 * sum(is_beat) < _FEWEST_BEATS_PER_MIN * recording.duration_s:
+    if not header.is_own and 60 * sum(is_beat) < _FEWEST_BEATS_PER_MIN * recording.duration_s:
         is_beat = [False] * len(entries)
     beats = {start: text for (start, _, text), is_one in zip(entries, is_beat, strict=True) if is_one}
     rhythms, notes = list[tuple[int, int | None, str]](), list[Note]()
@@ -506,6 +556,19 @@ def _annotations(path: Path, header: _Header, begin_s: float, recording: Recordi
         ignored={reason: number for reason, number in zip(OUTSIDE, (early, late), strict=True) if number},
         notes=tuple(notes),
     )
+
+
+def _comments(path: Path, header: _Header, begin_s: float) -> list[str]:
+    """Return the comments of a file that heartlm wrote, which are annotations at its start."""
+    comments = list[str]()
+    for onset_s, _, text in _texts(path, header) if header.is_own else ():
+        if onset_s > begin_s:
+            break
+        if text.startswith(COMMENT):
+            comments.append(text.removeprefix(COMMENT))
+        elif text.startswith(MORE_COMMENT) and comments:
+            comments[-1] += text.removeprefix(MORE_COMMENT)
+    return comments
 
 
 def _texts(path: Path, header: _Header) -> Iterator[tuple[float, float | None, str]]:
@@ -549,19 +612,23 @@ def _start(header: _Header, begin_s: float) -> datetime | time | None:
 
 
 def _patient(text: str) -> Patient:
-    """Return the subfields of EDF+: code, sex, birth date and name; other text is the identifier as a whole."""
+    """Return the subfields of EDF+: code, sex, birth date and name, as heartlm writes it also `Age_71`.
+
+    Other text is the identifier as a whole.
+    """
     words = text.split()
     if set(words) <= {"X"}:
         return Patient()
     code, sex, born, name = ("" if word == "X" else word.replace("_", " ") for word in (words + [""] * 4)[:4])
+    age = next((int(word[4:]) for word in words[4:] if re.fullmatch(r"Age_\d{1,3}", word)), None)
     if len(words) < 4 or sex not in ("F", "M", "") or (born and _date(born) is None):
         return Patient(identifier=text)
-    return Patient(name, code, SEXES.get(sex.lower(), ""), _date(born))
+    return Patient(name, code, SEXES.get(sex.lower(), ""), _date(born), age)
 
 
 def _date(text: str) -> date | None:
     """Return a date of EDF+ such as `02-MAY-1951`; None for other text."""
     with suppress(ValueError):
         day, month, year = text.split("-")
-        return date(int(year), _MONTHS.index(month.upper()) + 1, int(day))
+        return date(int(year), MONTHS.index(month.upper()) + 1, int(day))
     return None

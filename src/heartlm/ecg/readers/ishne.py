@@ -111,6 +111,7 @@ def read_ishne(path: Path) -> Recording:
         samples=_Samples(SignalFile(path, "16", offset, num_leads), calibration),
         faults=faults,
         repairs=tuple(repairs),
+        steps=tuple((each, 0.0) for each in gain.tolist()),
     )
 
 

@@ -139,6 +139,7 @@ class Stated:
             lead_names=tuple(recording.lead_names[lead] for lead in chosen),
             units=tuple(recording.units[lead] for lead in chosen),
             samples=partial(_samples_of, recording.samples, chosen),
+            steps=tuple(recording.steps[lead] for lead in chosen) if recording.steps else (),
         )
 
 

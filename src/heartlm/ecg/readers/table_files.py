@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.readers.arrays import is_array_recording, sidecar_of, start_of
 from heartlm.ecg.readers.clock import UnusableClockError, regular_grid
-from heartlm.ecg.readers.foreign import TEXT_BYTES, first_bytes, is_there, open_file
+from heartlm.ecg.readers.foreign import TEXT_BYTES, first_bytes, is_there, one_line, open_file
 from heartlm.ecg.readers.sample_table import (
     LEAST_RATE_HZ,
     MOST_COLUMNS,
@@ -36,8 +36,10 @@ from heartlm.ecg.readers.sample_table import (
 from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.text_table import TextTable, is_gzip, read_columns, sniff, unpacked
 from heartlm.ecg.readers.units import split_name
-from heartlm.ecg.recording import Recording
+from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError, needs
+from heartlm.files import parse_json
+from heartlm.typed import typed
 
 
 def is_text_recording(path: Path) -> bool:
@@ -197,7 +199,7 @@ def _opensignals(table: TextTable) -> tuple[Facts, dict[int, Source]] | None:
 def read_parquet(path: Path) -> Recording:
     """Read a Parquet file: one row a sample, one column a lead.
 
-    The field `heartlm` of its metadata may have the fields of the `.json` file, with a unit for each column in `units`.
+    The field `heartlm` of its metadata, JSON, may state what the columns do not, see `ParquetMetadata`.
 
     Raises:
         HeartlmError: there is no column of numbers, or its rate or unit is unknown.
@@ -209,6 +211,26 @@ def read_parquet(path: Path) -> Recording:
         check_width(path, len(file.schema_arrow.names))
         table = file.read()
     return arrow_recording(path, table)
+
+
+class StatedPatient(TypedDict, total=False):
+    """Patient data in the metadata of a Parquet file, see `Patient`."""
+
+    name: str
+    identifier: str
+    sex: str
+    birth_date: str | None
+    age: int | None
+
+
+class ParquetMetadata(TypedDict, total=False):
+    """Field `heartlm` of the metadata of a Parquet file."""
+
+    rate_hz: float
+    units: dict[str, str]
+    start: str
+    patient: StatedPatient
+    comments: list[str]
 
 
 def is_parquet_recording(path: Path) -> bool:
@@ -224,7 +246,8 @@ def is_parquet_recording(path: Path) -> bool:
             batch = next(file.iter_batches(_SAMPLED_ROWS), None)
         table = pa.Table.from_batches([] if batch is None else [batch], file.schema_arrow)
         columns, facts = _arrow_columns(path, table)
-        return _is_recording(path, columns, facts.rate_hz is not None)
+        # with a rate in its metadata it was written as a recording, whatever its leads are
+        return facts.rate_hz is not None or _is_recording(path, columns, is_stated=False)
     except (HeartlmError, pa.ArrowException, OSError, ValueError):
         return is_array_recording(path)
 
@@ -238,8 +261,9 @@ def arrow_recording(path: Path, table: Any) -> Recording:
 
 
 def _arrow_columns(path: Path, table: Any) -> tuple[list[Column], Facts]:
-    metadata = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
-    columns, units = list[Column](), dict(metadata.get("units", {}))
+    with one_line(path, "a Parquet file with metadata of heartlm"):
+        about = typed(ParquetMetadata, parse_json((table.schema.metadata or {}).get(_METADATA, b"{}")), path)
+    columns, units = list[Column](), about.get("units", {})
     for name, values in zip(table.column_names, table.columns, strict=True):
         kind = values.type
         if pa.types.is_dictionary(kind):
@@ -257,8 +281,21 @@ def _arrow_columns(path: Path, table: Any) -> tuple[list[Column], Facts]:
         elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             numbers = values.cast(pa.float64(), safe=False).to_numpy()
             columns.append(Column(name, numbers, str(units.get(name, ""))))
-    start = metadata.get("start")
-    return columns, Facts(rate_hz=metadata.get("rate_hz"), start=start_of(path, start) if start else None)
+    return columns, Facts(
+        rate_hz=about.get("rate_hz"),
+        start=start_of(path, about["start"]) if "start" in about else None,
+        patient=_patient_of(path, about.get("patient", {})),
+        comments=tuple(about.get("comments", ())),
+    )
+
+
+def _patient_of(path: Path, stated: StatedPatient) -> Patient:
+    born = stated.get("birth_date")
+    with one_line(path, "metadata with a date of birth"):
+        birth_date = None if born is None else date.fromisoformat(born)
+    return Patient(
+        stated.get("name", ""), stated.get("identifier", ""), stated.get("sex", ""), birth_date, stated.get("age")
+    )
 
 
 _METADATA = b"heartlm"

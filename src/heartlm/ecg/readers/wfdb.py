@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,8 +39,8 @@ _DIFFERENCE_FORMAT = "8"
 
 _AGE = r"(\d{1,3})(?:\.0*)?(?: ?(?:y|yr|years?))?"
 _MOST_AGE = 120
-_INFO = re.compile(r"<(age|sex)>:([^<]*)|^(age|sex|gender):(.*)", re.IGNORECASE)
-"""Age and sex in a comment: `<age>: 71 <sex>: M` (header(5)) or `Sex: female` on a line of its own."""
+_INFO = re.compile(r"<(age|sex|name|identifier|birth date)>:([^<]*)|^(age|sex|gender):(.*)", re.IGNORECASE)
+"""Patient data in a comment: `<age>: 71 <sex>: M` (header(5)) or `Sex: female` on a line of its own."""
 _AGE_AND_SEX = re.compile(r"(-?\d{1,3})\s+([FM])(?:\s+\d+\s+\S+\s+x\d)?")
 """First comment of the MIT-BIH databases, `69 M` or `69 M 1085 1629 x1` with numbers of the tape and the recorder."""
 
@@ -67,26 +69,33 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
         path=path,
         comments=header.comments,
         start=header.start,
-        patient=_patient(header.comments),
+        patient=patient_in(header.comments),
         samples=_Samples(header, calibration, accept_uncalibrated, faults) if header.leads else None,
         faults=faults,
+        steps=tuple((gain / factor, zero) for zero, gain, factor in calibration.tolist()),
     )
 
 
-def _patient(comments: Sequence[str]) -> Patient:
-    """Return age and sex as comments state them in one of the usual forms; anything else is not interpreted."""
-    age, sex = "", ""
+def patient_in(comments: Sequence[str]) -> Patient:
+    """Return patient data as comments state them in one of the usual forms; anything else is not interpreted."""
+    stated = dict[str, str]()
     if comments and (both := _AGE_AND_SEX.fullmatch(comments[0])):
-        age, sex = both.groups()
+        stated = {"age": both[1], "sex": both[2]}
     for comment in comments:
         for bracketed, value, name, rest in _INFO.findall(comment):
-            if (bracketed or name).lower() == "age":
-                age = (value or rest).strip()
-            else:
-                sex = (value or rest).strip()
-    years = re.fullmatch(_AGE, age, re.IGNORECASE)
+            key = (bracketed or name).lower()
+            stated["sex" if key == "gender" else key] = (value or rest).strip()
+    years, born = re.fullmatch(_AGE, stated.get("age", ""), re.IGNORECASE), None
     known = years is not None and int(years[1]) <= _MOST_AGE  # databases write 300 to hide a high age
-    return Patient(sex=SEXES.get(sex.lower(), ""), age=int(years[1]) if years and known else None)
+    with suppress(ValueError):
+        born = date.fromisoformat(stated.get("birth date", ""))
+    return Patient(
+        stated.get("name", ""),
+        stated.get("identifier", ""),
+        SEXES.get(stated.get("sex", "").lower(), ""),
+        born,
+        int(years[1]) if years and known else None,
+    )
 
 
 def _calibration(path: Path, leads: Sequence[Signal]) -> tuple[tuple[str, ...], NDArray[np.float64]]:

@@ -1,0 +1,74 @@
+"""`heartlm data convert`: write recordings of any format as WFDB, EDF+ or Parquet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from heartlm.cli.options import parse
+from heartlm.errors import require
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """Options of `heartlm data convert`.
+
+    Attributes:
+        source: a recording, as a file or DATABASE/RECORD, or a folder of recordings.
+        folder: output folder; new, empty, or of a conversion with the same options, which is continued.
+        to: format of the output.
+        flac: compress the signals of WFDB records, without loss.
+        anonymize: drop names, identifiers, birth dates and free text; replace record names; move dates by a number of
+            days for each patient that is stored nowhere.
+        damaged: action for a recording that shows damage: refuse leaves it out, warn converts it with a warning.
+        strict: leave out a recording whose file must be repaired to be read, instead of converting it with a warning.
+        processes: number of recordings converted in parallel; by default one per core.
+    """
+
+    source: Path
+    folder: Path
+    to: Literal["wfdb", "edf", "parquet"] = "wfdb"
+    flac: bool = False
+    anonymize: bool = False
+    damaged: Literal["refuse", "warn"] = "refuse"
+    strict: bool = False
+    processes: int | None = None
+
+
+def run(argv: Sequence[str]) -> int:
+    """Write recordings of any format as WFDB records, EDF+ or Parquet files; convert.json reports on each.
+
+    An interrupted conversion continues with the same command. The exit status is 1 if recordings of a folder were left
+    out; the last line counts them.
+
+    Examples:
+        heartlm data convert holter.ecg converted
+        heartlm data convert exports converted --to edf --rate 130 --units uV
+        heartlm data convert ward shared --to parquet --anonymize
+    """
+    options = parse(ConvertOptions, argv, "data convert", run, positionals=["source", "folder"])
+    require(options, lambda number: number >= 1, "at least 1", "processes")
+    from heartlm.ecg.convert import Conversion, convert_recordings
+
+    task = Conversion(
+        source=options.source,
+        folder=options.folder,
+        to=options.to,
+        flac=options.flac,
+        anonymize=options.anonymize,
+        damaged=options.damaged,
+        repaired="refuse" if options.strict else "warn",
+    )
+    done = convert_recordings(task, options.processes or len(os.sched_getaffinity(0)))
+    for line in done.left_out:
+        print(f"left out: {line}")
+    inexact = [each["record"] for each in done.records if not all(lead["exact"] for lead in each["leads"])]
+    if inexact:
+        shown = ", ".join(inexact[:5]) + (" …" if len(inexact) > 5 else "")
+        print(f"not with the same samples: {len(inexact):,} ({shown}); largest_error of their leads is in the report")
+    print(done.report)
+    print(f"{len(done.records):,} recordings converted, {len(done.left_out):,} left out")
+    return 1 if done.left_out else 0

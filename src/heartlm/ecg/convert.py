@@ -1,0 +1,397 @@
+"""Convert recordings of any format to WFDB, EDF+ or Parquet: a recording or a folder, in parallel, resumable.
+
+    database ─► recording ─► without identifying data? ─► files in a temporary folder ─► renamed, the main one last
+                                                     └─► a line of the journal ─────► `convert.json`, at the end
+
+The journal has one line for each converted recording. An interrupted conversion continues after the recordings whose
+source is unchanged and whose files are there. A conversion with `anonymize` needs its secret key for that, which lies
+in the user's cache until the conversion ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from heartlm.ecg.anonymize import Anonymizer
+from heartlm.ecg.database import Database, locate, open_database
+from heartlm.ecg.databases_known import KNOWN_DATABASES, database_name
+from heartlm.ecg.readers.annotation_file import others_of, read_annotation_file
+from heartlm.ecg.readers.foreign import is_there
+from heartlm.ecg.recording import ARTEFACT, Damaged, Note, Recording, Repaired
+from heartlm.ecg.whole_steps import LeadSteps, lead_steps
+from heartlm.ecg.write_edf import write_edf
+from heartlm.ecg.write_recording import write_parquet, write_wfdb
+from heartlm.errors import HeartlmError, needs
+from heartlm.files import (
+    append_line,
+    atomic_file,
+    cache_folder,
+    explained,
+    fsync_folder,
+    read_json,
+    read_json_lines,
+    sole_holder,
+    write_json,
+)
+from heartlm.processes import encode_all
+from heartlm.progress import say, track
+
+Target = Literal["wfdb", "edf", "parquet"]
+SCHEMA_VERSION = 1
+REPORT, JOURNAL, LOCK = "convert.json", ".convert.jsonl", ".convert.lock"
+_TEMPORARY = ".convert-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """Settings of a conversion.
+
+    Attributes:
+        source: recording, or folder of recordings.
+        folder: output folder: new, empty, or of an earlier conversion with the same settings.
+        to: format.
+        flac: whether WFDB signals are compressed.
+        anonymize: whether identifying data are dropped.
+        damaged: treatment of recordings that show damage.
+        repaired: treatment of recordings whose files must be repaired to be read.
+    """
+
+    source: Path
+    folder: Path
+    to: Target = "wfdb"
+    flac: bool = False
+    anonymize: bool = False
+    damaged: Damaged = "refuse"
+    repaired: Repaired = "warn"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that must be the same to continue a conversion."""
+        return {"to": self.to, "flac": self.flac, "anonymize": self.anonymize}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Result of a conversion.
+
+    Attributes:
+        records: entry of each converted recording in the report.
+        left_out: recordings that were not converted, with the reason, one line each.
+        report: path of the report.
+    """
+
+    records: tuple[dict[str, Any], ...]
+    left_out: tuple[str, ...]
+    report: Path
+
+
+def convert_recordings(task: Conversion, processes: int = 1) -> Converted:
+    """Convert a recording, or the recordings of a folder in `processes` processes.
+
+    Raises:
+        HeartlmError: there is no recording, none can be converted, or the folder holds other files or cannot be
+            written.
+    """
+    source, folder = task.source.absolute(), task.folder.absolute()
+    if folder.resolve().is_relative_to(source.resolve()):
+        raise HeartlmError(f"{task.folder}: lies in the source, whose recordings it would join; choose another folder")
+    if task.flac and task.to != "wfdb":
+        raise HeartlmError(f"flac: compresses WFDB signals, not {task.to}; leave it out")
+    if task.flac:
+        with needs("wfdb", "soundfile"):
+            import soundfile  # noqa: F401
+    if source.is_dir():
+        database = open_database(source, repaired=task.repaired)
+        record_ids = database.record_ids
+    else:
+        database, record_id = locate(task.source, repaired=task.repaired)
+        record_ids = (record_id,)
+    is_new = not folder.exists()
+    try:
+        with sole_holder(folder / LOCK, f"{task.folder}: another conversion writes to it"):
+            found = _convert(task, database, record_ids, processes)
+            (folder / LOCK).unlink(missing_ok=True)
+            return found
+    except BaseException:
+        if is_new and not any(path.name != LOCK for path in folder.glob("*")):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif folder.is_dir():
+            (folder / LOCK).unlink(missing_ok=True)
+        raise
+
+
+def _convert(task: Conversion, database: Database, record_ids: Sequence[str], processes: int) -> Converted:
+    folder = task.folder
+    known = _earlier(task)
+    for path in folder.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    key = _Key(task) if task.anonymize else None
+    if key is not None and known and not key.is_kept:
+        raise HeartlmError(
+            f"{folder}: holds an anonymized conversion whose key is deleted, as at its end; choose another folder"
+        )
+    anonymizer = Anonymizer(key.read()) if key is not None else None
+    names = _names(record_ids) if anonymizer is None else [anonymizer.code("record", each) for each in record_ids]
+    journal = folder / JOURNAL
+    if not journal.exists():
+        append_line(journal, json.dumps({"settings": task.settings}))
+        for entry in known.values():
+            append_line(journal, json.dumps(entry))
+    work = _Work(task, database, anonymizer)
+    marks = [work.mark(record_id) for record_id in record_ids]
+    done = {
+        name: known[name]
+        for name, mark in zip(names, marks, strict=True)
+        if name in known
+        and known[name]["source_mark"] == mark
+        and all((folder / f).is_file() for f in known[name]["files"])
+    }
+    todo = [place for place, name in enumerate(names) if name not in done]
+    if done:
+        say(f"convert: {len(done):,} of {len(names):,} recordings were converted before")
+    records, left_out = dict(done), list[str]()
+    outcomes = encode_all(lambda place: work.try_one(record_ids[place], names[place], marks[place]), todo, processes)
+    with closing(outcomes):
+        for place, outcome in zip(todo, track(outcomes, len(todo), "convert"), strict=True):
+            if isinstance(outcome, str):
+                left_out.append(f"{record_ids[place]}: {outcome}")
+                continue
+            records[names[place]] = outcome
+            append_line(journal, json.dumps(outcome))
+            for stale in set(known.get(names[place], {}).get("files", ())) - set(outcome["files"]):
+                (folder / Path(stale).name).unlink(missing_ok=True)
+    if not records:
+        journal.unlink(missing_ok=True)
+        if key is not None:
+            key.delete()
+        if len(record_ids) == 1:
+            raise HeartlmError(left_out[0].removeprefix(f"{record_ids[0]}: "))
+        for line in left_out:
+            say(f"left out: {line}")
+        raise HeartlmError(f"{task.source}: none of {len(record_ids)} recordings could be converted")
+    entries = tuple(records[name] for name in sorted(records))
+    _write_database_file(task, entries)
+    report = {"schema_version": SCHEMA_VERSION, "settings": task.settings, "num_records": len(entries)}
+    # a message about a recording names it and its file
+    reasons = [f"recording {place}" for place in range(1, len(left_out) + 1)] if task.anonymize else left_out
+    write_json(folder / REPORT, report | {"left_out": reasons, "records": entries})
+    journal.unlink(missing_ok=True)
+    if key is not None:
+        key.delete()
+    return Converted(entries, tuple(left_out), folder / REPORT)
+
+
+def _earlier(task: Conversion) -> dict[str, dict[str, Any]]:
+    """Return the entries of an earlier conversion to the same folder, by the names of their records.
+
+    Raises:
+        HeartlmError: the folder holds something else, or a conversion with other settings.
+    """
+    folder = task.folder
+    settings, entries = None, list[dict[str, Any]]()
+    if (folder / REPORT).is_file():
+        report = read_json(folder / REPORT, dict[str, Any])
+        settings, entries = report.get("settings"), report.get("records", [])
+    lines, _ = read_json_lines(folder / JOURNAL)
+    if lines:
+        settings, entries = lines[0].get("settings"), [*entries, *lines[1:]]
+    others = [path.name for path in folder.iterdir() if not path.name.startswith((_TEMPORARY, LOCK, JOURNAL))]
+    if settings is None and others:
+        raise HeartlmError(f"{folder}: exists and holds other files, for example {min(others)}; choose another folder")
+    if settings is not None and settings != task.settings:
+        raise HeartlmError(f"{folder}: holds a conversion with other settings, {settings}; choose another folder")
+    needed = {"record", "files", "source_mark"}
+    return {entry["record"]: entry for entry in entries if isinstance(entry, dict) and needed <= set(entry)}
+
+
+class _Key:
+    """The secret key of a conversion with `anonymize`, kept in the user's cache until the conversion ends."""
+
+    def __init__(self, task: Conversion) -> None:
+        where = f"{task.source.absolute()}\0{task.folder.absolute()}".encode("utf-8", "surrogateescape")
+        self.path = cache_folder() / "convert" / f"{hashlib.sha256(where).hexdigest()[:20]}.key"
+        self.is_kept = self.path.is_file()
+
+    def read(self) -> bytes:
+        if not self.is_kept:
+            with atomic_file(self.path, "wb") as stream:
+                os.fchmod(stream.fileno(), 0o600)
+                stream.write(secrets.token_bytes(32))
+        return self.path.read_bytes()
+
+    def delete(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def _names(record_ids: Sequence[str]) -> list[str]:
+    """Return the names of the records that are written: letters, digits, - and _, each once."""
+    names = list[str]()
+    for record_id in record_ids:
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "_", record_id).strip("_") or "record"
+        name, number = plain, 1
+        while name in names:
+            number += 1
+            name = f"{plain}_{number}"
+        names.append(name)
+    return names
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Conversion of one recording."""
+
+    task: Conversion
+    database: Database
+    anonymizer: Anonymizer | None
+
+    def mark(self, record_id: str) -> str:
+        """Return a digest of name, size and time of the files of a recording."""
+        files = self.database.files(record_id)
+        signal = files.stem.with_name(f"{files.stem.name}.dat")
+        paths = {
+            path for path in (files.signal, signal, *self.database.annotation_paths(record_id)) if path is not None
+        }
+        facts = [str(self.database.folder.absolute()), record_id]
+        for path in sorted(paths):
+            if is_there(path):
+                status = path.lstat()
+                facts.append(f"{path.name} {status.st_size} {status.st_mtime_ns}")
+        text = "\0".join(facts)
+        if self.anonymizer is not None:
+            return self.anonymizer.code("source", text, 16)
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    def try_one(self, record_id: str, name: str, mark: str) -> dict[str, Any] | str:
+        """Convert a recording; return its entry in the report, or why it was not converted."""
+        try:
+            return self.convert(record_id, name) | {"source_mark": mark}
+        except HeartlmError as error:
+            return str(error)
+
+    def convert(self, record_id: str, name: str) -> dict[str, Any]:
+        """Convert a recording, and return its entry in the report.
+
+        Raises:
+            HeartlmError: it cannot be read, is damaged, or cannot be written.
+        """
+        task = self.task
+        original = recording = self.database.recording(record_id)
+        if not recording.num_samples:
+            recording.signal()  # says why there are none
+            raise HeartlmError(f"{recording.path}: has no samples to convert")
+        entry: dict[str, Any] = {"record": name, "files": [], "patient": recording.patient_id}
+        if self.anonymizer is not None:
+            recording, dropped = self.anonymizer.anonymous(recording)
+            entry |= {"patient": recording.patient_id, "dropped": dropped}
+        else:
+            entry["source"] = str(recording.path)
+        steps = list[LeadSteps]()
+        if task.to == "parquet":
+            for lead in range(recording.num_leads):
+                recording.signal(leads=[lead])  # reading a whole lead verifies its checksum
+        else:
+            is_wfdb = task.to == "wfdb"
+            steps = lead_steps(recording, whole_zero=is_wfdb, most_bits=32 if is_wfdb else 24)
+        annotations = recording.annotations
+        if task.damaged == "refuse":
+            recording.refuse_if_damaged()
+        recording.warn_if_damaged()
+        others = [
+            each
+            for path in self.database.annotation_paths(record_id)
+            for each in others_of(
+                read_annotation_file(path), recording.rate_hz, recording.num_samples, self.database.artefacts
+            )
+        ]
+        if self.anonymizer is not None:
+            others = [(place, symbol, "") for place, symbol, _ in others]
+        try:
+            with TemporaryDirectory(prefix=_TEMPORARY, dir=task.folder) as temporary:
+                files, leads, changes = self._write(recording, Path(temporary), name, steps, others)
+                for path in files:
+                    with path.open("rb") as stream:
+                        os.fsync(stream.fileno())
+                for path in files:
+                    path.replace(task.folder / path.name)
+                fsync_folder(task.folder)
+        except OSError as error:
+            raise explained(task.folder / name, error) from error
+        if annotations is not None:
+            changes += [f"{number} annotations {reason}" for reason, number in annotations.ignored.items()]
+        changes += [comment for comment in original.comments if comment.startswith("left out: ")]
+        entry |= {
+            "files": [path.name for path in files],
+            "rate_hz": recording.rate_hz,
+            "num_samples": recording.num_samples,
+            "leads": leads,
+            "changes": changes,
+            "repairs": list(recording.repairs),
+        }
+        if annotations is not None and ARTEFACT in annotations.symbol:
+            entry["artefacts"] = True
+        if self.anonymizer is None:  # texts of damage name files
+            entry |= {"damage": list(recording.faults), "split": self.database.split_of(record_id)}
+        return entry
+
+    def _write(
+        self,
+        recording: Recording,
+        folder: Path,
+        name: str,
+        steps: Sequence[LeadSteps],
+        others: Sequence[tuple[int, str, str]],
+    ) -> tuple[list[Path], list[dict[str, Any]], list[str]]:
+        """Write the files of a recording; return them, the facts of each lead, and what the format does not hold."""
+        task, changes = self.task, list[str]()
+        errors, exact = [each.error for each in steps], [each.exact for each in steps]
+        if task.to == "wfdb":
+            files = write_wfdb(recording, folder, name, steps, flac=task.flac, others=others)
+        elif task.to == "edf":
+            notes = [Note(place, place, f"{symbol} {text}".strip()) for place, symbol, text in others]
+            written = write_edf(recording, folder, name, steps, notes)
+            files, errors, exact, changes = [written.path], written.errors, written.exact, written.changes
+        else:
+            files = write_parquet(recording, folder, name, others=others)
+            errors, exact = [0.0] * recording.num_leads, [True] * recording.num_leads
+        found = recording.annotations
+        if task.to != "edf" and found is not None:
+            if lasting := sum(note.stop > note.start for note in found.notes):
+                changes.append(f"{lasting} notes without their duration, which WFDB annotations do not have")
+            if long := sum(len(note.text) > 255 for note in found.notes):
+                changes.append(f"{long} notes cut to 255 characters")
+        leads = [
+            {"name": lead, "unit": unit, "exact": is_exact, "largest_error": error}
+            | ({"invalid_samples": own.num_invalid} if (own := _at(steps, place)) else {})
+            for place, (lead, unit, is_exact, error) in enumerate(
+                zip(recording.lead_names, recording.units, exact, errors, strict=True)
+            )
+        ]
+        return files, leads, changes
+
+
+def _at(steps: Sequence[LeadSteps], place: int) -> LeadSteps | None:
+    return steps[place] if steps else None
+
+
+def _write_database_file(task: Conversion, entries: Sequence[dict[str, Any]]) -> None:
+    """Write `database.json` with the patients, and unless names are hidden, the splits."""
+    patients = {entry["record"]: entry["patient"].rpartition("/")[2] for entry in entries}
+    about: dict[str, Any] = {"patients": patients}
+    if not task.anonymize:
+        about["splits"] = {patients[entry["record"]]: entry["split"] for entry in entries}
+    if any(entry.get("artefacts") for entry in entries):
+        about["artefacts"] = True
+    if (name := database_name(task.folder.absolute().name)) in KNOWN_DATABASES:
+        about["name"] = f"{name}-converted"  # what is known of that database is not true of the files
+    write_json(task.folder / "database.json", about)

@@ -1,0 +1,336 @@
+"""Write EDF+ and BDF+ files: samples of 16 or 24 bits, with beats, rhythms and notes as annotations.
+
+    leads ─► whole numbers ─► data records of about a second, each with its samples and the next annotations
+
+EDF has no mark of an invalid sample. The lowest digit stands for it, outside of the range that the header states; the
+reserved field of the signal names that digit and the length of the recording, which heartlm reads, and annotations name
+the invalid stretches for other programs.
+
+Format: https://www.edfplus.info/specs/edfplus.html.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, time
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.readers.edf import COMMENT, EQUIPMENT, INVALID_TEXT, MONTHS, MORE_COMMENT, calibration_of
+from heartlm.ecg.recording import CLASS_OF_SYMBOL, Annotations, Note, Recording
+from heartlm.ecg.whole_steps import LeadSteps, whole_numbers
+from heartlm.errors import HeartlmError
+
+_TEXT_BYTES = 80
+"""Longest text of an annotation; longer ones continue in the next, because all records have the size of the longest."""
+_LONGEST_S, _RECORD_BYTES = 10, 61_440
+"""Longest data record that states the rate exactly, and the most bytes that the standard recommends."""
+_MOST_STEPS, _MOST_RELATIVE = 0.5, 1e-5
+"""Largest error of the header in steps, or relative to the largest value if that is more."""
+_SCALES = {"mV": (("mV", 1.0), ("uV", 1e3), ("V", 1e-3))}
+
+
+class WrittenEdf(NamedTuple):
+    """Result of `write_edf`.
+
+    Attributes:
+        path: path of the file.
+        errors: largest difference of each lead from its source, in its unit.
+        exact: whether each lead has the samples of its source.
+        changes: what does not fit into the format, one line each.
+    """
+
+    path: Path
+    errors: list[float]
+    exact: list[bool]
+    changes: list[str]
+
+
+class _Range(NamedTuple):
+    """Fields of the header that convert digits to physical values."""
+
+    unit: str
+    low: str
+    high: str
+    digital_low: int
+    digital_high: int
+    error: float
+    exact: bool
+
+
+def write_edf(
+    recording: Recording, folder: Path, name: str, steps: Sequence[LeadSteps], notes: Sequence[Note] = ()
+) -> WrittenEdf:
+    """Write `name.edf`, or `name.bdf` if a lead needs more than 16 bits, to an existing folder.
+
+    Args:
+        recording: recording with a signal.
+        folder: an existing folder.
+        name: name of the file without its ending.
+        steps: how the leads are written as whole numbers, at most 24 bits.
+        notes: further annotations.
+
+    Raises:
+        HeartlmError: the recording cannot be read.
+        OSError: the file cannot be written.
+    """
+    changes, num_leads = list[str](), recording.num_leads
+    width = 2 if all(_fits(each, 16) for each in steps) else 3
+    of_leads = zip(recording.lead_names, recording.units, steps, strict=True)
+    ranges = [_range_of(lead, unit, each, 8 * width) for lead, unit, each in of_leads]
+    per_record, duration = _record_of(recording.rate_hz, num_leads * width)
+    rate_hz, of_rate = per_record / float(duration), ""
+    if rate_hz != recording.rate_hz:
+        changes.append(f"rate {recording.rate_hz!r} Hz is {rate_hz!r} Hz for other programs")
+        of_rate = f" {recording.rate_hz!r}_Hz"
+    num_records = -(-recording.num_samples // per_record)
+    start_s = recording.start.microsecond / 1e6 if recording.start is not None else 0.0
+    texts = list(_annotations(recording, steps, notes, start_s))
+    begins = [f"+{_decimal(start_s + number * float(duration))}\x14\x14\0".encode() for number in range(num_records)]
+    records, size = _spread(texts, begins, width)
+    labels = _labels(recording.lead_names, changes)
+    path = folder / f"{name}.{'edf' if width == 2 else 'bdf'}"
+    invalid = -(1 << 8 * width - 1)
+    marks = [f"{f'invalid {invalid} of' if each.num_invalid else 'valid'} {recording.num_samples}" for each in steps]
+    kind = "EDF" if width == 2 else "BDF"
+    columns: list[tuple[int, list[str]]] = [
+        (16, [*labels, f"{kind} Annotations"]),
+        (80, [""] * (num_leads + 1)),
+        (8, [*(each.unit for each in ranges), ""]),
+        (8, [*(each.low for each in ranges), "-1"]),
+        (8, [*(each.high for each in ranges), "1"]),
+        (8, [*(str(each.digital_low) for each in ranges), str(invalid)]),
+        (8, [*(str(each.digital_high) for each in ranges), str(-invalid - 1)]),
+        (80, [""] * (num_leads + 1)),
+        (8, [*([str(per_record)] * num_leads), str(size // width)]),
+        (32, [*marks, ""]),
+    ]
+    clock = recording.start if recording.start is not None else time()
+    day = recording.start.date() if isinstance(recording.start, datetime) else None
+    fixed = [
+        (80, _patient(recording, changes)),
+        (80, f"Startdate {'X' if day is None else _day(day)} X X {EQUIPMENT}{of_rate}"),
+        (8, f"{day:%d.%m.%y}" if day is not None and 1985 <= day.year < 2085 else "01.01.85"),
+        (8, f"{clock:%H.%M.%S}"),
+        (8, str(256 * (num_leads + 2))),
+        (44, f"{kind}+C"),
+        (8, str(num_records)),
+        (8, str(duration)),
+        (4, str(num_leads + 1)),
+    ]
+    with path.open("wb") as stream:
+        stream.write(b"0".ljust(8) if width == 2 else b"\xffBIOSEMI")
+        stream.write(b"".join(_ascii(text).ljust(width_of)[:width_of] for width_of, text in fixed))
+        stream.write(b"".join(_ascii(text).ljust(w)[:w] for w, column in columns for text in column))
+        number = 0
+        for block in _records(whole_numbers(recording, steps, invalid), per_record, invalid):
+            own = block.astype("<i2").view(np.uint8) if width == 2 else _three_bytes(block)
+            of_block = np.frombuffer(b"".join(records[number : number + len(block)]), np.uint8).reshape(
+                len(block), size
+            )
+            stream.write(np.concatenate([own.reshape(len(block), -1), of_block], axis=1).tobytes())
+            number += len(block)
+    errors = [each.error + of_range.error for each, of_range in zip(steps, ranges, strict=True)]
+    return WrittenEdf(
+        path, errors, [each.exact and of_range.exact for each, of_range in zip(steps, ranges, strict=True)], changes
+    )
+
+
+def _fits(steps: LeadSteps, bits: int) -> bool:
+    lowest = -(1 << bits - 1)
+    return lowest + bool(steps.num_invalid) <= steps.low and steps.high < -lowest
+
+
+def _records(pieces: Iterator[NDArray[np.int32]], per_record: int, invalid: int) -> Iterator[NDArray[np.int32]]:
+    """Yield data records `[num_records, num_leads, per_record]`; `invalid` fills the last one."""
+    rest: NDArray[np.int32] | None = None
+    for piece in pieces:
+        joined = piece if rest is None else np.concatenate([rest, piece], axis=1)
+        whole = joined.shape[1] // per_record * per_record
+        if whole:
+            yield np.moveaxis(joined[:, :whole].reshape(len(joined), -1, per_record), 0, 1)
+        rest = joined[:, whole:]
+    if rest is not None and rest.shape[1]:
+        filled = np.full((len(rest), per_record), invalid, np.int32)
+        filled[:, : rest.shape[1]] = rest
+        yield filled[np.newaxis]
+
+
+def _three_bytes(block: NDArray[np.int32]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(np.ascontiguousarray(block, "<i4").view(np.uint8).reshape(*block.shape, 4)[..., :3])
+
+
+def _record_of(rate_hz: float, bytes_per_sample: int) -> tuple[int, str]:
+    """Return samples and duration of a data record, of about a second."""
+    exact = Fraction(rate_hz).limit_denominator(_LONGEST_S)
+    if float(exact) == rate_hz:
+        samples, duration = exact.numerator, Fraction(exact.denominator)
+        parts = (each for each in (1, 2, 4, 5, 10, 20, 50, 100) if samples % each == 0)
+        part = next((each for each in parts if samples // each * bytes_per_sample <= _RECORD_BYTES), 1)
+        return samples // part, _eight(float(duration / part))
+    candidates = range(max(1, round(rate_hz)), max(1, round(rate_hz)) + 200)
+    written = [(samples, _eight(samples / rate_hz)) for samples in candidates]
+    return min(written, key=lambda each: abs(each[0] / float(each[1]) - rate_hz))
+
+
+def _eight(value: float) -> str:
+    """Return a number in at most 8 characters."""
+    for digits in range(7, -1, -1):
+        text = f"{value:.{digits}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+        if len(text) <= 8:
+            return text if text != "-0" else "0"
+    return f"{value:.8g}"[:8]
+
+
+def _range_of(lead: str, unit: str, steps: LeadSteps, bits: int) -> _Range:
+    """Return the range of a lead whose 8 characters state its gain and zero best.
+
+    Raises:
+        HeartlmError: none is near the values.
+    """
+    lowest, best = -(1 << bits - 1), list[_Range]()
+    whole = [(-(1 << size - 1) + shift, (1 << size - 1) - 1) for size in range(bits, 7, -1) for shift in (0, 1)]
+    for low, high in whole + _round_ranges(unit, steps):
+        if low < lowest or high >= -lowest:
+            continue
+        if low + (low == lowest and bool(steps.num_invalid)) > steps.low or high < steps.high:
+            continue
+        low += low == lowest and bool(steps.num_invalid)
+        for name, factor in _SCALES.get(unit, ((unit, 1.0),)):
+            texts = [_eight((digit - steps.zero) / steps.gain * factor) for digit in (low, high)]
+            first, last = map(float, texts)
+            if first >= last:
+                continue
+            digits = np.unique(np.linspace(steps.low, steps.high, 1000).round())
+            gain, zero = calibration_of(first / factor, last / factor, low, high)
+            written, values = (digits - zero) * gain, (digits - steps.zero) / steps.gain
+            error = np.abs(written - values)
+            exact = bool((error <= np.spacing(np.abs(values).astype(np.float32))).all())
+            best.append(_Range(name, texts[0], texts[1], low, high, float(error.max()), exact))
+    # the least error, and of equals the first
+    found = min(best, key=lambda each: each.error, default=None)
+    least, most = ((number - steps.zero) / steps.gain for number in (steps.low, steps.high))
+    if found is None or found.error > max(_MOST_STEPS / steps.gain, _MOST_RELATIVE * max(abs(least), abs(most))):
+        raise HeartlmError(
+            f"lead {lead}: {least:g} to {most:g} {unit} cannot be stated in the 8 characters of an EDF header; "
+            "convert to wfdb or parquet"
+        )
+    return found
+
+
+def _round_ranges(unit: str, steps: LeadSteps) -> list[tuple[int, int]]:
+    """Return digital ranges that end at round physical values, the same below and above 0, and hold the numbers."""
+    found = list[tuple[int, int]]()
+    limits = np.concatenate([np.arange(1, 10_000) * 10.0**power for power in (-3, -1, 1)])
+    for _, factor in _SCALES.get(unit, ((unit, 1.0),)):
+        low, high = (steps.zero + sign * limits * steps.gain / factor for sign in (-1, 1))
+        is_whole = np.abs(low - np.rint(low)) + np.abs(high - np.rint(high)) < 1e-6
+        chosen = np.flatnonzero(is_whole & (low <= steps.low) & (high >= steps.high))[:3]
+        found += zip(np.rint(low[chosen]).astype(int).tolist(), np.rint(high[chosen]).astype(int).tolist(), strict=True)
+    return found
+
+
+def _annotations(
+    recording: Recording, steps: Sequence[LeadSteps], notes: Sequence[Note], start_s: float
+) -> Iterator[tuple[float, bytes]]:
+    """Yield onset and bytes of each annotation: beats, rhythms, notes, comments, and stretches of invalid samples."""
+    rate_hz = recording.rate_hz
+
+    def entry(start: int, stop: int | None, text: str, more: str = "") -> Iterator[tuple[float, bytes]]:
+        lasting = "" if stop is None or stop <= start else f"\x15{_decimal((stop - start) / rate_hz)}"
+        content = "".join(" " if character < " " else character for character in text).strip()
+        while content:
+            part = content.encode("utf-8")[:_TEXT_BYTES].decode("utf-8", "ignore").rstrip()
+            content = content[len(part) :] and more + content[len(part) :]
+            onset_s = start / rate_hz
+            yield onset_s, f"+{_decimal(start_s + onset_s)}{lasting}\x14{part}\x14\0".encode()
+
+    found: Annotations | None = recording.annotations
+    if found is not None:
+        labelled = found.beats_labelled
+        for place, symbol in zip(found.sample.tolist(), found.symbol.tolist(), strict=True):
+            yield from entry(place, None, symbol if labelled else "QRS")
+        for span in found.rhythms:
+            yield from entry(span.start, span.stop, f"({span.name}")
+    for note in (*(found.notes if found is not None else ()), *notes):
+        is_code = note.text in CLASS_OF_SYMBOL or note.text == "QRS"
+        yield from entry(note.start, note.stop, f"note {note.text}" if is_code else note.text)
+    for comment in recording.comments:
+        if not comment.startswith("left out: "):
+            yield from entry(0, None, f"{COMMENT}{comment}", MORE_COMMENT)
+    spans = [set(each.invalid) for each in steps]
+    common = set.intersection(*spans) if spans else set()
+    for start, stop in common:
+        yield from entry(start, stop, INVALID_TEXT)
+    for name, own in zip(recording.lead_names, spans, strict=True):
+        for start, stop in own - common:
+            yield from entry(start, stop, f"{INVALID_TEXT}: {name}")
+
+
+def _spread(texts: list[tuple[float, bytes]], begins: list[bytes], width: int) -> tuple[list[bytes], int]:
+    """Distribute annotations in the order of time over the data records, which have one size.
+
+    Returns:
+        The bytes of each record, and their number.
+    """
+    ordered = [content for _, content in sorted(texts, key=lambda each: each[0])]
+    longest = max(map(len, ordered), default=0)
+    size = max(map(len, begins)) + longest + -(-sum(map(len, ordered)) // len(begins))
+    size += -size % (2 * width)
+    records, place = list[bytes](), 0
+    for begin in begins:
+        content = begin
+        while place < len(ordered) and len(content) + len(ordered[place]) <= size:
+            content += ordered[place]
+            place += 1
+        records.append(content.ljust(size, b"\0"))
+    assert place == len(ordered), "each record has room for its part and the longest text"
+    return records, size
+
+
+def _labels(names: Sequence[str], changes: list[str]) -> list[str]:
+    labels = list[str]()
+    for name in names:
+        label = _ascii(" ".join(name.split()))[:16].decode().strip() or "lead"
+        number = 1
+        while label in labels:
+            number += 1
+            label = f"{label[: 15 - len(str(number))]} {number}"
+        if label != name:
+            changes.append(f"lead {name} is called {label}")
+        labels.append(label)
+    return labels
+
+
+def _patient(recording: Recording, changes: list[str]) -> str:
+    patient = recording.patient
+    parts = [patient.identifier, {"female": "F", "male": "M"}.get(patient.sex, ""), "", patient.name]
+    parts[2] = "" if patient.birth_date is None else _day(patient.birth_date)
+    text = " ".join("_".join(part.split()) or "X" for part in parts)
+    if len(text) > 80:
+        changes.append("patient data longer than 80 characters are cut")
+    if recording.age is not None and recording.patient.birth_date is None:
+        age = f" Age_{recording.age}"
+        text = text[: 80 - len(age)] + age
+    return text
+
+
+def _day(day: date) -> str:
+    return f"{day.day:02d}-{MONTHS[day.month - 1]}-{day.year:04d}"
+
+
+def _decimal(seconds: float) -> str:
+    return f"{seconds:.7f}".rstrip("0").rstrip(".")
+
+
+def _ascii(text: str) -> bytes:
+    """Return text in the characters that EDF allows: without accents, others as `?`."""
+    plain = unicodedata.normalize("NFKD", text.replace("µ", "u").replace("°", "deg").replace("ß", "ss"))
+    plain = "".join(each for each in plain if not unicodedata.combining(each))
+    return "".join(each if " " <= each <= "~" else "?" for each in plain).encode()

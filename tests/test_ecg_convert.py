@@ -1,0 +1,458 @@
+"""Conversion of recordings: the same samples, annotations and facts in each format, and nothing that identifies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import edfio
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import wfdb
+
+from heartlm.cli.main import main
+from heartlm.ecg.convert import Conversion, Converted, Target, convert_recordings
+from heartlm.ecg.database import open_database, read_recording
+from heartlm.ecg.readers.edf import read_edf
+from heartlm.ecg.recording import Annotations, Note, Patient, Recording, RhythmSpan
+from heartlm.ecg.whole_steps import lead_steps
+from heartlm.ecg.write_edf import write_edf
+from heartlm.ecg.write_recording import write_parquet, write_wfdb
+from heartlm.errors import HeartlmError
+from tests.clinical_files import write_dicom, write_ishne, write_scp
+from tests.conftest import shared_data
+from tests.edf_files import Lead, edf_bytes, times
+
+RATE_HZ, NUM_SAMPLES = 250.0, 5100
+DIGITS = np.round(3000 * np.sin(np.arange(NUM_SAMPLES) / 20)).astype(np.int64)
+TARGETS: tuple[Target, ...] = ("wfdb", "edf", "parquet")
+
+
+def sources(folder: Path) -> None:
+    """Files of integers of each kind: whole and half zeros, invalid samples, 24 bits, gaps, annotations."""
+    folder.mkdir()
+    shifted = np.where(DIGITS > 2900, 2047, DIGITS // 2)
+    leads = [Lead("II", DIGITS), Lead("V5", DIGITS[::-1].copy(), "uV", "-5000", "5000", "-32768", "32767")]
+    leads += [Lead("X", shifted, "V", "-0.005", "0.0051", "-2048", "2047")]
+    notes = (1, b"+1.5\x14button\x14\0"), (2, b"+2.25\x153\x14AFIB\x14\0"), (3, b"+3\x153\x14moved\x14\0")
+    own = Lead("EDF Annotations", None, "", "-1", "1", texts=times(np.arange(17) * 1.2, *notes))
+    gaps = Lead(
+        "EDF Annotations", None, "", "-1", "1", texts=times([*(np.arange(10) * 1.2), *(30 + np.arange(7) * 1.2)])
+    )
+    whole = {"duration": "1.2", "patient": "P7 F 02-MAY-1951 Ada", "day": "02.03.24", "clock": "13.45.06"}
+    whole["recording"] = "Startdate 02-MAR-2024 X X X"
+    (folder / "a.edf").write_bytes(edf_bytes([*leads, own], 17, reserved="EDF+C", **whole))  # type: ignore[arg-type]
+    (folder / "b.edf").write_bytes(edf_bytes([leads[0], gaps], 17, reserved="EDF+D", duration="1.2"))
+    deep = Lead("ECG", DIGITS * 1001, "uV", "-5000", "5000", "-6553400", "6553400")
+    (folder / "c.bdf").write_bytes(edf_bytes([deep], 17, width=3, duration="1.2"))
+    samples = np.stack([DIGITS, DIGITS // 3, -DIGITS]).astype(np.int16)
+    samples[1, 100:200] = -32768
+    write_ishne(folder / "d.ecg", samples, 250, text=b"a note\0")
+    write_scp(folder / "e.scp", samples[:, :2500], 500)
+    write_dicom(folder / "f.dcm", samples[:, :2500], 500)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("convert") / "ward"
+    sources(folder)
+    return folder
+
+
+def converted(source: Path, folder: Path, to: Target = "wfdb", **settings: Any) -> Converted:
+    return convert_recordings(Conversion(source=source, folder=folder, to=to, repaired="accept", **settings))
+
+
+@pytest.mark.parametrize("flac", [False, True])
+@pytest.mark.parametrize("to", TARGETS)
+def test_samples_and_facts_are_those_of_the_source(folder: Path, tmp_path: Path, to: Target, flac: bool) -> None:
+    if flac and to != "wfdb":
+        pytest.skip("flac is of WFDB records")
+    done = converted(folder, tmp_path / "out", to, flac=flac)
+    assert not done.left_out
+    before, after = open_database(folder, repaired="accept"), open_database(tmp_path / "out", repaired="refuse")
+    assert after.record_ids == before.record_ids == tuple("abcdef")
+    for record_id in before.record_ids:
+        old, new = before.recording(record_id), after.recording(record_id)
+        np.testing.assert_array_equal(new.signal(), old.signal(), err_msg=record_id)
+        for name in ("rate_hz", "num_samples", "leads", "units", "start", "age"):
+            assert getattr(new, name) == getattr(old, name), (record_id, name)
+        assert new.patient == replace(old.patient, age=new.patient.age)
+        assert new.comments[: len(old.comments)] == old.comments
+        assert after.split_of(record_id) == before.split_of(record_id)
+        new.refuse_if_damaged()
+        if old.annotations is None:
+            assert new.annotations is None
+        else:
+            assert new.annotations is not None
+            assert new.annotations.rhythms == old.annotations.rhythms
+            notes = old.annotations.notes
+            if to != "edf":  # WFDB annotations have no duration
+                notes = tuple(replace(note, stop=note.start) for note in notes)
+            assert new.annotations.notes == notes
+    report = json.loads(done.report.read_text())
+    assert all(lead["exact"] for entry in report["records"] for lead in entry["leads"])
+
+
+def test_records_of_databases_keep_their_numbers_and_labels(tmp_path: Path) -> None:
+    source = shared_data("mitdb/203.hea").with_suffix("")
+    old = open_database(source.parent).recording("203")
+    assert old.annotations is not None
+    for to in TARGETS:
+        converted(source, tmp_path / to, to)
+        new = open_database(tmp_path / to).recording("203")
+        np.testing.assert_array_equal(new.signal(), old.signal())
+        assert new.annotations is not None
+        np.testing.assert_array_equal(new.annotations.sample, old.annotations.sample)
+        np.testing.assert_array_equal(new.annotations.symbol, old.annotations.symbol)
+        assert (new.annotations.rhythms, new.annotations.beats_labelled) == (old.annotations.rhythms, True)
+        assert open_database(tmp_path / to).split_of("203") == open_database(source.parent).split_of("203")
+    records = [wfdb.rdrecord(str(path), physical=False) for path in (source, tmp_path / "wfdb" / "203")]
+    np.testing.assert_array_equal(records[0].d_signal, records[1].d_signal)
+    assert (records[1].adc_gain, records[1].baseline) == (records[0].adc_gain, records[0].baseline)
+    assert records[1].comments[: len(records[0].comments)] == records[0].comments
+    annotations = [wfdb.rdann(str(path), "atr") for path in (source, tmp_path / "wfdb" / "203")]
+    texts = [[text.strip("\0") for text in each.aux_note] for each in annotations]
+    assert annotations[1].sample.tolist() == annotations[0].sample.tolist()  # signal quality and artefacts too
+    assert (annotations[1].symbol, texts[1]) == (annotations[0].symbol, texts[0])
+    read = edfio.read_edf(tmp_path / "edf" / "203.edf")
+    assert [signal.label for signal in read.signals] == ["MLII", "V1"]
+    np.testing.assert_allclose(read.signals[0].data[: old.num_samples], old.signal()[0], atol=1e-6)
+    beats = [round(each.onset * 360) for each in read.annotations if each.text in "NVSAFaQ/"]
+    assert beats == old.annotations.sample.tolist()
+    table = pq.read_table(tmp_path / "parquet" / "203.parquet")
+    assert table.column_names == ["time_s", "MLII", "V1"]
+    np.testing.assert_array_equal(table["V1"].to_numpy(), old.signal()[1])
+    assert table["time_s"][360].as_py() == 1.0
+
+
+def recording_with(folder: Path, **fields: object) -> Recording:
+    signal = np.stack([DIGITS / 200, DIGITS / 1000]).astype(np.float32)
+    signal[0, 300:400] = signal[1, 350:400] = signal[:, -3:] = np.nan
+    found = Annotations(
+        RATE_HZ,
+        np.array([0, 300, 1000]),
+        np.array(["N", "V", "N"]),
+        (RhythmSpan(0, 900, "AFIB"), RhythmSpan(2000, 2500, "VFIB")),
+        notes=(Note(0, 0, "start"), Note(40, 40, "N"), Note(50, 50, "x" * 150)),
+    )
+    recording = Recording(
+        record_id="r",
+        rate_hz=RATE_HZ,
+        num_samples=NUM_SAMPLES,
+        lead_names=("a lead with a long name", "a lead with a long surname"),
+        units=("mV", "mV"),
+        path=folder / "source",
+        comments=("Diagnose: größer als normal " + 9 * "and more " + "still", "second"),
+        start=datetime(1983, 3, 2, 23, 59, 59, 250_000),
+        patient=Patient("Ada Lovelace", "7 / a", "female", age=33),
+        samples=lambda start, stop, leads: signal[list(leads), start:stop],
+        read_annotations=lambda recording: found,
+    )
+    return replace(recording, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.parametrize("rate_hz", [250.0, 130.63, 1000 / 3, 128.5, 0.2, 5000.0])
+def test_rates_notes_and_invalid_samples(tmp_path: Path, to: Target, rate_hz: float) -> None:
+    old = recording_with(tmp_path, rate_hz=rate_hz)
+    assert old.annotations is not None
+    object.__setattr__(old, "annotations", replace(old.annotations, rate_hz=rate_hz))
+    if to == "parquet":
+        write_parquet(old, tmp_path, "r")
+    elif to == "wfdb":
+        write_wfdb(old, tmp_path, "r", lead_steps(old, whole_zero=True))
+    else:
+        changes = write_edf(old, tmp_path, "r", lead_steps(old, whole_zero=False)).changes
+        assert any("is called a lead with a l" in change for change in changes)
+    new = open_database(tmp_path).recording("r")
+    np.testing.assert_array_equal(new.signal(), old.signal())
+    assert (new.rate_hz, new.start, new.age, new.patient.sex) == (rate_hz, old.start, 33, "female")
+    assert (new.patient.name, new.patient.identifier) == ("Ada Lovelace", "7 / a")
+    assert len(set(new.leads)) == 2
+    assert new.comments[:2] == old.comments
+    found = new.annotations
+    assert found is not None
+    assert (found.sample.tolist(), found.symbol.tolist()) == ([0, 300, 1000], ["N", "V", "N"])
+    assert found.beats_labelled
+    assert found.rhythms == old.annotations.rhythms
+    if to == "edf":
+        assert [(note.start, note.text) for note in found.notes] == [
+            (0, "start"), (40, "note N"), (50, "x" * 80), (50, "x" * 70)
+        ]  # fmt: skip
+        assert open_edf(tmp_path / "r.edf") == pytest.approx([rate_hz] * 2, rel=1e-6)
+    else:
+        assert found.notes == old.annotations.notes
+
+
+def open_edf(path: Path) -> list[float]:
+    """Return the rates that another reader finds, if it accepts the header."""
+    read = edfio.read_edf(path)
+    texts = [each.text for each in read.annotations]
+    assert "Invalid samples" in texts
+    assert any(text.startswith("Invalid samples: a lead") for text in texts)
+    return [float(signal.sampling_frequency) for signal in read.signals]
+
+
+def test_start_without_a_date_and_without_anything(tmp_path: Path) -> None:
+    for place, start in enumerate((None, time(23, 59, 1), datetime(2024, 5, 1))):
+        old = recording_with(tmp_path, start=start, read_annotations=None, comments=())
+        for to in TARGETS:
+            folder = tmp_path / f"{place}-{to}"
+            folder.mkdir()
+            steps = lead_steps(old, whole_zero=True)
+            {"wfdb": write_wfdb, "edf": write_edf, "parquet": lambda r, f, n, _: write_parquet(r, f, n)}[to](
+                old, folder, "r", steps
+            )
+            new = open_database(folder).recording("r")
+            assert (new.start, new.annotations) == (start, None)
+
+
+def test_detected_beats_stay_detected_beats(tmp_path: Path) -> None:
+    found = Annotations(
+        RATE_HZ, np.array([10, 300]), np.array(["N", "N"]), (RhythmSpan(0, 900, "AFIB"),), beats_labelled=False
+    )
+    old = recording_with(tmp_path, read_annotations=lambda recording: found)
+    for to in TARGETS:
+        folder = tmp_path / to
+        folder.mkdir()
+        steps = lead_steps(old, whole_zero=True)
+        {"wfdb": write_wfdb, "edf": write_edf, "parquet": lambda r, f, n, _: write_parquet(r, f, n)}[to](
+            old, folder, "r", steps
+        )
+        new = open_database(folder).recording("r").annotations
+        assert new is not None
+        assert (new.sample.tolist(), new.beats_labelled, new.rhythms) == ([10, 300], False, found.rhythms)
+
+
+def test_flac_of_twelve_leads_has_two_files(tmp_path: Path) -> None:
+    signal = np.stack([np.roll(DIGITS, place) for place in range(12)]) / 1000
+    old = Recording.from_array(signal, rate_hz=500, leads=[f"lead {place}" for place in range(12)])
+    files = write_wfdb(old, tmp_path, "r", lead_steps(old, whole_zero=True), flac=True)
+    assert [path.name for path in files] == ["r_1.dat", "r_2.dat", "r.hea"]
+    np.testing.assert_array_equal(read_recording(files[-1]).signal(), old.signal())
+    np.testing.assert_allclose(wfdb.rdrecord(str(tmp_path / "r")).p_signal.T, signal, atol=1e-6)
+
+
+def test_values_that_an_edf_header_cannot_state(tmp_path: Path) -> None:
+    old = Recording.from_array(1e9 + np.arange(100.0), rate_hz=100, leads="ABP")
+    old = replace(old, units=("mmHg",))
+    with pytest.raises(HeartlmError, match=r"lead ABP: .* cannot be stated .* convert to wfdb or parquet"):
+        write_edf(old, tmp_path, "r", lead_steps(old, whole_zero=False, most_bits=24))
+
+
+def test_an_interrupted_conversion_continues(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, written, most = tmp_path / "out", list[str](), 3
+
+    def stopping(recording: Recording, *arguments: Any, **named: Any) -> list[Path]:
+        if len(written) == most:
+            raise KeyboardInterrupt
+        written.append(recording.record_id)
+        return write_wfdb(recording, *arguments, **named)
+
+    monkeypatch.setattr("heartlm.ecg.convert.write_wfdb", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        converted(folder, out)
+    assert written == ["a", "b", "c"]
+    assert not (out / "convert.json").exists()
+    (out / "b.hea").unlink()  # lost, so it is converted again
+    written, most = [], 99
+    assert len(converted(folder, out).records) == 6
+    assert written == ["b", "d", "e", "f"]
+    assert not [path.name for path in out.iterdir() if path.name.startswith(".")]
+
+
+def test_only_what_changed_is_converted_again(folder: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "ward", tmp_path / "out"
+    shutil.copytree(folder, source)
+    first = converted(source, out)
+    stamps = {path.name: path.stat().st_mtime_ns for path in out.glob("*.dat")}
+    write_ishne(source / "d.ecg", np.stack([DIGITS] * 3).astype(np.int16), 250)
+    again = converted(source, out)
+    changed = {path.name for path in out.glob("*.dat") if path.stat().st_mtime_ns != stamps[path.name]}
+    assert changed == {"d.dat"}
+    assert len(again.records) == len(first.records)
+    with pytest.raises(HeartlmError, match="holds a conversion with other settings"):
+        converted(source, out, "edf")
+
+
+def test_processes_do_not_change_the_result(folder: Path, tmp_path: Path) -> None:
+    for processes in (1, 3):
+        task = Conversion(source=folder, folder=tmp_path / str(processes), to="edf", repaired="accept")
+        convert_recordings(task, processes)
+    names = sorted(path.name for path in (tmp_path / "1").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "3").iterdir())
+    for name in names:
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "3" / name).read_bytes()
+
+
+@pytest.fixture
+def patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Three recordings of two patients with everything that identifies them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("secrets.token_bytes", lambda size: bytes(range(3, size + 3)))
+    folder = tmp_path / "Lovelace-ward"
+    folder.mkdir()
+    note = (1, b"+1.5\x14Dr Babbage called\x14\0")
+    for name, code, who, day in (
+        ("lovelace_1", "P4711", "Ada_Lovelace", "02"),
+        ("lovelace_2", "P4711", "Ada_Lovelace", "09"),
+        ("hopper", "P4712", "Grace_Hopper", "02"),
+    ):
+        own = Lead("EDF Annotations", None, "", "-1", "1", texts=times(np.arange(17) * 1.2, note))
+        content = edf_bytes(
+            [Lead("II", DIGITS), Lead("SpO2", DIGITS[:17], "%"), own],
+            17,
+            duration="1.2",
+            reserved="EDF+C",
+            patient=f"{code} F 02-MAY-1921 {who}",
+            recording=f"Startdate {day}-MAR-2024 X X X",
+            day=f"{day}.03.24",
+            clock="13.45.06",
+        )
+        (folder / f"{name}.edf").write_bytes(content)
+    yield folder
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_nothing_identifies(patients: Path, tmp_path: Path, to: Target) -> None:
+    out = tmp_path / "out"
+    done = converted(patients, out, to, anonymize=True)
+    after = open_database(out)
+    recordings = [after.recording(record_id) for record_id in after.record_ids]
+    content = b" ".join(path.name.encode() + path.read_bytes() for path in out.iterdir()).lower()
+    for word in (b"lovelace", b"hopper", b"grace", b"4711", b"1921", b"2024", b"babbage"):
+        assert word not in content, word
+    by_patient = dict[str, list[datetime]]()
+    for recording in recordings:
+        assert recording.age is None  # 102 years
+        assert recording.patient.sex == "female"
+        assert isinstance(recording.start, datetime)
+        by_patient.setdefault(recording.patient_id, []).append(recording.start)
+    two = next(starts for starts in by_patient.values() if len(starts) == 2)
+    assert abs(two[1] - two[0]) == timedelta(days=7)
+    assert two[0].time() == time(13, 45, 6)
+    assert sorted(map(len, by_patient.values())) == [1, 2]
+    assert all(start.date() != date(2024, 3, 2) for starts in by_patient.values() for start in starts)
+    reasons = {reason for entry in done.records for reason in entry["dropped"]}
+    assert {"name", "identifier", "birth date", "age above 89", "date moved", "1 notes"} <= reasons
+    assert not list((tmp_path / "cache").rglob("*.key"))
+    with pytest.raises(HeartlmError, match="key is deleted"):
+        converted(patients, out, to, anonymize=True)
+
+
+def test_an_interrupted_anonymous_conversion_continues(
+    patients: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, before = tmp_path / "out", list[int]()
+
+    def stopping(*arguments: Any, **named: Any) -> list[Path]:
+        before.append(1)
+        if len(before) == 2:
+            raise KeyboardInterrupt
+        return write_wfdb(*arguments, **named)
+
+    monkeypatch.setattr("heartlm.ecg.convert.write_wfdb", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        converted(patients, out, anonymize=True)
+    key = next((tmp_path / "cache").rglob("*.key"))
+    assert key.stat().st_mode & 0o077 == 0
+    kept = {path.name for path in out.glob("*.hea")}
+    assert len(kept) == 1
+    done = converted(patients, out, anonymize=True)
+    assert len(done.records) == 3
+    assert kept < {path.name for path in out.glob("*.hea")}
+    assert not key.exists()
+
+
+def test_exit_status(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, out = tmp_path / "ward", tmp_path / "out"
+    shutil.copytree(folder, source)
+    words = ["data", "convert", str(source), str(out), "--processes", "1"]
+    assert main(words) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "6 recordings converted, 0 left out"
+    (source / "broken.edf").write_bytes(b"0       ")
+    assert main(words) == 1
+    said = capfd.readouterr().out.splitlines()
+    assert said[-1] == "6 recordings converted, 1 left out"
+    assert said[0].startswith("left out: broken: ")
+    assert main(["data", "convert", str(source / "broken.edf"), str(tmp_path / "none")]) == 2
+    assert capfd.readouterr().err.splitlines()[-1].startswith(f"heartlm data: {source / 'broken.edf'}: ")
+    assert not (tmp_path / "none").exists()
+    assert main([*words[:3], str(tmp_path / "strict"), "--strict", "--processes", "1"]) == 1
+    assert "gaps between its data records" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("where", "words", "reason"),
+    [
+        ("ward/out", (), "lies in the source"),
+        ("full", (), "holds other files, for example x.txt; choose another folder"),
+        ("new", ("--to", "edf", "--flac"), "flac: compresses WFDB signals"),
+        ("new", ("--processes", "0"), "processes"),
+    ],
+)
+def test_refusals(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], where: str, words: tuple[str, ...], reason: str
+) -> None:
+    shutil.copytree(folder, tmp_path / "ward")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x.txt").write_text("mine")
+    assert main(["data", "convert", str(tmp_path / "ward"), str(tmp_path / where), *words]) == 2
+    assert reason in capfd.readouterr().err
+    assert not (tmp_path / "new").exists()
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["x.txt"]
+
+
+def test_damage_is_not_written_with_a_new_checksum(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    old = Recording.from_array(DIGITS[np.newaxis] / 200, rate_hz=250, record_id="r")
+    old.to_wfdb(source)
+    content = bytearray((source / "r.dat").read_bytes())
+    content[100] ^= 4
+    (source / "r.dat").write_bytes(content)
+    with pytest.raises(HeartlmError, match=r"damaged \(lead lead 1: the header's checksum"):
+        converted(source, tmp_path / "out")
+    done = converted(source, tmp_path / "out", damaged="warn")
+    assert "checksum" in done.records[0]["damage"][0]
+
+
+def test_names_that_wfdb_does_not_allow(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    for name in ("x/my file.v2.ecg", "y/my file.v2.ecg", "größe.ecg"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "d.ecg", source / name)
+    done = converted(source, tmp_path / "out")
+    assert [entry["record"] for entry in done.records] == ["gr_e", "x_my_file_v2", "y_my_file_v2"]
+    assert len(open_database(tmp_path / "out").record_ids) == 3
+
+
+def test_names_of_known_databases_state_nothing_about_converted_files(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    Recording.from_array(DIGITS[np.newaxis] / 200, rate_hz=250, record_id="r").to_wfdb(source)
+    converted(source, tmp_path / "afdb")
+    assert open_database(tmp_path / "afdb").name == "afdb-converted"
+
+
+def test_own_edf_files_of_other_programs_are_read_as_before(tmp_path: Path) -> None:
+    """The marks of heartlm's own files mean nothing without heartlm as the recorder or in another field."""
+    note = (1, b"+1.5\x14# x\x14\0"), (2, b"+2.5\x14Invalid samples\x14\0")
+    own = Lead("EDF Annotations", None, "", "-1", "1", texts=times(np.arange(17) * 1.2, *note))
+    (tmp_path / "r.edf").write_bytes(edf_bytes([Lead("II", DIGITS), own], 17, duration="1.2", reserved="EDF+C"))
+    recording = read_edf(tmp_path / "r.edf")
+    assert recording.comments == ()
+    assert recording.annotations is not None
+    assert [note.text for note in recording.annotations.notes] == ["# x", "Invalid samples"]
+
+
+def test_the_key_is_not_in_the_folder_while_it_is_written(patients: Path, tmp_path: Path) -> None:
+    converted(patients, tmp_path / "out", anonymize=True)
+    assert all(len(path.name) < 40 for path in (tmp_path / "out").iterdir())
+    assert list((tmp_path / "cache" / "heartlm" / "convert").iterdir()) == []
