@@ -726,6 +726,7 @@ __all__ = [
     "Scores",
     "analyze",
     "annotate",
+    "delineate",
     "detect_beats",
     "evaluate",
     "find_alarms",

@@ -25,6 +25,7 @@ from heartlm.progress import show_progress
 
 COMMANDS: dict[str, str] = {
     "analyze": "find beats, rhythms and events in recordings, and draw a page; no training needed",
+    "delineate": "find P, QRS and T in recordings: intervals, amplitudes, annotations",
     "data": "list, simulate, download, verify and draw ECG databases",
     "tokenize": "turn recordings into a corpus of tokens",
     "pretrain": "train a foundation model on a corpus",

@@ -193,6 +193,22 @@ void wfdb_decode(const uint8_t *bytes, int64_t format, int64_t skip, int64_t num
 int64_t wfdb_annotations(const uint8_t *content, int64_t num_words, int64_t *sample, uint8_t *code, int64_t *place,
     int64_t *num_texts, int8_t *subtype);
 
+/* delineation/c: positions in cells of two samples at 250 Hz */
+struct delineator {
+    int64_t num_residual, inner[16], outer[16], kernel[16], dilation[16];
+    const float *weights;
+};
+void delineate_prepare(const float *signal, int64_t num_samples, double step, const float *taps, int64_t num_taps,
+    int64_t num_phases, float *scratch, int64_t num_out, float *out);
+void delineate_usable(const float *signal, int64_t num_samples, double step, int64_t longest, int64_t cells,
+    float *usable);
+int64_t delineate_network_scratch(const struct delineator *d);
+void delineate_network(const struct delineator *d, const float *x, int64_t num_samples, float *scratch, float *out);
+void delineate_agree(float *leads, const float *usable, int64_t num_leads, int64_t cells, float weight, float *mean);
+int64_t delineate_waves(const float *probability, int64_t cells, const float *signal, int64_t num_samples, double step,
+    int64_t bridge, const float *least_sum, const float *least_top, int64_t flat, int64_t most, int64_t *waves,
+    float *confidence);
+
 /* conv1d/c/conv1d.c */
 int64_t conv1d_scratch(const conv1d_call *call, int64_t pass, int64_t *lists);
 void conv1d_forward(const conv1d_call *call, const float *x, const float *weight, const float *bias, float *out,

@@ -1,0 +1,76 @@
+"""`heartlm delineate`: find P, QRS and T in recordings; write annotations, intervals and amplitudes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from heartlm.cli.options import parse
+from heartlm.errors import require
+
+
+@dataclass(frozen=True)
+class DelineateOptions:
+    """Options of `heartlm delineate`.
+
+    Attributes:
+        path: a recording, as a file or DATABASE/RECORD, or a folder of recordings.
+        out: output folder. Recordings with complete results there are not delineated again.
+        leads: comma-separated names of the leads; by default all ECG leads.
+        beats: found delineates the QRS complexes that the leads show, annotated those of the recording's annotations.
+        strict: refuse a recording whose file must be repaired to be read, instead of delineating it with a warning.
+        processes: number of recordings delineated in parallel; by default one per core.
+    """
+
+    path: Path
+    out: Path = Path("delineation")
+    leads: str | None = None
+    beats: Literal["found", "annotated"] = "found"
+    strict: bool = False
+    processes: int | None = None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Find onset, peak and end of P, QRS and T of each beat in each lead; measure intervals, amplitudes and ST levels.
+
+    For each recording, RECORD.LEAD and RECORD.all are WFDB annotations. RECORD.beats.csv has intervals,
+    RECORD.leads.csv positions and amplitudes, RECORD.hours.csv medians by hour, and RECORD.json the medians of the
+    recording. The exit status is 1 if recordings of a folder were left out; the last line counts them.
+
+    Examples:
+        heartlm delineate ludb/data/1
+        heartlm delineate holter.edf --out waves --leads "II, V5"
+        heartlm delineate mitdb --out mitdb-waves --beats annotated
+    """
+    options = parse(DelineateOptions, arguments, "delineate", run, positionals=["path"])
+    require(options, lambda number: number >= 1, "at least 1", "processes")
+    from heartlm.delineation.recordings import DelineationTask, delineate_recordings
+
+    leads = None if options.leads is None else tuple(name.strip() for name in options.leads.split(","))
+    task = DelineationTask(options.path, options.out, leads, options.beats, "refuse" if options.strict else "warn")
+    done = delineate_recordings(task, options.processes or len(os.sched_getaffinity(0)))
+    for line in done.left_out:
+        print(f"left out: {line}")
+    if not options.path.is_dir():
+        _print_summary(done.summaries[0])
+    print(done.file)
+    if options.path.is_dir():
+        print(f"{len(done.summaries):,} recordings delineated, {len(done.left_out):,} left out")
+    return 1 if done.left_out else 0
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    share = "" if summary["p_share"] is None else f", P wave in {100 * summary['p_share']:.0f} %"
+    print(f"{summary['record']}, leads {', '.join(summary['leads'])}: {summary['num_beats']:,} beats{share}")
+    for name, values in summary["intervals"].items():
+        if values["beats"]:
+            low, high = values["quartiles"]
+            title = name.removesuffix("_ms").replace("_", " ")
+            print(
+                f"  {title}: {values['median']:.0f} ms (quartiles {low:.0f} to {high:.0f}, {values['beats']:,} beats)"
+            )
+    if summary["axis_degrees"] is not None:
+        print(f"  axis: {summary['axis_degrees']:.0f} degrees")

@@ -1,0 +1,121 @@
+/* A lead as the network of heartlm.delineation reads it: at 250 Hz, without baseline wander, divided by its usual range. */
+#include "kernel.h"
+#include "vector.h"
+
+#define WINDOW 512         /* samples in which a range is measured */
+#define NEAR 4             /* the usual range is the median of those of a window and of as many on either side */
+#define RADIUS 75          /* of the moving average, applied twice, that is the baseline */
+#define LEAST_RANGE 0.05f  /* mV */
+
+/* Lines over what is not a number; before the first number and after the last one, that number. */
+static void fill(const float *signal, int64_t num_samples, float *out) {
+    int64_t last = -1;
+    for (int64_t t = 0; t < num_samples; t++) {
+        if (signal[t] != signal[t]) continue;
+        if (last < 0)
+            for (int64_t u = 0; u < t; u++) out[u] = signal[t];
+        else
+            for (int64_t u = last + 1; u < t; u++)
+                out[u] = signal[last] + (signal[t] - signal[last]) * (float)(u - last) / (float)(t - last);
+        out[t] = signal[t], last = t;
+    }
+    for (int64_t u = last + 1; u < num_samples; u++) out[u] = last < 0 ? 0 : signal[last];
+}
+
+/* out[j] = the filter of the nearest of `num_phases` fractions at place j * step of x. */
+static void resample(const float *x, int64_t num_samples, double step, const float *taps, int64_t num_taps,
+                     int64_t num_phases, int64_t num_out, float *out) {
+    int64_t before = num_taps / 2;
+    for (int64_t j = 0; j < num_out; j++) {
+        int64_t place = (int64_t)(j * step * (double)num_phases + 0.5), first = place / num_phases - before;
+        const float *weights = taps + place % num_phases * num_taps;
+        if (first >= 0 && first + num_taps <= num_samples) {
+            vfloat sum = {0};
+            for (int64_t k = 0; k < num_taps; k += LANES) {
+                int64_t left = num_taps - k < LANES ? num_taps - k : LANES;
+                sum = multiply_add(load_first(x + first + k, left), load_first(weights + k, left), sum);
+            }
+            out[j] = sum_of_lanes(sum);
+        } else {
+            float sum = 0;
+            for (int64_t k = 0; k < num_taps; k++) {
+                int64_t at = first + k < 0 ? 0 : first + k < num_samples ? first + k : num_samples - 1;
+                sum += weights[k] * x[at];
+            }
+            out[j] = sum;
+        }
+    }
+}
+
+static void average(const float *x, int64_t num, float *out) {
+    double sum = (RADIUS + 1) * (double)x[0];
+    for (int64_t t = 1; t <= RADIUS; t++) sum += x[t < num ? t : num - 1];
+    for (int64_t t = 0; t < num; t++) {
+        out[t] = (float)(sum / (2 * RADIUS + 1));
+        sum += (double)x[t + RADIUS + 1 < num ? t + RADIUS + 1 : num - 1] - (double)x[t > RADIUS ? t - RADIUS : 0];
+    }
+}
+
+static float median_of(float *values, int64_t num) {
+    for (int64_t i = 1; i < num; i++)
+        for (int64_t j = i; j > 0 && values[j] < values[j - 1]; j--) {
+            float swap = values[j];
+            values[j] = values[j - 1], values[j - 1] = swap;
+        }
+    return num % 2 ? values[num / 2] : (values[num / 2 - 1] + values[num / 2]) / 2;
+}
+
+/* Divide x by the usual range, which is a line between the centres of the windows; the last window has the rest. */
+static void divide_by_range(float *x, int64_t num, float *ranges) {
+    int64_t windows = num < WINDOW ? 1 : num / WINDOW;
+    float *usual = ranges + windows;
+    for (int64_t i = 0; i < windows; i++) {
+        int64_t end = i + 1 == windows ? num : (i + 1) * WINDOW;
+        float low = x[i * WINDOW], high = low;
+        for (int64_t t = i * WINDOW; t < end; t++) low = x[t] < low ? x[t] : low, high = x[t] > high ? x[t] : high;
+        ranges[i] = high - low;
+    }
+    for (int64_t i = 0; i < windows; i++) {
+        int64_t first = i > NEAR ? i - NEAR : 0, last = i + NEAR < windows ? i + NEAR + 1 : windows;
+        float near[2 * NEAR + 1];
+        for (int64_t j = first; j < last; j++) near[j - first] = ranges[j];
+        usual[i] = median_of(near, last - first);
+    }
+    for (int64_t t = 0; t < num; t++) {
+        double place = ((double)t - WINDOW / 2.0) / WINDOW;
+        place = place < 0 ? 0 : place > (double)(windows - 1) ? (double)(windows - 1) : place;
+        int64_t i = (int64_t)place, next = i + 1 < windows ? i + 1 : i;
+        float range = usual[i] + (float)(place - (double)i) * (usual[next] - usual[i]);
+        x[t] /= range > LEAST_RANGE ? range : LEAST_RANGE;
+    }
+}
+
+/* out [num_out] from a signal in mV at `step` samples for each of 250 Hz. taps [num_phases, num_taps], an odd number of
+ * them, are not used where the step is 1. Scratch: num_samples + 2 num_out + 2 floats. */
+void HEARTLM(delineate_prepare)(const float *signal, int64_t num_samples, double step, const float *taps,
+                                int64_t num_taps, int64_t num_phases, float *scratch, int64_t num_out, float *out) {
+    float *filled = scratch, *once = scratch + num_samples, *twice = once + num_out;
+    fill(signal, num_samples, filled);
+    if (step == 1)
+        memcpy(out, filled, (size_t)num_out * sizeof(float));
+    else
+        resample(filled, num_samples, step, taps, num_taps, num_phases, num_out, out);
+    average(out, num_out, once);
+    average(once, num_out, twice);
+    for (int64_t t = 0; t < num_out; t++) out[t] -= twice[t];
+    divide_by_range(out, num_out, once);
+}
+
+/* Which cells, of two samples of 250 Hz, lie in signal: 0 where it is constant or not a number for `longest` samples. */
+void HEARTLM(delineate_usable)(const float *signal, int64_t num_samples, double step, int64_t longest, int64_t cells,
+                               float *usable) {
+    for (int64_t c = 0; c < cells; c++) usable[c] = 1;
+    for (int64_t begin = 0, t = 1; t <= num_samples; t++) {
+        if (t < num_samples && (signal[t] == signal[t - 1] || signal[t] != signal[t])) continue;
+        if (t - begin >= longest) {
+            int64_t last = (int64_t)((double)t / step / 2);
+            for (int64_t c = (int64_t)((double)begin / step / 2); c <= last && c < cells; c++) usable[c] = 0;
+        }
+        begin = t;
+    }
+}

@@ -1,0 +1,105 @@
+/* From probabilities of several leads to waves: runs of cells in which one class is the most probable. */
+#include <math.h>
+
+#include "exponential.h"
+#include "kernel.h"
+#include "vector.h"
+
+#define CLASSES 4
+
+/* Let the leads of a recording agree: what delineate_network gave for each, [num_leads, CLASSES, cells], becomes
+ * probabilities that are proportional to own^(1 - weight / 2) * mean^weight. The geometric mean of the leads that are
+ * usable (1, else 0: [num_leads, cells]) is written to `mean` [CLASSES, cells]. Elsewhere there is no wave. */
+void HEARTLM(delineate_agree)(float *leads, const float *usable, int64_t num_leads, int64_t cells, float weight,
+                              float *mean) {
+    for (int64_t t = 0; t < cells; t += LANES) {
+        int64_t left = cells - t < LANES ? cells - t : LANES;
+        vfloat sums[CLASSES] = {{0}}, num = {0}, none = all_lanes(1.0f);
+        for (int64_t l = 0; l < num_leads; l++) {
+            vfloat use = load_first(usable + l * cells + t, left);
+            num += use;
+            for (int c = 0; c < CLASSES; c++) sums[c] += use * load_first(leads + (l * CLASSES + c) * cells + t, left);
+        }
+        vfloat any = -__builtin_convertvector(num > 0, vfloat);
+        for (int c = 0; c < CLASSES; c++) sums[c] /= larger(num, none);
+        for (int64_t l = -1; l < num_leads; l++) {
+            vfloat powers[CLASSES], total = {0}, use = l < 0 ? any : load_first(usable + l * cells + t, left);
+            float *own = l < 0 ? mean + t : leads + l * CLASSES * cells + t;
+            for (int c = 0; c < CLASSES; c++) {
+                vfloat log_power = sums[c];
+                if (l >= 0 && num_leads > 1)
+                    log_power = weight * log_power + (1 - weight / 2) * load_first(own + c * cells, left);
+                else if (l >= 0)
+                    log_power = load_first(own + c * cells, left);
+                total += powers[c] = exponentials(log_power);
+            }
+            for (int c = 0; c < CLASSES; c++)
+                store_first(own + c * cells, use * powers[c] / total + (c ? 0 * use : none - use), left);
+        }
+    }
+}
+
+static int likeliest(const float *probability, int64_t cells, int64_t t) {
+    int best = 0;
+    for (int c = 1; c < CLASSES; c++)
+        if (probability[c * cells + t] > probability[best * cells + t]) best = c;
+    return best;
+}
+
+/* The edge between cell `outside` and its neighbour `inside`, in cells: where a line between their centres is 0.5. */
+static double edge_between(const float *of_class, int64_t cells, int64_t outside, int64_t inside) {
+    double edge = (double)(outside > inside ? outside : inside);
+    double low = outside >= 0 && outside < cells ? of_class[outside] : 0, high = of_class[inside];
+    if (!(high > 0.5 && low < 0.5)) return edge;
+    double depth = (high - 0.5) / (high - low); /* of the edge, from the inner centre outwards */
+    return (double)inside + 0.5 + (outside > inside ? depth : -depth);
+}
+
+static int64_t sample_of(double cell, double step, int64_t num_samples) {
+    int64_t sample = (int64_t)floor((2 * cell - 0.5) * step + 0.5);
+    return sample < 0 ? 0 : sample < num_samples ? sample : num_samples - 1;
+}
+
+/* Waves of a lead in order, at most `most`: their class (1 P, 2 QRS, 3 T), onset, peak and offset as samples of the signal,
+ * and the mean probability. Runs of a class with at most `bridge` cells without a wave between them are one. A run whose
+ * probabilities sum to less than least_sum[class], or whose greatest is less than least_top[class], is no wave;
+ * nor, unless `flat`, is one over signal that is constant or not a number. The peak is where the signal is farthest from
+ * the line between onset and offset. Returns how many. */
+int64_t HEARTLM(delineate_waves)(const float *probability, int64_t cells, const float *signal, int64_t num_samples,
+                                 double step, int64_t bridge, const float *least_sum, const float *least_top, int64_t flat,
+                                 int64_t most, int64_t *waves, float *confidence) {
+    int64_t num = 0;
+    for (int64_t t = 0; t < cells && num < most;) {
+        int class = likeliest(probability, cells, t);
+        if (!class) {
+            t++;
+            continue;
+        }
+        int64_t begin = t, end = t;
+        while (t < cells) { /* `end` is behind the last cell of the class, `t` behind those looked at */
+            int next = likeliest(probability, cells, t);
+            if (next == class) end = ++t;
+            else if (next || t - end >= bridge) break;
+            else t++;
+        }
+        t = end;
+        const float *of_class = probability + class * cells;
+        float sum = 0, top = 0;
+        for (int64_t u = begin; u < end; u++) sum += of_class[u], top = of_class[u] > top ? of_class[u] : top;
+        if (sum < least_sum[class] || top < least_top[class]) continue;
+        int64_t onset = sample_of(edge_between(of_class, cells, begin - 1, begin), step, num_samples);
+        int64_t offset = sample_of(edge_between(of_class, cells, end, end - 1), step, num_samples);
+        int64_t peak = -1;
+        float farthest = 0, slope = offset > onset ? (signal[offset] - signal[onset]) / (float)(offset - onset) : 0;
+        for (int64_t s = onset; s <= offset; s++) {
+            float away = fabsf(signal[s] - signal[onset] - slope * (float)(s - onset));
+            if (away > farthest) farthest = away, peak = s;
+        }
+        if (peak < 0 && !flat) continue;
+        if (peak < 0) peak = (onset + offset) / 2;
+        int64_t *wave = waves + 4 * num;
+        wave[0] = class, wave[1] = onset, wave[2] = peak, wave[3] = offset;
+        confidence[num++] = sum / (float)(end - begin);
+    }
+    return num;
+}

@@ -1,0 +1,192 @@
+"""Delineate a recording: the P wave, QRS complex and T wave of each beat in each lead.
+
+    recording ─► blocks of ten minutes ─► waves of each lead and of all together ─► beats ─► waves of each beat
+
+A P wave belongs to the beat whose QRS complex follows it, a T wave to the beat before it. Further P waves before a QRS
+complex, as in AV block and flutter, belong to no beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.corpus.encode import ecg_leads, no_ecg_lead
+from heartlm.delineation.network import CLASSES, Network, Waves, find_waves
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+
+Positions = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+WAVES = CLASSES[1:]
+P, QRS, T = range(3)
+ONSET, PEAK, OFFSET = range(3)
+ABSENT = -1
+"""Position of a wave that a beat does not have."""
+
+LOWEST_RATE_HZ = 100.0
+_BLOCK_S, _MARGIN_S = 300 * 2.048, 5 * 2.048
+"""Length of a block and of what is read on both sides of it: whole windows of c/delineate_prepare.c."""
+_SAME_BEAT_S, _LONGEST_PR_S, _LONGEST_QT_S = 0.15, 0.5, 0.8
+"""Greatest distance of a QRS complex from a beat, and of the peaks of P and T from it."""
+_QUANTILE = 1 / 6
+"""The onset of a wave in all leads is this quantile of its onsets, its offset one minus this quantile of its offsets:
+a single lead of twelve does not decide."""
+
+
+@dataclass(frozen=True)
+class Delineation:
+    """Waves of the beats of a recording; positions are samples, `ABSENT` (-1) where a beat has no such wave.
+
+    A wave that the recording cuts has a peak, and -1 for the edge that lies outside.
+
+    Attributes:
+        recording: the recording.
+        leads: index of each delineated lead.
+        beats: position of each beat, int64 `[num_beats]`, ascending.
+        waves: onset, peak and offset of P, QRS and T, int64 `[num_beats, num_leads, 3, 3]`; the last but one axis is
+            the wave, the last one the point.
+        confidence: mean probability of each wave, 0 if absent, float32 `[num_beats, num_leads, 3]`.
+        all_leads: the same positions for all leads together, int64 `[num_beats, 3, 3]`: a wave that the leads show
+            together, from the earliest to the latest of its edges in the leads without outliers (quantiles of 1/6 and
+            5/6), with its peak in the first lead.
+        all_confidence: its confidence, float32 `[num_beats, 3]`.
+        other_p: P waves of each lead that belong to no beat.
+    """
+
+    recording: Recording
+    leads: tuple[int, ...]
+    beats: Positions
+    waves: Positions
+    confidence: Floats
+    all_leads: Positions
+    all_confidence: Floats
+    other_p: tuple[Waves, ...]
+
+    @property
+    def num_beats(self) -> int:
+        """Number of beats."""
+        return len(self.beats)
+
+
+def delineate(
+    recording: Recording,
+    beats: Positions | None = None,
+    leads: Sequence[int | str] | None = None,
+    network: Network | None = None,
+) -> Delineation:
+    """Find onset, peak and offset of P, QRS and T of every beat.
+
+    Args:
+        recording: recording with a signal of 100 Hz or more.
+        beats: positions of the beats in samples, ascending. By default they are the QRS complexes that the leads show
+            together.
+        leads: leads to delineate, by index or name; by default all ECG leads, the preferred one first. They are read
+            together: what most of them show counts in each.
+        network: network to use; by default the shipped one.
+
+    Raises:
+        HeartlmError: there is no signal or no such lead, the rate is too low, the beats are not ascending positions
+            within the recording, or a file cannot be read.
+    """
+    if not recording.has_signal or recording.num_samples == 0:
+        raise HeartlmError(f"{recording.path}: no signal, so there is nothing to delineate")
+    if recording.rate_hz < LOWEST_RATE_HZ:
+        raise HeartlmError(
+            f"{recording.path}: {recording.rate_hz:g} Hz found, waves can be delineated from {LOWEST_RATE_HZ:g} Hz on"
+        )
+    chosen = ecg_leads(recording) if leads is None else tuple(map(recording.lead_index, leads))
+    if not chosen:
+        raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to delineate")
+    given = None if beats is None else _checked(recording, beats)
+    blocks = list(_blocks(recording, chosen, network))
+    of_leads = [Waves.joined([block[lead] for block in blocks]) for lead in range(len(chosen) + 1)]
+    for each in of_leads:
+        each.onset[each.onset <= 0] = each.offset[each.offset >= recording.num_samples - 1] = ABSENT
+    together = of_leads.pop()
+    found = together.peak[together.kind == QRS + 1] if given is None else given
+    assigned = [_assign(waves, found, recording.rate_hz) for waves in of_leads]
+    waves = np.stack([each[0] for each in assigned], axis=1)
+    common, common_confidence, _ = _assign(together, found, recording.rate_hz)
+    return Delineation(
+        recording,
+        chosen,
+        found,
+        waves,
+        np.stack([each[1] for each in assigned], axis=1),
+        _of_all_leads(waves, common),
+        common_confidence,
+        tuple(each[2] for each in assigned),
+    )
+
+
+def _checked(recording: Recording, beats: Positions) -> Positions:
+    """Return the beats as int64, or raise an error."""
+    given = np.asarray(beats)
+    if given.ndim != 1 or (given.size and not np.issubdtype(given.dtype, np.integer)):
+        raise HeartlmError(f"beats: {given.dtype} {given.shape} found, a list of whole sample positions expected")
+    given = given.astype(np.int64)
+    if given.size and not (given[0] >= 0 and given[-1] < recording.num_samples and np.all(np.diff(given) > 0)):
+        raise HeartlmError(
+            f"beats: ascending positions from 0 to {recording.num_samples - 1} expected, for {recording.path}"
+        )
+    return given
+
+
+def _blocks(recording: Recording, leads: tuple[int, ...], network: Network | None) -> Iterator[list[Waves]]:
+    """Yield the waves of each block, of each lead and then of all together."""
+    rate_hz, total = recording.rate_hz, recording.num_samples
+    length, margin = round(_BLOCK_S * rate_hz), round(_MARGIN_S * rate_hz)
+    starts = list(range(0, max(total - length // 4, 1), length))
+    for start, stop in pairwise([*starts, total]):
+        first = max(0, start - margin)
+        signals = recording.signal(first, min(total, stop + margin), leads)
+        of_leads, together = find_waves(signals, rate_hz, network)
+        shifted = [waves.shifted(first) for waves in (*of_leads, together)]
+        yield [waves[(waves.peak >= start) & (waves.peak < stop)] for waves in shifted]
+
+
+def _assign(waves: Waves, beats: Positions, rate_hz: float) -> tuple[Positions, Floats, Waves]:
+    """Assign the waves of a lead to beats.
+
+    Returns:
+        Positions `[num_beats, 3, 3]` and confidence `[num_beats, 3]`; and the P waves that belong to no beat.
+    """
+    table = np.full((len(beats), 3, 3), ABSENT, np.int64)
+    confidence = np.zeros((len(beats), 3), np.float32)
+    if not len(beats):
+        return table, confidence, waves[waves.kind == P + 1]
+    after = np.searchsorted(beats, waves.peak)
+    before, after = np.maximum(after - 1, 0), np.minimum(after, len(beats) - 1)
+    nearest = np.where(waves.peak - beats[before] <= beats[after] - waves.peak, before, after)
+    distance = {
+        P: (after, beats[after] - waves.peak, _LONGEST_PR_S),
+        QRS: (nearest, np.abs(beats[nearest] - waves.peak), _SAME_BEAT_S),
+        T: (before, waves.peak - beats[before], _LONGEST_QT_S),
+    }
+    for wave, (beat, away, furthest) in distance.items():
+        chosen = np.flatnonzero((waves.kind == wave + 1) & (away >= 0) & (away <= furthest * rate_hz))
+        chosen = chosen[np.argsort(-away[chosen], kind="stable")]  # of several the nearest, which is written last
+        table[beat[chosen], wave] = np.stack([waves.onset, waves.peak, waves.offset], axis=1)[chosen]
+        confidence[beat[chosen], wave] = waves.confidence[chosen]
+    other = (waves.kind == P + 1) & ~np.isin(waves.peak, table[:, P, PEAK])
+    return table, confidence, waves[other]
+
+
+def _of_all_leads(waves: Positions, common: Positions) -> Positions:
+    """Return the edges over all leads of the waves in `common` `[num_beats, 3, 3]`, in which the peaks are kept."""
+    table, far = common.copy(), np.iinfo(np.int64).max
+    for point, sign in ((ONSET, 1), (OFFSET, -1)):
+        present = (waves[..., point] >= 0) & (common[:, None, :, point] >= 0)
+        num = present.sum(axis=1)
+        place = np.rint((num - 1) * _QUANTILE).astype(np.int64).clip(0)
+        edges = np.sort(np.where(present, sign * waves[..., point], far), axis=1)
+        quantile = np.take_along_axis(edges, place[:, None], axis=1)[:, 0]
+        outermost = sign * np.minimum(quantile, sign * common[..., PEAK])  # the peak is that of the first lead
+        table[..., point] = np.where(num > 0, outermost, common[..., point])
+    return table

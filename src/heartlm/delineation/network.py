@@ -1,0 +1,198 @@
+"""The network that tells P, QRS and T in a lead, and the compiled loops around it.
+
+    lead in mV ─► 250 Hz, without wander, divided by its range ─► U-Net ─► 4 classes every 8 ms ─► waves
+                                                                   └─ agreement of the leads ─┘
+
+The weights are those of `network.safetensors`, which `benchmarks/train_delineator.py` makes: convolutions with the
+batch normalisation folded in, in the order in which c/delineate_network.c applies them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.files import parse_json
+from heartlm.kernels.library import kernel, struct_fields
+
+Floats = NDArray[np.float32]
+
+NETWORK_HZ = 250.0
+CLASSES = ("none", "P", "QRS", "T")
+MULTIPLE = 16
+"""The network takes a number of samples that is a multiple of this: it halves the rate four times."""
+
+NETWORK_FILE = Path(__file__).with_name("network.safetensors")
+
+_GROUP, _PHASES, _FLAT_S = 8, 256, 0.5
+AGREEMENT = 0.6
+"""Weight of what all leads show together against what a lead shows, chosen on the training folds."""
+
+_BRIDGE = 5
+"""Cells of 8 ms without a wave that do not divide a wave."""
+_LEAST_SUM = np.array([0, 3, 2.5, 4], np.float32)
+_LEAST_TOP = np.array([0, 0.6, 0.5, 0.5], np.float32)
+"""Least sum of the probabilities of a wave's cells, and least greatest probability, of each class."""
+
+
+class _Struct(ctypes.Structure):
+    """`struct delineator` of c/delineate_network.c."""
+
+    _fields_ = struct_fields("delineator")
+
+
+@dataclass(frozen=True)
+class Waves:
+    """Waves of one lead, in order of time.
+
+    Attributes:
+        kind: index into `CLASSES`, int64 `[num_waves]`.
+        onset, peak, offset: samples of the signal, int64 `[num_waves]`.
+        confidence: mean probability of the class from onset to offset, float32 `[num_waves]`.
+    """
+
+    kind: NDArray[np.int64]
+    onset: NDArray[np.int64]
+    peak: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    confidence: Floats
+
+    def __getitem__(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Waves:
+        return Waves(*(each[chosen] for each in vars(self).values()))
+
+    def shifted(self, by: int) -> Waves:
+        """Return the waves of a signal that starts `by` samples later."""
+        return Waves(self.kind, self.onset + by, self.peak + by, self.offset + by, self.confidence)
+
+    @staticmethod
+    def joined(parts: list[Waves]) -> Waves:
+        """Return the waves of consecutive pieces of a signal."""
+        return Waves(*(np.concatenate(each) for each in zip(*(vars(part).values() for part in parts), strict=True)))
+
+
+class Network:
+    """A network with the layers of c/delineate_network.c.
+
+    Args:
+        layers: weight `[outer, inner, kernel]`, bias `[outer]` and dilation of each convolution.
+    """
+
+    def __init__(self, layers: list[tuple[Floats, Floats, int]]) -> None:
+        self._struct, packed = _Struct(), list[Floats]()
+        self._struct.num_residual = len(layers) - 11
+        for number, (weight, bias, dilation) in enumerate(layers):
+            outer, inner, width = weight.shape
+            padded = np.zeros((-(-outer // _GROUP) * _GROUP, inner * width + 1), np.float32)
+            padded[:outer, :-1], padded[:outer, -1] = weight.reshape(outer, -1), bias
+            packed += [padded[:, :-1].reshape(-1, _GROUP, inner * width).transpose(0, 2, 1).ravel(), padded[:, -1]]
+            sizes = {"inner": inner, "outer": outer, "kernel": width, "dilation": dilation}
+            for name, size in sizes.items():
+                getattr(self._struct, name)[number] = size
+        self._weights = np.concatenate(packed)
+        self._struct.weights = self._weights.ctypes.data
+        self._address = ctypes.addressof(self._struct)
+
+    def __call__(self, prepared: Floats) -> Floats:
+        """Return the logarithms of how probable the classes are relative to the most probable one.
+
+        Args:
+            prepared: what `prepare` returns, float32 `[num_samples]`.
+
+        Returns:
+            float32 `[4, num_samples / 2]`.
+        """
+        out = np.empty((len(CLASSES), len(prepared) // 2), np.float32)
+        scratch = np.empty(kernel("delineate_network_scratch")(self._address), np.float32)
+        kernel("delineate_network")(self._address, prepared, len(prepared), scratch, out)
+        return out
+
+
+@cache
+def shipped_network() -> Network:
+    """Return the network that comes with heartlm."""
+    from safetensors import safe_open
+
+    with safe_open(NETWORK_FILE, "numpy") as file:
+        dilations = parse_json(file.metadata()["dilations"])
+        return Network(
+            [
+                (file.get_tensor(f"{number}.weight"), file.get_tensor(f"{number}.bias"), dilation)
+                for number, dilation in enumerate(dilations)
+            ]
+        )
+
+
+@lru_cache(maxsize=64)
+def resampling_taps(rate_hz: float) -> Floats:
+    """Return filters that move a signal to 250 Hz: for each fraction of a sample a windowed sinc.
+
+    Args:
+        rate_hz: sampling rate of the signal in Hz.
+
+    Returns:
+        float32 `[num_fractions, num_taps]`, an odd number of taps; each filter sums to one.
+    """
+    pass_hz = 0.45 * min(rate_hz, NETWORK_HZ)
+    reach_s = 2 / pass_hz
+    half = int(np.ceil(reach_s * rate_hz))
+    time_s = (np.arange(-half, half + 1) - np.arange(_PHASES)[:, None] / _PHASES) / rate_hz
+    window = np.where(np.abs(time_s) < reach_s, np.cos(np.pi * time_s / (2 * reach_s)) ** 2, 0)
+    taps = np.sinc(2 * pass_hz * time_s) * window
+    return np.asarray(taps / taps.sum(axis=1, keepdims=True), np.float32)
+
+
+def prepare(signal_mv: Floats, rate_hz: float) -> Floats:
+    """Return a lead as the network reads it, followed by zeros up to a multiple of 16 samples.
+
+    Args:
+        signal_mv: float32 `[num_samples]`, at least one sample, NaN where invalid: lines bridge these samples.
+        rate_hz: its sampling rate in Hz.
+
+    Returns:
+        float32 at 250 Hz, without baseline wander, divided by the usual range of about 20 s.
+    """
+    step, num = rate_hz / NETWORK_HZ, int((len(signal_mv) - 1) * NETWORK_HZ / rate_hz) + 1
+    out = np.zeros(-(-num // MULTIPLE) * MULTIPLE, np.float32)
+    taps, scratch = resampling_taps(rate_hz), np.empty(len(signal_mv) + 2 * num + 2, np.float32)
+    signal_mv = np.ascontiguousarray(signal_mv, np.float32)
+    kernel("delineate_prepare")(signal_mv, len(signal_mv), step, taps, taps.shape[1], len(taps), scratch, num, out)
+    return out
+
+
+def find_waves(signals_mv: Floats, rate_hz: float, network: Network | None = None) -> tuple[list[Waves], Waves]:
+    """Find the waves of simultaneous leads.
+
+    Args:
+        signals_mv: float32 `[num_leads, num_samples]`, NaN where invalid.
+        rate_hz: sampling rate in Hz.
+        network: network to use; by default the shipped one.
+
+    Returns:
+        The waves of each lead; and those that the leads show together, with peaks in the first lead.
+    """
+    network, step = network or shipped_network(), rate_hz / NETWORK_HZ
+    signals_mv = np.ascontiguousarray(signals_mv, np.float32)
+    found = np.stack([network(prepare(signal, rate_hz)) for signal in signals_mv])
+    num_leads, _, cells = found.shape
+    usable, mean = np.empty((num_leads, cells), np.float32), np.empty(found.shape[1:], np.float32)
+    for signal, of_lead in zip(signals_mv, usable, strict=True):
+        kernel("delineate_usable")(signal, len(signal), step, round(_FLAT_S * rate_hz), cells, of_lead)
+    kernel("delineate_agree")(found, usable, num_leads, cells, AGREEMENT, mean)
+    of_leads = [_waves(*each, step) for each in zip(found, signals_mv, strict=True)]
+    return of_leads, _waves(mean, signals_mv[0], step, flat=True)
+
+
+def _waves(probability: Floats, signal_mv: Floats, step: float, flat: bool = False) -> Waves:
+    cells = probability.shape[1]
+    places, confidence = np.empty((cells // 2 + 1, 4), np.int64), np.empty(cells // 2 + 1, np.float32)
+    num = kernel("delineate_waves")(
+        *(probability, cells, signal_mv, len(signal_mv), step, _BRIDGE, _LEAST_SUM, _LEAST_TOP, flat),
+        *(len(confidence), places, confidence),
+    )
+    kind, onset, peak, offset = places[:num].T.copy()
+    return Waves(kind, onset, peak, offset, confidence[:num].copy())

@@ -1,0 +1,104 @@
+"""What the kernels of delineation compute, in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+
+def _averaged(x: Doubles, radius: int) -> Doubles:
+    """Moving average; before the first and after the last value, these values."""
+    return np.convolve(np.pad(x, radius, mode="edge"), np.ones(2 * radius + 1) / (2 * radius + 1), "valid")
+
+
+def prepared(signal_mv: Floats, rate_hz: float) -> Doubles:
+    """A lead at 250 Hz without wander and divided by its usual range, float64 `[num_samples]`."""
+    place, valid = np.arange(len(signal_mv)), ~np.isnan(signal_mv)
+    x = np.interp(place, place[valid], signal_mv[valid]).astype(float) if valid.any() else np.zeros(len(place))
+    if rate_hz != 250:
+        num, pass_hz = int((len(x) - 1) * 250 / rate_hz) + 1, 0.45 * min(rate_hz, 250)
+        reach_s = 2 / pass_hz
+        out = np.empty(num)
+        for j in range(num):
+            at = np.floor(j * rate_hz / 250 * 256 + 0.5) / 256  # fractions of a sample are rounded to 1/256
+            near = np.arange(np.ceil(at - reach_s * rate_hz), np.floor(at + reach_s * rate_hz) + 1).astype(int)
+            time_s = (near - at) / rate_hz
+            weights = np.sinc(2 * pass_hz * time_s) * np.cos(np.pi * time_s / (2 * reach_s)) ** 2
+            out[j] = weights @ x[near.clip(0, len(x) - 1)] / weights.sum()
+        x = out
+    x = x - _averaged(_averaged(x, 75), 75)
+    starts = np.arange(max(1, len(x) // 512)) * 512
+    ranges = [np.ptp(x[start : None if start == starts[-1] else start + 512]) for start in starts]
+    usual = [np.median(ranges[max(0, i - 4) : i + 5]) for i in range(len(starts))]
+    return x / np.maximum(np.interp(np.arange(len(x)), starts + 256, usual), 0.05)
+
+
+def _convolved(x: Doubles, weight: Floats, bias: Floats, dilation: int = 1, stride: int = 1) -> Doubles:
+    """Convolution of x `[inner, length]` padded with zeros."""
+    half = weight.shape[2] // 2 * dilation
+    padded = np.pad(x, ((0, 0), (half, half)))
+    taps = [padded[:, k * dilation :][:, : x.shape[1]] for k in range(weight.shape[2])]
+    total = sum(weight[:, :, k].astype(float) @ tap for k, tap in enumerate(taps)) + bias[:, None]
+    return np.asarray(total[:, ::stride])
+
+
+def network_answer(layers: list[tuple[Floats, Floats, int]], x: Floats) -> Doubles:
+    """Logarithms of the classes relative to the likeliest, at least -13.8; float64 `[4, num_samples / 2]`."""
+    h, down = x[None].astype(float), []
+    for weight, bias, dilation in layers[:4]:
+        h = np.maximum(_convolved(h, weight, bias, dilation, stride=2), 0)
+        down.append(h)
+    for weight, bias, dilation in layers[4:-7]:
+        h = h + np.maximum(_convolved(h, weight, bias, dilation), 0)
+    for depth, place in zip((2, 1, 0), (-7, -5, -3), strict=True):
+        h = np.maximum(_convolved(h, *layers[place]).repeat(2, axis=1) + down[depth], 0)
+        h = np.maximum(_convolved(h, *layers[place + 1]), 0)
+    logits = _convolved(h, *layers[-1])
+    return np.maximum(logits - logits.max(axis=0), -13.8)
+
+
+def agreed(answers: Doubles, usable: NDArray[np.bool_], weight: float) -> tuple[Doubles, Doubles]:
+    """Probabilities of each lead `[num_leads, 4, cells]` and of all together, from answers and usable cells."""
+    powers = np.where(usable[:, None], answers, 0)
+    mean = powers.sum(axis=0) / np.maximum(usable.sum(axis=0), 1)
+    own = (1 - weight / 2) * answers + weight * mean if len(answers) > 1 else answers
+    none = np.array([1.0, 0, 0, 0])[:, None]
+    of_leads, common = (np.exp(each) / np.exp(each).sum(axis=-2, keepdims=True) for each in (own, mean))
+    return np.where(usable[:, None], of_leads, none), np.where(usable.any(axis=0), common, none)
+
+
+def waves_of(
+    probability: Floats, signal_mv: Floats, step: float, bridge: int, least_sum: Floats, least_top: Floats
+) -> list[tuple[int, int, int, int, float]]:
+    """Class, onset, peak, offset and confidence of each wave of a lead."""
+    best, found = probability.argmax(axis=0), []
+    first = 0
+    while first < len(best):
+        kind = int(best[first])
+        if not kind:
+            first += 1
+            continue
+        last = first
+        for cell in range(first, len(best)):
+            if best[cell] == kind:
+                last = cell
+            elif best[cell] or cell - last >= bridge + 1 or cell - last > bridge:
+                break
+        own = probability[kind]
+        run = own[first : last + 1].astype(float)
+        edges = []
+        for inner, outer, sign in ((first, first - 1, -1), (last, last + 1, 1)):
+            low = float(own[outer]) if 0 <= outer < len(own) else 0.0
+            high = float(own[inner])
+            edge = inner + 0.5 + sign * ((high - 0.5) / (high - low) if high > 0.5 > low else 0.5)
+            edges.append(int(np.clip(np.floor((2 * edge - 0.5) * step + 0.5), 0, len(signal_mv) - 1)))
+        onset, offset = edges
+        part = signal_mv[onset : offset + 1].astype(float)
+        away = np.abs(part - np.linspace(part[0], part[-1], len(part)))
+        if run.sum() >= least_sum[kind] and run.max() >= least_top[kind] and away.max() > 0:
+            found.append((kind, onset, onset + int(np.nanargmax(away)), offset, float(run.mean())))
+        first = last + 1
+    return found
