@@ -31,6 +31,7 @@ from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, cross
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
+from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
@@ -57,6 +58,12 @@ VF_CONFIDENCE = 0.5
 UNREADABLE, DOUBTFUL = 0.65, 0.85
 """Limits of the best lead's quality: a piece is unreadable below the first, or below the second if predicted noise."""
 
+MOST_PASSES = 4
+"""Number of times that beats are classified without the detections that are no beats."""
+
+LONG_INTERVAL = 1.5
+"""An interval with an artefact in it that is longer than this number of usual intervals counts as lost signal."""
+
 Places = NDArray[np.int64]
 Stretch = tuple[int, int]
 Watch = Callable[[Sequence[Stretch]], Iterable[Stretch]]
@@ -71,6 +78,7 @@ class AnalysedBlock(NamedTuple):
         no_beat: whether each is no heartbeat but an artefact that the detector marked, bool `[num_beats]`.
         disputed: whether the leads disagree on the interval from each beat to the next, see `fill_gaps`, bool
             `[num_beats]`.
+        lost: whether the signal of all leads is lost between each beat and the next, bool `[num_beats]`.
         probability: class probabilities of each beat, float32 `[num_beats, 4]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
         regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
@@ -82,6 +90,7 @@ class AnalysedBlock(NamedTuple):
     sample: Places
     no_beat: NDArray[np.bool_]
     disputed: NDArray[np.bool_]
+    lost: NDArray[np.bool_]
     probability: NDArray[np.float32]
     seconds: NDArray[np.float64]
     regular: NDArray[np.bool_]
@@ -172,11 +181,12 @@ class Analyst:
             notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
         if (no_beat & ~blank).any():
             notes.append(f"{(no_beat & ~blank).sum():,} detections left out that are artefacts, not heartbeats")
-            # An artefact may hide a beat: an interval around one is no certain pause.
-            before = np.maximum(np.maximum.accumulate(np.where(no_beat, 0, np.arange(len(sample)))), 0)
-            disputed = disputed.copy()
-            disputed[before[no_beat]] = True
         kept = ~(blank | no_beat)
+        # an interval without the beats in between is lost if one of its parts is
+        num_lost: NDArray[np.int64] = np.diff(np.cumsum(found.lost)[kept] - found.lost[kept])
+        # An artefact may hide a beat: a long interval with one in it is lost.
+        hiding, interval = np.diff(np.cumsum(no_beat)[kept]) > 0, np.diff(sample[kept])
+        num_lost += hiding & (interval > LONG_INTERVAL * np.median(interval)) if hiding.any() else 0
         sample, disputed, probability = sample[kept], disputed[kept], probability[kept]
         classes = np.array([name for name in self.beats.info.classes if name != ARTEFACT])
         clear = ~crossed(events, sample)
@@ -194,7 +204,7 @@ class Analyst:
             choice = probability.argmax(axis=1)
             notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
         symbol, own = classes[choice], probability[np.arange(len(choice)), choice]
-        rules = beat_events(sample, symbol, own, clear, rate_hz, disputed[:-1], limits)
+        rules = beat_events(sample, symbol, own, clear & (num_lost == 0), rate_hz, disputed[:-1], limits)
         of_seconds = second_events("asystole", seconds[:, ASYSTOLE], asystole, SHORTEST_S, rate_hz)
         of_seconds = [each for each in of_seconds if not np.any((sample >= each.start) & (sample < each.stop))]
         fast = second_events("VT", seconds[:, VT], (answer == VT) & ~poor, SHORTEST_S, rate_hz)
@@ -219,6 +229,7 @@ class Analyst:
             tuple(notes),
             self.made_by,
             unlike(found.measures),
+            lost=np.flatnonzero(num_lost),
         )
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:
@@ -235,15 +246,19 @@ class Analyst:
         voted = _voted([lead.sample for lead in of_leads], quality, rate_hz)
         sample, disputed = fill_gaps(voted, of_leads, signals, rate_hz)
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
-        probability, measures = self._class_probabilities(beats, signals, quality)
+        stretches = lost_stretches(signals, rate_hz)
+        probability, measures = self._class_probabilities(beats, signals, quality, stretches)
         no_beat = np.zeros(len(sample), np.bool_)
         if ARTEFACT in self.beats.info.classes:
             artefact = self.beats.info.classes.index(ARTEFACT)
-            no_beat = probability.argmax(axis=1) == artefact
-            if no_beat.any():
+            for _ in range(MOST_PASSES):
+                found = (probability.argmax(axis=1) == artefact) & ~no_beat
+                if not found.any():
+                    break
                 # Again without them, since an artefact changes the intervals of the beats next to it.
+                no_beat |= found
                 kept = replace(beats, sample=sample[~no_beat], symbol=beats.symbol[~no_beat])
-                probability[~no_beat], measures = self._class_probabilities(kept, signals, quality)
+                probability[~no_beat], measures = self._class_probabilities(kept, signals, quality, stretches)
             probability = np.delete(probability, artefact, axis=1)
             probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
         seconds = self._seconds(beats, signals[0])
@@ -255,6 +270,7 @@ class Analyst:
             sample[own] + first,
             no_beat[own],
             disputed[own],
+            lost_intervals(sample, stretches)[own],
             probability[own],
             seconds[begin_s : begin_s + num_seconds],
             regular_seconds(of_leads, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
@@ -264,9 +280,13 @@ class Analyst:
         )
 
     def _class_probabilities(
-        self, beats: Annotations, signals: NDArray[np.float32], quality: NDArray[np.float32]
+        self,
+        beats: Annotations,
+        signals: NDArray[np.float32],
+        quality: NDArray[np.float32],
+        stretches: NDArray[np.int64],
     ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Classify beats.
+        """Classify beats, with lost signal cut out.
 
         Returns:
             Class probabilities of each beat, averaged over leads weighted by quality, float32
@@ -279,6 +299,8 @@ class Analyst:
             total[:, 0] = 1  # a single beat has no interval and is classified as N
             return total, measures
         piece = beats.sample // round(QUALITY_S * beats.rate_hz)
+        sample, signals = cut_lost(beats.sample, signals, stretches)
+        beats = replace(beats, sample=sample)
         for lead in range(len(signals)):
             if np.nanmin(signals[lead], initial=np.inf) >= np.nanmax(signals[lead], initial=-np.inf):
                 continue  # flat, or no valid sample

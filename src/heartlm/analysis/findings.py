@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import joined_spans
 from heartlm.ecg.write_annotations import write_annotations
-from heartlm.errors import needs
+from heartlm.errors import HeartlmError, needs
 
 if TYPE_CHECKING:
     from heartlm.analysis.events import Limits
@@ -124,6 +125,7 @@ class Findings:
         made_by: version of heartlm and content hashes of the models.
         unlike: differences from the training recordings of the models, one line each.
         kinds: definition of each kind of event by the limits of the analysis.
+        lost: beats after which the signal of all leads is lost before the next one, int64 `[num_lost]`.
     """
 
     recording: Recording
@@ -137,6 +139,7 @@ class Findings:
     made_by: dict[str, str] = field(default_factory=dict)
     unlike: tuple[str, ...] = ()
     kinds: dict[str, str] = field(default_factory=lambda: KINDS)
+    lost: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def num_beats(self) -> int:
@@ -152,8 +155,24 @@ class Findings:
         return sum(event.stop - event.start for event in self.of_kind(kind)) / self.recording.rate_hz
 
     def readable(self) -> NDArray[np.bool_]:
-        """Return whether each interval is outside of unreadable stretches and VF, bool `[num_beats - 1]`."""
-        return ~crossed((event for event in self.events if event.kind in ("unreadable", "VF")), self.sample)
+        """Return whether each interval is outside of VF, unreadable stretches and lost signal, `[num_beats - 1]`."""
+        readable = ~crossed((event for event in self.events if event.kind in ("unreadable", "VF")), self.sample)
+        readable[self.lost] = False
+        return readable
+
+    def marks(self) -> list[dict[str, Any]]:
+        """Return the notes that the recording holds, such as presses of a button: `start_s`, `duration_s`, `text`."""
+        rate_hz, annotations = self.recording.rate_hz, None
+        with suppress(HeartlmError):  # `notes` then names the file
+            annotations = self.recording.annotations
+        return [
+            {
+                "start_s": round(note.start / rate_hz, 3),
+                "duration_s": round((note.stop - note.start) / rate_hz, 3),
+                "text": "".join(character if character.isprintable() else "?" for character in note.text),
+            }
+            for note in (annotations.notes if annotations is not None else ())
+        ]
 
     def mean_rr_s(self) -> NDArray[np.float64]:
         """Return means of `RATE_INTERVALS` consecutive intervals in seconds; NaN where one of them is not readable.

@@ -30,7 +30,7 @@ from heartlm.parent import end_with_parent
 from heartlm.processes import AHEAD, in_order
 from heartlm.progress import say, track
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,8 @@ class AnalysisTask:
         plain = [{key: None if value != value else value for key, value in event.items()} for event in events]
         born = recording.patient.birth_date
         patient = vars(recording.patient) | {"birth_date": born and str(born), "age": recording.age}
-        write_json(path, made | {"summary": summary, "patient": patient, "notes": findings.notes, "events": plain})
+        content = {"summary": summary, "patient": patient, "notes": findings.notes, "marks": findings.marks()}
+        write_json(path, made | content | {"events": plain})
         return summary
 
 
@@ -129,6 +130,10 @@ def notes_of(recording: Recording) -> list[str]:
     """Return what was repaired to read a recording, and which channels in mV are not analysed, one line each."""
     names, others = recording.lead_names, channels_without_ecg(recording)
     left_out = [f"channel {names[lead]} left out: no ECG ({reason})" for lead, reason in others.items()]
+    try:
+        recording.annotations  # noqa: B018
+    except HeartlmError as error:
+        left_out.append(f"annotations not read: {error}")
     return [f"repaired: {repair}" for repair in recording.repairs] + left_out
 
 

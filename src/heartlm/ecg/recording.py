@@ -267,9 +267,14 @@ class Recording:
         return mne_of(self)
 
     def anonymous(self) -> Recording:
-        """Return the recording without patient data and without the date of its start."""
-        start = self.start.time() if isinstance(self.start, datetime) else self.start
-        return replace(self, patient=Patient(), start=start)
+        """Return the recording without patient data, the date of its start, and notes, whose texts may name people."""
+        start, read = self.start.time() if isinstance(self.start, datetime) else self.start, self.read_annotations
+
+        def without_notes(recording: Recording) -> Annotations | None:
+            found = None if read is None else read(recording)
+            return found and replace(found, notes=())
+
+        return replace(self, patient=Patient(), start=start, read_annotations=read and without_notes)
 
     def lead_index(self, name: str | int) -> int:
         """Return the index of the lead called `name`, ignoring case; an index is returned unchanged.

@@ -25,6 +25,10 @@ MOST_EPISODES = 20
 """Maximum number of atrial fibrillation episodes that are listed, the longest first."""
 
 
+MOST_MARKS = 100
+"""Maximum number of notes of the recording that are listed."""
+
+
 def holter_page(findings: Findings) -> str:
     """Return the HTML of the page about a recording: one file that makes no network requests.
 
@@ -70,6 +74,8 @@ def context(findings: Findings) -> dict[str, Any]:
         "hrv": hrv.variability(findings),
         "fewest_intervals": hrv.FEWEST_INTERVALS,
         "hours": findings.hours() if recording.duration_s > 3600 else [],
+        "marks": findings.marks()[:MOST_MARKS],
+        "num_marks": len(findings.marks()),
         "quality": list(zip(summary["leads"], shares, strict=False)),
     }
 
