@@ -86,8 +86,9 @@ BEATS_DATA = f"""\
 - copies of both on drawn rhythms (`heartlm data retime`), and pieces with noise (`heartlm data noisy`), made of
   the same patients and of the noise `bw` and `ma` of the MIT-BIH Noise Stress Test Database ({PHYSIONET})"""
 WEAK_DATA = f"""
-- PhysioNet/CinC Challenge 2017, 1,500 of its recordings labelled normal ({PHYSIONET})
-- PTB-XL, its recordings of folds 1 to 6 here in sinus rhythm without ectopic beats (Creative Commons Attribution 4.0)
+- PhysioNet/CinC Challenge 2017, 1,258 of its recordings labelled normal or AF ({PHYSIONET})
+- PTB-XL, its recordings of folds 1 to 6 here in sinus rhythm without ectopic beats, or in AF (Creative Commons
+  Attribution 4.0)
 
 In the last two, with noise added, every detected beat that looks like its neighbours counts as N."""
 BEATS_UNFIT = "Paced rhythms (no paced record was trained on). Fusion beats: F is rarely found."
@@ -484,7 +485,7 @@ def main() -> None:
     numbers = {
         "folds": 2,
         "pretrain-steps": 1000,
-        "steps": 600,
+        "steps": 900,
         "second-steps": 400,
         "af-steps": 300,
         "waveform-steps": 5000,

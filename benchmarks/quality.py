@@ -9,7 +9,7 @@ alone and scores on svdb. The third trains on both and scores on DS2, a test set
 be released, and add a line to `results/looks.md`. In each part a tokenizer and a foundation model
 learn from the other patients; for each seed the foundation model and the same model from random initialisation are
 fine-tuned on their labels, on their beats on drawn rhythms (`heartlm data retime`), on pieces of their recordings with
-noise, and on recordings of cinc2017 and ptb-xl without ectopic beats with noise (`heartlm data noisy`): detections of
+noise, and on recordings of cinc2017 and ptb-xl in sinus rhythm or AF with noise (`heartlm data noisy`): detections of
 noise are a class of their own. Both, gradient boosting and the majority class are scored on the patients left out. The
 trees learn from the same tokens:
 decoded waveforms and intervals, and the levels of all comparisons.
@@ -57,12 +57,12 @@ too, 213 has most of the F beats, which lie between N and V."""
 
 S, V, FEWEST_S = 1, 2, 10
 MEAN_S, FALSE_S = "S F1, mean over patients", "false S of 1,000 N in AF"
-WEIGHTS = {"mitdb": 3, "mitdb-retimed": 1, "svdb": 6, "svdb-retimed": 2}
-WEIGHTS |= {"mitdb-noisy": 2, "svdb-noisy": 3, "challenge-2017-noisy": 2, "ptb-xl-noisy": 1}
+WEIGHTS = {"mitdb": 4, "mitdb-retimed": 1, "svdb": 7, "svdb-retimed": 2}
+WEIGHTS |= {"mitdb-noisy": 2, "svdb-noisy": 3, "challenge-2017-noisy": 3, "ptb-xl-noisy": 1}
 """Of the databases in fine-tuning: real beats about by their number."""
-HELD_OUT, NUM_WEAK = 1000, 1500
-"""Normal recordings of cinc2017, by the SHA-256 of their names: the first ones are for selection alone, the next ones
-for training."""
+HELD_OUT, NUM_WEAK = {"N": 1000, "AFIB": 200}, 1000
+"""Recordings of cinc2017 that are normal or in AF, by the SHA-256 of their names: the first ones are for selection
+alone, the next ones, at most `NUM_WEAK`, for training."""
 SELECTION_FOLDS = {7, 8}
 """Of ptb-xl, not trained on."""
 REAL = {"mitdb": 1, "svdb": 2}
@@ -130,35 +130,34 @@ def by_hash(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: sha256(name.encode()).hexdigest())
 
 
-def normal_recordings(folder: Path) -> list[str]:
-    """The recordings of a database that are labelled as sinus rhythm as a whole, by hash."""
+def of_rhythm(folder: Path, rhythm: str) -> list[str]:
+    """The recordings of a database that are labelled with one rhythm as a whole, by hash."""
     database = open_database(folder)
-    normal = []
-    for record in database.record_ids:
-        annotations = database.annotations(record)
-        if annotations is not None and [span.name for span in annotations.rhythms] == ["N"]:
-            normal.append(record)
-    return by_hash(normal)
+    labelled = ((record, database.annotations(record)) for record in database.record_ids)
+    return by_hash(
+        record for record, known in labelled if known is not None and [each.name for each in known.rhythms] == [rhythm]
+    )
 
 
 def noise_and_weak(data: Path, work: Path, steps: Steps) -> tuple[Path, list[Path]]:
-    """Recorded noise, and databases of recordings without ectopic beats, with noise added; each made once."""
+    """Recorded noise, and databases of recordings in sinus rhythm or AF, with noise added; each made once."""
     noise = work / "noise/nstdb"
     noise.mkdir(parents=True, exist_ok=True)
     source = unpacked(data / "nstdb.tar.xz", work / "unpacked/nstdb")
     for path in (path for name in ("bw", "ma") for path in source.glob(f"{name}.*")):
         link(path, noise)
     weak = []
-    for name, archive, pieces in (("cinc2017", "cinc2017-train.tar.xz", 2), ("ptb-xl", "ptb-xl.tar.xz", 3)):
+    for name, archive, pieces in (("cinc2017", "cinc2017-train.tar.xz", 3), ("ptb-xl", "ptb-xl.tar.xz", 3)):
         source, folder = unpacked(data / archive, work / "unpacked" / name), work / "normal" / name
         noisy = work / "normal" / f"{name}-noisy"
         if not noisy.is_dir():
+            of = {rhythm: of_rhythm(source, rhythm) for rhythm in HELD_OUT}
             if name == "cinc2017":
-                chosen = normal_recordings(source)[HELD_OUT : HELD_OUT + NUM_WEAK]
+                chosen = [each for rhythm, num in HELD_OUT.items() for each in of[rhythm][num:][:NUM_WEAK]]
             else:
                 with (source / "ptbxl_database.csv").open(newline="") as table:
                     fold_of = {Path(row["filename_hr"]).name: int(row["strat_fold"]) for row in csv.DictReader(table)}
-                chosen = [each for each in normal_recordings(source) if fold_of[each] not in SELECTION_FOLDS]
+                chosen = [each for names in of.values() for each in names if fold_of[each] not in SELECTION_FOLDS]
             folder.mkdir(parents=True, exist_ok=True)
             for path in source.glob("*.csv"):
                 link(path, folder)
@@ -200,8 +199,10 @@ def prepared(
             noisy.append(folder / f"{database.name}-noisy")
             words = ("data", "noisy", database, noisy[-1], "--noise", noise)
             steps.run(f"noisy-{name}-{database.name}", noisy[-1], *words)
-    common = ("--training-leads", "all", *(("--causal",) if causal else ()), "--processes", 1)
-    steps.run(f"tokenize-{name}", corpus, "tokenize", *clean, *common, "--out", corpus)
+    common = ("--training-leads", "all", "--processes", 1)
+    steps.run(
+        f"tokenize-{name}", corpus, "tokenize", *clean, *common, *(("--causal",) if causal else ()), "--out", corpus
+    )
     words = ("tokenize", *clean, *noisy, *common, "--tokenizer-from", corpus, "--out", tuned)
     steps.run(f"tokenize-tuned-{name}", tuned, *words)
     learnt = {path.name.removesuffix("-retimed") for path in clean if path.name.endswith("-retimed")}
@@ -345,7 +346,7 @@ def main() -> None:
     parser.add_argument("--study", choices=sorted(STUDIES), default="folds")
     parser.add_argument("--causal", action="store_true", help="the form for live streams")
     parser.add_argument("--detected", action="store_true", help="score on detected beats too")
-    for name, value in (("folds", 5), ("seeds", 5), ("depth", 4), ("pretrain-steps", 1000), ("steps", 600)):
+    for name, value in (("folds", 5), ("seeds", 5), ("depth", 4), ("pretrain-steps", 1000), ("steps", 900)):
         parser.add_argument(f"--{name}", type=int, default=value)
     settings = parser.parse_args()
     found = measured(settings.data, settings.work, settings)

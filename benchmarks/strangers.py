@@ -5,8 +5,9 @@
 
 Recordings are analysed as a user would, `heartlm analyze`, one of a hand-held device at a time (CinC 2017) or twelve
 leads of ten seconds (PTB-XL). Of CinC 2017 the first recordings of each label by the SHA-256 of their names are used:
-the beats models learn from normal ones, but from none of the first 1,000. Of PTB-XL folds 7 and 8 are used, of which
-nothing was learnt. A finding of a recording is right where the recording has the label; no beat of them is annotated.
+the beats models learn from normal ones and AF, but from none of the first 1,000 and 200. Of PTB-XL folds 7 and 8 are
+used, of which nothing was learnt. A finding of a recording is right where the recording has the label; no beat of them
+is annotated.
 
 The probe is a logistic regression on one vector of all leads per recording (`embed`, level recording), for the five
 diagnostic superclasses, trained on folds 1 to 6 of the recordings here and scored on folds 7 and 8. The same model from

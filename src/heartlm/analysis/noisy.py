@@ -7,9 +7,10 @@
 Hand-held and bedside recordings hold movement pulses, settling electrodes and muscle noise, in which a detector marks
 beats. A model whose classes are all heartbeats must name them, and names most of them ventricular.
 
-The known beats are those of the annotators. In a recording that is labelled normal as a whole, without annotated beats,
-they are the detected ones that look alike: these are N; a detection that is unlike its neighbours, and whose height or
-position no beat has, is `|`; all others are left unlabelled (`Q`). Such labels are weak, but of thousands of people.
+The known beats are those of the annotators. In a recording that is labelled normal or atrial fibrillation as a whole,
+without annotated beats, they are the detected ones that look alike: these are N; a detection that is unlike its
+neighbours, and whose height or position no beat has, is `|`; all others are left unlabelled (`Q`). Such labels are
+weak, but of thousands of people.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def noisy_database(folder: Path, out: Path, *, noise: Path | None = None, pieces
     """Write a database of noisy pieces of another database's training recordings.
 
     Args:
-        folder: folder of the source database: with labelled beats, or with recordings labelled normal as a whole
+        folder: folder of the source database: with labelled beats, or with recordings labelled normal or AF as a whole
             (CinC 2017). Only recordings of its training split are used.
         out: folder to write. The new database has the source's name with the suffix `-noisy`; all of its recordings
             are in the training split.
@@ -102,7 +103,8 @@ def noisy_database(folder: Path, out: Path, *, noise: Path | None = None, pieces
                 patients[name] = database.patient_of(record_id).split("/")[-1]
         if not patients:
             raise HeartlmError(
-                f"{folder}: no training recording can be used: each needs a signal, and labelled beats or the rhythm N"
+                f"{folder}: no training recording can be used: each needs a signal, and labelled beats or the rhythm N "
+                "or AFIB"
             )
         about = {
             "name": f"{database.name}-noisy",
@@ -139,14 +141,19 @@ def _known_beats(database: Database, recording: Recording, leads: list[int]) -> 
         return {}
     if annotations.num_beats:
         return dict.fromkeys(leads, annotations) if annotations.beats_labelled else {}
-    if [span.name for span in annotations.rhythms] != ["N"]:
+    rhythms = [span.name for span in annotations.rhythms]
+    if rhythms not in (["N"], ["AFIB"]):
         return {}
-    weak = {lead: weak_labels(np.nan_to_num(recording.signal(leads=[lead])[0]), recording.rate_hz) for lead in leads}
+    signals, regular = np.nan_to_num(recording.signal(leads=leads)), rhythms == ["N"]
+    weak = {lead: weak_labels(signal, recording.rate_hz, regular) for lead, signal in zip(leads, signals, strict=True)}
     return {lead: beats for lead, beats in weak.items() if beats.num_beats >= FEWEST_BEATS}
 
 
-def weak_labels(signal_mv: Floats, rate_hz: float) -> Annotations:
-    """Return the detections in a lead that is normal as a whole, as N, `|` or Q; none if too many are doubtful."""
+def weak_labels(signal_mv: Floats, rate_hz: float, regular: bool = True) -> Annotations:
+    """Return the detections in a lead without ectopic beats, as N, `|` or Q; none if too many are doubtful.
+
+    Where beats are `regular`, an early detection may be no beat; in atrial fibrillation its time tells nothing.
+    """
     quality = lead_quality(signal_mv, rate_hz)
     sample, height = quality.sample, _heights(signal_mv, quality.sample, rate_hz)
     nothing = Annotations(rate_hz, sample[:0], np.empty(0, "<U1"))
@@ -156,7 +163,9 @@ def weak_labels(signal_mv: Floats, rate_hz: float) -> Annotations:
     interval = np.diff(sample)
     around = np.convolve(np.pad(interval, 1, mode="edge"), np.ones(2), "valid")  # of both intervals of each beat
     normal = (quality.likeness > ALIKE) & (height > USUAL_HEIGHT[0]) & (height < USUAL_HEIGHT[1])
-    odd = (height < NO_BEAT_HEIGHT[0]) | (height > NO_BEAT_HEIGHT[1]) | (around < EXTRA * np.median(interval))
+    odd = (height < NO_BEAT_HEIGHT[0]) | (height > NO_BEAT_HEIGHT[1])
+    if regular:
+        odd |= around < EXTRA * np.median(interval)
     symbol = np.where(normal, "N", np.where((quality.likeness < UNLIKE) & odd, ARTEFACT, "Q")).astype("<U1")
     return nothing if np.mean(symbol == "Q") > MOST_DOUBTFUL else Annotations(rate_hz, sample, symbol)
 
