@@ -43,6 +43,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
     "r.dat": (content(bytes(range(256)) * 8), "a signal file without its WFDB header; fetch r.hea"),
     "r.ari": (annotated, "a WFDB annotation file without its header; fetch r.hea"),
     "r.npy": (lambda path: np.save(path, np.zeros(5)), "a NumPy array; give --rate, or write its rate into r.json"),
+    "fitbit.json": (content(b'{"ecgReadings": []}'), "a JSON text, of which heartlm reads"),
     "notes.md": (content("Größe 7\n".encode()), "a text, for example"),
     "page.svg": (content(b'<?xml version="1.0"?><svg width="9"/>'), "an XML file with the root svg"),
     "empty.edf2": (content(b""), "an empty file; fetch it again"),

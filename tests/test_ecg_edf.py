@@ -493,3 +493,25 @@ def test_samples_of_odd_files_hold_the_beginning_of_mitdb_100(name: str, num_sam
     for lead, expected, length in zip(signal, original, lengths, strict=False):
         tolerance = 0.001 if name != "edf-diff-rates" else 0.05  # every second sample was taken without a filter
         assert math.isclose(np.abs(lead[:length] - expected[:length]).max(), 0, abs_tol=tolerance)
+
+
+def test_units_that_a_file_does_not_state_are_those_of_the_user(tmp_path: Path) -> None:
+    digits = np.arange(256) * 10
+    leads = [Lead("II", digits, "", "-32767", "32767"), Lead("V5", digits, "mV"), Lead("Temp", digits, "degC")]
+    (tmp_path / "r.edf").write_bytes(edf_bytes(leads, 1))
+    plain, stated = open_recording(tmp_path / "r.edf"), open_recording(tmp_path / "r.edf", units="200(1000)/mV")
+    assert (plain.units, stated.units) == (("", "mV", "degC"), ("mV", "mV", "degC"))
+    np.testing.assert_allclose(stated.signal(leads=["II"])[0], (digits - 1000) / 200, atol=1e-6)
+    np.testing.assert_array_equal(stated.signal(leads=["V5", "Temp"]), plain.signal(leads=["V5", "Temp"]))
+    assert stated.steps[0] == pytest.approx((200, 1000))
+    one = open_recording(tmp_path / "r.edf", units="uV", leads="II")
+    np.testing.assert_allclose(one.signal()[0], digits / 1000, atol=1e-6)
+    with pytest.raises(HeartlmError, match="leave --units out"):
+        open_recording(tmp_path / "r.edf", units="uV", leads=["V5"])
+
+
+def test_a_lead_without_a_unit_is_named_with_the_option(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    digits = np.round(1000 * np.sin(np.arange(2560) / 20)).astype(np.int64)
+    (tmp_path / "r.edf").write_bytes(edf_bytes([Lead("ECG", digits, "", "-32767", "32767")], 10))
+    assert main(["analyze", str(tmp_path / "r.edf"), "--out", str(tmp_path / "out")]) == 2
+    assert "no ECG lead (ECG in no unit: give --units)" in capfd.readouterr().err

@@ -165,6 +165,23 @@ CASES: dict[str, tuple[bytes, str, dict[str, object]]] = {
         "ECG",
         {},
     ),
+    "AcqKnowledge": (
+        rows(
+            MV, MV, head=f"r.acq\n{1000 / 360:.7f} msec/sample\n2 channels\nECG\nmV\nRSP\nVolts\nCH1,CH2\n{NUM},{NUM}\n"
+        ),
+        "ECG",
+        {},
+    ),
+    "AcqKnowledge with times": (
+        rows(
+            [f"{float(each) / 60:.9f}" for each in S],
+            [f"{text}\t" for text in MV],
+            by="\t",
+            head=f"r.acq\n2.7778 msec/sample\n1 channels\nII\nmV\nmin\tCH1\t\n\t{NUM}\t\n",
+        ),
+        "II",
+        {},
+    ),
     "interval before the table": (
         rows(MV, head=f"Interval=\t{1 / 360:.9f} s\nChannelTitle=\tECG\nUnit=\tmV\n"),
         "lead 1",

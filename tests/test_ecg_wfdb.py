@@ -14,6 +14,7 @@ import wfdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heartlm.api import open_recording
 from heartlm.ecg.readers import wfdb_header
 from heartlm.ecg.readers.wfdb import read_wfdb, sums_of
 from heartlm.ecg.readers.wfdb_header import read_header
@@ -198,6 +199,19 @@ def test_gain_of_zero_is_refused_unless_the_database_is_known_for_it(tmp_path: P
     edit_header(tmp_path, "200.0(0)/mV", gain)
     assert "r.hea: lead MLII has gain 0 (uncalibrated)" in refusal(tmp_path)
     np.testing.assert_allclose(read_wfdb(tmp_path / "r.hea", accept_uncalibrated=True).signal(), expected, atol=1e-6)
+
+
+def test_units_that_a_header_does_not_state_are_those_of_the_user(tmp_path: Path) -> None:
+    for calibration, unit in (("0", "200/mV"), ("200.0(0)/adu", "mV")):
+        expected = write_record(tmp_path)
+        edit_header(tmp_path, "200.0(0)/mV", calibration)
+        recording = open_recording(tmp_path / "r", units=unit)
+        np.testing.assert_allclose(recording.signal(), expected, atol=1e-6)
+        assert set(recording.units) == {"mV"}
+        gains = {gain for gain, _ in recording.steps}
+        assert gains == {200.0}
+    with pytest.raises(HeartlmError, match="units: 3 for 2 leads"):
+        open_recording(tmp_path / "r", units=["mV"] * 3)
 
 
 @pytest.mark.parametrize(

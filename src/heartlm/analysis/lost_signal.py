@@ -24,7 +24,7 @@ AROUND = 8
 
 def lost_stretches(signals_mv: Floats, rate_hz: float) -> NDArray[np.int64]:
     """Return start and stop of the stretches in which no lead has a valid sample, int64 `[num_stretches, 2]`."""
-    found = runs(np.isnan(signals_mv).all(axis=0))
+    found = runs(np.asarray(np.isnan(signals_mv).all(axis=0)))
     return found[found[:, 1] - found[:, 0] >= LOST_S * rate_hz]
 
 

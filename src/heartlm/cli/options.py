@@ -102,7 +102,7 @@ OPEN_RECORDINGS = frozenset(
 
 
 def _add_stated(parser: ArgumentParser, fields: Collection[str]) -> None:
-    group = parser.add_argument_group("recordings whose files do not state it (CSV, NumPy, MATLAB, Parquet)")
+    group = parser.add_argument_group("recordings whose files do not state it (tables, arrays; units: EDF, WFDB too)")
     group.add_argument("--rate", type=float, help="sampling rate in Hz")
     group.add_argument(
         "--units",

@@ -20,6 +20,7 @@ from heartlm.corpus.schema import FILES
 from heartlm.ecg.database import Database
 from heartlm.ecg.detect import detect_beats
 from heartlm.ecg.lead_kinds import channels_without_ecg, ecg_channels
+from heartlm.ecg.readers.stated import NO_UNIT
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Damaged, Recording
 from heartlm.ecg.splits import Split
 from heartlm.errors import HeartlmError
@@ -116,7 +117,7 @@ def no_ecg_lead(recording: Recording) -> str:
     """Return why a recording without ECG leads has none, with the reason for each channel."""
     others = channels_without_ecg(recording)
     reasons = (
-        f"{name} {others.get(lead) or 'in ' + (unit or 'no unit')}"
+        f"{name} {others.get(lead) or ('in no unit: give --units' if unit.casefold() in NO_UNIT else f'in {unit}')}"
         for lead, (name, unit) in enumerate(zip(recording.lead_names, recording.units, strict=True))
     )
     return f"no ECG lead ({', '.join(reasons)})" if recording.lead_names else NO_ECG_LEAD

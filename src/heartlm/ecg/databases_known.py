@@ -55,9 +55,12 @@ class KnownDatabase:
 _DETECTORS = ("qrsc", "qrs", "wqrs", "ecg")
 
 UNKNOWN = KnownDatabase(
-    beat_annotators=("atr", *_DETECTORS), rhythm_annotators=("atr", *_DETECTORS), unlabelled_annotators=_DETECTORS
+    beat_annotators=("atr", "ann", *_DETECTORS),
+    rhythm_annotators=("atr", *_DETECTORS),
+    unlabelled_annotators=_DETECTORS,
 )
-"""Properties of a folder that is not in the catalogue: reviewed `atr` annotations if present, else detected beats."""
+"""Properties of a folder that is not in the catalogue: reviewed `atr` annotations if present, else those of ISHNE
+(`ann`), else detected beats."""
 
 KNOWN_DATABASES = read_json(Path(__file__).with_suffix(".json"), dict[str, KnownDatabase])
 

@@ -1,7 +1,8 @@
 """Annotation files: decode positions, codes and notes, and extract heartbeats and rhythm spans.
 
-Files are in MIT format, or are tables of beats in the format of the VitalDB Arrhythmia Database: CSV, one row per beat,
-columns `time_second`, `beat_type` (N, S, V, or U for unclassifiable; empty rows mark stretches) and `rhythm_label`.
+Files are in MIT format, in that of ISHNE, or are tables of beats in the format of the VitalDB Arrhythmia Database: CSV,
+one row per beat, columns `time_second`, `beat_type` (N, S, V, or U for unclassifiable; empty rows mark stretches) and
+`rhythm_label`.
 
 Beats are the annotations with a beat code. Rhythms are given as changes: an annotation `+` with the text `(NAME` starts
 a span that lasts until the next change or the end of the recording. If a database marks ventricular fibrillation by `[`
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import LIST_BYTES, check_rate, first_bytes, one_line, read_bytes
+from heartlm.ecg.readers.ishne import HEADER, HEADER_BYTES
 from heartlm.ecg.recording import ARTEFACT, CLASS_OF_SYMBOL, RHYTHMS, Note, RhythmSpan, rhythm_index
 from heartlm.errors import HeartlmError
 from heartlm.kernels.library import kernel
@@ -43,6 +45,15 @@ _TABLE_HZ = 500.0
 """Rate in Hz to which times in tables of beats are rounded: the sampling rate of VitalDB's electrocardiograms."""
 _BEAT_TYPES = {"N": "N", "S": "S", "V": "V", "U": "Q"}
 """WFDB symbol of each beat type."""
+
+ISHNE_MARK = b"ANN  1.0"
+_CODE_OF_ISHNE = np.zeros(256, np.uint8)
+"""WFDB code of each label of ISHNE: normal, ventricular, supraventricular, bundle branch block (of class N), paced,
+artefact, unknown."""
+for _label, _symbol in {"N": "N", "V": "V", "S": "S", "B": "N", "P": "/", "X": ARTEFACT, "U": "Q"}.items():
+    _CODE_OF_ISHNE[ord(_label)] = SYMBOL_OF_CODE.tolist().index(_symbol)
+_NO_BEATS = b"!C"
+"""Labels of ISHNE for a long distance and for a calibration pulse."""
 
 OUTSIDE = ("before the start", "past the end")
 """Reasons of `beats_of` for leaving out beats outside the recording."""
@@ -132,6 +143,8 @@ def read_annotation_file(path: Path) -> AnnotationFile:
     content = read_bytes(path, LIST_BYTES)
     if path.suffix == TABLE_SUFFIX:
         return _read_table(path, content)
+    if content.startswith(ISHNE_MARK):
+        return _read_ishne(path, content)
     found = decode_annotations(content)
     if found is None:
         raise HeartlmError(
@@ -165,6 +178,30 @@ def _faults(path: Path, content: bytes, found: DecodedAnnotations) -> tuple[str,
     if garbled := sum(len(text) > _LONGEST_TEXT or _NO_TEXT.search(text) is not None for text in texts):
         faults.append(f"{path.name}: {garbled} of {len(found.texts)} texts are not readable")
     return tuple(faults)
+
+
+def _read_ishne(path: Path, content: bytes) -> AnnotationFile:
+    """Read an ISHNE annotation file: the header of the recording, then a label and the samples since the last beat.
+
+    Format: https://thew-project.org/papers/ishneAnn.pdf.
+
+    Raises:
+        HeartlmError: the file ends before its first annotation, or states no plausible rate.
+    """
+    begin = HEADER_BYTES + int.from_bytes(content[10:14], "little", signed=True)
+    if begin < HEADER_BYTES or len(content) < begin + 4:
+        raise HeartlmError(f"{path}: ends before its first annotation; fetch it again")
+    rate_hz = check_rate(path, HEADER.unpack_from(content)[63])
+    number, rest = divmod(len(content) - begin - 4, 4)
+    entries = np.frombuffer(content, np.dtype([("label", "u1"), ("own", "u1"), ("since", "<u2")]), number, begin + 4)
+    sample = int.from_bytes(content[begin : begin + 4], "little") + np.cumsum(entries["since"], dtype=np.int64)
+    code, kept = _CODE_OF_ISHNE[entries["label"]], _CODE_OF_ISHNE[entries["label"]] > 0
+    faults = [f"{path.name}: {rest} bytes after the last annotation"] if rest else []
+    if unknown := int((~kept & ~np.isin(entries["label"], list(_NO_BEATS))).sum()):
+        faults.append(f"{path.name}: {unknown} of {number} annotations have a label that is not in use")
+    return AnnotationFile(
+        path, sample[kept], code[kept], np.zeros(int(kept.sum()), np.int8), {}, rate_hz, tuple(faults)
+    )
 
 
 def is_beat_table(path: Path) -> bool:

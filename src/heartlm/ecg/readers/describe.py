@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heartlm.ecg.readers.annotation_file import read_annotation_file
+from heartlm.ecg.readers.annotation_file import ISHNE_MARK, read_annotation_file
 from heartlm.ecg.readers.foreign import first_bytes, is_there
 from heartlm.ecg.readers.formats import BEGIN_BYTES, format_of, xml_root
 from heartlm.errors import HeartlmError
@@ -23,7 +23,7 @@ _MOST_KINDS = 4
 _EXPORT = "export the recording itself (DICOM, SCP-ECG, HL7 aECG, EDF or CSV)"
 _UNPACK = "unpack it"
 _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
-    (0, b"ANN  1.0", "an ISHNE annotation file; the samples are in the file with the same name and the ending .ecg"),
+    (0, ISHNE_MARK, "an ISHNE annotation file; the samples are in the file with the same name and the ending .ecg"),
     (128, b"DICM", f"a DICOM file without waveforms, for example an image; {_EXPORT}"),
     (0, b"%PDF", f"a PDF document; {_EXPORT}"),
     (0, b"\x89PNG", f"a PNG image; {_EXPORT}"),
@@ -77,6 +77,8 @@ def describe(path: Path) -> str:
     if _is_text(begin):
         if ending in (".csv", ".tsv", ".txt"):
             return f'a text; a table of samples needs a column of times, --rate, or {sidecar} with {{"rate_hz": …}}'
+        if begin.lstrip()[:1] in b"{[":
+            return "a JSON text, of which heartlm reads the recordings of AliveCor Kardia; export CSV or EDF"
         return "a text, for example notes or settings"
     if _is_annotation_file(path):
         return f"a WFDB annotation file without its header; fetch {header}"

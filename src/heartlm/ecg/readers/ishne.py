@@ -24,11 +24,11 @@ from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError
 
 _MAGIC = b"ISHNE1.0"
-_HEADER = struct.Struct("<8sHiiiih40s40s20s2h12hh12h12h12hh40sH")
+HEADER = struct.Struct("<8sHiiiih40s40s20s2h12hh12h12h12hh40sH")
 """Mark, checksum, size of the text, number of samples, offsets of text and samples, version, first and last name,
 identifier, sex and race, dates of birth, recording and file and time of the start, number of leads, their kinds,
 quality and resolution, pacemaker, recorder, rate. Proprietary text follows up to byte 522."""
-_HEADER_BYTES = 522
+HEADER_BYTES = 522
 _CHECKED_FROM = 10
 """First byte that the checksum covers; the last one is before the samples."""
 _LONGEST_TEXT = 1 << 24
@@ -61,10 +61,10 @@ def read_ishne(path: Path) -> Recording:
     Raises:
         HeartlmError: the header is incomplete or implausible, or no sample follows it.
     """
-    begin = first_bytes(path, _HEADER_BYTES) or b""
-    if len(begin) < _HEADER_BYTES or not begin.startswith(_MAGIC):
-        raise HeartlmError(f"{path}: begins with no ISHNE header of {_HEADER_BYTES} bytes; fetch it again")
-    fields = _HEADER.unpack_from(begin)
+    begin = first_bytes(path, HEADER_BYTES) or b""
+    if len(begin) < HEADER_BYTES or not begin.startswith(_MAGIC):
+        raise HeartlmError(f"{path}: begins with no ISHNE header of {HEADER_BYTES} bytes; fetch it again")
+    fields = HEADER.unpack_from(begin)
     checksum, text_bytes, stated, _, stated_offset = fields[1:6]
     names, sex, born, day, clock = fields[7:10], fields[10], fields[12:15], fields[15:18], fields[21:24]
     num_leads, kinds, resolution_nv, rate_hz = fields[24], fields[25:37], fields[49:61], fields[63]
@@ -72,7 +72,7 @@ def read_ishne(path: Path) -> Recording:
         raise HeartlmError(f"{path}: states {num_leads} leads, expected 1 to {_MOST_LEADS}; correct the header")
     if not 0 <= text_bytes <= _LONGEST_TEXT:
         raise HeartlmError(f"{path}: states {text_bytes} bytes of text after the header; correct the header")
-    offset, size, repairs, faults = _HEADER_BYTES + text_bytes, size_of(path), list[str](), list[str]()
+    offset, size, repairs, faults = HEADER_BYTES + text_bytes, size_of(path), list[str](), list[str]()
     before_samples = first_bytes(path, offset) or b""
     if stated_offset not in (offset, 0):
         repairs.append(f"samples read from byte {offset}, after the text; the header states byte {stated_offset}")
@@ -105,7 +105,7 @@ def read_ishne(path: Path) -> Recording:
         ),
         units=tuple("mV" if each else "adu" for each in known),
         path=path,
-        comments=tuple(filter(None, [_text(before_samples[_HEADER_BYTES:])])),
+        comments=tuple(filter(None, [_text(before_samples[HEADER_BYTES:])])),
         start=_start(day, clock),
         patient=Patient(" ".join(filter(None, map(_text, names[:2]))), _text(names[2]), _SEX.get(sex, ""), _day(born)),
         samples=_Samples(SignalFile(path, "16", offset, num_leads), calibration),

@@ -121,29 +121,66 @@ class Stated:
         )
 
     def of_complete_file(self, recording: Recording) -> Recording:
-        """Return the stated leads of a recording whose file states its rate and units.
+        """Return the stated leads of a recording whose file states its rate, and usually units.
+
+        Stated units are those of leads whose file states none.
 
         Raises:
-            HeartlmError: another rate is stated than the file has, units are stated, or there is no such lead.
+            HeartlmError: another rate is stated than the file has, units although each lead has one, or there is no
+                such lead.
         """
         path, rate_hz = recording.path, recording.rate_hz
         if self.rate_hz is not None and abs(self.rate_hz - rate_hz) > 1e-3 * rate_hz:
             raise HeartlmError(f"{path}: states {rate_hz:g} Hz, {self.rate_hz:g} is stated for it; leave --rate out")
-        if self.units and recording.has_signal:
-            raise HeartlmError(f"{path}: states the units of its leads; leave --units out")
-        if not self.leads or recording.samples is None:
-            return recording
-        chosen = [recording.lead_index(name) for name in self.leads]
+        if self.leads and recording.samples is not None:
+            chosen = [recording.lead_index(name) for name in self.leads]
+            recording = replace(
+                recording,
+                lead_names=tuple(recording.lead_names[lead] for lead in chosen),
+                units=tuple(recording.units[lead] for lead in chosen),
+                samples=partial(_samples_of, recording.samples, chosen),
+                steps=tuple(recording.steps[lead] for lead in chosen) if recording.steps else (),
+            )
+        if self.units and recording.samples is not None:
+            return self._with_units(recording, recording.samples)
+        return recording
+
+    def _with_units(self, recording: Recording, samples: ReadSamples) -> Recording:
+        """Return a recording whose leads without a unit have the stated ones."""
+        of_leads = self.units_of(recording.num_leads) or []
+        units = [
+            unit if own.strip().casefold() in NO_UNIT else None
+            for own, unit in zip(recording.units, of_leads, strict=True)
+        ]
+        if not any(units):
+            raise HeartlmError(f"{recording.path}: states the units of its leads; leave --units out")
+        steps = recording.steps or (None,) * recording.num_leads
         return replace(
             recording,
-            lead_names=tuple(recording.lead_names[lead] for lead in chosen),
-            units=tuple(recording.units[lead] for lead in chosen),
-            samples=partial(_samples_of, recording.samples, chosen),
-            steps=tuple(recording.steps[lead] for lead in chosen) if recording.steps else (),
+            units=tuple(unit.name if unit else own for unit, own in zip(units, recording.units, strict=True)),
+            samples=partial(_converted, samples, units),
+            steps=tuple(
+                (own[0] / unit.factor, own[1] + own[0] * unit.baseline) if unit and own else own
+                for unit, own in zip(units, steps, strict=True)
+            ),
         )
 
 
 _used: ContextVar[Stated | None] = ContextVar("stated", default=None)
+
+
+NO_UNIT = frozenset(("", "adu", "nu", "raw", "counts", "count", "digit", "digits", "lsb", "bit", "bits", "a.u.", "n/a"))
+"""Texts in lower case that stand where a unit is not known."""
+
+
+def _converted(
+    samples: ReadSamples, units: Sequence[Unit | None], start: int, stop: int, leads: Sequence[int]
+) -> NDArray[np.float32]:
+    signal = samples(start, stop, leads)
+    for row, lead in zip(signal, leads, strict=True):
+        if (unit := units[lead]) is not None:
+            row[:] = (row.astype(np.float64) - unit.baseline) * unit.factor
+    return signal
 
 
 def _samples_of(

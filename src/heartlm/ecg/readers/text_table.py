@@ -164,6 +164,8 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
     if first is None:
         return None
     names, units, preamble = _header(lines[:first], separator, quote, width)
+    if (described := _acqknowledge(preamble, rows[first][:width], names)) is not None:
+        (names, units), first = described, first + 1
     # lines end with one or two characters, so their offset comes from the text
     position = 0
     for _ in range(first):
@@ -174,6 +176,30 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
     offset = len((mark + begin[:position]).encode("utf-8", "surrogateescape"))
     names, units, preamble = (tuple(map(_printable, each)) for each in (names, units, preamble))
     return TextTable(separator, decimal, quote, offset, names, units, kinds, sample, preamble)
+
+
+def _acqknowledge(
+    preamble: Sequence[str], counts: Sequence[str], names: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return names and units of the columns of a text of AcqKnowledge; None for other tables.
+
+    Lines before the table give the number of channels, then the name and the unit of each on two lines. The first row
+    has no samples, but their number in each channel.
+    """
+    lines = [line.strip() for line in preamble]
+    place = next((place for place, line in enumerate(lines) if re.fullmatch(r"\d+ channels?", line)), None)
+    if place is None or not any("/sample" in line for line in lines[:place]):
+        return None
+    number = int(lines[place].split()[0])
+    described, clocks = lines[place + 1 : place + 1 + 2 * number], len(names) - number
+    if (
+        len(described) < 2 * number
+        or not 0 <= clocks <= 1
+        or not all(each.strip().isdecimal() for each in counts[clocks:])
+    ):
+        return None
+    clock = names[:clocks]
+    return (*("time" for _ in clock), *described[::2]), (*clock, *described[1::2])
 
 
 def _printable(text: str) -> str:

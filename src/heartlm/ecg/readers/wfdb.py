@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -30,11 +30,14 @@ from heartlm.ecg.readers.foreign import (
     size_of,
     to_millivolts,
 )
+from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.wfdb_header import FLAC, GROUP, Header, Signal, SignalFile, adu_type, decode, read_header
 from heartlm.ecg.recording import SEXES, Patient, Recording
 from heartlm.errors import HeartlmError
 
 _MATLAB_INT16 = 30
+_INTEGERS: dict[str, Any] = {"gain": 1.0, "baseline": 0.0, "unit": "adu", "calibrated": True}
+"""Calibration of a lead whose samples are returned as integers."""
 _DIFFERENCE_FORMAT = "8"
 
 _AGE = r"(\d{1,3})(?:\.0*)?(?: ?(?:y|yr|years?))?"
@@ -57,6 +60,9 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
         HeartlmError: the header is missing, malformed or contradictory.
     """
     header = read_header(path)
+    if Stated.current().units:  # of the integers of leads without a gain
+        signals = [each if each.calibrated else each._replace(**_INTEGERS) for each in header.signals]
+        header = replace(header, signals=tuple(signals))
     for part in (header, *header.segments):
         _calibration(part.path, part.signals)
     units, calibration = _calibration(path, header.leads)
@@ -184,7 +190,8 @@ class _Samples:
             if unknown := [lead.name for lead in part.signals if not lead.calibrated]:
                 raise HeartlmError(
                     f"{part.path}: lead {unknown[0]} has gain 0 (uncalibrated), so its millivolts are unknown; write "
-                    'its adu/mV into the header, or "uncalibrated": true into database.json to assume 200'
+                    'its adu/mV into the header, give --units, for example 200/mV, or write "uncalibrated": true into '
+                    "database.json to assume that"
                 )
         return True
 
