@@ -10,7 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from heartlm.analysis.embed import hidden_states
-from heartlm.evaluation.predictions import recording_probabilities, token_probabilities, window_probabilities
+from heartlm.ecg.recording import ARTEFACT
+from heartlm.evaluation.predictions import (
+    recording_probabilities,
+    token_probabilities,
+    window_probabilities,
+    without_artefacts,
+)
 from heartlm.models import heart
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
@@ -92,3 +98,24 @@ def test_the_size_of_a_batch_changes_no_window(
     assert results[0].shape == (len(windows), 3)
     for other in results[1:]:
         np.testing.assert_allclose(other, results[0], atol=1e-6)
+
+
+def test_artefacts_are_left_out_until_none_is_found() -> None:
+    classes = ("N", "V", ARTEFACT)
+    calls: list[int] = []
+
+    def classify(kept: np.ndarray) -> np.ndarray:
+        calls.append(int(kept.sum()))
+        probability = np.tile(np.float32([0.6, 0.3, 0.1]), (len(kept), 1))
+        probability[3] = [0.1, 0.2, 0.7]
+        if not kept[3]:  # which without it are seen to be one too, or no longer
+            probability[4] = [0.1, 0.1, 0.8]
+            probability[5] = [0.2, 0.7, 0.1]
+        return probability[kept]
+
+    probability, no_beat = without_artefacts(classify, 8, classes)
+    assert no_beat.tolist() == [False, False, False, True, True, False, False, False] and calls == [8, 7, 6]
+    assert probability.shape == (8, 2) and probability[5].argmax() == 1
+    np.testing.assert_allclose(probability.sum(axis=1), 1, atol=1e-6)
+    same, none = without_artefacts(lambda kept: np.eye(2, dtype=np.float32)[[0, 1]][kept], 2, ("N", "V"))
+    assert same.tolist() == [[1, 0], [0, 1]] and not none.any()

@@ -41,7 +41,7 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.annotate import second_probabilities
 from heartlm.evaluation.finetuned import FineTuned, load_of_tasks
 from heartlm.evaluation.matching import MATCH_WINDOW_S, nearest
-from heartlm.evaluation.predictions import token_probabilities
+from heartlm.evaluation.predictions import token_probabilities, without_artefacts
 from heartlm.evaluation.waveform_task import called
 from heartlm.models.pretrained import FOLDER
 from heartlm.tokenizers.base import Lead
@@ -57,9 +57,6 @@ VF_CONFIDENCE = 0.5
 """Minimum mean probability of VF. Of 109 predicted stretches in cudb it keeps 62, with 48 of the 49 confirmed ones."""
 UNREADABLE, DOUBTFUL = 0.65, 0.85
 """Limits of the best lead's quality: a piece is unreadable below the first, or below the second if predicted noise."""
-
-MOST_PASSES = 4
-"""Number of times that beats are classified without the detections that are no beats."""
 
 LONG_INTERVAL = 1.5
 """An interval with an artefact in it that is longer than this number of usual intervals counts as lost signal."""
@@ -247,20 +244,15 @@ class Analyst:
         sample, disputed = fill_gaps(voted, of_leads, signals, rate_hz)
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
         stretches = lost_stretches(signals, rate_hz)
-        probability, measures = self._class_probabilities(beats, signals, quality, stretches)
-        no_beat = np.zeros(len(sample), np.bool_)
-        if ARTEFACT in self.beats.info.classes:
-            artefact = self.beats.info.classes.index(ARTEFACT)
-            for _ in range(MOST_PASSES):
-                found = (probability.argmax(axis=1) == artefact) & ~no_beat
-                if not found.any():
-                    break
-                # Again without them, since an artefact changes the intervals of the beats next to it.
-                no_beat |= found
-                kept = replace(beats, sample=sample[~no_beat], symbol=beats.symbol[~no_beat])
-                probability[~no_beat], measures = self._class_probabilities(kept, signals, quality, stretches)
-            probability = np.delete(probability, artefact, axis=1)
-            probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
+        measures = np.empty((0, len(USUAL)))
+
+        def classify(kept: NDArray[np.bool_]) -> NDArray[np.float32]:
+            nonlocal measures
+            chosen = replace(beats, sample=sample[kept], symbol=beats.symbol[kept])
+            probability, measures = self._class_probabilities(chosen, signals, quality, stretches)
+            return probability
+
+        probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes)
         seconds = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
         own, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)

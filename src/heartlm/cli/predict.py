@@ -64,6 +64,8 @@ def run(arguments: Sequence[str]) -> int:
         print(f"  damaged: {fault}")
     for reason, count in result.known.ignored.items():
         print(f"  left out: {count} annotations {reason}")
+    if result.task == "beats" and (num := result.known.num_beats - result.found.num_beats):
+        print(f"  left out: {num:,} detections that are artefacts, not heartbeats")
     beats = Counter(result.found.symbol.tolist()).most_common()
     print("  " + ("  ".join(f"{name} {count:,}" for name, count in beats) or rhythm_shares(result.found)))
     print(path)

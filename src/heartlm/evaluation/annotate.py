@@ -15,12 +15,12 @@ from heartlm.corpus.encode import Source, Unusable, beats_for, ecg_lead, usable_
 from heartlm.corpus.plan import Beats
 from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.database import Database
-from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
+from heartlm.ecg.recording import ARTEFACT, Annotations, Recording, RhythmSpan
 from heartlm.ecg.spans import joined_spans
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.matching import nearest
-from heartlm.evaluation.predictions import token_probabilities
+from heartlm.evaluation.predictions import token_probabilities, without_artefacts
 from heartlm.evaluation.waveform_task import called, class_probabilities, over_seconds, window_starts, windows_at
 from heartlm.models.heart import HeartModel
 from heartlm.tokenizers.base import Lead, Tokenizer
@@ -102,10 +102,23 @@ def annotate(
         names = [RHYTHM_OF_CLASS[each] for each in called(seconds, info.threshold).tolist()]
         found = Annotations(known.rate_hz, *_NO_BEATS, joined_spans(names, starts, end), source=SOURCE)
     elif info.task == "beats":
-        answer = token_probabilities(model, tokens.codes, info.window).argmax(axis=1)
+
+        def classify(kept: NDArray[np.bool_]) -> NDArray[np.float32]:
+            if kept.sum() < 2:  # a single beat has no interval and is classified as N
+                return np.eye(1, len(info.classes), dtype=np.float32).repeat(int(kept.sum()), axis=0)
+            chosen = replace(known, sample=known.sample[kept], symbol=known.symbol[kept])
+            of_kept = tokens if kept.all() else tokenizer.encode(replace(ready, annotations=chosen))
+            answer = token_probabilities(model, of_kept.codes, info.window)
+            answer = answer[nearest(chosen.sample, of_kept.sample)]
+            if not detected and ARTEFACT in info.classes:
+                answer[:, info.classes.index(ARTEFACT)] = 0  # annotated beats are beats
+            return answer
+
+        detected = known.source == "detected" and tokenizer.needs_beats
+        probability, no_beat = without_artefacts(classify, known.num_beats, info.classes)
         # the name of an AAMI class is also the code of its most common beat
-        names_of_beats = np.array(info.classes)[answer[nearest(known.sample, tokens.sample)]]
-        found = Annotations(known.rate_hz, known.sample, names_of_beats, source=SOURCE)
+        names = np.array([name for name in info.classes if name != ARTEFACT])[probability.argmax(axis=1)]
+        found = Annotations(known.rate_hz, known.sample[~no_beat], names[~no_beat], source=SOURCE)
     else:
         shortest = info.shortest if info.pooled and info.shortest else info.window
         width = min(max(USUAL_WINDOW, shortest), info.window)

@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heartlm.corpus.windows import covering_windows
+from heartlm.ecg.recording import ARTEFACT
 from heartlm.models.heart import HeartModel
+
+MOST_PASSES = 4
+"""Number of times that beats are classified again without artefacts."""
 
 Codes = NDArray[np.uint16]
 Floats = NDArray[np.float32]
@@ -126,6 +130,39 @@ def recording_probabilities(
             totals[index][own] += answer
             counts[index][own] += 1
         yield from (total / count for total, count in zip(totals, counts, strict=True))
+
+
+def without_artefacts(
+    classify: Callable[[NDArray[np.bool_]], Floats], num_beats: int, classes: Sequence[str]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Classify detected beats, and leave those out that are artefacts.
+
+    An artefact changes the intervals of the beats next to it, so the others are classified again until none is an
+    artefact, at most `MOST_PASSES` times.
+
+    Args:
+        classify: returns class probabilities of the kept beats, `[num_kept, num_classes]`, by whether each is kept,
+            bool `[num_beats]`.
+        num_beats: number of detected beats.
+        classes: names of the classes.
+
+    Returns:
+        Probabilities of the classes without `ARTEFACT`, float32 `[num_beats, num_classes]`, and whether each beat is an
+        artefact, bool `[num_beats]`.
+    """
+    kept = np.ones(num_beats, np.bool_)
+    probability = classify(kept)
+    if ARTEFACT not in classes:
+        return probability, ~kept
+    artefact = classes.index(ARTEFACT)
+    for _ in range(MOST_PASSES):
+        found = kept & (probability.argmax(axis=1) == artefact)
+        if not found.any():
+            break
+        kept &= ~found
+        probability[kept] = classify(kept)
+    probability = np.delete(probability, artefact, axis=1)
+    return probability / np.maximum(probability.sum(axis=1, keepdims=True), 1e-9), ~kept
 
 
 def token_probabilities(model: HeartModel, codes: Codes, window: int, overlap: bool = True) -> Floats:
