@@ -19,25 +19,25 @@ monitor-demo: $(VENV)/kernels
 	$(BIN)/heartlm monitor --replay build/ward --streams 50 --open
 
 # The documentation as a site: build/site/index.html.
-docs: $(VENV)/kernels
+docs: $(VENV)/ready $(VENV)/kernels
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # In parallel, the tests of a file in one process: they share its fixtures. A process that dies ends the whole: with a
 # new one in its place pytest-xdist waits for ever.
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile --max-worker-restart 0
 
-test: $(VENV)/kernels
+test: $(VENV)/tests $(VENV)/kernels
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 # A real SLURM, whole trainings, ranks that are killed, the mutation campaign.
-test-slow: $(VENV)/kernels
+test-slow: $(VENV)/ready $(VENV)/kernels
 	$(BIN)/python -m pytest $(PARALLEL) -m slow
 
 # What needs a GPU, or two; without one each is skipped with its reason. See docs/gpu.md.
-test-gpu: $(VENV)/kernels
+test-gpu: $(VENV)/tests $(VENV)/kernels
 	$(BIN)/python -m pytest -m gpu -rs -v
 
-lint: $(VENV)/kernels
+lint: $(VENV)/ready $(VENV)/kernels
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -56,7 +56,7 @@ benchmarks-long: $(VENV)/rivals $(VENV)/kernels
 # was stopped. See docs/models.md.
 MODELS_WORK ?= ../heartlm-models
 
-models: $(VENV)/kernels
+models: $(VENV)/ready $(VENV)/kernels
 	$(BIN)/python benchmarks/models.py --work "$(MODELS_WORK)"
 	$(BIN)/python benchmarks/af_onset.py --work "$(MODELS_WORK)/af-onset" \
 		--cinc2017 "$(MODELS_WORK)/unpacked/cinc2017" --ltafdb "$(MODELS_WORK)/unpacked/ltafdb"
@@ -64,18 +64,35 @@ models: $(VENV)/kernels
 # An editable installation does not build the kernels again by itself when their sources change.
 kernels: $(VENV)/kernels
 
-$(VENV)/kernels: $(VENV)/ready $(wildcard src/heartlm/*/c/*)
+$(VENV)/kernels: $(VENV)/user $(wildcard src/heartlm/*/c/*)
 	$(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
-# The environment is made again whenever what it holds has changed.
-$(VENV)/ready: pyproject.toml constraints.txt CMakeLists.txt
+# The environment in three parts, each made again whenever what it holds has changed: what a user needs, what the quick
+# tests need, and everything (all tests, linters, documentation, benchmarks).
+INSTALL = $(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+$(VENV)/user: pyproject.toml constraints.txt CMakeLists.txt
+	@echo "Installing heartlm and what it needs into $(VENV), once: a few minutes."
 	$(PYTHON) -c 'import sys; sys.exit("heartlm needs Python 3.11 or newer; this is " + sys.version.split()[0] + ": set PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"
+	@echo "1 of 3: PyTorch"
+	$(INSTALL) "torch==2.13.0"
+	@echo "2 of 3: a C compiler, if there is none"
 	test -z '$(COMPILER)' || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt ziglang
-	$(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
-	touch $@ && touch $(VENV)/kernels
+	@echo "3 of 3: heartlm, its kernels, NumPy, SciPy, scikit-learn, pandas and readers of formats"
+	$(INSTALL) --editable ".[all]"
+	touch $@ $(VENV)/kernels
+
+$(VENV)/tests: $(VENV)/user
+	@echo "Installing what the quick tests need."
+	$(INSTALL) --editable ".[test]"
+	touch $@ $(VENV)/kernels
+
+$(VENV)/ready: $(VENV)/user
+	@echo "Installing what all tests, linters and documentation need: a few minutes."
+	$(INSTALL) --editable ".[dev]"
+	touch $@ $(VENV)/tests $(VENV)/kernels
 
 $(VENV)/rivals: $(VENV)/ready benchmarks/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement benchmarks/requirements.txt
