@@ -60,11 +60,18 @@ def network_answer(layers: list[tuple[Floats, Floats, int]], x: Floats) -> Doubl
     return np.maximum(logits - logits.max(axis=0), -13.8)
 
 
-def agreed(answers: Doubles, usable: NDArray[np.bool_], weight: float) -> tuple[Doubles, Doubles]:
-    """Probabilities of each lead `[num_leads, 4, cells]` and of all together, from answers and usable cells."""
-    powers = np.where(usable[:, None], answers, 0)
-    mean = powers.sum(axis=0) / np.maximum(usable.sum(axis=0), 1)
-    own = (1 - weight / 2) * answers + weight * mean if len(answers) > 1 else answers
+def weights_of(answer: Doubles, usable: NDArray[np.bool_], radius: int) -> Doubles:
+    """Weight of each cell of a lead, float64 `[cells]`."""
+    top = np.where(usable, 1 / np.exp(answer).sum(axis=0), 0)
+    near = [top[max(0, cell - radius) : cell + radius + 1].mean() for cell in range(len(top))]
+    return np.where(usable, 1 / (1.02 - np.array(near)) ** 2, 0)
+
+
+def agreed(answers: Doubles, weights: Doubles, share: float) -> tuple[Doubles, Doubles]:
+    """Probabilities of each lead `[num_leads, 4, cells]` and of all together, from answers and weights."""
+    usable = weights > 0
+    mean = (weights[:, None] * answers).sum(axis=0) / np.maximum(weights.sum(axis=0), 1e-9)
+    own = (1 - share / 2) * answers + share * mean if len(answers) > 1 else answers
     none = np.array([1.0, 0, 0, 0])[:, None]
     of_leads, common = (np.exp(each) / np.exp(each).sum(axis=-2, keepdims=True) for each in (own, mean))
     return np.where(usable[:, None], of_leads, none), np.where(usable.any(axis=0), common, none)

@@ -7,7 +7,7 @@ import pytest
 
 from heartlm.delineation.network import AGREEMENT, Network, find_waves, prepare
 from heartlm.kernels.library import kernel
-from tests.delineation_reference import agreed, network_answer, prepared, waves_of
+from tests.delineation_reference import agreed, network_answer, prepared, waves_of, weights_of
 from tests.kernel_references import each_variant
 from tests.synthetic_leads import beat_times_s, ecg_mv
 
@@ -59,12 +59,18 @@ def test_leads_agree_as_in_numpy(num_leads: int) -> None:
     random, cells = np.random.default_rng(num_leads), 203
     answers = random.uniform(-13.8, 0, (num_leads, 4, cells)).astype(np.float32)
     usable = random.random((num_leads, cells)) < 0.7
-    of_leads, together = agreed(answers.astype(float), usable, 0.6)
+    answers -= answers.max(axis=1, keepdims=True)
+    expected = np.stack([weights_of(*each, 20) for each in zip(answers.astype(float), usable, strict=True)])
+    of_leads, together = agreed(answers.astype(float), expected, 0.6)
     for variant in each_variant():
         found, mean = answers.copy(), np.empty((4, cells), np.float32)
-        kernel("delineate_agree")(found, usable.astype(np.float32), num_leads, cells, 0.6, mean)
-        np.testing.assert_allclose(found, of_leads, atol=1e-6, err_msg=variant)
-        np.testing.assert_allclose(mean, together, atol=1e-6, err_msg=variant)
+        weights, scratch = usable.astype(np.float32), np.empty(cells, np.float32)
+        for answer, of_lead in zip(answers, weights, strict=True):
+            kernel("delineate_weights")(answer, cells, 20, scratch, of_lead)
+        np.testing.assert_allclose(weights, expected, rtol=1e-4, err_msg=variant)
+        kernel("delineate_agree")(found, weights, num_leads, cells, 0.6, mean)
+        np.testing.assert_allclose(found, of_leads, atol=1e-5, err_msg=variant)
+        np.testing.assert_allclose(mean, together, atol=1e-5, err_msg=variant)
 
 
 @pytest.mark.parametrize("step", [0.512, 1.0, 1.44, 4.0])

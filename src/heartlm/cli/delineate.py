@@ -19,7 +19,6 @@ class DelineateOptions:
     Attributes:
         path: a recording, as a file or DATABASE/RECORD, or a folder of recordings.
         out: output folder. Recordings with complete results there are not delineated again.
-        leads: comma-separated names of the leads; by default all ECG leads.
         beats: found delineates the QRS complexes that the leads show, annotated those of the recording's annotations.
         strict: refuse a recording whose file must be repaired to be read, instead of delineating it with a warning.
         processes: number of recordings delineated in parallel; by default one per core.
@@ -27,7 +26,6 @@ class DelineateOptions:
 
     path: Path
     out: Path = Path("delineation")
-    leads: str | None = None
     beats: Literal["found", "annotated"] = "found"
     strict: bool = False
     processes: int | None = None
@@ -49,8 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     require(options, lambda number: number >= 1, "at least 1", "processes")
     from heartlm.delineation.recordings import DelineationTask, delineate_recordings
 
-    leads = None if options.leads is None else tuple(name.strip() for name in options.leads.split(","))
-    task = DelineationTask(options.path, options.out, leads, options.beats, "refuse" if options.strict else "warn")
+    task = DelineationTask(options.path, options.out, options.beats, "refuse" if options.strict else "warn")
     done = delineate_recordings(task, options.processes or len(os.sched_getaffinity(0)))
     for line in done.left_out:
         print(f"left out: {line}")

@@ -33,10 +33,13 @@ _GROUP, _PHASES, _FLAT_S = 8, 256, 0.5
 AGREEMENT = 0.6
 """Weight of what all leads show together against what a lead shows, chosen on the training folds."""
 
+_CERTAIN_CELLS = 625
+"""Cells on either side, five seconds, in which the certainty of a lead decides its weight in the mean."""
+
 _BRIDGE = 5
 """Cells of 8 ms without a wave that do not divide a wave."""
 _LEAST_SUM = np.array([0, 3, 2.5, 4], np.float32)
-_LEAST_TOP = np.array([0, 0.6, 0.5, 0.5], np.float32)
+_LEAST_TOP = np.array([0, 0.7, 0.5, 0.5], np.float32)
 """Least sum of the probabilities of a wave's cells, and least greatest probability, of each class."""
 
 
@@ -112,19 +115,23 @@ class Network:
         return out
 
 
-@cache
-def shipped_network() -> Network:
-    """Return the network that comes with heartlm."""
+def load_network(path: Path) -> Network:
+    """Read a network that `benchmarks/train_delineator.py` wrote."""
     from safetensors import safe_open
 
-    with safe_open(NETWORK_FILE, "numpy") as file:
-        dilations = parse_json(file.metadata()["dilations"])
+    with safe_open(path, "numpy") as file:
         return Network(
             [
                 (file.get_tensor(f"{number}.weight"), file.get_tensor(f"{number}.bias"), dilation)
-                for number, dilation in enumerate(dilations)
+                for number, dilation in enumerate(parse_json(file.metadata()["dilations"]))
             ]
         )
+
+
+@cache
+def shipped_network() -> Network:
+    """Return the network that comes with heartlm."""
+    return load_network(NETWORK_FILE)
 
 
 @lru_cache(maxsize=64)
@@ -179,10 +186,12 @@ def find_waves(signals_mv: Floats, rate_hz: float, network: Network | None = Non
     signals_mv = np.ascontiguousarray(signals_mv, np.float32)
     found = np.stack([network(prepare(signal, rate_hz)) for signal in signals_mv])
     num_leads, _, cells = found.shape
-    usable, mean = np.empty((num_leads, cells), np.float32), np.empty(found.shape[1:], np.float32)
-    for signal, of_lead in zip(signals_mv, usable, strict=True):
+    weights, mean = np.empty((num_leads, cells), np.float32), np.empty(found.shape[1:], np.float32)
+    scratch = np.empty(cells, np.float32)
+    for signal, answer, of_lead in zip(signals_mv, found, weights, strict=True):
         kernel("delineate_usable")(signal, len(signal), step, round(_FLAT_S * rate_hz), cells, of_lead)
-    kernel("delineate_agree")(found, usable, num_leads, cells, AGREEMENT, mean)
+        kernel("delineate_weights")(answer, cells, _CERTAIN_CELLS, scratch, of_lead)
+    kernel("delineate_agree")(found, weights, num_leads, cells, AGREEMENT, mean)
     of_leads = [_waves(*each, step) for each in zip(found, signals_mv, strict=True)]
     return of_leads, _waves(mean, signals_mv[0], step, flat=True)
 

@@ -54,14 +54,12 @@ class DelineationTask:
     Attributes:
         path: recording, or folder of recordings.
         out: folder of the results. Complete results with the same settings are kept.
-        leads: names of the leads; None for all ECG leads.
         beats: whether beats are found, or are those of the recording's annotations.
         repaired: treatment of recordings whose files must be repaired to be read.
     """
 
     path: Path
     out: Path
-    leads: tuple[str, ...] | None = None
     beats: Beats = "found"
     repaired: Repaired = "warn"
 
@@ -84,7 +82,7 @@ class DelineationTask:
         made = {
             "schema_version": SCHEMA_VERSION,
             "network": hashlib.sha256(NETWORK_FILE.read_bytes()).hexdigest()[:16],
-            "settings": {"leads": None if self.leads is None else list(self.leads), "beats": self.beats},
+            "settings": {"leads": list(recording.lead_names), "beats": self.beats},
         }
         if path.is_file():
             known = read_json(path, dict[str, Any])
@@ -95,7 +93,7 @@ class DelineationTask:
             if recording.annotations is None or not recording.annotations.num_beats:
                 raise HeartlmError(f"{recording.path}: no annotated beats; leave out --beats annotated to find them")
             beats = np.unique(recording.annotations.sample)
-        found = measure(delineate(recording, beats, self.leads))
+        found = measure(delineate(recording, beats))
         write_waves(found.delineation, stem)
         self._write_tables(found, stem)
         summary = {"record": recording.record_id, "rate_hz": recording.rate_hz} | found.summary()

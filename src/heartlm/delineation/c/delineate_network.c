@@ -11,7 +11,7 @@
 #define MOST_LAYERS 16
 #define GROUP 8   /* outputs whose weights lie next to each other: [outer / GROUP, inner, kernel, GROUP], then the bias */
 #define PAD 64    /* floats before and after each row: what a tap reaches, and what the last vectors write too much */
-#define TILE 4096 /* samples */
+#define TILE 5536 /* samples; with the halo every level is a whole number of three vectors of 16 */
 #define HALO 304
 #define LEVELS 5
 #define CLASSES 4

@@ -81,12 +81,15 @@ static void divide_by_range(float *x, int64_t num, float *ranges) {
         for (int64_t j = first; j < last; j++) near[j - first] = ranges[j];
         usual[i] = median_of(near, last - first);
     }
-    for (int64_t t = 0; t < num; t++) {
-        double place = ((double)t - WINDOW / 2.0) / WINDOW;
-        place = place < 0 ? 0 : place > (double)(windows - 1) ? (double)(windows - 1) : place;
-        int64_t i = (int64_t)place, next = i + 1 < windows ? i + 1 : i;
-        float range = usual[i] + (float)(place - (double)i) * (usual[next] - usual[i]);
-        x[t] /= range > LEAST_RANGE ? range : LEAST_RANGE;
+    for (int64_t i = -1; i < windows; i++) { /* from the centre of window i to the next; the ends have no other one */
+        int64_t first = i < 0 ? 0 : i * WINDOW + WINDOW / 2, end = i + 1 < windows ? first + WINDOW : num;
+        end = i < 0 ? WINDOW / 2 : end;
+        end = end < num ? end : num;
+        float range = usual[i < 0 ? 0 : i], slope = i < 0 || i + 1 == windows ? 0 : (usual[i + 1] - range) / WINDOW;
+        for (int64_t t = first; t < end; t++) {
+            float here = range + slope * (float)(int32_t)(t - first);
+            x[t] /= here > LEAST_RANGE ? here : LEAST_RANGE;
+        }
     }
 }
 

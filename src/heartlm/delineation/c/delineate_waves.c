@@ -6,35 +6,59 @@
 #include "vector.h"
 
 #define CLASSES 4
+#define DOUBT 0.02f /* of a lead without any */
+
+/* Weights of a lead, in place of which cells are usable (1, else 0): 1 / (1 - c + DOUBT)^2, where c is the mean of the
+ * greatest probability over `radius` cells on either side. Where it is not usable, its weight is 0, and c counts it as 0.
+ * `answer` [CLASSES, cells] is what delineate_network gave. Scratch: cells floats. */
+void HEARTLM(delineate_weights)(const float *answer, int64_t cells, int64_t radius, float *scratch, float *weights) {
+    double sum = 0;
+    for (int64_t t = 0; t < cells; t += LANES) {
+        int64_t left = cells - t < LANES ? cells - t : LANES;
+        vfloat total = {0};
+        for (int c = 0; c < CLASSES; c++) total += exponentials(load_first(answer + c * cells + t, left));
+        store_first(scratch + t, load_first(weights + t, left) / total, left);
+    }
+    for (int64_t t = 0; t < radius && t < cells; t++) sum += scratch[t];
+    for (int64_t t = 0; t < cells; t++) {
+        int64_t first = t > radius ? t - radius : 0, last = t + radius < cells ? t + radius : cells - 1;
+        if (t + radius < cells) sum += scratch[t + radius];
+        if (t > radius) sum -= scratch[t - radius - 1];
+        float doubt = 1 - (float)(sum / (double)(last - first + 1)) + DOUBT;
+        weights[t] = weights[t] > 0 ? 1 / (doubt * doubt) : 0;
+    }
+}
 
 /* Let the leads of a recording agree: what delineate_network gave for each, [num_leads, CLASSES, cells], becomes
- * probabilities that are proportional to own^(1 - weight / 2) * mean^weight. The geometric mean of the leads that are
- * usable (1, else 0: [num_leads, cells]) is written to `mean` [CLASSES, cells]. Elsewhere there is no wave. */
-void HEARTLM(delineate_agree)(float *leads, const float *usable, int64_t num_leads, int64_t cells, float weight,
+ * probabilities that are proportional to own^(1 - share / 2) * mean^share. The geometric mean of the leads by their
+ * weights [num_leads, cells] is written to `mean` [CLASSES, cells]. Where the weight is 0 there is no wave. */
+void HEARTLM(delineate_agree)(float *leads, const float *weights, int64_t num_leads, int64_t cells, float share,
                               float *mean) {
     for (int64_t t = 0; t < cells; t += LANES) {
         int64_t left = cells - t < LANES ? cells - t : LANES;
-        vfloat sums[CLASSES] = {{0}}, num = {0}, none = all_lanes(1.0f);
+        vfloat sums[CLASSES] = {{0}}, total_weight = {0}, none = all_lanes(1.0f);
         for (int64_t l = 0; l < num_leads; l++) {
-            vfloat use = load_first(usable + l * cells + t, left);
-            num += use;
-            for (int c = 0; c < CLASSES; c++) sums[c] += use * load_first(leads + (l * CLASSES + c) * cells + t, left);
+            vfloat weight = load_first(weights + l * cells + t, left);
+            total_weight += weight;
+            for (int c = 0; c < CLASSES; c++)
+                sums[c] += weight * load_first(leads + (l * CLASSES + c) * cells + t, left);
         }
-        vfloat any = -__builtin_convertvector(num > 0, vfloat);
-        for (int c = 0; c < CLASSES; c++) sums[c] /= larger(num, none);
+        for (int c = 0; c < CLASSES; c++) sums[c] /= larger(total_weight, all_lanes(1e-9f));
         for (int64_t l = -1; l < num_leads; l++) {
-            vfloat powers[CLASSES], total = {0}, use = l < 0 ? any : load_first(usable + l * cells + t, left);
+            vfloat powers[CLASSES], total = {0};
+            vfloat weight = l < 0 ? total_weight : load_first(weights + l * cells + t, left);
+            vfloat used = -__builtin_convertvector(weight > 0, vfloat);
             float *own = l < 0 ? mean + t : leads + l * CLASSES * cells + t;
             for (int c = 0; c < CLASSES; c++) {
                 vfloat log_power = sums[c];
                 if (l >= 0 && num_leads > 1)
-                    log_power = weight * log_power + (1 - weight / 2) * load_first(own + c * cells, left);
+                    log_power = share * log_power + (1 - share / 2) * load_first(own + c * cells, left);
                 else if (l >= 0)
                     log_power = load_first(own + c * cells, left);
                 total += powers[c] = exponentials(log_power);
             }
             for (int c = 0; c < CLASSES; c++)
-                store_first(own + c * cells, use * powers[c] / total + (c ? 0 * use : none - use), left);
+                store_first(own + c * cells, used * powers[c] / total + (c ? 0 * used : none - used), left);
         }
     }
 }
