@@ -57,6 +57,15 @@ def write_ishne(
     path.write_bytes(content)
 
 
+def ishne_annotations(first: int, entries: Sequence[tuple[bytes, int]], rate_hz: int = 250, text: bytes = b"") -> bytes:
+    """An ISHNE annotation file: the header of a recording, the first position, label and distance of each beat."""
+    header = bytearray(522)
+    header[:8], header[10:14] = b"ANN  1.0", len(text).to_bytes(4, "little")
+    header[272:274] = rate_hz.to_bytes(2, "little")
+    beats = b"".join(label + b"\0" + since.to_bytes(2, "little") for label, since in entries)
+    return bytes(header) + text + first.to_bytes(4, "little") + beats
+
+
 def _section(number: int, body: bytes) -> bytes:
     body += b"\0" * (len(body) % 2)
     head = struct.pack("<HIBB6s", number, 16 + len(body), 20, 20, b"SCPECG" if number == 0 else b"")

@@ -21,6 +21,7 @@ from tests.clinical_files import (
     NV_PER_STEP,
     START,
     WRITERS,
+    ishne_annotations,
     write_aecg,
     write_dicom,
     write_ishne,
@@ -246,35 +247,26 @@ def test_implausible_ishne_headers(tmp_path: Path, place: int, value: bytes, rea
         read_recording(tmp_path / "r.ecg")
 
 
-def annotation_bytes(first: int, entries: list[tuple[bytes, int]], rate_hz: int = 250, text: bytes = b"") -> bytes:
-    """An ISHNE annotation file: the header of a recording, the first position, label and distance of each beat."""
-    header = bytearray(522)
-    header[:8], header[10:14] = b"ANN  1.0", len(text).to_bytes(4, "little")
-    header[272:274] = rate_hz.to_bytes(2, "little")
-    beats = b"".join(label + b"\0" + since.to_bytes(2, "little") for label, since in entries)
-    return bytes(header) + text + first.to_bytes(4, "little") + beats
-
-
 def test_beats_of_ishne_annotation_files(tmp_path: Path) -> None:
     write_ishne(tmp_path / "r.ecg", np.tile(SAMPLES, 100), 250)
     assert read_recording(tmp_path / "r.ecg").rate_hz == 250
     entries = [(b"N", 0), (b"V", 200), (b"!", 65535), (b"S", 300), (b"B", 250), (b"P", 260), (b"X", 90), (b"C", 80)]
-    (tmp_path / "r.ann").write_bytes(annotation_bytes(100, entries, text=b"about"))
+    (tmp_path / "r.ann").write_bytes(ishne_annotations(100, entries, text=b"about"))
     recording = open_database(tmp_path).recording("r")
     found = recording.annotations
     assert found is not None
     assert found.sample.tolist() == [100, 300, 66135, 66385, 66645]
     assert (found.symbol.tolist(), found.beats_labelled) == (["N", "V", "S", "N", "/"], True)
     recording.refuse_if_damaged()
-    (tmp_path / "r.ann").write_bytes(annotation_bytes(100, [*entries, (b"?", 9)])[:-1])
+    (tmp_path / "r.ann").write_bytes(ishne_annotations(100, [*entries, (b"?", 9)])[:-1])
     recording = open_database(tmp_path).recording("r")
     assert recording.annotations is not None
     assert recording.faults == ["r.ann: 3 bytes after the last annotation"]
-    (tmp_path / "r.ann").write_bytes(annotation_bytes(100, [(b"?", 9)]))
+    (tmp_path / "r.ann").write_bytes(ishne_annotations(100, [(b"?", 9)]))
     recording = open_database(tmp_path).recording("r")
     assert recording.annotations is not None
     assert recording.faults == ["r.ann: 1 of 1 annotations have a label that is not in use"]
-    for content in (annotation_bytes(0, [])[:524], annotation_bytes(0, [], rate_hz=0)):
+    for content in (ishne_annotations(0, [])[:524], ishne_annotations(0, [], rate_hz=0)):
         (tmp_path / "r.ann").write_bytes(content)
         with pytest.raises(HeartlmError, match=r"r\.ann: (ends before its first|sampling rate is 0)"):
             _ = open_database(tmp_path).recording("r").annotations

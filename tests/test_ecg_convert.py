@@ -200,6 +200,25 @@ def open_edf(path: Path) -> list[float]:
     return [float(signal.sampling_frequency) for signal in read.signals]
 
 
+@pytest.mark.parametrize("to", TARGETS)
+def test_leads_that_look_like_something_else(tmp_path: Path, to: Target) -> None:
+    """A lead without a valid sample, one that rises, one that counts, and names that tables use for times and units."""
+    signal = np.stack([np.full(500, np.nan), np.arange(500) / 100, np.arange(500) % 16, np.zeros(500)])
+    names = ["II", "time_s", "sample", "V5 [uV]"]
+    old = replace(Recording.from_array(signal, rate_hz=250, leads=names), units=("mV", "mV", "", "mmHg"))
+    steps = lead_steps(old, whole_zero=True)
+    if to == "parquet":
+        write_parquet(old, tmp_path, "r")
+    elif to == "wfdb":
+        write_wfdb(old, tmp_path, "r", steps)
+    else:
+        write_edf(old, tmp_path, "r", steps)
+    new = open_database(tmp_path).recording("r")
+    np.testing.assert_array_equal(new.signal(), old.signal())
+    assert new.leads == tuple(names)
+    assert new.units == ("mV", "mV", "NU" if to == "wfdb" else "", "mmHg")  # no unit would be mV there
+
+
 def test_start_without_a_date_and_without_anything(tmp_path: Path) -> None:
     for place, start in enumerate((None, time(23, 59, 1), datetime(2024, 5, 1))):
         old = recording_with(tmp_path, start=start, read_annotations=None, comments=())

@@ -93,9 +93,10 @@ def run_case(subject: Subject, seeds: Path, seed: int, number: int, keep: Path |
         content, mutation = mutate(victim.name, victim.read_bytes(), draw)
         victim.write_bytes(content)
         words = [word.format(folder=folder / "in", out=folder / "out") for word in draw.choice(subject.commands)]
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         outcome = run_forked(lambda: main(words), folder)
-        # 1: data verify found faults, tokenize and analyze left recordings out
-        may_be_1 = words[0] in ("tokenize", "analyze") or words[:2] == ["data", "verify"]
+        # 1: data verify found faults, tokenize, analyze and data convert left recordings out
+        may_be_1 = words[0] in ("tokenize", "analyze") or words[:2] in (["data", "verify"], ["data", "convert"])
         fault = outcome.fault((0, 1, 2) if may_be_1 else (0, 2))
         if fault is None and outcome.status in (0, 1) and subject.check is not None:
             fault = subject.check(folder, seeds / subject.name, victim, outcome.stderr)

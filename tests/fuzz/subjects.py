@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.clinical_files import WRITERS, write_ishne
+from tests.clinical_files import WRITERS, ishne_annotations, write_ishne, write_scp
 from tests.conftest import DATA
 from tests.edf_files import Lead, edf_bytes, times
 from tests.fuzz.mutations import EDF_OF_CHANNELS
@@ -46,6 +46,7 @@ class Subject:
 
 
 TOKENIZE = ("tokenize", "{folder}", "--processes", "1", "--out", "{out}", "--skip-unreadable")
+CONVERT = ("data", "convert", "{folder}/ward", "{out}", "--processes", "1")
 VERIFY = ("data", "verify", "{folder}")
 CPU = ("--threads", "1", "--device", "cpu")
 
@@ -292,12 +293,17 @@ def _ishne(folder: Path) -> None:
     samples[1, 100:200] = -32768
     write_ishne(folder / "a.ecg", samples, 250, text=b"a note\0")
     write_ishne(folder / "b", samples[:1], 180, leads=("V5",), checksum=0)
+    beats = [(b"NVSPX"[place % 5 : place % 5 + 1], 200) for place in range(14)]
+    (folder / "a.ann").write_bytes(ishne_annotations(100, beats))
 
 
 def _ishne_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> str | None:
     """The samples that heartlm returns are those that stand in the file, read here without its reader."""
     from heartlm.ecg.database import read_recording
     from heartlm.errors import HeartlmError
+
+    if damaged.suffix == ".ann":
+        return None
 
     try:
         recording = read_recording(damaged, repaired="accept")
@@ -310,6 +316,72 @@ def _ishne_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> 
     steps = np.frombuffer(content, "<i2", recording.num_samples * num_leads, first).reshape(-1, num_leads).T
     expected = np.where(steps == -32768, np.nan, steps * np.where(nv > 0, nv / 1e6, 1.0)[:, np.newaxis])
     return None if np.allclose(signal, expected, rtol=1e-6, equal_nan=True) else "other samples than the file has"
+
+
+def _convert(folder: Path) -> None:
+    """Recordings of several formats, those that heartlm writes among them, and a conversion that was interrupted."""
+    from heartlm.ecg.convert import JOURNAL, Conversion, convert_recordings
+    from heartlm.ecg.database import read_recording
+
+    ward, others = folder / "ward", folder / "others"
+    ward.mkdir()
+    others.mkdir()
+    samples = np.random.default_rng(0).integers(-1500, 1500, (2, 2000)).astype(np.int16)
+    samples[1, 100:200] = -32768
+    write_ishne(others / "a.ecg", samples, 250, leads=("II", "V5"), text=b"a note\0")
+    beats = [(b"NVSPX"[place % 5 : place % 5 + 1], 200) for place in range(9)]
+    (others / "a.ann").write_bytes(ishne_annotations(100, beats))
+    for to, flac in (("wfdb", False), ("wfdb", True), ("edf", False), ("parquet", False)):
+        done = convert_recordings(
+            Conversion(source=others / "a.ecg", folder=folder / "own", to=to, flac=flac)  # type: ignore[arg-type]
+        )
+        name = f"{to}{'f' * flac}"
+        for path in (folder / "own" / file for file in done.records[0]["files"]):
+            content = path.read_bytes()
+            if path.suffix == ".hea":
+                content = content.replace(b"a.dat", f"{name}.dat".encode())
+            (ward / f"{name}{path.suffix}").write_bytes(content)
+        shutil.rmtree(folder / "own")
+    for path in others.iterdir():
+        shutil.move(path, ward / path.name)
+    others.rmdir()
+    write_scp(ward / "s.scp", samples[:, :1000], 500, ("I", "II"))
+    lines = [f"{place / 250:.3f};{value}" for place, value in enumerate(samples[0])]
+    (ward / "t.csv").write_text("\n".join(["time;ecg [uV]", *lines]) + "\n")
+    convert_recordings(Conversion(source=ward, folder=folder / "done", to="edf"))
+    report = json.loads((folder / "done" / "convert.json").read_text())
+    lines = [json.dumps(each) for each in ({"settings": report["settings"]}, *report["records"][:3])]
+    (folder / "done" / JOURNAL).write_text("\n".join(lines) + "\n")
+    assert read_recording(folder / "done" / "a.edf").num_samples == 2000
+
+
+def _converted_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> str | None:
+    """Converted recordings have the samples of their sources, as nearly as the report says."""
+    from heartlm.ecg.database import open_database, read_recording
+    from heartlm.errors import HeartlmError
+
+    for folder in (case / "out", case / "in" / "done"):
+        if not (folder / "convert.json").is_file() or (damaged.parent == folder and stderr == ""):
+            continue
+        report = json.loads((folder / "convert.json").read_text())
+        converted = open_database(folder)
+        for entry in report["records"]:
+            if "source" not in entry:
+                continue
+            try:
+                before = read_recording(Path(entry["source"]), repaired="accept").signal()
+            except HeartlmError:  # with a journal that is damaged, of another file
+                continue
+            after = converted.recording(entry["record"]).signal()
+            if before.shape != after.shape:
+                return f"{entry['record']}: {after.shape} samples in place of {before.shape}"
+            for lead, old, new in zip(entry["leads"], before, after, strict=True):
+                most = 0.0 if lead["exact"] else 1.01 * lead["largest_error"]
+                with np.errstate(invalid="ignore"):
+                    wrong = ~((np.abs(new - old) <= most + np.spacing(np.abs(old))) | (np.isnan(new) & np.isnan(old)))
+                if wrong.any():
+                    return f"{entry['record']}: lead {lead['name']}: {int(wrong.sum())} other samples"
+    return None
 
 
 def _clinical(folder: Path) -> None:
@@ -441,7 +513,23 @@ _ALL: Iterable[Subject] = (
         _edf_values_differ,
     ),
     Subject(
-        "ishne", _ishne, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY), _ishne_values_differ
+        "ishne",
+        _ishne,
+        ("*",),
+        ((*TOKENIZE, "--tokenizer", "sample"), (*TOKENIZE, "--tokenizer", "rhythm"), VERIFY),
+        _ishne_values_differ,
+    ),
+    Subject(
+        "convert",
+        _convert,
+        ("ward/*", "ward/*", "done/*.json", "done/.convert.jsonl"),
+        (
+            *((*CONVERT, "--to", to) for to in ("wfdb", "edf", "parquet")),
+            (*CONVERT, "--flac", "--damaged", "warn"),
+            (*CONVERT, "--anonymize"),
+            ("data", "convert", "{folder}/ward", "{folder}/done", "--to", "edf", "--processes", "1"),
+        ),
+        _converted_values_differ,
     ),
     Subject("clinical", _clinical, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY)),
     Subject("mat", _mat, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY)),

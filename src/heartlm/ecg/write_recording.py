@@ -124,6 +124,7 @@ def write_parquet(
     patient = recording.patient
     about = {
         "rate_hz": recording.rate_hz,
+        "lead_names": list(recording.lead_names),
         "units": dict(zip(columns, recording.units, strict=True)),
         "start": recording.start and recording.start.isoformat(),
         "patient": {

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.arrays import is_array_recording, sidecar_of, start_of
+from heartlm.ecg.readers.arrays import array_recording, is_array_recording, sidecar_of, start_of
 from heartlm.ecg.readers.clock import UnusableClockError, regular_grid
-from heartlm.ecg.readers.foreign import TEXT_BYTES, first_bytes, is_there, one_line, open_file
+from heartlm.ecg.readers.foreign import TEXT_BYTES, check_rate, first_bytes, is_there, one_line, open_file
 from heartlm.ecg.readers.sample_table import (
     LEAST_RATE_HZ,
     MOST_COLUMNS,
@@ -35,7 +35,7 @@ from heartlm.ecg.readers.sample_table import (
 )
 from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.text_table import TextTable, is_gzip, read_columns, sniff, unpacked
-from heartlm.ecg.readers.units import split_name
+from heartlm.ecg.readers.units import Unit, split_name
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.files import parse_json
@@ -208,9 +208,11 @@ def read_parquet(path: Path) -> Recording:
 
     source = pa.BufferReader(unpacked(path)) if is_gzip(path) else str(path)
     with pq.ParquetFile(source, memory_map=True) as file:
-        check_width(path, len(file.schema_arrow.names))
-        table = file.read()
-    return arrow_recording(path, table)
+        about, columns = _about(path, file.schema_arrow.metadata), file.schema_arrow.names
+        if "lead_names" not in about:
+            check_width(path, len(columns))
+            return arrow_recording(path, file.read())
+        return _own_recording(path, about, file.read(columns[1:]))
 
 
 class StatedPatient(TypedDict, total=False):
@@ -224,13 +226,44 @@ class StatedPatient(TypedDict, total=False):
 
 
 class ParquetMetadata(TypedDict, total=False):
-    """Field `heartlm` of the metadata of a Parquet file."""
+    """Field `heartlm` of the metadata of a Parquet file.
+
+    With `lead_names`, the first column has the times, the others are the leads in `units`, and there is a rate.
+    """
 
     rate_hz: float
     units: dict[str, str]
     start: str
     patient: StatedPatient
     comments: list[str]
+    lead_names: list[str]
+
+
+def _about(path: Path, metadata: dict[bytes, bytes] | None) -> ParquetMetadata:
+    with one_line(path, "a Parquet file with metadata of heartlm"):
+        return typed(ParquetMetadata, parse_json((metadata or {}).get(_METADATA, b"{}")), path)
+
+
+def _own_recording(path: Path, about: ParquetMetadata, table: Any) -> Recording:
+    """Return the recording of a file that heartlm wrote: its metadata state everything, so nothing is guessed."""
+    names, units = about["lead_names"], about.get("units", {})
+    if len(names) != table.num_columns or not set(table.column_names) <= set(units):
+        raise HeartlmError(
+            f"{path}: its metadata name {len(names)} leads, it has {table.num_columns}; convert it again"
+        )
+    with one_line(path, "a Parquet file of samples"):
+        columns = [column.cast(pa.float32()).to_numpy() for column in table.columns]
+    signal = np.stack(columns) if columns else np.empty((0, 0), np.float32)
+    recording = array_recording(
+        path,
+        signal,
+        names,
+        [Unit(units[column]) for column in table.column_names],
+        check_rate(path, about.get("rate_hz"), "rate_hz in its metadata"),
+    )
+    facts = _facts_of(path, about)
+    recording = replace(recording, start=facts.start, patient=facts.patient, comments=facts.comments)
+    return Stated.current().of_complete_file(recording)
 
 
 def is_parquet_recording(path: Path) -> bool:
@@ -241,13 +274,14 @@ def is_parquet_recording(path: Path) -> bool:
         return is_array_recording(path)
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
+            if "lead_names" in _about(path, file.schema_arrow.metadata):
+                return True
             if len(file.schema_arrow.names) > MOST_COLUMNS:
                 return False
             batch = next(file.iter_batches(_SAMPLED_ROWS), None)
         table = pa.Table.from_batches([] if batch is None else [batch], file.schema_arrow)
         columns, facts = _arrow_columns(path, table)
-        # with a rate in its metadata it was written as a recording, whatever its leads are
-        return facts.rate_hz is not None or _is_recording(path, columns, is_stated=False)
+        return _is_recording(path, columns, facts.rate_hz is not None)
     except (HeartlmError, pa.ArrowException, OSError, ValueError):
         return is_array_recording(path)
 
@@ -261,8 +295,7 @@ def arrow_recording(path: Path, table: Any) -> Recording:
 
 
 def _arrow_columns(path: Path, table: Any) -> tuple[list[Column], Facts]:
-    with one_line(path, "a Parquet file with metadata of heartlm"):
-        about = typed(ParquetMetadata, parse_json((table.schema.metadata or {}).get(_METADATA, b"{}")), path)
+    about = _about(path, table.schema.metadata)
     columns, units = list[Column](), about.get("units", {})
     for name, values in zip(table.column_names, table.columns, strict=True):
         kind = values.type
@@ -281,7 +314,11 @@ def _arrow_columns(path: Path, table: Any) -> tuple[list[Column], Facts]:
         elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             numbers = values.cast(pa.float64(), safe=False).to_numpy()
             columns.append(Column(name, numbers, str(units.get(name, ""))))
-    return columns, Facts(
+    return columns, _facts_of(path, about)
+
+
+def _facts_of(path: Path, about: ParquetMetadata) -> Facts:
+    return Facts(
         rate_hz=about.get("rate_hz"),
         start=start_of(path, about["start"]) if "start" in about else None,
         patient=_patient_of(path, about.get("patient", {})),
