@@ -19,6 +19,7 @@ from heartlm.errors import HeartlmError, needs
 
 if TYPE_CHECKING:
     from heartlm.analysis.events import Limits
+    from heartlm.delineation.intervals import Intervals
 
 KINDS = {
     "VF": "ventricular fibrillation or flutter",
@@ -126,6 +127,7 @@ class Findings:
         unlike: differences from the training recordings of the models, one line each.
         kinds: definition of each kind of event by the limits of the analysis.
         lost: beats after which the signal of all leads is lost before the next one, int64 `[num_lost]`.
+        waves: P, QRS and T of the beats and their intervals; None if they were not measured.
     """
 
     recording: Recording
@@ -140,6 +142,7 @@ class Findings:
     unlike: tuple[str, ...] = ()
     kinds: dict[str, str] = field(default_factory=lambda: KINDS)
     lost: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    waves: Intervals | None = None
 
     @property
     def num_beats(self) -> int:

@@ -20,6 +20,9 @@ from heartlm.analysis.analyze import Analyst, Watch
 from heartlm.analysis.events import USUAL_LIMITS, Limits
 from heartlm.analysis.findings import EVENT_FIELDS, Findings, definitions
 from heartlm.corpus.encode import ecg_leads, no_ecg_lead
+from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
+from heartlm.delineation.intervals import Intervals, measure
+from heartlm.delineation.network import network_digest
 from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.recording import Recording, Repaired
@@ -30,7 +33,10 @@ from heartlm.parent import end_with_parent
 from heartlm.processes import AHEAD, in_order
 from heartlm.progress import say, track
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
+
+ALL_LEADS_S = 600.0
+"""Longest recording of which all ECG leads are delineated."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,8 @@ class AnalysisTask:
         path = self.out / f"{recording.record_id}.json"
         recording = recording.anonymous() if self.anonymous else recording
         settings = {"anonymous": self.anonymous, "limits": asdict(self.limits)}
-        made = {"schema_version": SCHEMA_VERSION, "made_by": analyst.made_by, "settings": settings}
+        made_by = analyst.made_by | {"waves": network_digest()}
+        made = {"schema_version": SCHEMA_VERSION, "made_by": made_by, "settings": settings}
         if path.is_file() and (self.page is None or path.with_suffix(".html").is_file()):
             known = read_json(path, dict[str, Any])
             if made.items() <= known.items():
@@ -107,7 +114,7 @@ class AnalysisTask:
         if recording.has_signal and not ecg_leads(recording):
             raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
         findings = replace(analyst.analyze(recording, watch, self.limits), kinds=definitions(self.limits))
-        findings = replace(findings, notes=(*notes_of(recording), *findings.notes))
+        findings = replace(findings, notes=(*notes_of(recording), *findings.notes), waves=waves_of(findings))
         page, summary, events = self.page and self.page(findings), findings.summary(), findings.event_rows()
         write_annotations(path.parent, path.stem, findings.annotations())
         for event in events:
@@ -122,8 +129,25 @@ class AnalysisTask:
         born = recording.patient.birth_date
         patient = vars(recording.patient) | {"birth_date": born and str(born), "age": recording.age}
         content = {"summary": summary, "patient": patient, "notes": findings.notes, "marks": findings.marks()}
-        write_json(path, made | content | {"events": plain})
+        waves = None if findings.waves is None else findings.waves.summary()
+        write_json(path, made | content | {"waves": waves, "events": plain})
         return summary
+
+
+def waves_of(findings: Findings) -> Intervals | None:
+    """Measure the waves of the beats, in the analysed leads, or in all ECG leads if it lasts up to `ALL_LEADS_S`.
+
+    Returns:
+        The measurements; None without beats or below the least rate of delineation.
+
+    Raises:
+        HeartlmError: the signal cannot be read.
+    """
+    recording = findings.recording
+    if not findings.num_beats or recording.rate_hz < LOWEST_RATE_HZ:
+        return None
+    leads = ecg_leads(recording) if recording.duration_s <= ALL_LEADS_S else findings.leads
+    return measure(delineate(recording, findings.sample, leads))
 
 
 def notes_of(recording: Recording) -> list[str]:

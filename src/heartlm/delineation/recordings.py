@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import closing
@@ -14,7 +13,7 @@ import numpy as np
 
 from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, QRS, Delineation, P, T, delineate
 from heartlm.delineation.intervals import INTERVALS, Intervals, measure
-from heartlm.delineation.network import NETWORK_FILE
+from heartlm.delineation.network import network_digest
 from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.recording import Recording, Repaired
 from heartlm.ecg.write_wfdb import annotation_bytes
@@ -81,7 +80,7 @@ class DelineationTask:
         path = stem.with_name(f"{stem.name}.json")
         made = {
             "schema_version": SCHEMA_VERSION,
-            "network": hashlib.sha256(NETWORK_FILE.read_bytes()).hexdigest()[:16],
+            "network": network_digest(),
             "settings": {"leads": list(recording.lead_names), "beats": self.beats},
         }
         if path.is_file():

@@ -16,6 +16,7 @@ from heartlm.analysis.findings import KINDS, Findings
 from heartlm.ecg.recording import Recording
 from heartlm.report import holter_charts as charts
 from heartlm.report.holter_strips import SelectedStrips, badness, clock_text, whole_rate, whole_recording
+from heartlm.report.holter_waves import waves_context
 from heartlm.report.render import render
 
 SHORT_S = 60.0
@@ -71,6 +72,7 @@ def context(findings: Findings) -> dict[str, Any]:
         "poincare": None if is_short else charts.poincare(rr_s[:-1][pairs], rr_s[1:][pairs], normal[pairs]),
         "extremes": [] if is_short else selected.extremes(),
         "strips": [] if is_short else selected.by_kind(),
+        "waves": waves_context(findings),
         "hrv": hrv.variability(findings),
         "fewest_intervals": hrv.FEWEST_INTERVALS,
         "hours": findings.hours() if recording.duration_s > 3600 else [],

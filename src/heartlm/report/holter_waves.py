@@ -1,0 +1,162 @@
+"""Waves and intervals on the page about a recording: a table of medians, and the median beat of each lead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.analysis.findings import Findings
+from heartlm.delineation.delineate import OFFSET, ONSET, QRS, Delineation, P, T
+from heartlm.delineation.intervals import Intervals
+from heartlm.report.render import Markup, path_of, render
+
+BEFORE_S, AFTER_S = 0.35, 0.6
+"""Time before and after the QRS complex in the drawing of a median beat."""
+MOST_BEATS = 100
+"""Maximum number of beats of a median, evenly chosen."""
+_PX_PER_S, _HEIGHT, _TALLEST, _MOST_PX_PER_MV = 200.0, 150.0, 108.0, 60.0
+
+USUAL: dict[str, tuple[str, float | None, float | None, str]] = {
+    "pr_ms": ("PR", 120, 200, "ms"),
+    "p_ms": ("P", None, 120, "ms"),
+    "qrs_ms": ("QRS", None, 110, "ms"),
+    "qt_ms": ("QT", None, None, "ms"),
+    "qtc_bazett_ms": ("QTc, Bazett", 350, 460, "ms"),
+    "qtc_fridericia_ms": ("QTc, Fridericia", 350, 460, "ms"),
+    "qtc_framingham_ms": ("QTc, Framingham", 350, 460, "ms"),
+    "qtc_hodges_ms": ("QTc, Hodges", 350, 460, "ms"),
+}
+"""Name, and usual limits in adults (AHA/ACCF/HRS recommendations 2009; QTc of women, 450 ms in men)."""
+USUAL_AXIS = (-30, 90)
+
+
+@dataclass(frozen=True)
+class MedianBeat:
+    """The median of the beats of a lead.
+
+    Attributes:
+        lead: name of the lead.
+        values_mv: relative to the 20 ms before the QRS complex, float64 `[num_points]`.
+        marks_s: onset and offset of P, QRS and T relative to the beat in seconds; NaN where absent, `[3, 2]`.
+    """
+
+    lead: str
+    values_mv: NDArray[np.float64]
+    marks_s: NDArray[np.float64]
+
+
+def waves_context(findings: Findings) -> dict[str, Any] | None:
+    """Return the intervals and the median beats; None if no waves were measured.
+
+    Raises:
+        HeartlmError: the signal cannot be read.
+    """
+    if findings.waves is None:
+        return None
+    normal = findings.symbol == "N"
+    beats = median_beats(findings.waves.delineation, normal if normal.any() else ~normal)
+    return {"rows": _rows(findings.waves), "beats": [(beat.lead, _drawing(beat, beats)) for beat in beats]}
+
+
+def _rows(measured: Intervals) -> list[dict[str, Any]]:
+    """Return a row for each interval that some beat has."""
+    summary = measured.summary()
+    rows = []
+    for key, (name, low, high, unit) in USUAL.items():
+        values = summary["intervals"][key]
+        if values["beats"]:
+            rows.append(_row(name, values["median"], low, high, unit, values["quartiles"], values["beats"]))
+    if summary["axis_degrees"] is not None:
+        rows.append(_row("Frontal axis", summary["axis_degrees"], *USUAL_AXIS, "°", None, None))
+    return rows
+
+
+def _row(
+    name: str,
+    median: float,
+    low: float | None,
+    high: float | None,
+    unit: str,
+    quartiles: list[float] | None,
+    num_beats: int | None,
+) -> dict[str, Any]:
+    value = round(median)
+    if low is None:
+        usual = "" if high is None else f"up to {high:g} {unit}"
+    else:
+        usual = f"{low:g} to {high:g} {unit}".replace("-", "−")
+    is_outside = (low is not None and value < low) or (high is not None and value > high)
+    spread = "" if quartiles is None else f"{quartiles[0]:.0f} to {quartiles[1]:.0f}"
+    usual, shown = usual.replace(" °", "°"), f"{value:g} {unit}".replace("-", "−").replace(" °", "°")
+    verdict = ("below" if low is not None and value < low else "above") if is_outside else ""
+    return {"name": name, "value": shown, "usual": usual, "spread": spread, "beats": num_beats, "verdict": verdict}
+
+
+def median_beats(found: Delineation, chosen: NDArray[np.bool_]) -> list[MedianBeat]:
+    """Return the median of the chosen beats in each lead that shows their QRS complexes, in the order of the recording.
+
+    Args:
+        found: the waves.
+        chosen: which beats, bool `[num_beats]`.
+
+    Raises:
+        HeartlmError: the signal cannot be read.
+    """
+    recording, rate_hz = found.recording, found.recording.rate_hz
+    before, after = round(BEFORE_S * rate_hz), round(AFTER_S * rate_hz)
+    inside = (found.beats >= before) & (found.beats + after <= recording.num_samples)
+    places = np.flatnonzero(chosen & inside)
+    if not len(places):
+        return []
+    places = places[np.unique(np.linspace(0, len(places) - 1, MOST_BEATS).round().astype(np.int64))]
+    cut = np.stack(
+        [recording.signal(beat - before, beat + after, found.leads) for beat in found.beats[places].tolist()]
+    )  # [num_beats, num_leads, num_points]
+    result = []
+    for number, lead in sorted(enumerate(found.leads), key=lambda each: each[1]):
+        waves = found.waves[places, number]
+        whole = (waves[:, QRS] >= 0).all(axis=1)
+        if not whole.any():
+            continue
+        marks = np.where(waves >= 0, waves - found.beats[places, None, None], np.nan)[whole][:, :, [ONSET, OFFSET]]
+        usual = np.mean(~np.isnan(marks).any(axis=2), axis=0) >= 0.5  # of waves that most beats have
+        marks_s = np.full((3, 2), np.nan)
+        for wave in (P, QRS, T):
+            if usual[wave]:
+                marks_s[wave] = np.nanmedian(marks[:, wave], axis=0) / rate_hz
+        onset = before + round(float(marks_s[QRS, 0]) * rate_hz)
+        values = cut[whole, number].astype(np.float64)
+        values -= np.nanmean(values[:, max(0, onset - round(0.02 * rate_hz)) : onset], axis=1, keepdims=True)
+        median = np.full(values.shape[1], np.nan)
+        known = ~np.isnan(values).all(axis=0)
+        median[known] = np.nanmedian(values[:, known], axis=0)
+        if known.mean() > 0.5:
+            result.append(MedianBeat(recording.lead_names[lead], median, marks_s))
+    return result
+
+
+def _drawing(beat: MedianBeat, beats: list[MedianBeat]) -> Markup:
+    """Draw a median beat, at the scale of all of them."""
+    low, high = (float(f([f(each.values_mv[~np.isnan(each.values_mv)]) for each in beats])) for f in (np.min, np.max))
+    px_per_mv = min(_MOST_PX_PER_MV, _TALLEST / max(high - low, 1e-3))
+    zero = 24 + min(max(high, 0) * px_per_mv, _TALLEST)
+    time_s = np.linspace(-BEFORE_S, AFTER_S, len(beat.values_mv))
+    known = ~np.isnan(beat.values_mv)
+    bands = [
+        (name, (first + BEFORE_S) * _PX_PER_S, (last - first) * _PX_PER_S, round(1000 * (last - first)))
+        for name, (first, last) in zip(("P", "QRS", "T"), beat.marks_s.tolist(), strict=True)
+        if first == first and last == last
+    ]
+    return render(
+        "median_beat.svg",
+        lead=beat.lead,
+        width=(BEFORE_S + AFTER_S) * _PX_PER_S,
+        height=_HEIGHT,
+        zero=zero,
+        mv=px_per_mv,
+        bands=bands,
+        path=path_of((time_s[known] + BEFORE_S) * _PX_PER_S, zero - beat.values_mv[known] * px_per_mv),
+    )

@@ -1,0 +1,67 @@
+"""The section about waves on the page of a recording."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+import heartlm
+from heartlm.analysis.findings import Findings
+from heartlm.ecg.recording import Recording
+from heartlm.report.holter import holter_page
+from heartlm.report.holter_waves import median_beats, waves_context
+from tests.synthetic_leads import WAVES
+from tests.test_delineate import REGULAR_S, heart_mv
+
+
+def findings_of(signal: np.ndarray, symbols: str = "N", leads: str = "I aVF") -> Findings:
+    recording = Recording.from_array(signal, rate_hz=250.0, leads=leads.split())
+    waves = heartlm.delineate(recording)
+    beats = waves.delineation.beats
+    symbol = np.resize(np.array(list(symbols)), len(beats))
+    sure, quality = np.ones(len(beats), np.float32), np.ones((1, 3), np.float32)
+    return Findings(recording, (0,), beats, symbol, sure, (), quality, waves=waves)
+
+
+def two_leads() -> np.ndarray:
+    heart = heart_mv(REGULAR_S, 30, 250.0)
+    return np.stack([0.5 * heart, heart])
+
+
+def test_intervals_stand_next_to_what_is_usual() -> None:
+    slow_pr = tuple((after_s - 0.15 * (after_s < -0.1), mv, width_s) for after_s, mv, width_s in WAVES)
+    heart = heart_mv(np.arange(1.0, 29.0, 1.1), 30, 250.0, slow_pr)
+    for signal, verdict in ((two_leads(), ""), (np.stack([heart, heart]), "above")):
+        context = waves_context(findings_of(signal))
+        assert context is not None
+        rows = {row["name"]: row for row in context["rows"]}
+        assert rows["PR"]["verdict"] == verdict and rows["PR"]["usual"] == "120 to 200 ms"
+        assert rows["PR"]["beats"] >= 24 and re.fullmatch(r"\d+ to \d+", rows["PR"]["spread"])
+        assert rows["Frontal axis"]["value"].endswith("°") and rows["P"]["usual"] == "up to 120 ms"
+
+
+def test_the_median_beat_is_that_of_normal_beats_with_its_marks() -> None:
+    findings = findings_of(two_leads())
+    assert findings.waves is not None
+    delineation = findings.waves.delineation
+    beats = {beat.lead: beat for beat in median_beats(delineation, findings.symbol == "N")}
+    assert list(beats) == ["I", "aVF"]
+    foot = beats["aVF"]
+    assert foot.values_mv.max() > 0.8 and np.abs(foot.values_mv[:20]).max() < 0.05
+    np.testing.assert_allclose(beats["I"].values_mv, 0.5 * foot.values_mv, atol=0.02)
+    order = foot.marks_s.ravel()
+    assert (np.diff(order) > 0).all() and order[0] < -0.15 < 0.3 < order[-1]
+    assert median_beats(delineation, np.zeros(delineation.num_beats, np.bool_)) == []
+
+
+def test_the_page_has_the_section_only_with_waves() -> None:
+    page = holter_page(findings_of(two_leads()))
+    section = page.partition('<section id="waves">')[2].partition("</section>")[0]
+    assert section.count("<svg") == 2 and section.count("<title>QRS ") == 2 and 'href="#waves"' in page
+    recording = Recording.from_array(two_leads(), rate_hz=250.0, leads=["I", "aVF"])
+    none = np.empty(0, np.int64)
+    empty = Findings(
+        recording, (0,), none, none.astype("<U1"), none.astype(np.float32), (), np.ones((1, 3), np.float32)
+    )
+    assert '<section id="waves">' not in holter_page(empty)
