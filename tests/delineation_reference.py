@@ -109,3 +109,28 @@ def waves_of(
             found.append((kind, onset, onset + int(np.nanargmax(away)), offset, float(run.mean())))
         first = last + 1
     return found
+
+
+def expected_p(
+    probability: Floats, waves: NDArray[np.int64], step: float, reach: int, beats: int, strength: float
+) -> Doubles:
+    """Probabilities with the odds of P multiplied by how many beats nearby have a P wave; `waves` `[num_waves, 4]`."""
+    complexes, p_ends = waves[waves[:, 0] == 2], waves[waves[:, 0] == 1, 3]
+    if len(complexes) < 3:
+        return probability.astype(float)
+    has = []
+    for onset, peak in complexes[:, 1:3]:
+        earlier = p_ends[p_ends_before(waves, peak)]
+        has.append(len(earlier) > 0 and onset - earlier[-1] < reach)
+    near = [has[max(0, i - beats) : i] + has[i + 1 : i + beats + 1] for i in range(len(has))]
+    level = [strength * (2 * (sum(each) + 1) / (len(each) + 2) - 1) for each in near]
+    odds = np.exp(np.interp(np.arange(probability.shape[1]), complexes[:, 2] / step / 2, level))
+    scaled = probability.astype(float)
+    scaled[1] *= odds
+    return scaled / scaled.sum(axis=0)
+
+
+def p_ends_before(waves: NDArray[np.int64], peak: int) -> NDArray[np.bool_]:
+    """Which P waves come before a QRS complex in the order of the waves."""
+    place = int(np.flatnonzero((waves[:, 0] == 2) & (waves[:, 2] == peak))[0])
+    return np.flatnonzero(waves[:, 0] == 1) < place

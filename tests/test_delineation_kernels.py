@@ -7,7 +7,7 @@ import pytest
 
 from heartlm.delineation.network import AGREEMENT, Network, find_waves, prepare
 from heartlm.kernels.library import kernel
-from tests.delineation_reference import agreed, network_answer, prepared, waves_of, weights_of
+from tests.delineation_reference import agreed, expected_p, network_answer, prepared, waves_of, weights_of
 from tests.kernel_references import each_variant
 from tests.synthetic_leads import beat_times_s, ecg_mv
 
@@ -89,6 +89,27 @@ def test_waves_are_those_of_numpy(step: float) -> None:
         assert places[:num_found].tolist() == [list(wave[:4]) for wave in expected], variant
         np.testing.assert_allclose(confidence[:num_found], [wave[4] for wave in expected], rtol=1e-5, err_msg=variant)
     assert num_found > 100
+
+
+@pytest.mark.parametrize("num_beats", [2, 3, 40])
+def test_p_waves_are_expected_as_in_numpy(num_beats: int) -> None:
+    random, step, cells = np.random.default_rng(num_beats), 1.44, 62 * num_beats
+    answer = np.exp(random.normal(0, 1, (4, cells)))
+    probability = (answer / answer.sum(axis=0)).astype(np.float32)
+    waves = []
+    for beat in range(num_beats):
+        at = round((beat * 62 + 40) * 2 * step)
+        if random.random() < 0.6:
+            waves.append((1, at - 60, at - 45, at - random.integers(20, 120)))
+        waves.append((2, at - 8, at, at + 9))
+        waves.append((3, at + 30, at + 50, at + 70))
+    table = np.array(waves, np.int64)
+    expected = expected_p(probability, table, step, 70, 4, 2.0)
+    for variant in each_variant():
+        found, scratch = probability.copy(), np.empty(2 * len(table), np.float32)
+        kernel("delineate_expect")(found, cells, table, len(table), step, 70, 4, 2.0, scratch)
+        np.testing.assert_allclose(found, expected, atol=2e-6, err_msg=variant)
+    assert np.array_equal(expected, probability) == (num_beats == 2)
 
 
 def test_flat_and_missing_signal_is_not_usable() -> None:

@@ -34,6 +34,8 @@ _BLOCK_S, _MARGIN_S = 300 * 2.048, 5 * 2.048
 """Length of a block and of what is read on both sides of it: whole windows of c/delineate_prepare.c."""
 _SAME_BEAT_S, _LONGEST_PR_S, _LONGEST_QT_S = 0.15, 0.5, 0.8
 """Greatest distance of a QRS complex from a beat, and of the peaks of P and T from it."""
+_SURE = 0.8
+"""Least confidence of a P wave that no QRS complex follows."""
 _QUANTILE = 1 / 6
 """The onset of a wave in all leads is this quantile of its onsets, its offset one minus this quantile of its offsets:
 a single lead of twelve does not decide."""
@@ -174,7 +176,7 @@ def _assign(waves: Waves, beats: Positions, rate_hz: float) -> tuple[Positions, 
         chosen = chosen[np.argsort(-away[chosen], kind="stable")]  # of several the nearest, which is written last
         table[beat[chosen], wave] = np.stack([waves.onset, waves.peak, waves.offset], axis=1)[chosen]
         confidence[beat[chosen], wave] = waves.confidence[chosen]
-    other = (waves.kind == P + 1) & ~np.isin(waves.peak, table[:, P, PEAK])
+    other = (waves.kind == P + 1) & (waves.confidence >= _SURE) & ~np.isin(waves.peak, table[:, P, PEAK])
     return table, confidence, waves[other]
 
 

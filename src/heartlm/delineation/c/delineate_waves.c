@@ -127,3 +127,39 @@ int64_t HEARTLM(delineate_waves)(const float *probability, int64_t cells, const 
     }
     return num;
 }
+
+/* Expect P waves where the beats nearby have them, and none where they have none: the odds of P are multiplied by
+ * exp(strength (2 c - 1)). For a QRS complex c = (n + 1) / (m + 2), where n of the up to `beats` complexes on either side
+ * (m in all) have a P wave that ends less than `reach` samples before them; between complexes c is a line. `waves`
+ * [num_waves, 4] are those of delineate_waves. Scratch: 2 num_waves floats. */
+void HEARTLM(delineate_expect)(float *probability, int64_t cells, const int64_t *waves, int64_t num_waves, double step,
+                               int64_t reach, int64_t beats, float strength, float *scratch) {
+    float *has_p = scratch, *place = scratch + num_waves;
+    int64_t num = 0, end_of_p = -1;
+    for (const int64_t *wave = waves; wave < waves + 4 * num_waves; wave += 4) {
+        if (wave[0] == 1) end_of_p = wave[3];
+        if (wave[0] != 2) continue;
+        has_p[num] = end_of_p >= 0 && wave[1] - end_of_p < reach;
+        place[num++] = (float)((double)wave[2] / step / 2);
+    }
+    if (num < 3) return;
+    float before = 0;
+    for (int64_t i = 0, cell = 0; i <= num; i++) {
+        float here = before;
+        if (i < num) {
+            int64_t first = i > beats ? i - beats : 0, last = i + beats < num ? i + beats : num - 1;
+            float sum = 1 - has_p[i];
+            for (int64_t j = first; j <= last; j++) sum += has_p[j];
+            here = strength * (2 * sum / (float)(last - first + 2) - 1);
+        }
+        float start = i ? place[i - 1] : 0, length = i && i < num ? place[i] - start : 1;
+        int64_t end = i < num ? (int64_t)place[i] + 1 : cells;
+        float low = i ? before : here, slope = (here - low) / (length > 1 ? length : 1);
+        for (end = end < cells ? end : cells; cell < end; cell++) {
+            float odds = exponential(low + slope * ((float)(int32_t)cell - start));
+            float total = 1 + probability[cells + cell] * (odds - 1);
+            for (int c = 0; c < CLASSES; c++) probability[c * cells + cell] *= (c == 1 ? odds : 1) / total;
+        }
+        before = here;
+    }
+}
