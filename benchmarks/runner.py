@@ -101,6 +101,13 @@ BENCHMARKS = (
         long=True,
     ),
     Benchmark(
+        "delineate",
+        ("--ludb", "{ludb}/ludb", "--qtdb", "{qtdb}/qtdb", "--networks", "{work}"),
+        ("delineation", "ecg", "kernels"),
+        15,
+        long=True,
+    ),
+    Benchmark(
         "labels",
         ("--quality", "{work:quality}", "--work", "{work}"),
         ("evaluation", "ecg", "tokenizers", *TRAINING),
