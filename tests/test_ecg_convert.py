@@ -132,6 +132,23 @@ def test_records_of_databases_keep_their_numbers_and_labels(tmp_path: Path) -> N
     assert table["time_s"][360].as_py() == 1.0
 
 
+def test_a_patient_of_two_splits_is_tested_alone(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    for name in ("a", "b", "c"):
+        Recording.from_array(DIGITS[np.newaxis] / 200, rate_hz=250, record_id=name).to_wfdb(source)
+    patients, splits = {"a": "p1", "b": "p1", "c": "p2"}, {"p1": "test", "p2": "train"}
+    (source / "database.json").write_text(json.dumps({"patients": patients, "splits": splits}))
+    converted(source, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "database.json").read_text()) == {"patients": patients, "splits": splits}
+    shutil.copytree(shared_data("mitdb/201.hea").parent, tmp_path / "mitdb", ignore=lambda _, names: [
+        name for name in names if name[:3] not in ("201", "202")
+    ])  # fmt: skip
+    converted(tmp_path / "mitdb", tmp_path / "both")
+    both = open_database(tmp_path / "both")
+    assert [both.split_of(record_id) for record_id in ("201", "202")] == ["test", "test"]
+    assert both.patient_of("201") == both.patient_of("202")
+
+
 def recording_with(folder: Path, **fields: object) -> Recording:
     signal = np.stack([DIGITS / 200, DIGITS / 1000]).astype(np.float32)
     signal[0, 300:400] = signal[1, 350:400] = signal[:, -3:] = np.nan

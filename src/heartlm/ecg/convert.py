@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from heartlm.ecg.anonymize import Anonymizer
 from heartlm.ecg.database import Database, locate, open_database
@@ -29,6 +29,7 @@ from heartlm.ecg.databases_known import KNOWN_DATABASES, database_name
 from heartlm.ecg.readers.annotation_file import others_of, read_annotation_file
 from heartlm.ecg.readers.foreign import is_there
 from heartlm.ecg.recording import ARTEFACT, Damaged, Note, Recording, Repaired
+from heartlm.ecg.splits import Split
 from heartlm.ecg.whole_steps import LeadSteps, lead_steps
 from heartlm.ecg.write_edf import write_edf
 from heartlm.ecg.write_recording import write_parquet, write_wfdb
@@ -389,7 +390,9 @@ def _write_database_file(task: Conversion, entries: Sequence[dict[str, Any]]) ->
     patients = {entry["record"]: entry["patient"].rpartition("/")[2] for entry in entries}
     about: dict[str, Any] = {"patients": patients}
     if not task.anonymize:
-        about["splits"] = {patients[entry["record"]]: entry["split"] for entry in entries}
+        # a patient of two splits, as the one of mitdb 201 and 202, belongs to the later one
+        by_split = sorted(entries, key=lambda entry: get_args(Split).index(entry["split"]))
+        about["splits"] = {patients[entry["record"]]: entry["split"] for entry in by_split}
     if any(entry.get("artefacts") for entry in entries):
         about["artefacts"] = True
     if (name := database_name(task.folder.absolute().name)) in KNOWN_DATABASES:
