@@ -16,7 +16,7 @@ def _averaged(x: Doubles, radius: int) -> Doubles:
 
 def prepared(signal_mv: Floats, rate_hz: float) -> Doubles:
     """A lead at 250 Hz without wander and divided by its usual range, float64 `[num_samples]`."""
-    place, valid = np.arange(len(signal_mv)), ~np.isnan(signal_mv)
+    place, valid = np.arange(len(signal_mv)), np.abs(signal_mv) < 1e6  # not of NaN
     x = np.interp(place, place[valid], signal_mv[valid]).astype(float) if valid.any() else np.zeros(len(place))
     if rate_hz != 250:
         num, pass_hz = int((len(x) - 1) * 250 / rate_hz) + 1, 0.45 * min(rate_hz, 250)

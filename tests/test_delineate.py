@@ -151,6 +151,17 @@ def test_flat_leads_and_gaps_have_no_waves() -> None:
     assert delineated(np.zeros(5000)).delineation.num_beats == 0
 
 
+def test_a_single_bad_sample_spoils_one_wave_at_most() -> None:
+    signal = heart_mv(REGULAR_S, 30, 250.0)
+    clean = delineated(signal).delineation
+    for bad in (np.inf, -np.inf, np.nan, 1e30):
+        spoilt = signal.copy()
+        spoilt[2510] = bad
+        measured = delineated(spoilt)
+        assert np.abs(measured.delineation.waves - clean.waves).max(axis=(1, 2, 3)).astype(bool).sum() <= 1
+        json.dumps(measured.summary(), allow_nan=False)
+
+
 def test_the_result_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     beats_s = np.arange(1.0, 119.0, 0.83)
     signal = heart_mv(beats_s, 120, 250.0)

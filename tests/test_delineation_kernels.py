@@ -38,6 +38,7 @@ def random_layers(seed: int = 0) -> list[tuple[np.ndarray, np.ndarray, int]]:
 def test_leads_are_prepared_as_in_numpy(rate_hz: float) -> None:
     signal = lead_mv(7.3, rate_hz)
     signal[:5] = signal[300:340] = signal[-3:] = np.nan
+    signal[100], signal[101] = np.inf, -1e9
     expected = prepared(signal, rate_hz)
     for variant in each_variant():
         found = prepare(signal, rate_hz)

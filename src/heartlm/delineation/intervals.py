@@ -177,6 +177,7 @@ def _amplitudes(found: Delineation) -> dict[str, Doubles]:
             start = max(0, int(found.beats[first]) - reach)
             stop = min(recording.num_samples, int(found.beats[last - 1]) + reach)
             signals = recording.signal(start, stop, found.leads)
+            signals = np.where(np.isfinite(signals), signals, np.float32(np.nan))
             for place, signal in enumerate(signals):
                 waves = found.waves[first:last, place]
                 waves = np.where(waves < 0, waves, waves - start)

@@ -7,11 +7,15 @@
 #define RADIUS 75          /* of the moving average, applied twice, that is the baseline */
 #define LEAST_RANGE 0.05f  /* mV */
 
-/* Lines over what is not a number; before the first number and after the last one, that number. */
+#define LARGEST 1e6f       /* mV; what is not below is as invalid as what is not a number */
+
+static inline int is_valid(float x) { return x > -LARGEST && x < LARGEST; }
+
+/* Lines over invalid samples; before the first valid one and after the last one, its value. */
 static void fill(const float *signal, int64_t num_samples, float *out) {
     int64_t last = -1;
     for (int64_t t = 0; t < num_samples; t++) {
-        if (signal[t] != signal[t]) continue;
+        if (!is_valid(signal[t])) continue;
         if (last < 0)
             for (int64_t u = 0; u < t; u++) out[u] = signal[t];
         else
@@ -109,12 +113,12 @@ void HEARTLM(delineate_prepare)(const float *signal, int64_t num_samples, double
     divide_by_range(out, num_out, once);
 }
 
-/* Which cells, of two samples of 250 Hz, lie in signal: 0 where it is constant or not a number for `longest` samples. */
+/* Which cells, of two samples of 250 Hz, lie in signal: 0 where it is constant or invalid for `longest` samples. */
 void HEARTLM(delineate_usable)(const float *signal, int64_t num_samples, double step, int64_t longest, int64_t cells,
                                float *usable) {
     for (int64_t c = 0; c < cells; c++) usable[c] = 1;
     for (int64_t begin = 0, t = 1; t <= num_samples; t++) {
-        if (t < num_samples && (signal[t] == signal[t - 1] || signal[t] != signal[t])) continue;
+        if (t < num_samples && (signal[t] == signal[t - 1] || !is_valid(signal[t]))) continue;
         if (t - begin >= longest) {
             int64_t last = (int64_t)((double)t / step / 2);
             for (int64_t c = (int64_t)((double)begin / step / 2); c <= last && c < cells; c++) usable[c] = 0;

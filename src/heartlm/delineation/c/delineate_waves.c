@@ -6,6 +6,7 @@
 #include "vector.h"
 
 #define CLASSES 4
+#define LARGEST 1e6f /* mV */
 #define DOUBT 0.02f /* of a lead without any */
 
 /* Weights of a lead, in place of which cells are usable (1, else 0): 1 / (1 - c + DOUBT)^2, where c is the mean of the
@@ -87,7 +88,7 @@ static int64_t sample_of(double cell, double step, int64_t num_samples) {
 /* Waves of a lead in order, at most `most`: their class (1 P, 2 QRS, 3 T), onset, peak and offset as samples of the signal,
  * and the mean probability. Runs of a class with at most `bridge` cells without a wave between them are one. A run whose
  * probabilities sum to less than least_sum[class], or whose greatest is less than least_top[class], is no wave;
- * nor, unless `flat`, is one over signal that is constant or not a number. The peak is where the signal is farthest from
+ * nor, unless `flat`, is one over signal that is constant or invalid. The peak is where the signal is farthest from
  * the line between onset and offset. Returns how many. */
 int64_t HEARTLM(delineate_waves)(const float *probability, int64_t cells, const float *signal, int64_t num_samples,
                                  double step, int64_t bridge, const float *least_sum, const float *least_top, int64_t flat,
@@ -117,7 +118,7 @@ int64_t HEARTLM(delineate_waves)(const float *probability, int64_t cells, const 
         float farthest = 0, slope = offset > onset ? (signal[offset] - signal[onset]) / (float)(offset - onset) : 0;
         for (int64_t s = onset; s <= offset; s++) {
             float away = fabsf(signal[s] - signal[onset] - slope * (float)(s - onset));
-            if (away > farthest) farthest = away, peak = s;
+            if (away > farthest && away < LARGEST) farthest = away, peak = s;
         }
         if (peak < 0 && !flat) continue;
         if (peak < 0) peak = (onset + offset) / 2;
