@@ -55,6 +55,23 @@ def test_the_median_beat_is_that_of_normal_beats_with_its_marks() -> None:
     assert median_beats(delineation, np.zeros(delineation.num_beats, np.bool_)) == []
 
 
+def test_trends_of_a_longer_recording_follow_its_intervals() -> None:
+    beats_s = np.concatenate([np.arange(1.0, 400.0, 0.9), np.arange(400.0, 800.0, 0.6)])
+    heart = heart_mv(beats_s, 801, 250.0)
+    context = waves_context(findings_of(np.stack([0.5 * heart, heart])))
+    assert context is not None and [title for title, _, _ in context["trends"]] == [
+        "QTc over time",
+        "ST level over time",
+    ]
+    (_, _, qtc), (_, _, st) = context["trends"]
+    assert ">Bazett<" in qtc and ">Fridericia<" in qtc and ">aVF<" in st and "minutes since the start" in st
+    curves = re.findall(r'd="M([\d.]+) ([\d.]+)l([^"]*)" class="curve stroke-accent"', qtc)
+    rises = np.cumsum([float(step) for step in curves[0][2].split()[1::2]])
+    assert rises[2] > -3 and rises[-1] < -20  # QT is the same, RR falls: QTc rises, and y with it
+    short = waves_context(findings_of(two_leads()))
+    assert short is not None and short["trends"] == []
+
+
 def test_the_page_has_the_section_only_with_waves() -> None:
     page = holter_page(findings_of(two_leads()))
     section = page.partition('<section id="waves">')[2].partition("</section>")[0]

@@ -1,4 +1,4 @@
-"""Waves and intervals on the page about a recording: a table of medians, and the median beat of each lead."""
+"""Waves and intervals on the page about a recording: a table of medians, trends, and the median beat of each lead."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from heartlm.analysis.findings import Findings
 from heartlm.delineation.delineate import OFFSET, ONSET, QRS, Delineation, P, T
 from heartlm.delineation.intervals import Intervals
+from heartlm.report.charts import Series, line_chart
 from heartlm.report.render import Markup, path_of, render
 
 BEFORE_S, AFTER_S = 0.35, 0.6
 """Time before and after the QRS complex in the drawing of a median beat."""
 MOST_BEATS = 100
 """Maximum number of beats of a median, evenly chosen."""
+SHORTEST_TREND_S, SHORTEST_BIN_S, MOST_BINS = 600.0, 60.0, 96
+"""Least duration of a recording with trends, least length of a bin of a trend, and maximum number of bins."""
 _PX_PER_S, _HEIGHT, _TALLEST, _MOST_PX_PER_MV = 200.0, 150.0, 108.0, 60.0
 
 USUAL: dict[str, tuple[str, float | None, float | None, str]] = {
@@ -58,7 +61,8 @@ def waves_context(findings: Findings) -> dict[str, Any] | None:
         return None
     normal = findings.symbol == "N"
     beats = median_beats(findings.waves.delineation, normal if normal.any() else ~normal)
-    return {"rows": _rows(findings.waves), "beats": [(beat.lead, _drawing(beat, beats)) for beat in beats]}
+    drawings = [(beat.lead, _drawing(beat, beats)) for beat in beats]
+    return {"rows": _rows(findings.waves), "trends": _trends(findings.waves), "beats": drawings}
 
 
 def _rows(measured: Intervals) -> list[dict[str, Any]]:
@@ -72,6 +76,46 @@ def _rows(measured: Intervals) -> list[dict[str, Any]]:
     if summary["axis_degrees"] is not None:
         rows.append(_row("Frontal axis", summary["axis_degrees"], *USUAL_AXIS, "°", None, None))
     return rows
+
+
+def _trends(measured: Intervals) -> list[tuple[str, str, Markup]]:
+    """Return title, caption and drawing of QTc and ST over time, of a recording of `SHORTEST_TREND_S` or more."""
+    found = measured.delineation
+    duration_s, rate_hz = found.recording.duration_s, found.recording.rate_hz
+    if duration_s < SHORTEST_TREND_S:
+        return []
+    num_bins = int(min(MOST_BINS, duration_s // SHORTEST_BIN_S))
+    place = np.minimum((found.beats / rate_hz / duration_s * num_bins).astype(np.int64), num_bins - 1)
+    unit, unit_s = ("hours", 3600) if duration_s >= 7200 else ("minutes", 60)
+    centres = (np.arange(num_bins) + 0.5) * duration_s / num_bins / unit_s
+
+    def series(name: str, values: NDArray[np.float64], class_name: str) -> Series:
+        known = ~np.isnan(values)
+        bins, first = np.unique(place[known], return_index=True)
+        medians = [float(np.median(part)) for part in np.split(values[known], first[1:])] if len(bins) else []
+        return Series(name, centres[bins].tolist(), medians, class_name)
+
+    qtc = [
+        series(name, measured.intervals[key], colour)
+        for name, key, colour in (
+            ("Bazett", "qtc_bazett_ms", "grey-3"),
+            ("Fridericia", "qtc_fridericia_ms", "accent"),
+        )
+    ]
+    levels = [
+        series(found.recording.lead_names[lead], measured.amplitudes["st80_mv"][:, number], f"tone-{number % 8}")
+        for number, lead in enumerate(found.leads)
+    ]
+    along = f"{unit} since the start"
+    charts = (
+        ("QTc over time", "Median of the beats in each bin.", line_chart(qtc, title="QTc, ms", along=along)),
+        (
+            "ST level over time",
+            "80 ms after the QRS complex, relative to the level before it; median of the beats in each bin.",
+            line_chart(levels, title="ST level, mV", along=along),
+        ),
+    )
+    return [(title, caption, drawing) for title, caption, drawing in charts if drawing is not None]
 
 
 def _row(
