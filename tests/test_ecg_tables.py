@@ -366,6 +366,19 @@ def test_a_file_that_states_its_rate_refuses_another(tmp_path: Path) -> None:
             open_database(tmp_path, stated=stated).recording("r")
 
 
+def test_a_file_that_is_named_need_not_look_like_a_signal(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).normal(size=1000).round(3)
+    (tmp_path / "noise.csv").write_text("II\n" + "\n".join(map(str, noise)) + "\n")
+    stated = Stated(130.0, ("mV",), ())
+    with pytest.raises(HeartlmError, match="no recordings found"):
+        open_database(tmp_path, stated=stated)
+    for _ in range(2):  # alone, then next to a recording
+        database, record_id = locate(tmp_path / "noise.csv", stated=stated)
+        assert record_id == "noise"
+        np.testing.assert_allclose(database.recording(record_id).signal()[0], noise, atol=1e-6)
+        (tmp_path / "other.csv").write_bytes(CASES["rate before the table"][0])
+
+
 def test_a_folder_takes_recordings_and_leaves_other_tables_alone(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(rows(S, MV, head="time,I\n"))
     (tmp_path / "b.txt").write_bytes(rows(UV, head=APPLE))

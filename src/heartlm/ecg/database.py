@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -90,7 +91,10 @@ class Database:
         stated: rate, units and leads of files that do not state them.
     """
 
-    def __init__(self, folder: Path, *, repaired: Repaired = "warn", stated: Stated | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, repaired: Repaired = "warn", stated: Stated | None = None, given: Path | None = None
+    ) -> None:
+        """Find the records of a folder, and `given`, a file in it that the user calls a recording."""
         if not folder.is_dir():
             raise HeartlmError(f"{folder}: no such folder; give the folder of a database")
         self.folder, self.repaired, self.stated = folder, repaired, stated or Stated.current()
@@ -105,7 +109,9 @@ class Database:
             rate_hz=self._settings.get("rate_hz", known.rate_hz),
         )
         with self.stated.used():
-            self._files = find_records(folder)
+            self._files = {} if given is None else {printable(given.stem): RecordFiles(given.with_suffix(""), given)}
+            with suppress(*(() if given is None else (NoRecordingsError,))):
+                self._files = find_records(folder) | self._files
         self._patient_of: dict[str, str] = {}
         self.record_ids: tuple[str, ...] = tuple(sorted(self._files))
 
@@ -255,7 +261,8 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
     """Return the database that contains `path`, a recording as in WFDB programs (`mitdb/100`), and the record id.
 
     The database is the nearest parent folder with RECORDS or `database.json`, so `ludb/data/1` belongs to `ludb`. If
-    there is no such folder, the database is the folder of the recording. `repaired` and `stated` are as in
+    there is no such folder, the database is the folder of the recording. A recording in a folder below is also found by
+    its name in the database: `ptb-xl/00001_hr`. `repaired` and `stated` are as in
     `open_database`.
 
     Raises:
@@ -279,11 +286,16 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
         for is_this in (lambda each: each.signal == path, lambda each: each.stem in stems):
             for record_id in filter(lambda name: is_this(files[name]), files):
                 return database, record_id
+        if (name := path.relative_to(folder).as_posix()) in files:  # as the database names it, wherever it lies
+            return database, name
         known |= dict.fromkeys(database.record_ids)
     if path.is_file():
         with (stated or Stated.current()).used():
             if (form := format_of(path, is_given=True)) is not None and form.is_table:
                 read_recording(path)  # its error says what the table does not state
+                # the content does not look like samples to those who search a folder, but it is named
+                database = Database(path.parent, repaired=repaired, stated=stated, given=path)
+                return database, printable(path.stem)
             raise HeartlmError(f"{path}: no recording, but {describe(path)}")
     near = difflib.get_close_matches(path.stem, known, n=3, cutoff=0.3) or list(known)[:3]
     offer = f"; there are {len(known)}, for example {', '.join(near)}" if known else ": no such folder"
