@@ -199,6 +199,16 @@ def test_an_unknown_recording_is_answered_with_the_nearest(simulated: Path):
         locate(simulated / "s001")
 
 
+def test_a_recording_in_a_folder_below_is_found_by_its_name(simulated: Path, tmp_path: Path):
+    below = tmp_path / "db" / "records" / "00000"
+    below.mkdir(parents=True)
+    for path in simulated.glob("s0001.*"):
+        (below / path.name).symlink_to(path)
+    database, record_id = locate(tmp_path / "db" / "s0001")
+    assert (database.folder, record_id) == (tmp_path / "db", "s0001")
+    assert locate(below / "s0001")[1] == "s0001"
+
+
 def test_a_recording_in_no_folder(tmp_path: Path):
     with pytest.raises(HeartlmError, match="no such folder"):
         locate(tmp_path / "nowhere" / "100")
