@@ -252,7 +252,9 @@ class Analyst:
         def classify(kept: NDArray[np.bool_]) -> NDArray[np.float32]:
             nonlocal measures
             chosen = replace(beats, sample=sample[kept], symbol=beats.symbol[kept])
-            probability, measures = self._class_probabilities(chosen, signals, quality, stretches)
+            probability, of_these = self._class_probabilities(chosen, signals, quality, stretches)
+            # All detections tell how unlike the training data a recording is: noise loses them in the next pass.
+            measures = of_these if kept.all() else measures
             return probability
 
         probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes)
