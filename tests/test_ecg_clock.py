@@ -161,6 +161,12 @@ def test_numbers_of_rows() -> None:
     grid = grid_of_counter(numbers, 250)
     assert grid is not None
     np.testing.assert_array_equal(grid.positions, np.arange(1000))
+    for missing in ([77, 78, 500], [0, 1], [999]):  # rows without a number
+        numbers = np.arange(1000.0) % 16
+        numbers[missing] = np.nan
+        grid = grid_of_counter(numbers, 250)
+        assert grid is not None
+        np.testing.assert_array_equal(grid.positions, np.arange(1000))
     assert counter_modulus(np.arange(100.0)) == 0
     for other in (np.arange(100.0) / 2, np.zeros(100), np.sin(np.arange(100)), np.arange(100.0) % 10):
         assert counter_modulus(other) is None

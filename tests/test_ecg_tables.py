@@ -270,6 +270,48 @@ def test_packets_of_movesense_with_one_time_each(tmp_path: Path) -> None:
     np.testing.assert_allclose(recording.signal()[0], ECG, atol=1e-6)
 
 
+@pytest.mark.parametrize("form", ["Meas", "data", "list", "mV"])
+def test_logs_of_movesense(tmp_path: Path, form: str) -> None:
+    scale = 1.0 if form == "mV" else 1e3 / 20 / (1 << 17)
+    samples = [float(each) for each in ECG] if form == "mV" else np.round(ECG / scale).astype(int).tolist()
+    packets = [
+        {"Samples": samples[place : place + 16], "Timestamp": int(1000 + 1000 * place / RATE_HZ)}
+        for place in range(0, NUM // 16 * 16, 16)
+    ]
+    whole: object = {
+        "Meas": {"Meas": {"ECG": packets, "HR": [{"average": 60}]}},
+        "data": {"data": [{"ecg": packet} for packet in packets]},
+        "list": [{"Body": packet, "Uri": "123/Meas/ECG"} for packet in packets],
+        "mV": {"Samples": {"MeasEcgmV": packets}},
+    }[form]
+    (tmp_path / "r.json").write_text(json.dumps(whole))
+    recording = open_database(tmp_path).recording("r")
+    assert (recording.rate_hz, recording.leads, recording.units, recording.repairs) == (RATE_HZ, ("ECG",), ("mV",), ())
+    np.testing.assert_allclose(recording.signal()[0], ECG[: NUM // 16 * 16], atol=1e-6 if form == "mV" else scale)
+    del packets[20:25]
+    if form == "Meas":
+        (tmp_path / "r.json").write_text(json.dumps(whole))
+        with_gap = read_recording(tmp_path / "r.json")
+        assert np.isnan(with_gap.signal()[0, 320:400]).all()
+        np.testing.assert_allclose(with_gap.signal()[0, 400:], ECG[400 : NUM // 16 * 16], atol=scale)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"a": {"Samples": [1, "x"], "Timestamp": 5}}, "a packet of /a has fields that are no numbers"),
+        ({"a": {"Samples": [1, 2], "Timestamp": None}}, "a packet of /a has fields that are no numbers"),
+        ({"a": [{"Samples": [], "Timestamp": 1}]}, "has no ECG packets"),
+        ({"a": [{"Samples": [1, 2], "Timestamp": 1}]}, "states no sampling rate"),
+    ],
+)
+def test_logs_that_hold_no_recording(tmp_path: Path, content: object, reason: str) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    with pytest.raises(HeartlmError, match=reason) as caught:
+        read_recording(tmp_path / "r.json")
+    assert "\n" not in str(caught.value)
+
+
 def test_invalid_fields_and_lines_of_text(tmp_path: Path) -> None:
     lines = rows(S, MV, head="time,I\n").decode().splitlines()
     lines[11], lines[12] = f"{S[10]},", f"{S[11]},NaN"

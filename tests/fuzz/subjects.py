@@ -149,6 +149,11 @@ def _tables(folder: Path) -> None:
         whole = block + len(data).to_bytes(4, "little") + data
         content += whole + (sum(whole) & 0xFFFFFFFF).to_bytes(4, "little")
     (folder / "k.atc").write_bytes(content)
+    packets = [
+        {"Samples": np.round(2621.44 * ecg[place : place + 16]).astype(int).tolist(), "Timestamp": 4 * place}
+        for place in range(0, 2496, 16)
+    ]
+    (folder / "movesense.json").write_text(json.dumps({"Meas": {"ECG": packets}}))
     (folder / "c.csv.gz").write_bytes(gzip.compress((folder / "comma.csv").read_bytes(), mtime=0))
 
 

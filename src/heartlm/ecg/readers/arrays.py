@@ -51,7 +51,7 @@ def settings_of(path: Path) -> Settings:
         HeartlmError: the file is malformed.
     """
     sidecar = sidecar_of(path)
-    return read_json(sidecar, Settings) if is_there(sidecar) else {}
+    return read_json(sidecar, Settings) if sidecar != path and is_there(sidecar) else {}
 
 
 def start_of(path: Path, text: str) -> datetime | time:

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONGEST_GAP_S = 7 * 86400.0
+PACKETS = "times are those of packets"
+"""Begin of the repair of a clock with one time for several rows."""
 _AROUND = 64
 """Rows (or packets) on each side of a jump whose median tells its size: enough for the cycle of rounded times."""
 _SIGNIFICANT = 6.0
@@ -125,9 +127,7 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
     spread_s = _spread(duration_s - step_s * np.diff(places))
     if is_packet:
         size = float(np.median(np.diff(known)))
-        repairs.append(
-            f"times are those of packets of {size:.0f} rows; rows taken as evenly spaced at {rate_hz:.6g} Hz"
-        )
+        repairs.append(f"{PACKETS} of {size:.0f} rows; rows taken as evenly spaced at {rate_hz:.6g} Hz")
     elif spread_s > _SHOWN_JITTER * step_s:
         repairs.append(
             f"times vary by {1e3 * spread_s:.2g} ms around steps of {1e3 * step_s:.4g} ms; rows taken as evenly spaced "
@@ -152,7 +152,11 @@ def grid_of_counter(counter: NDArray[np.float64], rate_hz: float) -> Grid | None
     if span is None:
         return None
     if span:
-        steps = np.rint(np.diff(counter)).astype(np.int64) % span
+        # a row without a number follows the row before it, the first ones precede the row after them
+        place = np.arange(len(counter))
+        near = np.maximum.accumulate(np.where(np.isfinite(counter), place, 0))
+        near[: np.isfinite(counter).argmax()] = np.isfinite(counter).argmax()
+        steps = np.rint(np.diff(counter[near] + place - near)).astype(np.int64) % span
         # a single wrong number makes two wrong steps
         wrong = (steps[:-1] != 1) & (steps[1:] != 1) & ((steps[:-1] + steps[1:]) % span == 2)
         steps[:-1][wrong] = steps[1:][wrong] = 1

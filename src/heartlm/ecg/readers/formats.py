@@ -21,6 +21,7 @@ from heartlm.ecg.readers.clinical import read_cardiosoft, read_dicom, read_with
 from heartlm.ecg.readers.edf import read_edf
 from heartlm.ecg.readers.foreign import HEADER_BYTES, TEXT_BYTES, first_bytes
 from heartlm.ecg.readers.ishne import read_ishne
+from heartlm.ecg.readers.movesense import is_movesense, read_movesense
 from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Recording
 
@@ -207,6 +208,7 @@ FORMATS: tuple[FileFormat, ...] = (
         lambda begin, path: begin.lstrip()[:1] == b"{" and len(set(_KARDIA.findall(begin))) > 1,
         (".json",),
     ),
+    FileFormat("Movesense JSON", "a log of Movesense", read_movesense, is_movesense, (".json",), largest=TEXT_BYTES),
     FileFormat(
         "AliveCor ATC",
         "an ATC file of AliveCor",
