@@ -78,9 +78,15 @@ def agreed(answers: Doubles, weights: Doubles, share: float) -> tuple[Doubles, D
 
 
 def waves_of(
-    probability: Floats, signal_mv: Floats, step: float, bridge: int, least_sum: Floats, least_top: Floats
+    probability: Floats,
+    plain: Floats,
+    signal_mv: Floats,
+    step: float,
+    bridge: int,
+    least_sum: Floats,
+    least_top: Floats,
 ) -> list[tuple[int, int, int, int, float]]:
-    """Class, onset, peak, offset and confidence of each wave of a lead."""
+    """Class, onset, peak, offset and confidence of each wave of a lead; its edges are those of `plain`."""
     best, found = probability.argmax(axis=0), []
     first = 0
     while first < len(best):
@@ -94,13 +100,19 @@ def waves_of(
                 last = cell
             elif best[cell] or cell - last >= bridge + 1 or cell - last > bridge:
                 break
-        own = probability[kind]
-        run = own[first : last + 1].astype(float)
+        run, own = probability[kind, first : last + 1].astype(float), plain[kind].astype(float)
+        level = 0.5 * min(1.0, own[first : last + 1].max() / 0.8)
+        above = np.flatnonzero(own[first : last + 1] >= level)
+        inner_first, inner_last = first + int(above[0]), first + int(above[-1])
+        while inner_first <= first and inner_first > 0 and own[inner_first - 1] > 0.5:
+            inner_first -= 1
+        while inner_last >= last and inner_last + 1 < len(own) and own[inner_last + 1] > 0.5:
+            inner_last += 1
         edges = []
-        for inner, outer, sign in ((first, first - 1, -1), (last, last + 1, 1)):
-            low = float(own[outer]) if 0 <= outer < len(own) else 0.0
-            high = float(own[inner])
-            edge = inner + 0.5 + sign * ((high - 0.5) / (high - low) if high > 0.5 > low else 0.5)
+        for inner, sign in ((inner_first, -1), (inner_last, 1)):
+            low = own[inner + sign] if 0 <= inner + sign < len(own) else 0.0
+            high = own[inner]
+            edge = inner + 0.5 + sign * ((high - level) / (high - low) if high > level > low else 0.5)
             edges.append(int(np.clip(np.floor((2 * edge - 0.5) * step + 0.5), 0, len(signal_mv) - 1)))
         onset, offset = edges
         part = signal_mv[onset : offset + 1].astype(float)

@@ -81,11 +81,15 @@ def test_waves_are_those_of_numpy(step: float) -> None:
     smooth = np.apply_along_axis(lambda x: np.convolve(x, np.hanning(9), "same"), 1, random.normal(0, 1, (4, cells)))
     probability = (np.exp(smooth) / np.exp(smooth).sum(axis=0)).astype(np.float32)
     signal = random.normal(0, 1, int(2 * cells * step)).astype(np.float32)
-    expected = waves_of(probability, signal, step, 5, least_sum, least_top)
+    plain = probability.copy()
+    plain[1] *= np.repeat(np.exp(random.normal(0, 1, cells // 50)), 50)
+    plain /= plain.sum(axis=0)
+    expected = waves_of(probability, plain, signal, step, 5, least_sum, least_top)
     for variant in each_variant():
         places, confidence = np.empty((cells, 4), np.int64), np.empty(cells, np.float32)
         num_found = kernel("delineate_waves")(
-            probability, cells, signal, len(signal), step, 5, least_sum, least_top, False, cells, places, confidence
+            *(probability, plain, cells, signal, len(signal), step, 5, least_sum, least_top, False),
+            *(cells, places, confidence),
         )
         assert places[:num_found].tolist() == [list(wave[:4]) for wave in expected], variant
         np.testing.assert_allclose(confidence[:num_found], [wave[4] for wave in expected], rtol=1e-5, err_msg=variant)

@@ -212,9 +212,10 @@ def _waves(probability: Floats, signal_mv: Floats, step: float, flat: bool = Fal
     cells = probability.shape[1]
     places, confidence = np.empty((cells // 2 + 1, 4), np.int64), np.empty(cells // 2 + 1, np.float32)
     reach, scratch = round(_P_REACH_S * NETWORK_HZ * step), np.empty(cells + 2, np.float32)
+    plain = probability.copy()
     for again in (False, True):
         num = kernel("delineate_waves")(
-            *(probability, cells, signal_mv, len(signal_mv), step, _BRIDGE, _LEAST_SUM, _LEAST_TOP),
+            *(probability, plain, cells, signal_mv, len(signal_mv), step, _BRIDGE, _LEAST_SUM, _LEAST_TOP),
             *(flat or not again, len(confidence), places, confidence),
         )
         if not again:

@@ -7,6 +7,7 @@
 
 #define CLASSES 4
 #define LARGEST 1e6f /* mV */
+#define CLEAR 0.8f   /* a wave whose greatest probability is less has lower edges */
 #define DOUBT 0.02f /* of a lead without any */
 
 /* Weights of a lead, in place of which cells are usable (1, else 0): 1 / (1 - c + DOUBT)^2, where c is the mean of the
@@ -71,12 +72,12 @@ static int likeliest(const float *probability, int64_t cells, int64_t t) {
     return best;
 }
 
-/* The edge between cell `outside` and its neighbour `inside`, in cells: where a line between their centres is 0.5. */
-static double edge_between(const float *of_class, int64_t cells, int64_t outside, int64_t inside) {
+/* The edge between cell `outside` and its neighbour `inside`, in cells: where a line between their centres is `level`. */
+static double edge_between(const float *of_class, int64_t cells, float level, int64_t outside, int64_t inside) {
     double edge = (double)(outside > inside ? outside : inside);
     double low = outside >= 0 && outside < cells ? of_class[outside] : 0, high = of_class[inside];
-    if (!(high > 0.5 && low < 0.5)) return edge;
-    double depth = (high - 0.5) / (high - low); /* of the edge, from the inner centre outwards */
+    if (!(high > level && low < level)) return edge;
+    double depth = (high - level) / (high - low); /* of the edge, from the inner centre outwards */
     return (double)inside + 0.5 + (outside > inside ? depth : -depth);
 }
 
@@ -88,11 +89,13 @@ static int64_t sample_of(double cell, double step, int64_t num_samples) {
 /* Waves of a lead in order, at most `most`: their class (1 P, 2 QRS, 3 T), onset, peak and offset as samples of the signal,
  * and the mean probability. Runs of a class with at most `bridge` cells without a wave between them are one. A run whose
  * probabilities sum to less than least_sum[class], or whose greatest is less than least_top[class], is no wave;
- * nor, unless `flat`, is one over signal that is constant or invalid. The peak is where the signal is farthest from
- * the line between onset and offset. Returns how many. */
-int64_t HEARTLM(delineate_waves)(const float *probability, int64_t cells, const float *signal, int64_t num_samples,
-                                 double step, int64_t bridge, const float *least_sum, const float *least_top, int64_t flat,
-                                 int64_t most, int64_t *waves, float *confidence) {
+ * nor, unless `flat`, is one over signal that is constant or invalid. The edges are where `plain` crosses a half:
+ * `probability` before delineate_expect, or the same, as an expected wave is not wider than another. The peak is
+ * where the signal is farthest from the line between onset and offset. Returns how many. */
+int64_t HEARTLM(delineate_waves)(const float *probability, const float *plain, int64_t cells, const float *signal,
+                                 int64_t num_samples, double step, int64_t bridge, const float *least_sum,
+                                 const float *least_top, int64_t flat, int64_t most, int64_t *waves,
+                                 float *confidence) {
     int64_t num = 0;
     for (int64_t t = 0; t < cells && num < most;) {
         int class = likeliest(probability, cells, t);
@@ -111,9 +114,19 @@ int64_t HEARTLM(delineate_waves)(const float *probability, int64_t cells, const 
         const float *of_class = probability + class * cells;
         float sum = 0, top = 0;
         for (int64_t u = begin; u < end; u++) sum += of_class[u], top = of_class[u] > top ? of_class[u] : top;
+        float mean = sum / (float)(end - begin);
         if (sum < least_sum[class] || top < least_top[class]) continue;
-        int64_t onset = sample_of(edge_between(of_class, cells, begin - 1, begin), step, num_samples);
-        int64_t offset = sample_of(edge_between(of_class, cells, end, end - 1), step, num_samples);
+        const float *plain_class = plain + class * cells;
+        float plain_top = 0;
+        for (int64_t u = begin; u < end; u++) plain_top = plain_class[u] > plain_top ? plain_class[u] : plain_top;
+        float level = plain_top < CLEAR ? 0.5f * plain_top / CLEAR : 0.5f;
+        int64_t first = begin, last = end - 1;
+        while (first < last && plain_class[first] < level) first++;
+        while (last > first && plain_class[last] < level) last--;
+        while (first == begin && begin > 0 && plain_class[begin - 1] > 0.5f) first = --begin;
+        while (last + 1 == end && end < cells && plain_class[end] > 0.5f) last = end++;
+        int64_t onset = sample_of(edge_between(plain_class, cells, level, first - 1, first), step, num_samples);
+        int64_t offset = sample_of(edge_between(plain_class, cells, level, last + 1, last), step, num_samples);
         int64_t peak = -1;
         float farthest = 0, slope = offset > onset ? (signal[offset] - signal[onset]) / (float)(offset - onset) : 0;
         for (int64_t s = onset; s <= offset; s++) {
@@ -124,7 +137,7 @@ int64_t HEARTLM(delineate_waves)(const float *probability, int64_t cells, const 
         if (peak < 0) peak = (onset + offset) / 2;
         int64_t *wave = waves + 4 * num;
         wave[0] = class, wave[1] = onset, wave[2] = peak, wave[3] = offset;
-        confidence[num++] = sum / (float)(end - begin);
+        confidence[num++] = mean;
     }
     return num;
 }
