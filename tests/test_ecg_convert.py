@@ -20,6 +20,7 @@ from heartlm.cli.main import main
 from heartlm.ecg.convert import Conversion, Converted, Target, convert_recordings
 from heartlm.ecg.database import open_database, read_recording
 from heartlm.ecg.readers.edf import read_edf
+from heartlm.ecg.readers.stated import VARIABLE, Stated
 from heartlm.ecg.recording import Annotations, Note, Patient, Recording, RhythmSpan
 from heartlm.ecg.whole_steps import lead_steps
 from heartlm.ecg.write_edf import write_edf
@@ -316,6 +317,30 @@ def test_only_what_changed_is_converted_again(folder: Path, tmp_path: Path) -> N
     assert len(again.records) == len(first.records)
     with pytest.raises(HeartlmError, match="holds a conversion with other settings"):
         converted(source, out, "edf")
+
+
+def test_several_sources_in_one_folder(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "other").mkdir()
+    write_ishne(tmp_path / "other" / "d.ecg", np.stack([-DIGITS] * 3).astype(np.int16), 250)
+    for source in (folder / "d.ecg", tmp_path / "other" / "d.ecg", folder / "a.edf", tmp_path / "other" / "d.ecg"):
+        done = converted(source, out)
+    assert [entry["record"] for entry in done.records] == ["d_2"]
+    report = json.loads(done.report.read_text())
+    assert [entry["record"] for entry in report["records"]] == ["a", "d", "d_2"]
+    after = open_database(out)
+    assert after.record_ids == ("a", "d", "d_2")
+    for record_id, source in (("d", folder / "d.ecg"), ("d_2", tmp_path / "other" / "d.ecg")):
+        np.testing.assert_array_equal(after.recording(record_id).signal(), read_recording(source).signal())
+
+
+def test_what_is_stated_otherwise_is_converted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "")
+    (tmp_path / "r.csv").write_text("II\n" + "\n".join(map(str, (DIGITS / 1000).tolist())) + "\n")
+    words = ["data", "convert", str(tmp_path / "r.csv"), str(tmp_path / "out"), "--units", "mV"]
+    for rate in ("250", "500"):
+        assert main([*words, "--rate", rate]) == 0
+        assert open_database(tmp_path / "out", stated=Stated()).recording("r").rate_hz == float(rate)
 
 
 def test_processes_do_not_change_the_result(folder: Path, tmp_path: Path) -> None:

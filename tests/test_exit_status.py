@@ -88,6 +88,22 @@ def test_a_disk_that_is_full_after_some_recordings(folder: Path, disk: Path, cap
     assert f"none of {NUM_RECORDINGS} recordings could be analysed" in capfd.readouterr().err
 
 
+def test_convert_on_a_disk_that_is_full_after_some_recordings(
+    folder: Path, disk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(0)
+    for number in range(NUM_RECORDINGS):
+        digits = random.integers(-9000, 9000, 60 * RATE)
+        (folder / f"r{number}.edf").write_bytes(edf_bytes([Lead("ECG", digits)] * 4, 60))
+    words = ["data", "convert", str(folder), str(disk / "out"), "--processes", "1"]
+    assert main(words) == 1
+    said = capfd.readouterr().out.splitlines()
+    left_out = [line for line in said if line.startswith("left out: r") and "No space left on device" in line]
+    assert 0 < len(left_out) < NUM_RECORDINGS
+    assert said[-1] == f"{NUM_RECORDINGS - len(left_out)} recordings converted, {len(left_out)} left out"
+    assert not [path for path in (disk / "out").iterdir() if path.name.startswith(".convert-")]
+
+
 def test_tokenize_ends_with_1_where_recordings_were_left_out(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

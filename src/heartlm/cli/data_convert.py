@@ -69,6 +69,8 @@ def run(argv: Sequence[str]) -> int:
     if inexact:
         shown = ", ".join(inexact[:5]) + (" …" if len(inexact) > 5 else "")
         print(f"not with the same samples: {len(inexact):,} ({shown}); largest_error of their leads is in the report")
+    for line in done.unwritten:
+        print(line)
     print(done.report)
     print(f"{len(done.records):,} recordings converted, {len(done.left_out):,} left out")
-    return 1 if done.left_out else 0
+    return 1 if done.left_out or done.unwritten else 0

@@ -3,7 +3,8 @@
     database ─► recording ─► without identifying data? ─► files in a temporary folder ─► renamed, the main one last
                                                      └─► a line of the journal ─────► `convert.json`, at the end
 
-The journal has one line for each converted recording. An interrupted conversion continues after the recordings whose
+Recordings of several sources may be converted to one folder, one after the other. The journal has one line for each
+converted recording. An interrupted conversion continues after the recordings whose
 source is unchanged and whose files are there. A conversion with `anonymize` needs its secret key for that, which lies
 in the user's cache until the conversion ends.
 """
@@ -16,7 +17,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.databases_known import KNOWN_DATABASES, database_name
 from heartlm.ecg.readers.annotation_file import others_of, read_annotation_file
 from heartlm.ecg.readers.foreign import is_there
+from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.recording import ARTEFACT, Damaged, Note, Recording, Repaired
 from heartlm.ecg.splits import Split
 from heartlm.ecg.whole_steps import LeadSteps, lead_steps
@@ -90,11 +92,13 @@ class Converted:
         records: entry of each converted recording in the report.
         left_out: recordings that were not converted, with the reason, one line each.
         report: path of the report.
+        unwritten: files of the whole folder that could not be written, with the reason, one line each.
     """
 
     records: tuple[dict[str, Any], ...]
     left_out: tuple[str, ...]
     report: Path
+    unwritten: tuple[str, ...] = ()
 
 
 def convert_recordings(task: Conversion, processes: int = 1) -> Converted:
@@ -143,7 +147,10 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], pr
             f"{folder}: holds an anonymized conversion whose key is deleted, as at its end; choose another folder"
         )
     anonymizer = Anonymizer(key.read()) if key is not None else None
-    names = _names(record_ids) if anonymizer is None else [anonymizer.code("record", each) for each in record_ids]
+    if anonymizer is None:
+        names = _names({record_id: str(database.files(record_id).signal) for record_id in record_ids}, known)
+    else:
+        names = [anonymizer.code("record", record_id) for record_id in record_ids]
     journal = folder / JOURNAL
     if not journal.exists():
         append_line(journal, json.dumps({"settings": task.settings}))
@@ -161,7 +168,9 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], pr
     todo = [place for place, name in enumerate(names) if name not in done]
     if done:
         say(f"convert: {len(done):,} of {len(names):,} recordings were converted before")
-    records, left_out = dict(done), list[str]()
+    # what other sources left in the folder stays
+    others = {name: entry for name, entry in known.items() if name not in names}
+    records, left_out, unwritten = dict(done), list[str](), list[str]()
     outcomes = encode_all(lambda place: work.try_one(record_ids[place], names[place], marks[place]), todo, processes)
     with closing(outcomes):
         for place, outcome in zip(todo, track(outcomes, len(todo), "convert"), strict=True):
@@ -169,11 +178,15 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], pr
                 left_out.append(f"{record_ids[place]}: {outcome}")
                 continue
             records[names[place]] = outcome
-            append_line(journal, json.dumps(outcome))
+            try:
+                append_line(journal, json.dumps(outcome))
+            except HeartlmError as error:  # it is converted, and would be again
+                unwritten = [str(error)]
             for stale in set(known.get(names[place], {}).get("files", ())) - set(outcome["files"]):
                 (folder / Path(stale).name).unlink(missing_ok=True)
     if not records:
-        journal.unlink(missing_ok=True)
+        if not others:
+            journal.unlink(missing_ok=True)
         if key is not None:
             key.delete()
         if len(record_ids) == 1:
@@ -181,16 +194,22 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], pr
         for line in left_out:
             say(f"left out: {line}")
         raise HeartlmError(f"{task.source}: none of {len(record_ids)} recordings could be converted")
-    entries = tuple(records[name] for name in sorted(records))
-    _write_database_file(task, entries)
+    entries = [entry for _, entry in sorted((others | records).items())]
     report = {"schema_version": SCHEMA_VERSION, "settings": task.settings, "num_records": len(entries)}
     # a message about a recording names it and its file
     reasons = [f"recording {place}" for place in range(1, len(left_out) + 1)] if task.anonymize else left_out
-    write_json(folder / REPORT, report | {"left_out": reasons, "records": entries})
-    journal.unlink(missing_ok=True)
-    if key is not None:
-        key.delete()
-    return Converted(entries, tuple(left_out), folder / REPORT)
+    try:
+        _write_database_file(task, entries)
+        write_json(folder / REPORT, report | {"left_out": reasons, "records": entries})
+    except HeartlmError as error:  # what was converted is complete, and the journal stays
+        unwritten.append(str(error))
+    else:
+        journal.unlink(missing_ok=True)
+        if key is not None:
+            key.delete()
+    return Converted(
+        tuple(records[name] for name in sorted(records)), tuple(left_out), folder / REPORT, tuple(unwritten)
+    )
 
 
 def _earlier(task: Conversion) -> dict[str, dict[str, Any]]:
@@ -235,13 +254,18 @@ class _Key:
         self.path.unlink(missing_ok=True)
 
 
-def _names(record_ids: Sequence[str]) -> list[str]:
-    """Return the names of the records that are written: letters, digits, - and _, each once."""
+def _names(sources: Mapping[str, str], known: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return the names of the records that are written: letters, digits, - and _, each for one source.
+
+    Args:
+        sources: file of each recording by its name.
+        known: entries of an earlier conversion by the names of their records.
+    """
     names = list[str]()
-    for record_id in record_ids:
+    for record_id, source in sources.items():
         plain = re.sub(r"[^A-Za-z0-9_-]+", "_", record_id).strip("_") or "record"
         name, number = plain, 1
-        while name in names:
+        while name in names or known.get(name, {}).get("source", source) != source:
             number += 1
             name = f"{plain}_{number}"
         names.append(name)
@@ -263,7 +287,7 @@ class _Work:
         paths = {
             path for path in (files.signal, signal, *self.database.annotation_paths(record_id)) if path is not None
         }
-        facts = [str(self.database.folder.absolute()), record_id]
+        facts = [str(self.database.folder.absolute()), record_id, repr(Stated.current())]
         for path in sorted(paths):
             if is_there(path):
                 status = path.lstat()
