@@ -213,8 +213,8 @@ def _range_of(lead: str, unit: str, steps: LeadSteps, bits: int) -> _Range:
             error = np.abs(written - values)
             exact = bool((error <= np.spacing(np.abs(values).astype(np.float32))).all())
             best.append(_Range(name, texts[0], texts[1], low, high, float(error.max()), exact))
-    # the least error, and of equals the first
-    found = min(best, key=lambda each: each.error, default=None)
+    # the least error, and of nearly equal ones the shortest texts, which are probably those of the source
+    found = min(best, key=lambda each: (round(1e6 * each.error * steps.gain), len(each.low + each.high)), default=None)
     least, most = ((number - steps.zero) / steps.gain for number in (steps.low, steps.high))
     if found is None or found.error > max(_MOST_STEPS / steps.gain, _MOST_RELATIVE * max(abs(least), abs(most))):
         raise HeartlmError(
