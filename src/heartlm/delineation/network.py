@@ -105,16 +105,17 @@ class Network:
         self._struct.weights = self._weights.ctypes.data
         self._address = ctypes.addressof(self._struct)
 
-    def __call__(self, prepared: Floats) -> Floats:
+    def __call__(self, prepared: Floats, out: Floats | None = None) -> Floats:
         """Return the logarithms of how probable the classes are relative to the most probable one.
 
         Args:
             prepared: what `prepare` returns, float32 `[num_samples]`.
+            out: array for the result.
 
         Returns:
             float32 `[4, num_samples / 2]`.
         """
-        out = np.empty((len(CLASSES), len(prepared) // 2), np.float32)
+        out = np.empty((len(CLASSES), len(prepared) // 2), np.float32) if out is None else out
         scratch = np.empty(kernel("delineate_network_scratch")(self._address), np.float32)
         kernel("delineate_network")(self._address, prepared, len(prepared), scratch, out)
         return out
@@ -164,6 +165,12 @@ def resampling_taps(rate_hz: float) -> Floats:
     return np.asarray(taps / taps.sum(axis=1, keepdims=True), np.float32)
 
 
+def num_cells(num_samples: int, rate_hz: float) -> int:
+    """Return the number of cells of a signal, including those that fill a multiple of 16 samples."""
+    num = int((num_samples - 1) * NETWORK_HZ / rate_hz) + 1
+    return -(-num // MULTIPLE) * MULTIPLE // 2
+
+
 def prepare(signal_mv: Floats, rate_hz: float) -> Floats:
     """Return a lead as the network reads it, followed by zeros up to a multiple of 16 samples.
 
@@ -175,7 +182,7 @@ def prepare(signal_mv: Floats, rate_hz: float) -> Floats:
         float32 at 250 Hz, without baseline wander, divided by the usual range of about 20 s.
     """
     step, num = rate_hz / NETWORK_HZ, int((len(signal_mv) - 1) * NETWORK_HZ / rate_hz) + 1
-    out = np.zeros(-(-num // MULTIPLE) * MULTIPLE, np.float32)
+    out = np.zeros(2 * num_cells(len(signal_mv), rate_hz), np.float32)
     taps, scratch = resampling_taps(rate_hz), np.empty(len(signal_mv) + 2 * num + 2, np.float32)
     signal_mv = np.ascontiguousarray(signal_mv, np.float32)
     kernel("delineate_prepare")(signal_mv, len(signal_mv), step, taps, taps.shape[1], len(taps), scratch, num, out)
@@ -195,16 +202,16 @@ def find_waves(signals_mv: Floats, rate_hz: float, network: Network | None = Non
     """
     network, step = network or shipped_network(), rate_hz / NETWORK_HZ
     signals_mv = np.ascontiguousarray(signals_mv, np.float32)
-    found = np.stack([network(prepare(signal, rate_hz)) for signal in signals_mv])
-    num_leads, _, cells = found.shape
-    weights, mean = np.empty((num_leads, cells), np.float32), np.empty(found.shape[1:], np.float32)
-    scratch = np.empty(cells, np.float32)
+    num_leads, cells = len(signals_mv), num_cells(signals_mv.shape[1], rate_hz)
+    found, mean = np.empty((num_leads, len(CLASSES), cells), np.float32), np.empty((len(CLASSES), cells), np.float32)
+    weights, scratch = np.empty((num_leads, cells), np.float32), np.empty(cells, np.float32)
     for signal, answer, of_lead in zip(signals_mv, found, weights, strict=True):
+        network(prepare(signal, rate_hz), answer)
         kernel("delineate_usable")(signal, len(signal), step, round(_FLAT_S * rate_hz), cells, of_lead)
         kernel("delineate_weights")(answer, cells, _CERTAIN_CELLS, scratch, of_lead)
     kernel("delineate_agree")(found, weights, num_leads, cells, AGREEMENT, mean)
     of_leads = [_waves(*each, step) for each in zip(found, signals_mv, strict=True)]
-    return of_leads, _waves(mean, signals_mv[0], step, flat=True)
+    return of_leads, of_leads[0] if num_leads == 1 else _waves(mean, signals_mv[0], step, flat=True)
 
 
 def _waves(probability: Floats, signal_mv: Floats, step: float, flat: bool = False) -> Waves:

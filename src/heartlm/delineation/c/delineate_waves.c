@@ -67,6 +67,7 @@ void HEARTLM(delineate_agree)(float *leads, const float *weights, int64_t num_le
 
 static int likeliest(const float *probability, int64_t cells, int64_t t) {
     int best = 0;
+    if (probability[t] > 0.5f) return 0; /* most of the time */
     for (int c = 1; c < CLASSES; c++)
         if (probability[c * cells + t] > probability[best * cells + t]) best = c;
     return best;
