@@ -53,7 +53,8 @@ def test_every_subcommand_explains_itself_with_examples(name: str, capsys: pytes
 
 def test_an_unknown_subcommand_is_status_2(capsys: pytest.CaptureFixture[str]):
     assert main(["data", "fetch"]) == 2
-    assert "it is one of list, formats, convert, simulate, noisy, retime, download, verify, show" in capsys.readouterr().err
+    commands = "list, formats, convert, simulate, noisy, retime, download, verify, show"
+    assert f"it is one of {commands}" in capsys.readouterr().err
 
 
 def test_list_prints_a_plain_line_a_database_into_a_pipe(capsys: pytest.CaptureFixture[str]):
