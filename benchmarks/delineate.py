@@ -6,9 +6,9 @@
 trained without them. An annotated wave is found if a wave of the same kind has all annotated edges within 150 ms; of a
 method that gives one edge only, that one. Each wave is matched once. Papers count the edges one by one. On LUDB every
 lead has its own annotations; waves before the first and after the last annotated one do not count. On qtdb a
-cardiologist annotated some beats in two leads together; waves that are made up count around these beats. Errors of edges
-are those of found waves: mean and standard deviation over all, and the mean of the records' own standard deviations,
-which papers on qtdb give. Rates are those of ten minutes in memory, as heartlm.delineate reads them.
+cardiologist annotated some beats in two leads together; waves that are made up count around these beats. Errors of
+edges are those of found waves: mean and standard deviation over all, and the mean of the records' own standard
+deviations, which papers on qtdb give. Rates are those of ten minutes in memory, as heartlm.delineate reads them.
 
 Rivals: NeuroKit2 with its own cleaning and R peaks, and ecgdeli with its own filters, on three leads of LUDB.
 """
