@@ -10,6 +10,7 @@ import pytest
 
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
+from heartlm.api import detect_beats
 from heartlm.cli.main import main
 from heartlm.ecg.database import read_recording
 from heartlm.ecg.recording import Recording
@@ -89,11 +90,15 @@ def test_beats_around_gaps_have_the_classes_of_a_recording_without(
 
 
 def test_a_pause_with_a_signal_stays_a_pause(analyst: Analyst) -> None:
-    beats = beat_times_s(120, 3)
-    beats = beats[(beats < 20) | (beats > 23)]
-    signal = ecg_mv(np.arange(60 * RATE_HZ) / RATE_HZ, beats)
-    found = analyst.analyze(Recording.from_array(signal, rate_hz=RATE_HZ, leads="II"))
-    assert [event.kind for event in found.events if event.kind in ("pause", "asystole")] == ["pause"]
+    record = read_recording(shared_data("mitdb/100.hea"))
+    signal, num = record.signal(0, round(60 * record.rate_hz), ["MLII"])[0], round(2 * record.rate_hz)
+    beats = detect_beats(Recording.from_array(signal, rate_hz=record.rate_hz, leads="II"))
+    place = int(beats[24]) + 150  # after a T wave
+    quiet = signal[place] + np.random.default_rng(0).normal(0, 0.005, num)
+    for inserted, expected in ((quiet, ["pause"]), (np.full(num, np.nan), [])):
+        longer = np.concatenate([signal[:place], inserted, signal[place:]]).astype(np.float32)
+        found = analyst.analyze(Recording.from_array(longer, rate_hz=record.rate_hz, leads="II"))
+        assert [event.kind for event in found.events if event.kind in ("pause", "asystole")] == expected
 
 
 @pytest.fixture
