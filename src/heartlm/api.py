@@ -670,7 +670,8 @@ class Model:
         Returns
         -------
         Embeddings
-            Result with `.vectors`, float32 `[num_vectors, width]`, `.to_frame()` and `.write("100.parquet")`. Windows
+            Result with `.vectors`, float32 `[num_vectors, width]` (`[num_recordings, num_leads * (width + 1)]` of
+            recordings), `.to_frame()` and `.write("100.parquet")`. Windows
             overlap by half. The vector of a beat is from the window in which the beat is furthest from both ends.
 
         Raises
