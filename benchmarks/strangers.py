@@ -26,7 +26,7 @@ import json
 import os
 from ast import literal_eval
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,7 @@ from heartlm.api import load_model
 from heartlm.corpus.encode import Source, Unusable, usable_leads
 from heartlm.ecg.database import open_database
 from heartlm.evaluation.bootstrap import Resampling, estimate, ratio
-from heartlm.models.heart import HeartModel
+from heartlm.models.store import build_model, geometry_of
 
 Floats = NDArray[np.float64]
 
@@ -238,7 +238,8 @@ def main() -> None:
             for kind in (name, "random initialisation") if name == "shipped" else (name,):
                 if kind != name:
                     torch.manual_seed(0)
-                    model.network.load_state_dict(HeartModel(model.network.config).state_dict())
+                    geometry = geometry_of(model.network.state_dict(), model.network.config)
+                    model = replace(model, network=build_model(model.network.config, geometry).eval())
                 found = model.embed(recordings.ptb_xl, level="recording")
                 probe.add(kind, *probed(recordings, found.record.tolist(), found.vectors.astype(np.float64)))
         names = found.record.tolist()
