@@ -61,11 +61,12 @@ models: $(VENV)/ready $(VENV)/kernels
 	$(BIN)/python benchmarks/af_onset.py --work "$(MODELS_WORK)/af-onset" \
 		--cinc2017 "$(MODELS_WORK)/unpacked/cinc2017" --ltafdb "$(MODELS_WORK)/unpacked/ltafdb"
 
-# An editable installation does not build the kernels again by itself when their sources change.
+# An editable installation does not build the kernels again by itself when their sources change. The one that makes the
+# environment has just built them.
 kernels: $(VENV)/kernels
 
 $(VENV)/kernels: $(VENV)/user $(wildcard src/heartlm/*/c/*)
-	$(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	test -z "$$(find $^ -newer $@ 2>&1)" || $(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
 # The environment in three parts, each made again whenever what it holds has changed: what a user needs, what the quick
@@ -82,17 +83,19 @@ $(VENV)/user: pyproject.toml constraints.txt CMakeLists.txt
 	test -z '$(COMPILER)' || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt ziglang
 	@echo "3 of 3: heartlm, its kernels, NumPy, SciPy, scikit-learn, pandas and readers of formats"
 	$(INSTALL) --editable ".[all]"
-	touch $@ $(VENV)/kernels
+	touch $@
+	touch $(VENV)/kernels
 
+# heartlm is there already: these add what its extras need and build nothing.
 $(VENV)/tests: $(VENV)/user
 	@echo "Installing what the quick tests need."
-	$(INSTALL) --editable ".[test]"
-	touch $@ $(VENV)/kernels
+	$(INSTALL) "heartlm[test]"
+	touch $@
 
 $(VENV)/ready: $(VENV)/user
 	@echo "Installing what all tests, linters and documentation need: a few minutes."
-	$(INSTALL) --editable ".[dev]"
-	touch $@ $(VENV)/tests $(VENV)/kernels
+	$(INSTALL) "heartlm[dev]"
+	touch $@ $(VENV)/tests
 
 $(VENV)/rivals: $(VENV)/ready benchmarks/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement benchmarks/requirements.txt

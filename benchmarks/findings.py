@@ -203,11 +203,16 @@ def by_event(steps: Steps, name: str, folder: Path, kinds: tuple[str, ...]) -> l
 
 
 def by_recording(
-    steps: Steps, name: str, folder: Path, labels: dict[str, dict[str, bool]], patient_of: Callable[[str], str]
+    steps: Steps,
+    name: str,
+    folder: Path,
+    labels: dict[str, dict[str, bool]],
+    patient_of: Callable[[str], str],
+    options: Sequence[str] = (),
 ) -> list[list[str]]:
     """Rows of a database with labels of whole recordings: of each finding, which recordings have it."""
     tallies: dict[str, Tally] = {kind: Tally() for kind in next(iter(labels.values()))}
-    for _, record_id, _, content in analysed(steps, name, folder):
+    for _, record_id, _, content in analysed(steps, name, folder, options):
         summary = content["summary"]
         for kind, tally in tallies.items():
             if kind.endswith(" beat"):

@@ -133,13 +133,13 @@ def by_hash(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: sha256(name.encode()).hexdigest())
 
 
-def of_rhythm(folder: Path, rhythm: str) -> list[str]:
-    """The recordings of a database that are labelled with one rhythm as a whole, by hash."""
-    database = open_database(folder)
-    labelled = ((record, database.annotations(record)) for record in database.record_ids)
-    return by_hash(
-        record for record, known in labelled if known is not None and [each.name for each in known.rhythms] == [rhythm]
-    )
+def of_rhythms(folder: Path, rhythms: Iterable[str]) -> dict[str, list[str]]:
+    """The recordings of a database that are labelled with one of the rhythms as a whole, by hash."""
+    database, found = open_database(folder), dict[str, list[str]]()
+    for record in database.record_ids:
+        if (known := database.annotations(record)) is not None and len(known.rhythms) == 1:
+            found.setdefault(known.rhythms[0].name, []).append(record)
+    return {rhythm: by_hash(found.get(rhythm, ())) for rhythm in rhythms}
 
 
 def noise_and_weak(data: Path, work: Path, steps: Steps) -> tuple[Path, list[Path]]:
@@ -154,7 +154,7 @@ def noise_and_weak(data: Path, work: Path, steps: Steps) -> tuple[Path, list[Pat
         source, folder = unpacked(data / archive, work / "unpacked" / name), work / "normal" / name
         noisy = work / "normal" / f"{name}-noisy"
         if not noisy.is_dir():
-            of = {rhythm: of_rhythm(source, rhythm) for rhythm in HELD_OUT}
+            of = of_rhythms(source, HELD_OUT)
             if name == "cinc2017":
                 chosen = [each for rhythm, num in HELD_OUT.items() for each in of[rhythm][num:][:NUM_WEAK]]
             else:

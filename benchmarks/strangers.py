@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from bench.measure import Table
 from bench.output import write_results
-from findings import OF_PTB_XL, Tally, analysed, linked
+from findings import OF_PTB_XL, analysed, by_recording, linked
 from numpy.typing import NDArray
 from quality import SELECTION_FOLDS, by_hash, unpacked
 from sklearn.linear_model import LogisticRegression
@@ -134,20 +134,14 @@ def twelve_leads(steps: Steps, name: str, recordings: Recordings, options: Seque
     """Rows of findings of PTB-XL: number in the reference and called, sensitivity, positive predictivity."""
     chosen = recordings.in_folds(SELECTION_FOLDS)
     folder = linked(recordings.ptb_xl, steps.work / "links/ptb-xl", chosen)
-    tallies = {kind: Tally() for kind in OF_LEADS}
-    for _, record, _, content in analysed(steps, f"{name}-ptb-xl", folder, options):
-        summary, codes = content["summary"], recordings.codes(record)
-        for kind, tally in tallies.items():
-            of_beats = kind.endswith(" beat")
-            called = (
-                summary["beats"][kind[0]] > 0
-                if of_beats
-                else any(summary["events"][each] for each in kind.split(" or "))
-            )
-            has = bool(codes & set(OF_LEADS[kind]))
-            right = int(has and called)
-            tally.add(recordings.row[record]["patient_id"], int(has), right, int(called), right)
-    return [[kind, *tally.cells()] for kind, tally in tallies.items()]
+    labels = {
+        record: {kind: bool(recordings.codes(record) & set(codes)) for kind, codes in OF_LEADS.items()}
+        for record in chosen
+    }
+    rows = by_recording(
+        steps, f"{name}-ptb-xl", folder, labels, lambda record: recordings.row[record]["patient_id"], options
+    )
+    return [[kind, *cells] for _, kind, _, *cells in rows]
 
 
 def superclasses(recordings: Recordings, names: Sequence[str]) -> NDArray[np.int64]:

@@ -321,7 +321,7 @@ def train(items: list[Item], steps: int, seed: int) -> DelineationNetwork:
     noises = [item.x for item in items if item.source == "noise"]
     mean = {name: value.clone() for name, value in network.state_dict().items()}
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=1e-3)
-    begun, recent = time.perf_counter(), 0.0
+    started, recent = time.perf_counter(), 0.0
     for step in range(steps):
         decay = 0.5 * (1 + np.cos(np.pi * step / steps))
         for group in optimizer.param_groups:
@@ -350,7 +350,7 @@ def train(items: list[Item], steps: int, seed: int) -> DelineationNetwork:
             mean[name] = value.clone() if not value.is_floating_point() else keep * mean[name] + (1 - keep) * value
         recent = float(loss.detach()) if step == 0 else 0.98 * recent + 0.02 * float(loss.detach())
         if step % 250 == 249:
-            print(f"step {step + 1}: loss {recent:.4f}, {time.perf_counter() - begun:.0f} s", flush=True)
+            print(f"step {step + 1}: loss {recent:.4f}, {time.perf_counter() - started:.0f} s", flush=True)
     network.load_state_dict(mean)
     return network.eval()
 

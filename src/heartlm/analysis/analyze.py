@@ -189,9 +189,9 @@ class Analyst:
         num_lost += hiding & (interval > LONG_INTERVAL * np.median(interval)) if hiding.any() else 0
         sample, disputed, probability = sample[kept], disputed[kept], probability[kept]
         classes = np.array([name for name in self.beats.info.classes if name != ARTEFACT])
-        clear = ~crossed(events, sample)
+        clear = ~crossed(events, sample) & (num_lost == 0)
         of_atria = second_events("flutter", found.flutter, (found.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
-        af = self._af_events(sample, clear & (num_lost == 0), rate_hz)
+        af = self._af_events(sample, clear, rate_hz)
         af = of_atria + [each for each in af if covered(of_atria, sample[covered([each], sample)]).mean() < 0.5]
         in_af = covered(in_order(af), sample)
         supraventricular = list(classes).index("S")
@@ -204,7 +204,7 @@ class Analyst:
             choice = probability.argmax(axis=1)
             notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
         symbol, own = classes[choice], probability[np.arange(len(choice)), choice]
-        rules = beat_events(sample, symbol, own, clear & (num_lost == 0), rate_hz, disputed[:-1], limits)
+        rules = beat_events(sample, symbol, own, clear, rate_hz, disputed[:-1], limits)
         of_seconds = second_events("asystole", seconds[:, ASYSTOLE], asystole, SHORTEST_S, rate_hz)
         of_seconds = [each for each in of_seconds if not np.any((sample >= each.start) & (sample < each.stop))]
         fast = second_events("VT", seconds[:, VT], (answer == VT) & ~poor, SHORTEST_S, rate_hz)
