@@ -60,7 +60,7 @@ VF_THRESHOLD, VF_FOLDS = 0.25, 5
 NUM_BINS, MIN_IN_BIN = 15, 20
 NO_BEAT_LOGIT = 1.0
 """Added to the logit of the class for what is no heartbeat: of 300 normal recordings of cinc2017 13 instead of 21 have
-a V beat then, and of the V beats of held-out patients 2.8 instead of 1.5 % are left out (LOG.md)."""
+a V beat then, and of the V beats of held-out patients of one fold 2.8 instead of 1.5 % are left out (LOG.md)."""
 
 Array = NDArray[Any]
 
@@ -101,7 +101,8 @@ RECIPES = {
     "beats": Recipe(
         "AAMI classes of heartbeats (N, S, V, F), and detections that are none (`|`), from the whole recording",
         BEATS_DATA,
-        "mitdb DS2: benchmarks/results/quality-ds2.md. 201 (DS1) and 202 (DS2) are one patient.",
+        "mitdb DS2, one look: docs/analyze.md; benchmarks/results/quality-ds2.md is of the recipe before. 201 (DS1) "
+        "and 202 (DS2) are one patient.",
         "heartlm predict beats mitdb/100",
         BEATS_UNFIT,
     ),
@@ -171,8 +172,10 @@ class Maker:
         folder, name = self.work / kind / part, f"{kind}-{part}"
         databases, tuned = quality.linked(self.data, folder, splits), folder / "tuned"
         size = (4, self.settings.pretrain_steps)
-        weights = quality.prepared(self.steps, name, folder, databases, splits, self.noise, self.weak, causal, *size)
-        words = ("finetune", folder / "foundation", "--task", "beats", "--corpus", folder / "corpus-tuned")
+        corpus, weights = quality.prepared(
+            self.steps, name, folder, databases, splits, self.noise, self.weak, causal, *size
+        )
+        words = ("finetune", folder / "foundation", "--task", "beats", "--corpus", corpus)
         steps = self.settings.causal_steps if causal else self.settings.steps
         words = (*words, "--steps", steps, "--weights", weights, "--seed", 0, "--threads", 1)
         self.steps.run(f"tuned-{name}", tuned / "models/last", *words, "--out", tuned)
@@ -478,9 +481,11 @@ def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
 
 
 def trained_patients(run: RunFolder) -> list[str]:
-    """All that a run and those before it learnt from; copies on drawn rhythms count as the patients they are of."""
+    """All that a run and those before it learnt from; copies and noisy pieces count as the patients they are of."""
     records, parent = run.corpus().records, run.about.get("parent")
-    own = {re.sub("-(retimed|drawn)/", "/", each) for each in records.patient_id[records.select("train")].tolist()}
+    own = {
+        re.sub("-(retimed|drawn|noisy)/", "/", each) for each in records.patient_id[records.select("train")].tolist()
+    }
     return sorted(own.union(trained_patients(RunFolder(Path(parent))) if parent else ()))
 
 

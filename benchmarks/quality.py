@@ -188,12 +188,12 @@ def prepared(
     causal: bool,
     depth: int,
     pretrain_steps: int,
-) -> str:
-    """Foundation model of a part, and the corpus of its fine-tuning in `corpus-tuned`; returns the weights of that.
+) -> tuple[Path, str]:
+    """Foundation model of a part; returns the corpus of its fine-tuning, and the weights of its databases.
 
     The tokenizer and the foundation model learn from recordings as they are: of noise the levels would be those of it.
     """
-    corpus, tuned, foundation = folder / "corpus", folder / "corpus-tuned", folder / "foundation"
+    corpus, tuned, foundation = folder / "corpus", folder / "corpus", folder / "foundation"
     clean, noisy = list(databases), [] if causal else list(weak)
     for database in databases:
         if "train" in {of for patient, of in splits.items() if patient.startswith(f"{database.name}/")}:
@@ -207,15 +207,17 @@ def prepared(
     steps.run(
         f"tokenize-{name}", corpus, "tokenize", *clean, *common, *(("--causal",) if causal else ()), "--out", corpus
     )
-    words = ("tokenize", *clean, *noisy, *common, "--tokenizer-from", corpus, "--out", tuned)
-    steps.run(f"tokenize-tuned-{name}", tuned, *words)
+    if noisy:
+        tuned = folder / "corpus-tuned"
+        words = ("tokenize", *clean, *noisy, *common, "--tokenizer-from", corpus, "--out", tuned)
+        steps.run(f"tokenize-tuned-{name}", tuned, *words)
     learnt = {path.name.removesuffix("-retimed") for path in clean if path.name.endswith("-retimed")}
     words = ("pretrain", "--corpus", corpus, "--depth", depth, "--steps", pretrain_steps, "--threads", 1)
     words = (*words, "--objective", "causal" if causal else "masked", "--weights", weights_of(learnt, REAL))
     steps.run(f"pretrain-{name}", foundation / "models/last", *words, "--out", foundation)
     present = {f"{each}{kind}" for each in learnt for kind in ("", "-retimed", "-noisy")}
     present |= {open_database(path).name for path in weak}
-    return weights_of(present, CAUSAL_WEIGHTS if causal else WEIGHTS)
+    return tuned, weights_of(present, CAUSAL_WEIGHTS if causal else WEIGHTS)
 
 
 def link(path: Path, folder: Path) -> None:
@@ -230,10 +232,9 @@ def measured(data: Path, work: Path, settings: argparse.Namespace) -> dict[str, 
     found: dict[str, dict[str, Counts]] = {}
     for part, splits in parts_of(data, settings.study, settings.folds).items():
         folder, name = work / part, part.removeprefix("fold-")
-        corpus, foundation = folder / "corpus-tuned", folder / "foundation"
-        databases = linked(data, folder, splits)
+        databases, foundation = linked(data, folder, splits), folder / "foundation"
         size = (settings.depth, settings.pretrain_steps)
-        weights = prepared(steps, name, folder, databases, splits, noise, weak, settings.causal, *size)
+        corpus, weights = prepared(steps, name, folder, databases, splits, noise, weak, settings.causal, *size)
         for seed in range(settings.seeds):
             tuned, scratch = folder / f"tuned-{seed}", folder / f"scratch-{seed}"
             train = ("finetune", foundation, "--task", "beats", "--corpus", corpus, "--steps", settings.steps)
