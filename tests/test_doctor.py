@@ -326,7 +326,8 @@ class Blocker:
             raise ModuleNotFoundError("torch is blocked", name="torch")
 sys.meta_path.insert(0, Blocker())
 from heartlm.cluster.doctor import software
-software.importlib.util.find_spec = lambda name: None if name == "torch" else True
+find_spec = software.importlib.util.find_spec
+software.importlib.util.find_spec = lambda name, package=None: None if name == "torch" else find_spec(name, package)
 from heartlm.cli.main import main
 sys.exit(main(["doctor", "--json"]))
 """
