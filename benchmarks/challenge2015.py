@@ -29,10 +29,10 @@ from runner import RESULTS
 from heartlm.corpus.encode import NO_ECG_LEAD
 from heartlm.ecg.database import read_recording
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file
 from heartlm.monitor.alarms import AlarmRules, read_rules
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import NUM_LEADS, ecg_leads
+from heartlm.storage.atomic import atomic_file
 
 RATE_HZ, ALARM_S = 250, 300
 NAMES = ("Asystole", "Bradycardia", "Tachycardia", "Ventricular_Flutter_Fib", "Ventricular_Tachycardia")

@@ -38,7 +38,7 @@ from heartlm.conv1d.kernel import ConvShape, prepared
 from heartlm.conv1d.module import conv1d
 from heartlm.conv1d.rule import PASSES
 from heartlm.conv1d.rule import fastest as rule
-from heartlm.memory import keep_memory
+from heartlm.system.memory import keep_memory
 
 HERE = Path(__file__).parent
 NUM_LAYERS, MOST_FLOPS = 40, 2e8

@@ -32,7 +32,7 @@ from heartlm.conv1d.module import conv1d
 from heartlm.conv1d.passes import gradients, plan
 from heartlm.conv1d.rule import PASSES, Box, inside, sizes
 from heartlm.kernels.library import chosen_variant
-from heartlm.memory import keep_memory
+from heartlm.system.memory import keep_memory
 
 TURN_S, ROUNDS = 4e-4, 9
 LEAST_GAIN, LARGEST_GAIN, MOST_BOXES = 0.8, 0.25, 4

@@ -29,9 +29,9 @@ from bench.output import write_results
 from runner import RESULTS, ROOT
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
 from heartlm.scaling.probe import probe
 from heartlm.scaling.rates import MeasuredRate, seconds_of
+from heartlm.storage.reading import read_json
 
 FAILED, LATE, LEFT_OUT = "failed", "over the limit", "left out: time"
 

@@ -33,9 +33,9 @@ import heartlm
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
-from heartlm.files import read_json
 from heartlm.instrumentation.measured import MeasuredSteps
 from heartlm.instrumentation.utilization import peak_flops
+from heartlm.storage.reading import read_json
 
 BETAS, LEARNING_RATE, WEIGHT_DECAY, CLIP = (0.9, 0.95), 1e-3, 0.05, 1.0
 

@@ -49,10 +49,10 @@ from heartlm.evaluation.features import boosting
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.scored import lead_of_row
-from heartlm.files import atomic_file
 from heartlm.models.heart import HeartModel
 from heartlm.report.charts import Series, line_chart
 from heartlm.report.figures import save_drawings
+from heartlm.storage.atomic import atomic_file
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.training.batches import beat_labels
 from heartlm.training.config import FinetuneConfig

@@ -46,10 +46,10 @@ from heartlm.evaluation.predictions import token_probabilities, window_probabili
 from heartlm.evaluation.rhythm import RhythmWindows, window_labels
 from heartlm.evaluation.scored import leads_of_corpus
 from heartlm.evaluation.waveform_task import WaveformWindows, called, class_probabilities
-from heartlm.files import atomic_folder, write_json
 from heartlm.models.pretrained import FOLDER
 from heartlm.models.store import load_model, save_tensors, whole_tensors
 from heartlm.runs.run_folder import RunFolder
+from heartlm.storage.atomic import atomic_folder, write_json
 from heartlm.training.batches import beat_labels
 from heartlm.training.waveform import VF
 

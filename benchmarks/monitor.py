@@ -44,7 +44,6 @@ from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import token_probabilities
-from heartlm.files import read_json, write_json
 from heartlm.models.pretrained import find_run
 from heartlm.models.transformer import rotary_angles
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
@@ -52,7 +51,9 @@ from heartlm.monitor.engine import Monitor, tune_garbage_collector
 from heartlm.monitor.export import export_model
 from heartlm.monitor.models import KEPT_BEATS, LiveModels
 from heartlm.monitor.stream import Ward, ecg_leads
-from heartlm.parent import end_with_parent
+from heartlm.storage.atomic import write_json
+from heartlm.storage.reading import read_json
+from heartlm.system.parent import end_with_parent
 from heartlm.tokenizers.base import Lead
 from heartlm.training.waveform import VF, WINDOW_S, runs_of
 

@@ -17,7 +17,7 @@ from bench.measure import Spread, Table
 from bench.output import write_results
 from steps import Steps
 
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 
 
 def options() -> argparse.Namespace:

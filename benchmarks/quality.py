@@ -41,7 +41,7 @@ from steps import Steps
 from heartlm.ecg.database import open_database
 from heartlm.ecg.splits import DS1, DS2
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio
-from heartlm.files import atomic_folder
+from heartlm.storage.atomic import atomic_folder
 
 FIBRILLATION = tuple(f"mitdb/{record}" for record in (201, 203, 210, 219, 221, 222))
 """Patients of mitdb with atrial fibrillation, 202 being 201; of svdb no rhythms are known."""

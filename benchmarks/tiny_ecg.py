@@ -28,8 +28,8 @@ from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.evaluation.beats import score_beats
 from heartlm.evaluation.bootstrap import Resampling
 from heartlm.federated.waveforms import WINDOW, BeatSet, beat_set, labelled_records
-from heartlm.memory import keep_memory
 from heartlm.models.tiny_ecg import TinyECG
+from heartlm.system.memory import keep_memory
 from heartlm.tokenizers.waveform import BeatWindow
 
 BATCH, LEARNING_RATE, SPLITS = 256, 3e-3, ("train", "test")

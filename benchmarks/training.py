@@ -35,9 +35,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.files import read_json
-from heartlm.memory import keep_memory
 from heartlm.models.heart import HeartModel
+from heartlm.storage.reading import read_json
+from heartlm.system.memory import keep_memory
 from heartlm.training.config import PretrainConfig
 from heartlm.training.pretrain import pretrain
 

@@ -18,9 +18,9 @@ from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES, Annotations
 from heartlm.ecg.simulator.randomness import stream
-from heartlm.files import read_json
 from heartlm.models.store import load_model
 from heartlm.runs.run_folder import RunFolder
+from heartlm.storage.reading import read_json
 
 RATE = 250.0
 

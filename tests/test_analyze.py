@@ -22,8 +22,8 @@ from heartlm.cli.main import main
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.evaluation.matching import match_beats
-from heartlm.files import read_json
 from heartlm.monitor.alarms import AlarmRules
+from heartlm.storage.reading import read_json
 
 
 @pytest.fixture(scope="module")

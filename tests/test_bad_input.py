@@ -26,7 +26,7 @@ from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.journal import Journal
 from heartlm.ecg.database import open_database
 from heartlm.errors import HeartlmError
-from heartlm.files import sha256_of
+from heartlm.storage.atomic import sha256_of
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import SampleTokenizer

@@ -14,9 +14,9 @@ from bench.train import PARTS, Options, _empty_table, _fill, run
 from bench.trainings import Trained, Trainer, size_of
 from machine import main
 
-from heartlm.files import read_json
 from heartlm.instrumentation.utilization import flops_per_token
 from heartlm.models.config import ModelConfig
+from heartlm.storage.reading import read_json
 
 pytestmark = pytest.mark.slow
 

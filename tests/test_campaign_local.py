@@ -22,8 +22,8 @@ from heartlm.cluster.campaign.local import LocalRunner, command_line
 from heartlm.cluster.campaign.state import attempts_of
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology
-from heartlm.cores import Core
 from heartlm.errors import HeartlmError
+from heartlm.system.cores import Core
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from heartlm.cluster.campaign.state import (
 )
 from heartlm.cluster.submit import last_line
 from heartlm.errors import HeartlmError
-from heartlm.files import write_json
+from heartlm.storage.atomic import write_json
 
 CHAIN = """
 experiments:

@@ -20,8 +20,8 @@ import torch
 
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import open_corpus
-from heartlm.files import sha256_of
 from heartlm.runs.run_folder import RunFolder
+from heartlm.storage.atomic import sha256_of
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import FinetuneConfig
 from heartlm.training.finetune import finetune, rows_of_patients

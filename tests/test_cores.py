@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heartlm.cores import (
+from heartlm.system.cores import (
     SPIN_COUNT,
     Core,
     cores_of,
@@ -241,7 +241,7 @@ def test_threads_are_at_most_the_cores_and_the_quota(monkeypatch: pytest.MonkeyP
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     for quota, expected in ((math.inf, len(usable_cores())), (0.5, 1), (1.9, 1)):
-        monkeypatch.setattr("heartlm.cores.cpu_quota", lambda quota=quota: quota)
+        monkeypatch.setattr("heartlm.system.cores.cpu_quota", lambda quota=quota: quota)
         assert default_threads() == expected
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert default_threads() is None

@@ -26,7 +26,7 @@ from heartlm.ecg.recording import RHYTHM_INDEX
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
-from heartlm.files import sha256_of
+from heartlm.storage.atomic import sha256_of
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import SampleTokenizer

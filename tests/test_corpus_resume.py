@@ -27,7 +27,7 @@ from heartlm.ecg.database import open_database
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
-from heartlm.processes import AHEAD, encode_all
+from heartlm.system.processes import AHEAD, encode_all
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer

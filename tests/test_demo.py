@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 from tests.browser import open_page
 
 pytestmark = pytest.mark.slow

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from heartlm import progress
 from heartlm.ecg import download
 from heartlm.ecg.download import DownloadSummary, download_database
 from heartlm.errors import HeartlmError
+from heartlm.system import progress
 
 FILES = {
     "RECORDS": b"100\n101\n",

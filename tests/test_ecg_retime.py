@@ -16,7 +16,7 @@ from heartlm.ecg.retime import lay_out, retime_database, source_beats
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 from tests.edf_files import Lead, edf_bytes
 from tests.synthetic_leads import beat_times_s, ecg_mv
 

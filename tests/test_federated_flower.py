@@ -27,8 +27,9 @@ from heartlm.federated.flower_messages import message, read
 from heartlm.federated.local import patients_of as patients_here
 from heartlm.federated.partition import Member
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.files import read_json, write_json
-from heartlm.typed import typed
+from heartlm.storage.atomic import write_json
+from heartlm.storage.reading import read_json
+from heartlm.storage.typed import typed
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.federated.sweep import run_sweep
 from heartlm.federated.sweep_file import SweepConfig
-from heartlm.files import read_json
-from heartlm.typed import typed
+from heartlm.storage.reading import read_json
+from heartlm.storage.typed import typed
 from tests.slurm import Cluster
 
 pytestmark = pytest.mark.slow

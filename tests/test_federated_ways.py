@@ -13,7 +13,7 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.privacy import epsilon_of
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from heartlm.network import address_towards, interface_of, is_own_port
+from heartlm.system.network import address_towards, interface_of, is_own_port
 
 pytestmark = pytest.mark.slow
 
@@ -112,11 +112,11 @@ def test_a_loopback_address_means_that_all_are_here() -> None:
 
 
 def test_an_address_belongs_to_its_interface(nodes: dict[str, int]) -> None:
-    code = "from heartlm.network import *; a = address_towards('node-b', ['node-a']); print(a, interface_of(a))"
+    code = "from heartlm.system.network import *; a = address_towards('node-b', ['node-a']); print(a, interface_of(a))"
     inside = ["nsenter", "--target", str(nodes["node-b"]), "--net", "--uts", "--mount"]
     said = subprocess.run([*inside, sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.split() == ["10.77.0.2", "to-node-b"]
-    code = "from heartlm.network import *; print(address_towards('node-b'), interface_of('10.77.0.1'))"
+    code = "from heartlm.system.network import *; print(address_towards('node-b'), interface_of('10.77.0.1'))"
     said = subprocess.run([*inside, sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.split() == ["None", "None"], "no default route, and no one else named"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from heartlm import files
 from heartlm.models.store import ModelInfo, load_model, save_model
+from heartlm.storage import atomic
 from tests.synthetic_corpus import small_model
 
 
@@ -15,7 +15,7 @@ def test_a_model_set_aside_by_a_killed_replacement_still_loads(tmp_path: Path, m
     """Where the filesystem cannot exchange names, there is a moment in which only the other name is there."""
     model = small_model()
     save_model(tmp_path / "best", model, ModelInfo(model.config, "0" * 64, "beat", "masked", 16, step=1))
-    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
     rename = Path.rename
 
     def die_between(self: Path, to: Path) -> Path:

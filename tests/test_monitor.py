@@ -29,7 +29,6 @@ from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.simulator.write import write_record
 from heartlm.errors import HeartlmError
-from heartlm.files import sole_holder
 from heartlm.kernels.library import using, variants
 from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
@@ -40,6 +39,7 @@ from heartlm.monitor.state import packed, unpacked
 from heartlm.monitor.stream import Ward, alarms_of
 from heartlm.monitor.trend import NUM_MINUTES, Trend
 from heartlm.monitor.webhook import Webhook, observation
+from heartlm.storage.atomic import sole_holder
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.waveform import hann_weights

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
-from heartlm.files import parse_json
 from heartlm.kernels.library import using, variants
 from heartlm.models.waveform import WaveformNetwork
 from heartlm.monitor.af_onset import AfMeasures, AfOnset, interval_measures
@@ -21,6 +20,7 @@ from heartlm.monitor.models import KEPT_BEATS, BeatsKernel, LiveModels, WindowsK
 from heartlm.monitor.signal import SecondsKernel
 from heartlm.monitor.state import packed
 from heartlm.monitor.stream import LiveStream, Ward
+from heartlm.storage.reading import parse_json
 from tests.plain_lead import PlainLead, take_plain_seconds
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from heartlm import progress
-from heartlm.progress import track
+from heartlm.system import progress
+from heartlm.system.progress import track
 
 
 @pytest.fixture

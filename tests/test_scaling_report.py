@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 import pytest
 
 from heartlm.errors import HeartlmError
-from heartlm.files import write_json
 from heartlm.report.charts import spread
 from heartlm.report.scaling_page import write_scaling_report
 from heartlm.scaling.cell import Measurement, StudyCell
+from heartlm.storage.atomic import write_json
 from tests.browser import open_page
 
 WIDTHS = (128, 256, 384, 512, 640, 768, 896, 1024)

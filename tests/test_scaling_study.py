@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
-from heartlm.files import write_json
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell, load_measurements
 from heartlm.scaling.collect import checked, measured
 from heartlm.scaling.grid import Resources, grid_of
 from heartlm.scaling.run import run_study, training_fields
 from heartlm.scaling.study import ScalingStudyConfig
 from heartlm.scaling.table import table_of
+from heartlm.storage.atomic import write_json
 
 CELL = StudyCell("pretrain", "mitdb", 128, global_batch=8)
 

@@ -27,7 +27,7 @@ from heartlm.ecg.simulator.rhythms import simulate_rhythm
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.simulator.write import BASELINE, GAIN, digitise, simulate_database
 from heartlm.errors import HeartlmError
-from heartlm.files import sha256_of
+from heartlm.storage.atomic import sha256_of
 
 CONFIG = SimulationConfig(patients=40, minutes=3)
 

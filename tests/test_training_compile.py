@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from heartlm.files import cache_folder
+from heartlm.storage.atomic import cache_folder
 from heartlm.training.batches import CausalBatches, LabelBatches, MakeBatch, MaskedBatches
 from heartlm.training.config import TrainingConfig
 from heartlm.training.loop import train

@@ -19,12 +19,12 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
 
-from heartlm.cores import usable_cores
 from heartlm.distributed.parallel import HostAllReduce, take_cores, together
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import load_model, whole_tensors
+from heartlm.system.cores import usable_cores
 from heartlm.training.batches import Batch, LabelBatches, MaskedBatches
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import TrainingConfig

@@ -9,7 +9,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 import pytest
 
 from heartlm.errors import HeartlmError
-from heartlm.typed import typed
+from heartlm.storage.typed import typed
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def run(options: Options) -> list[BenchTable]:
     import torch
 
     from bench.convolutions import STUDY_GRID, ecg_grid
-    from heartlm.memory import keep_memory
+    from heartlm.system.memory import keep_memory
 
     keep_memory()
     before, tables = torch.get_num_threads(), list[BenchTable]()

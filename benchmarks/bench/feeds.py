@@ -18,7 +18,7 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.schema import LeadRow, RecordTable
 from heartlm.corpus.windows import WindowSampler, sampler
 from heartlm.kernels.gather import gather_windows
-from heartlm.memory import keep_memory
+from heartlm.system.memory import keep_memory
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
 from heartlm.training.feed import Feed
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.measure import BenchTable, Cell, Chart, shown
 from heartlm.errors import needs
-from heartlm.files import atomic_file
+from heartlm.storage.atomic import atomic_file
 
 COLOURS = ("#0b5cad", "#c4581a", "#3f8f5f", "#7d5ba6", "#8c959f", "#b8860b", "#2a9da8", "#a33b4f")
 MARKERS = "osD^vPX*"

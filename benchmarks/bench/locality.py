@@ -32,7 +32,7 @@ from bench.stepping import Setting, Steps, check_same_windows, timed_ways
 from bench.ways import Way, study_and_ours
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
-from heartlm.memory import keep_memory
+from heartlm.system.memory import keep_memory
 
 TURN_WINDOWS = {"cpu": 2048, "cuda": 1 << 16}
 

@@ -22,9 +22,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heartlm.cores import usable_cores
 from heartlm.scaling.probe import moved
 from heartlm.scaling.probe import probe as probe_cores
+from heartlm.system.cores import usable_cores
 
 PROBED_CORES, PROBE_ROUNDS = 8, 5
 

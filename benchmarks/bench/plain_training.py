@@ -21,12 +21,12 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.peers import nanogpt
-from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
 from heartlm.corpus.corpus import open_corpus
 from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.ranks import Ranks
-from heartlm.files import write_json
-from heartlm.memory import keep_memory
+from heartlm.storage.atomic import write_json
+from heartlm.system.cores import cpus_of, pin, share_of_cores, usable_cores
+from heartlm.system.memory import keep_memory
 
 LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 0.05, 1.0
 MASK_SHARE = 0.3

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import BEAT_CLASSES, UNLABELLED, Annotations
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_folder
+from heartlm.storage.atomic import atomic_folder
 
 HEADER = np.dtype("<i8")
 SHARD_WINDOWS = 4096

@@ -5,7 +5,7 @@ The public interface is that of `heartlm.api`. Names are imported on first use.
 
 from typing import TYPE_CHECKING, Any
 
-from heartlm.cores import limit_spinning as _limit_spinning
+from heartlm.system.cores import limit_spinning as _limit_spinning
 
 _limit_spinning()  # before anything loads torch
 

@@ -28,10 +28,10 @@ from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.models.pretrained import FOLDER, find_run
-from heartlm.progress import quiet, show_progress
 from heartlm.runs.run_folder import RunFolder
+from heartlm.storage.typed import typed
+from heartlm.system.progress import quiet, show_progress
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
-from heartlm.typed import typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -421,9 +421,9 @@ def analyze(
     """
     from heartlm.analysis.events import USUAL_LIMITS
     from heartlm.analysis.recordings import AnalysisTask, analyze_recordings
-    from heartlm.cores import usable_cores
     from heartlm.report.holter import holter_page
     from heartlm.report.holter_index import index_page
+    from heartlm.system.cores import usable_cores
 
     if processes is not None and processes < 1:
         raise HeartlmError(f"processes: {processes} found, at least 1 expected")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError, needs
-from heartlm.files import atomic_file
+from heartlm.storage.atomic import atomic_file
 
 Vectors = NDArray[np.float32]
 

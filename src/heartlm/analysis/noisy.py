@@ -30,8 +30,8 @@ from heartlm.ecg.simulator.randomness import log_uniform, stream
 from heartlm.ecg.simulator.write import finish_database, write_record
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.matching import match_beats
-from heartlm.files import atomic_folder
-from heartlm.progress import track
+from heartlm.storage.atomic import atomic_folder
+from heartlm.system.progress import track
 
 Floats = NDArray[np.float32]
 Places = NDArray[np.int64]

@@ -28,10 +28,11 @@ from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.recording import Recording, Repaired
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file, read_json, write_csv, write_json
-from heartlm.parent import end_with_parent
-from heartlm.processes import AHEAD, in_order
-from heartlm.progress import say, track
+from heartlm.storage.atomic import atomic_file, write_csv, write_json
+from heartlm.storage.reading import read_json
+from heartlm.system.parent import end_with_parent
+from heartlm.system.processes import AHEAD, in_order
+from heartlm.system.progress import say, track
 
 SCHEMA_VERSION = 6
 

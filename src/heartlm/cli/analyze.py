@@ -9,8 +9,8 @@ from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError, require
-from heartlm.files import read_yaml
-from heartlm.typed import typed
+from heartlm.storage.reading import read_yaml
+from heartlm.storage.typed import typed
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,10 @@ def _causal(options: AnalyzeOptions) -> int:
     from heartlm import api
     from heartlm.ecg.database import locate, open_database
     from heartlm.ecg.recording import Repaired
-    from heartlm.files import write_csv
     from heartlm.monitor.alarms import read_rules
     from heartlm.monitor.stream import ecg_leads
-    from heartlm.progress import track
+    from heartlm.storage.atomic import write_csv
+    from heartlm.system.progress import track
 
     common, of_patients = read_rules(options.rules)
     common, *others = (replace(each, **options.given_limits) for each in (common, *of_patients.values()))

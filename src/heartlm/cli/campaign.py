@@ -14,9 +14,9 @@ from heartlm.cli.options import existing, parse
 from heartlm.cli.run_check import checked_options
 from heartlm.cli.subcommands import run_subcommand
 from heartlm.cluster.profile import SiteOptions, load_site
-from heartlm.cores import usable_cores
 from heartlm.errors import HeartlmError
-from heartlm.progress import say
+from heartlm.system.cores import usable_cores
+from heartlm.system.progress import say
 
 if TYPE_CHECKING:
     from heartlm.cluster.campaign.campaign import Campaign

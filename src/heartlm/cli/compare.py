@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
             raise HeartlmError(f"{name}: {value:g} found, seconds expected, for example 0.15")
     from heartlm.ecg.readers.annotation_file import read_annotation_file
     from heartlm.evaluation.ec57 import LABELS, compare_record, summarize
-    from heartlm.files import write_json
+    from heartlm.storage.atomic import write_json
 
     how: dict[str, Any] = {"learning_s": options.learning, "window_s": options.window, "exclude_vf": options.exclude_vf}
     records, left_out = [], list[dict[str, str]]()

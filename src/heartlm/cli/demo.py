@@ -18,7 +18,7 @@ from pathlib import Path
 from heartlm.cli.main import main
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
-from heartlm.files import read_yaml
+from heartlm.storage.reading import read_yaml
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"printed only: --submit queues it, --local runs it here; {options.logs} must exist", file=sys.stderr)
         return 0
     from heartlm.cluster.submit import follow, submit
-    from heartlm.files import atomic_file
+    from heartlm.storage.atomic import atomic_file
 
     path = options.logs / f"{name}.sh"
     with atomic_file(path) as stream:

@@ -20,8 +20,8 @@ from heartlm import __version__
 from heartlm.cli.subcommands import nearest
 from heartlm.distributed.ranks import LINGER_S, ReportedByPeer
 from heartlm.errors import HeartlmError, needs
-from heartlm.parent import end_with_parent
-from heartlm.progress import show_progress
+from heartlm.system.parent import end_with_parent
+from heartlm.system.progress import show_progress
 
 COMMANDS: dict[str, str] = {
     "analyze": "find beats, rhythms and events in recordings, and draw a page; no training needed",

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from heartlm.cli.options import existing, parse
 from heartlm.errors import HeartlmError, needs, require
-from heartlm.progress import say
+from heartlm.system.progress import say
 
 _POLL_S, _LAST_ALARMS_S = 0.1, 10.0
 """Interval between polls of the streams, and time limit for sending the last alarms at the end, in seconds."""
@@ -124,11 +124,11 @@ def run(arguments: Sequence[str]) -> int:
     token = _read_token(options)
     import torch
 
-    from heartlm.files import sole_holder
     from heartlm.monitor.alarms import read_rules
     from heartlm.monitor.engine import Monitor, tune_garbage_collector
     from heartlm.monitor.models import LiveModels
     from heartlm.monitor.stream import Ward
+    from heartlm.storage.atomic import sole_holder
 
     torch.set_num_threads(1)
     tune_garbage_collector()

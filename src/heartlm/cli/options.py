@@ -24,8 +24,8 @@ from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentError, ArgumentP
 from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_yaml
-from heartlm.safe_yaml import parse_yaml
+from heartlm.storage.reading import read_yaml
+from heartlm.storage.safe_yaml import parse_yaml
 
 set_loader("safe", parse_yaml, exceptions=(ValueError,))
 

@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(PredictOptions, arguments, "predict", run, positionals=["run", "record"])
     from heartlm import api
     from heartlm.ecg.write_annotations import write_annotations
-    from heartlm.files import write_csv
+    from heartlm.storage.atomic import write_csv
     from heartlm.training.waveform import CLASSES
 
     how = {name: getattr(options, name) for name in ("beats", "lead", "checkpoint", "device")}

@@ -13,8 +13,8 @@ from heartlm.distributed.ranks import LINGER_S, Ranks, ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
+from heartlm.storage.typed import typed
 from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig, TrainingConfig
-from heartlm.typed import typed
 
 Config = TypeVar("Config", bound=TrainingConfig)
 

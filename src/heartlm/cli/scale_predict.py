@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from heartlm.cli.options import existing, parse
 from heartlm.errors import HeartlmError, require
-from heartlm.files import write_json
+from heartlm.storage.atomic import write_json
 
 if TYPE_CHECKING:
     from heartlm.scaling.predict import Predictor

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_yaml
-from heartlm.typed import typed
+from heartlm.storage.reading import read_yaml
+from heartlm.storage.typed import typed
 
 _SHIPPED = files("heartlm.cluster") / "profiles"
 

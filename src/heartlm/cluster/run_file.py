@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_yaml
+from heartlm.storage.reading import read_yaml
 from heartlm.training.config import LAYOUT
 
 TRAINING = ("pretrain", "finetune")

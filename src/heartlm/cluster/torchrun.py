@@ -22,7 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from threading import Event, Thread
 
-from heartlm.network import address_towards, is_own_port
+from heartlm.system.network import address_towards, is_own_port
 
 ASK = signal.SIGUSR1
 STOPPED_STATUS = 128 + signal.SIGTERM

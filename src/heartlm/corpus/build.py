@@ -25,9 +25,9 @@ from heartlm.corpus.plan import Beats, BuildSettings, Parts, TrainingLeads, make
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Damaged, Repaired
 from heartlm.errors import HeartlmError
-from heartlm.files import explained, publish_folder, recover_folder
-from heartlm.processes import encode_all
-from heartlm.progress import say, track
+from heartlm.storage.atomic import explained, publish_folder, recover_folder
+from heartlm.system.processes import encode_all
+from heartlm.system.progress import say, track
 from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
 
 WORTH_KEEPING_S = 10.0

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from heartlm.corpus.integrity import check_content
 from heartlm.corpus.schema import FILES, ROW_FIELDS, SCHEMA_VERSION, LeadRow, Manifest, RecordTable, row_schema
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
+from heartlm.storage.typed import typed
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
-from heartlm.typed import typed
 
 
 @dataclass(frozen=True)

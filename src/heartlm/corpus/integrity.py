@@ -21,8 +21,9 @@ import numpy as np
 from heartlm.corpus.schema import FILES
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS
 from heartlm.errors import HeartlmError
-from heartlm.files import cache_folder, read_json, write_json
-from heartlm.progress import track
+from heartlm.storage.atomic import cache_folder, write_json
+from heartlm.storage.reading import read_json
+from heartlm.system.progress import track
 
 TOKENS_AT_ONCE = 1 << 20
 SETTLED_S = 2.0

@@ -12,7 +12,7 @@ from heartlm import __version__
 from heartlm.corpus.journal import Journal
 from heartlm.corpus.schema import SCHEMA_VERSION, LeadRow, row_schema
 from heartlm.errors import HeartlmError
-from heartlm.files import sha256_of, write_json
+from heartlm.storage.atomic import sha256_of, write_json
 from heartlm.tokenizers.base import Tokenizer
 
 ROWS_AT_ONCE = 1 << 16

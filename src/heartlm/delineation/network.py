@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.files import parse_json
 from heartlm.kernels.library import kernel, struct_fields
+from heartlm.storage.reading import parse_json
 
 Floats = NDArray[np.float32]
 

@@ -18,9 +18,10 @@ from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.recording import Recording, Repaired
 from heartlm.ecg.write_wfdb import annotation_bytes
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file, read_json, write_csv, write_json
-from heartlm.processes import encode_all
-from heartlm.progress import say, track
+from heartlm.storage.atomic import atomic_file, write_csv, write_json
+from heartlm.storage.reading import read_json
+from heartlm.system.processes import encode_all
+from heartlm.system.progress import say, track
 
 SCHEMA_VERSION = 1
 ALL_LEADS = "all"

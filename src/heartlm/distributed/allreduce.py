@@ -20,10 +20,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from heartlm.cores import usable_cores
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, write_json
+from heartlm.storage.atomic import write_json
+from heartlm.storage.reading import read_json
+from heartlm.system.cores import usable_cores
 
 SIZES_BYTES = tuple(4**power for power in range(5, 13))
 """1 KiB to 16 MiB: from the sums of a step to the gradients of a small model."""

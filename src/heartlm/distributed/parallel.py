@@ -14,13 +14,13 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from heartlm.cores import cpus_of, default_threads, pin, share_of_cores, usable_cores
 from heartlm.distributed.agreement import RankConsensus, host_group
 from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.ranks import Ranks, ReportedByPeer
 from heartlm.distributed.shared_memory import RankGone, shared_sum_of
 from heartlm.errors import HeartlmError
-from heartlm.network import address_towards, interface_of
+from heartlm.system.cores import cpus_of, default_threads, pin, share_of_cores, usable_cores
+from heartlm.system.network import address_towards, interface_of
 
 Result = TypeVar("Result")
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from heartlm.errors import HeartlmError
-from heartlm.parent import end_with_parent
+from heartlm.system.parent import end_with_parent
 
 STOP_WITHIN_S = 10.0
 _LAST_BYTES = 20_000

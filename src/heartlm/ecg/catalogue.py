@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
-from heartlm.typed import typed
+from heartlm.storage.reading import read_json
+from heartlm.storage.typed import typed
 
 PHYSIONET_CITATION = (
     "Goldberger AL, Amaral LAN, Glass L, Hausdorff JM, Ivanov PCh, Mark RG, Mietus JE, Moody GB, Peng C-K, Stanley HE. "

@@ -36,19 +36,18 @@ from heartlm.ecg.whole_steps import LeadSteps, lead_steps
 from heartlm.ecg.write_edf import write_edf
 from heartlm.ecg.write_recording import write_parquet, write_wfdb
 from heartlm.errors import HeartlmError, needs
-from heartlm.files import (
+from heartlm.storage.atomic import (
     append_line,
     atomic_file,
     cache_folder,
     explained,
     fsync_folder,
-    read_json,
-    read_json_lines,
     sole_holder,
     write_json,
 )
-from heartlm.processes import encode_all
-from heartlm.progress import say, track
+from heartlm.storage.reading import read_json, read_json_lines
+from heartlm.system.processes import encode_all
+from heartlm.system.progress import say, track
 
 Target = Literal["wfdb", "edf", "parquet"]
 SCHEMA_VERSION = 1

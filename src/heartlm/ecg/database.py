@@ -39,8 +39,8 @@ from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Annotations, Recording, Repaired, RhythmSpan
 from heartlm.ecg.splits import Split, de_chazal_split, hash_split
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
-from heartlm.progress import say_once
+from heartlm.storage.reading import read_json
+from heartlm.system.progress import say_once
 
 
 class _Settings(TypedDict, total=False):

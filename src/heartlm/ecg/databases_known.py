@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heartlm.ecg.splits import de_chazal_split
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 
 
 @dataclass(frozen=True)

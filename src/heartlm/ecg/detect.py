@@ -28,8 +28,8 @@ from typing import Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.files import read_json
 from heartlm.kernels.library import kernel, struct_fields
+from heartlm.storage.reading import read_json
 
 Mode = Literal["offline", "causal"]
 Floats = NDArray[np.float32]

@@ -24,8 +24,8 @@ import requests
 from heartlm.ecg import catalogue
 from heartlm.ecg.readers.foreign import stays_inside
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file, sha256_of
-from heartlm.progress import track
+from heartlm.storage.atomic import atomic_file, sha256_of
+from heartlm.system.progress import track
 
 PHYSIONET_FILES_URL = "https://physionet.org/files/"
 CHECKSUMS = "SHA256SUMS.txt"

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import one_line
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
-from heartlm.progress import say
+from heartlm.storage.reading import read_json
+from heartlm.system.progress import say
 
 ARTEFACT = "|"
 """WFDB code of an artefact that looks like a QRS complex, and the class of detections that are no heartbeat."""

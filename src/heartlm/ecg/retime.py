@@ -31,8 +31,8 @@ from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.simulator.randomness import stream
 from heartlm.ecg.simulator.write import finish_database, write_record
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_folder
-from heartlm.progress import track
+from heartlm.storage.atomic import atomic_folder
+from heartlm.system.progress import track
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

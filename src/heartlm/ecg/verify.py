@@ -20,7 +20,7 @@ from heartlm.ecg.readers.foreign import LIST_BYTES, read_bytes, stays_inside
 from heartlm.ecg.readers.wfdb_header import read_header
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
-from heartlm.files import sha256_of
+from heartlm.storage.atomic import sha256_of
 
 _SUMS = ("SHA256SUMS.txt", "SHA256SUMS")
 _READ_BYTES = 1 << 27

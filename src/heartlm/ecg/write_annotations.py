@@ -13,7 +13,7 @@ from heartlm.ecg.readers.annotation_file import END_OF_RHYTHM
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.write_wfdb import annotation_bytes
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file
+from heartlm.storage.atomic import atomic_file
 
 OWN_ANNOTATOR = "hlm"
 """Extension of the annotation files that heartlm writes."""

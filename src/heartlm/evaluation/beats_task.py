@@ -26,7 +26,7 @@ from heartlm.evaluation.matching import BeatMatch, match_beats
 from heartlm.evaluation.predictions import recording_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
 from heartlm.evaluation.scored import ScoredLead, lead_of_row
-from heartlm.progress import track
+from heartlm.system.progress import track
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rr import rr_intervals_s
 from heartlm.training.batches import BEAT_TASK_CLASSES, beat_labels

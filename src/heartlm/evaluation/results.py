@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.scored import ScoredLead
-from heartlm.files import atomic_folder, write_json
+from heartlm.storage.atomic import atomic_folder, write_json
 
 SCHEMA_VERSION = 1
 

@@ -26,7 +26,7 @@ from heartlm.evaluation.predictions import recording_probabilities, window_proba
 from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
 from heartlm.evaluation.rhythm import RhythmWindows, Verdicts, rr_of, window_labels
 from heartlm.evaluation.scored import ScoredLead
-from heartlm.progress import track
+from heartlm.system.progress import track
 from heartlm.training.batches import IGNORE, rhythm_labels
 
 Floats = NDArray[np.float64]

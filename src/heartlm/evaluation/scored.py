@@ -19,7 +19,7 @@ from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.progress import track
+from heartlm.system.progress import track
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
 
 

@@ -26,7 +26,7 @@ from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.privacy import clip_and_noise, guarantee, privacy_of, secret_generator
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.files import write_json
+from heartlm.storage.atomic import write_json
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from heartlm.federated.scores import summary
 from heartlm.federated.strategy import strategy_of
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
-from heartlm.files import write_json
+from heartlm.storage.atomic import write_json
 from heartlm.training.learner import at_full_speed
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pathlib import Path
 from heartlm.distributed.spawn import Processes, free_ports, last_line
 from heartlm.errors import HeartlmError, needs
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 
 START_WITHIN_S = 60.0
 QUIET = {

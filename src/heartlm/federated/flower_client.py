@@ -26,8 +26,8 @@ from heartlm.federated.privacy import secret_generator
 from heartlm.federated.secure_sum import MaskingClient
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyPatients
+from heartlm.storage.typed import typed
 from heartlm.training.learner import at_full_speed
-from heartlm.typed import typed
 
 app = ClientApp()
 """What `flower-supernode` runs."""

@@ -23,7 +23,7 @@ from heartlm.federated.flower_messages import Told, message, read
 from heartlm.federated.partition import Member, PatientCounts, partition
 from heartlm.federated.secure_sum import RoundAbandoned, unmasked_sum
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.typed import typed
+from heartlm.storage.typed import typed
 
 POLL_S = 0.2
 LEAST_CLIENTS = 2

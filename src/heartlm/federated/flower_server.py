@@ -26,8 +26,8 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.flower_fleet import Fleet
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.files import write_json
-from heartlm.typed import typed
+from heartlm.storage.atomic import write_json
+from heartlm.storage.typed import typed
 
 app = ServerApp()
 """What `flower-superlink` runs."""

@@ -29,13 +29,13 @@ from heartlm.federated.partition import Member, PatientCounts
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.kernels.draws import Stream, draws
 from heartlm.models.store import save_model
+from heartlm.storage.typed import typed
 from heartlm.training.batches import MakeBatch, beat_labels
 from heartlm.training.config import FinetuneConfig, PretrainConfig
 from heartlm.training.finetune import finetuning, labelled_rows
 from heartlm.training.layout import BatchLayout
 from heartlm.training.learner import Learner
 from heartlm.training.pretrain import pretraining, training_windows, validation_windows
-from heartlm.typed import typed
 
 CLIENT_STREAM = 16
 

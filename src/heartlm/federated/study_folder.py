@@ -28,9 +28,9 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.rounds import Server
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.files import atomic_file
 from heartlm.runs.run_folder import ResultFolder
-from heartlm.typed import typed
+from heartlm.storage.atomic import atomic_file
+from heartlm.storage.typed import typed
 
 
 class StudyFolder(ResultFolder):

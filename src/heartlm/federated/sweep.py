@@ -20,12 +20,13 @@ from typing import Any
 
 from heartlm.cluster.run_file import RunFile
 from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
-from heartlm.files import read_json, write_csv, write_json
-from heartlm.progress import say
 from heartlm.runs.run_folder import ResultFolder
 from heartlm.scaling.local import ranks_of, run_ranks
 from heartlm.scaling.slurm import SlurmTrainer
 from heartlm.scaling.study import started_with
+from heartlm.storage.atomic import write_csv, write_json
+from heartlm.storage.reading import read_json
+from heartlm.system.progress import say
 
 Row = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from heartlm.errors import HeartlmError, require
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.typed import typed
+from heartlm.storage.typed import typed
 
 SWEPT = ("out", "batch_size", "local_steps", "rounds", "precision", "communicator", "save_every", "evaluate_every")
 """Fields of a study that the sweep sets."""

@@ -21,9 +21,9 @@ from heartlm.federated.flat import FlatModel
 from heartlm.federated.partition import Member, PatientCounts
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.waveforms import NUM_CLASSES, WINDOW, BeatSet, Labelled, beat_set, labelled_records
-from heartlm.files import atomic_folder, write_json
 from heartlm.kernels.draws import Stream, draws, uniform
 from heartlm.models.tiny_ecg import TinyECG
+from heartlm.storage.atomic import atomic_folder, write_json
 from heartlm.training.objectives import label_weights
 
 BATCH_STREAM = 15

@@ -12,7 +12,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from heartlm.files import write_json
+from heartlm.storage.atomic import write_json
 
 
 class MeasuredSteps:

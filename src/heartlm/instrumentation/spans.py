@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from heartlm.errors import HeartlmError
-from heartlm.files import append_line
+from heartlm.storage.atomic import append_line
 
 
 class Spans:

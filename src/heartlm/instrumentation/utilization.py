@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from heartlm.files import read_json
 from heartlm.models.config import ModelConfig
+from heartlm.storage.reading import read_json
 
 _PEAKS = Path(__file__).with_name("peak_tflops.json")
 """Dense peaks in 10^12 operations per second, by CUDA device name; half of the peaks with sparsity.

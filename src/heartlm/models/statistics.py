@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 
 SCALES = read_json(Path(__file__).with_suffix(".json"), dict[str, tuple[float, float]])
 """Names of the measures, with the centre and spread that scale them: about the median and spread over windows of 16 to

@@ -18,11 +18,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_folder, read_json, recover_folder
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.waveform import WaveformNetwork
-from heartlm.typed import typed
+from heartlm.storage.atomic import atomic_folder, recover_folder
+from heartlm.storage.reading import read_json
+from heartlm.storage.typed import typed
 
 SCHEMA_VERSION = 1
 _NEW = ("class_head.", "statistics.")

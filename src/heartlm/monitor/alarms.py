@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.errors import HeartlmError, require
-from heartlm.files import read_yaml
-from heartlm.typed import typed
+from heartlm.storage.reading import read_yaml
+from heartlm.storage.typed import typed
 
 LETHAL, WARNING, TECHNICAL = "lethal", "warning", "technical"
 SEVERITIES = {

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json_lines
 from heartlm.monitor.alarms import LETHAL, Alarm
 from heartlm.monitor.journal import MessageJournal
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.stream import LiveStream, Ward
 from heartlm.monitor.trend import Trend
+from heartlm.storage.reading import read_json_lines
 
 Floats = NDArray[np.float32]
 Listener = Callable[[dict[str, Any]], None]

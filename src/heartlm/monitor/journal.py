@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file
 from heartlm.monitor.link import MAX_BYTES, MAX_NAME_LENGTH
 from heartlm.monitor.state import packed, unpacked
+from heartlm.storage.atomic import atomic_file
 
 _HEADER = struct.Struct("<II")
 _MAX_RECORD_BYTES = MAX_BYTES + 4 * MAX_NAME_LENGTH + 1

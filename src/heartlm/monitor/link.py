@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.errors import HeartlmError
-from heartlm.files import parse_json
 from heartlm.kernels.library import kernel
 from heartlm.monitor.state import Stateful
-from heartlm.typed import is_number
+from heartlm.storage.reading import parse_json
+from heartlm.storage.typed import is_number
 
 Floats = NDArray[np.float32]
 

@@ -27,10 +27,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from heartlm.ecg.database import read_recording
 from heartlm.errors import HeartlmError
-from heartlm.files import parse_json
 from heartlm.monitor.alarms import SEVERITIES
 from heartlm.monitor.connection import Connection
 from heartlm.monitor.engine import Monitor, WatchedPatient
+from heartlm.storage.reading import parse_json
 
 UPDATE_S = 0.25
 MAX_SHOWN = 64

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from heartlm.errors import HeartlmError, needs
-from heartlm.files import atomic_file
 from heartlm.report.render import Markup, render
 from heartlm.report.strip import MM, Strip, sheet
+from heartlm.storage.atomic import atomic_file
 
 MARGIN, CAPTION = 20.0, 26.0
 """Margin around a drawing and space above it for its caption, in drawing units of a quarter of a millimetre."""

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from heartlm.typed import is_number
+from heartlm.storage.typed import is_number
 
 MISSING = "–"
 

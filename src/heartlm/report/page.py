@@ -13,7 +13,6 @@ from typing import Any
 
 from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file
 from heartlm.report.charts import Series, line_chart
 from heartlm.report.numbers import Score, count, decimal
 from heartlm.report.render import render
@@ -28,6 +27,7 @@ from heartlm.report.scores import (
     table_rows,
 )
 from heartlm.runs.run_folder import RunFolder
+from heartlm.storage.atomic import atomic_file
 
 REPORT_NAME = "report.html"
 SPLITS = ("train", "validation", "test", "excluded")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file, read_json, write_csv
 from heartlm.report.figures import save_drawings
 from heartlm.report.numbers import percent, plural
 from heartlm.report.render import render
@@ -18,6 +17,8 @@ from heartlm.scaling.equations import Interval
 from heartlm.scaling.fits import fit_amdahl, fit_usl
 from heartlm.scaling.reference_marks import SOURCE, SPEEDUP
 from heartlm.scaling.table import CellRow, flat, groups, table_of
+from heartlm.storage.atomic import atomic_file, write_csv
+from heartlm.storage.reading import read_json
 
 STAGES = {"pretrain": "Pretraining", "finetune": "Fine-tuning"}
 PART_WORDS = {

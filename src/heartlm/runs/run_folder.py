@@ -39,16 +39,10 @@ from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.schema import Manifest
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
-from heartlm.files import (
-    append_line,
-    atomic_file,
-    read_json,
-    read_json_lines,
-    read_yaml,
-    write_json,
-)
 from heartlm.models.pretrained import is_shipped
-from heartlm.typed import is_number, typed
+from heartlm.storage.atomic import append_line, atomic_file, write_json
+from heartlm.storage.reading import read_json, read_json_lines, read_yaml
+from heartlm.storage.typed import is_number, typed
 
 SCHEMA_VERSION = 1
 """The version of `run.json` and `scores.json`."""

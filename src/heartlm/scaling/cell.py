@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, write_json
-from heartlm.typed import typed
+from heartlm.storage.atomic import write_json
+from heartlm.storage.reading import read_json
+from heartlm.storage.typed import typed
 
 SCHEMA_VERSION = 3
 

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
 from heartlm.instrumentation.meters import Meters
 from heartlm.runs.run_folder import RunFolder
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell
+from heartlm.storage.reading import read_json
 
 Rank = Mapping[str, Any]
 """Record of one rank: see `training.measured`."""

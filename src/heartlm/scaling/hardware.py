@@ -21,9 +21,9 @@ from typing import Any
 
 from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
 from heartlm.scaling.cell import Measurement
-from heartlm.typed import is_number
+from heartlm.storage.reading import read_json
+from heartlm.storage.typed import is_number
 
 _KNOWN = Path(__file__).with_name("hardware_known")
 

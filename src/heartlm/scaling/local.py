@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.cluster.gpus import MASK, visible_gpus
-from heartlm.cores import cpus_of, share_of_cores, usable_cores
 from heartlm.distributed.spawn import free_ports, last_line
 from heartlm.errors import HeartlmError
-from heartlm.parent import end_with_parent
 from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.grid import Resources
 from heartlm.scaling.probe import probe
+from heartlm.system.cores import cpus_of, share_of_cores, usable_cores
+from heartlm.system.parent import end_with_parent
 
 PRELOADED = ["torch", "torch._dynamo", "heartlm.api", "heartlm.training.finetune"]
 GRACE_S = 15.0

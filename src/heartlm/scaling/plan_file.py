@@ -31,10 +31,11 @@ import yaml
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of, load_campaign
 from heartlm.cluster.topology import time_limit
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file, read_yaml
 from heartlm.scaling.rates import MeasuredRate, load_rates, seconds_of, training_of
 from heartlm.scaling.schedule import Cluster, PlannedJob, Schedule
-from heartlm.typed import typed
+from heartlm.storage.atomic import atomic_file
+from heartlm.storage.reading import read_yaml
+from heartlm.storage.typed import typed
 
 Entry = TypeVar("Entry")
 

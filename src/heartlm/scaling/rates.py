@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
-from heartlm.typed import typed
+from heartlm.storage.reading import read_json
+from heartlm.storage.typed import typed
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heartlm.errors import HeartlmError
-from heartlm.files import sole_holder, write_json
-from heartlm.progress import say
 from heartlm.runs.run_folder import RunFolder
 from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.scaling.collect import checked, measured, read_ranks
 from heartlm.scaling.grid import grid_of
 from heartlm.scaling.study import ScalingStudyConfig, describe
+from heartlm.storage.atomic import sole_holder, write_json
+from heartlm.system.progress import say
 
 if TYPE_CHECKING:
     from heartlm.scaling.local import LocalTrainer

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.errors import HeartlmError, require
-from heartlm.files import read_json, write_json
 from heartlm.instrumentation.meters import Meters
 from heartlm.scaling.cell import SCHEMA_VERSION
+from heartlm.storage.atomic import write_json
+from heartlm.storage.reading import read_json
 
 FEWEST_ON_GPU = 12
 """Fewest steps of warm-up on a GPU: a step is captured in the fourth, and then the host runs ahead by up to eight."""

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.recording import Annotations
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_folder, read_json
+from heartlm.storage.atomic import atomic_folder
+from heartlm.storage.reading import read_json
 
 SCHEMA_VERSION = 1
 

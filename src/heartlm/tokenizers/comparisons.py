@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 from heartlm.tokenizers.rr import mean_around, trailing_median
 from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY, BeatBlock, stretch_medians
 

@@ -33,8 +33,9 @@ from heartlm.distributed.agreement import RankConsensus
 from heartlm.distributed.device import on_this_device
 from heartlm.distributed.parallel import reason_of
 from heartlm.errors import HeartlmError
-from heartlm.files import explained, fsync_folder, read_json, replace_folder, sha256_of, write_json
-from heartlm.progress import say
+from heartlm.storage.atomic import explained, fsync_folder, replace_folder, sha256_of, write_json
+from heartlm.storage.reading import read_json
+from heartlm.system.progress import say
 from heartlm.training.checkpoint_files import INDEX, StatePlanner, StateReader, StateWriter
 
 _PREFIX = "step-"

@@ -26,7 +26,8 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, write_json
+from heartlm.storage.atomic import write_json
+from heartlm.storage.reading import read_json
 
 INDEX = "index.json"
 _PART = re.compile(r"__\d+_\d+\.distcp")

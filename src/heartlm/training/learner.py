@@ -16,10 +16,10 @@ from torch.optim import AdamW, Optimizer
 from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.shared_memory import shared_sum_of
 from heartlm.distributed.wrapping import gradient_norm, reducing, replicated, sharded
-from heartlm.files import cache_folder
 from heartlm.kernels.draws import Stream, draws
-from heartlm.memory import keep_memory
 from heartlm.models.heart import HeartModel
+from heartlm.storage.atomic import cache_folder
+from heartlm.system.memory import keep_memory
 from heartlm.training.batches import Batch
 from heartlm.training.config import TrainingConfig
 from heartlm.training.layout import BatchLayout

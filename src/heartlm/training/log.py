@@ -15,7 +15,7 @@ from heartlm.instrumentation.meters import Meters, peak_memory_bytes
 from heartlm.instrumentation.profile import Profiling
 from heartlm.instrumentation.spans import Spans
 from heartlm.instrumentation.utilization import flops_per_token, peak_flops
-from heartlm.progress import say
+from heartlm.system.progress import say
 from heartlm.training.config import PretrainConfig
 from heartlm.training.job import Job
 

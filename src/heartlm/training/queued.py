@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from heartlm.progress import say
+from heartlm.system.progress import say
 from heartlm.training.bad_steps import BadSteps, DeviceCheck
 from heartlm.training.batches import HostBatch, MakeBatch
 from heartlm.training.learner import Learner

@@ -55,8 +55,8 @@ from heartlm.cluster.campaign.grid import Axes, CampaignStage, ExperimentDraft, 
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology, seconds_of
 from heartlm.errors import HeartlmError
-from heartlm.files import read_yaml
-from heartlm.typed import typed
+from heartlm.storage.reading import read_yaml
+from heartlm.storage.typed import typed
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 

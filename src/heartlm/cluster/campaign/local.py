@@ -31,10 +31,10 @@ from heartlm.cluster.campaign.state import (
     words_to_continue,
 )
 from heartlm.cluster.gpus import MASK, visible_gpus
-from heartlm.cores import Core, cpus_of, format_cpus, share_of, share_of_cores
 from heartlm.errors import HeartlmError
-from heartlm.files import sole_holder
-from heartlm.parent import end_with_parent
+from heartlm.storage.atomic import sole_holder
+from heartlm.system.cores import Core, cpus_of, format_cpus, share_of, share_of_cores
+from heartlm.system.parent import end_with_parent
 
 TRIES = 2
 POLL_S = 0.05

@@ -25,7 +25,8 @@ from heartlm.cluster.submit import call, submit
 from heartlm.cluster.topology import Topology
 from heartlm.cluster.torchrun import STOPPED_STATUS
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file, read_json, write_json
+from heartlm.storage.atomic import atomic_file, write_json
+from heartlm.storage.reading import read_json
 
 Job = tuple[Experiment, ...]
 """Experiments of one job: one, or several that run side by side on a node."""

@@ -30,9 +30,10 @@ from typing import Any, Literal, TypedDict, get_args
 from heartlm.cluster.campaign.campaign import Campaign, Experiment
 from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, write_json
 from heartlm.runs.run_folder import RunFolder
-from heartlm.safe_yaml import parse_yaml
+from heartlm.storage.atomic import write_json
+from heartlm.storage.reading import read_json
+from heartlm.storage.safe_yaml import parse_yaml
 from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig
 
 State = Literal["done", "running", "queued", "waiting", "interrupted", "failed", "not run"]

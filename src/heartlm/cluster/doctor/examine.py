@@ -11,7 +11,7 @@ from heartlm.cluster.doctor.hardware import check_devices, check_processors
 from heartlm.cluster.doctor.section import Advice, Check, Section
 from heartlm.cluster.doctor.software import check_allocation, check_kernels, check_versions
 from heartlm.cluster.doctor.trials import check_trials
-from heartlm.progress import say
+from heartlm.system.progress import say
 
 CHECKS: Mapping[str, Check] = {
     "processors": check_processors,

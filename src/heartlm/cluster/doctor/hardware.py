@@ -10,7 +10,7 @@ from typing import Any
 
 from heartlm.cluster.doctor.section import Section
 from heartlm.cluster.gpus import nvml
-from heartlm.cores import cores_of
+from heartlm.system.cores import cores_of
 
 VECTOR_UNITS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 

@@ -27,9 +27,9 @@ from typing import Any
 from heartlm.cluster.doctor.section import WORTH, Advice, Section
 from heartlm.cluster.torchrun import children
 from heartlm.errors import HeartlmError
-from heartlm.parent import end_with_parent
-from heartlm.progress import say
 from heartlm.runs.run_folder import RunFolder
+from heartlm.system.parent import end_with_parent
+from heartlm.system.progress import say
 
 STEPS = 14
 LIMIT_S = 57.0

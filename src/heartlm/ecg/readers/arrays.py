@@ -22,7 +22,7 @@ from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.units import Unit, parse_unit
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 
 
 class Settings(TypedDict, total=False):

@@ -21,7 +21,7 @@ from heartlm.ecg.readers.foreign import TEXT_BYTES, one_line, read_bytes
 from heartlm.ecg.readers.sample_table import Column, table_recording
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
-from heartlm.files import parse_json
+from heartlm.storage.reading import parse_json
 
 _MV_PER_STEP = 1e3 / 20 / (1 << 17)
 

@@ -38,8 +38,8 @@ from heartlm.ecg.readers.text_table import TextTable, is_gzip, read_columns, sni
 from heartlm.ecg.readers.units import Unit, split_name
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError, needs
-from heartlm.files import parse_json
-from heartlm.typed import typed
+from heartlm.storage.reading import parse_json
+from heartlm.storage.typed import typed
 
 
 def is_text_recording(path: Path) -> bool:

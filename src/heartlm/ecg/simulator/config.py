@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 
 LEAD_VECTORS = read_json(Path(__file__).with_name("leads.json"), dict[str, tuple[float, float, float]])
 """Directions of the leads that can be simulated: components to the patient's left, to the feet, to the front."""

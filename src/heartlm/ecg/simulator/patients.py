@@ -14,7 +14,7 @@ import numpy as np
 
 from heartlm.ecg.simulator.morphology import draw_templates
 from heartlm.ecg.simulator.randomness import log_uniform, stream
-from heartlm.files import read_json
+from heartlm.storage.reading import read_json
 
 Range = tuple[float, float]
 

@@ -14,7 +14,7 @@ from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_splits, num_r
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.write_annotations import wfdb_annotations
 from heartlm.ecg.write_wfdb import annotation_bytes, write_signals
-from heartlm.files import atomic_folder, sha256_of, write_json
+from heartlm.storage.atomic import atomic_folder, sha256_of, write_json
 
 GAIN = 200.0
 """Analogue-to-digital units (adu) per mV, as in mitdb."""

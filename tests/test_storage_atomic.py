@@ -17,20 +17,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from heartlm import files
 from heartlm.errors import HeartlmError
-from heartlm.files import (
+from heartlm.storage import atomic
+from heartlm.storage.atomic import (
     append_line,
     atomic_file,
     atomic_folder,
-    read_json,
-    read_json_lines,
-    read_yaml,
     recover_folder,
     replace_folder,
     sha256_of,
     write_json,
 )
+from heartlm.storage.reading import read_json, read_json_lines, read_yaml
 
 
 def full(*_: object, **__: object) -> None:
@@ -92,7 +90,7 @@ def test_a_full_disk_leaves_the_earlier_folder(tmp_path: Path, monkeypatch: pyte
         elif where == "flushing":
             monkeypatch.setattr(os, "fsync", full)
         else:
-            monkeypatch.setattr(files, "_exchange", full)
+            monkeypatch.setattr(atomic, "_exchange", full)
     assert str(error.value).startswith(f"cannot write {out}: No space left on device")
     assert (out / "a").read_text() == "earlier"
     assert list(tmp_path.iterdir()) == [out]
@@ -103,7 +101,7 @@ def test_a_disk_that_fills_between_two_renames_leaves_the_earlier_folder(
 ) -> None:
     out = written(tmp_path, "earlier")
     rename = Path.rename
-    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
     monkeypatch.setattr(Path, "rename", lambda self, to: full() if self.name == "new" else rename(self, to))
     (tmp_path / "new").mkdir()
     with pytest.raises(OSError, match="No space left"):
@@ -140,7 +138,7 @@ def test_a_kill_at_any_moment_of_replacing_leaves_one_of_two_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
 ) -> None:
     if not exchange:
-        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
     found, missing, status, moment = [], 0, -1, 0
     while status != 0:
         place = tmp_path / str(moment)
@@ -177,12 +175,12 @@ def test_a_filesystem_without_exchange_is_told_from_one_that_fails(
         ctypes.set_errno(number)
         return -1
 
-    monkeypatch.setattr(files.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(renameat2=refuse))
+    monkeypatch.setattr(atomic.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(renameat2=refuse))
     if can is None:
         with pytest.raises(OSError, match=os.strerror(number)):
-            files._exchange(tmp_path / "a", tmp_path / "b")
+            atomic._exchange(tmp_path / "a", tmp_path / "b")
     else:
-        assert files._exchange(tmp_path / "a", tmp_path / "b") is can
+        assert atomic._exchange(tmp_path / "a", tmp_path / "b") is can
 
 
 def test_an_error_deep_in_a_folder_names_the_place_it_was_to_have(tmp_path: Path) -> None:
@@ -261,7 +259,7 @@ def test_sha256(tmp_path: Path) -> None:
 def test_what_is_written_is_flushed_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[str] = []
     monkeypatch.setattr(
-        files.os, "fsync", lambda number: flushed.append(Path(f"/proc/self/fd/{number}").readlink().name)
+        atomic.os, "fsync", lambda number: flushed.append(Path(f"/proc/self/fd/{number}").readlink().name)
     )
     with atomic_folder(tmp_path / "out") as temporary:
         (temporary / "deep").mkdir()
@@ -411,7 +409,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(
     assert text_of(out) == "earlier"
     assert len(list(tmp_path.iterdir())) > 1
     (tmp_path / ".out.of-another-program").write_text("stays")
-    monkeypatch.setattr(files, "_swept", set())  # as of a new process
+    monkeypatch.setattr(atomic, "_swept", set())  # as of a new process
     write(out, kind, "later")
     assert text_of(out) == "later"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.of-another-program", "out"]
@@ -427,7 +425,7 @@ def test_what_a_living_process_is_writing_stays(tmp_path: Path, monkeypatch: pyt
 
     child = forked(lambda: write(out, kind, "of the child", wait))
     assert os.read(is_writing, 1) == b"."
-    monkeypatch.setattr(files, "_swept", set())
+    monkeypatch.setattr(atomic, "_swept", set())
     write(out, kind, "ours")
     assert text_of(out) == "ours"
     os.write(end, b".")

@@ -16,8 +16,8 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from heartlm.errors import HeartlmError
-from heartlm.memory import keep_memory
-from heartlm.parent import end_with_parent
+from heartlm.system.memory import keep_memory
+from heartlm.system.parent import end_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

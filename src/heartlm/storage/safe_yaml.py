@@ -13,7 +13,7 @@ import yaml
 from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, ScalarNode
 
-from heartlm.files import TOO_DEEP, finite_float, limited, small_int
+from heartlm.storage.limits import TOO_DEEP, finite_float, limited, small_int
 
 MAX_VALUES = 1_000_000
 """Maximum number of values at one depth of a file; the values of an alias count each time."""

@@ -1,13 +1,10 @@
-"""Atomic writing of files and folders, and safe reading of JSON and YAML.
+"""Atomic writing of files and folders.
 
 Outputs are written under a temporary name next to their destination, flushed to the disk and renamed. A crash, a full
 disk or a `kill -9` leaves the earlier output or none, never a partial one. A new folder replaces an existing one by
 exchanging the two names in one system call if the filesystem supports that. Otherwise, a kill between the two renames
 leaves the earlier folder under a name that `recover_folder` restores. Each writer holds a lock on its temporary until
 it ends. Unlocked temporaries of killed processes are removed at the next write to the same folder.
-
-`read_json`, `read_yaml` and `read_json_lines` raise a HeartlmError for a damaged or hostile file. They limit size,
-depth and numbers, and check types against a dataclass or TypedDict (`heartlm.typed`).
 """
 
 from __future__ import annotations
@@ -18,29 +15,16 @@ import errno
 import fcntl
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
 import shutil
-import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, TypeVar, overload
+from typing import IO, Any
 
 from heartlm.errors import HeartlmError
-from heartlm.typed import typed
-
-T = TypeVar("T")
-
-MAX_DEPTH = 64
-"""Maximum nesting depth of lists and mappings in JSON and YAML."""
-TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
-
-MAX_JSON_BYTES, MAX_YAML_BYTES = 1 << 28, 1 << 22
-"""Maximum file sizes. A manifest may list a million skipped recordings; settings are written by hand."""
 
 _DEFECTS = {errno.EBADF, errno.EINVAL, errno.EFAULT, errno.ESPIPE, errno.EPIPE, errno.ENOTTY, None}
 """Error numbers of programming errors. Any other error while writing is caused by the disk, the folder or the name."""
@@ -271,149 +255,6 @@ def write_csv(
             rows = [{key: round(x, digits) if isinstance(x, float) else x for key, x in row.items()} for row in rows]
         writer.writerows(rows)
     return path
-
-
-def read_text(path: Path, max_bytes: int) -> str:
-    """Read a file of UTF-8 text. Pipes and devices are rejected, because they may have no end.
-
-    Raises:
-        HeartlmError: the file is missing, unreadable, not a regular file, larger than `max_bytes` or not UTF-8.
-    """
-    try:
-        # O_NONBLOCK: opening a pipe would wait for its writer. Path.open has no opener argument.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise HeartlmError(f"cannot read {path}: a regular file expected, found something else")
-            content = stream.read(max_bytes + 1)
-        if len(content) > max_bytes:
-            raise HeartlmError(f"cannot read {path}: more than {max_bytes >> 20} MiB found, which no such file has")
-        return content.decode()
-    except OSError as error:
-        raise HeartlmError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # also raised for a name with a NUL
-        raise HeartlmError(f"cannot read {path}: UTF-8 text expected ({error})") from error
-
-
-def small_int(value: int | str) -> int:
-    """Return `value` as a 64-bit integer; raise ValueError if it is larger."""
-    if (number := int(value)).bit_length() > 63:
-        raise ValueError("a whole number of more than 64 bits")
-    return number
-
-
-def finite_float(value: float | str) -> float:
-    """Return `value` as a finite float; raise ValueError for infinities and NaN."""
-    if not math.isfinite(number := float(value)):
-        raise ValueError(f"{value} is no finite number")
-    return number
-
-
-def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
-    """Return the value of JSON `text`. With `finite`, NaN and infinite numbers are errors.
-
-    Raises:
-        ValueError: the text is not JSON, is nested more than `MAX_DEPTH` deep, repeats a key in one object, or has an
-            integer of more than 64 bits or a number that is not `finite`.
-    """
-    try:
-        if isinstance(text, bytes):
-            text = text.decode(json.detect_encoding(text), "surrogatepass")
-        value = _DECODERS[finite].decode(text)
-    except RecursionError:
-        raise ValueError(TOO_DEEP) from None
-    return limited(value)
-
-
-def limited(value: Any, max_values: int | None = None) -> Any:
-    """Return `value`; raise ValueError if it is nested too deeply, or has `max_values` values or more at one depth."""
-    level, depth = [value], 0
-    while level := list(islice(chain.from_iterable(map(_below, level)), max_values)):
-        if (depth := depth + 1) > MAX_DEPTH:
-            raise ValueError(TOO_DEEP)
-        if len(level) == max_values:
-            raise ValueError(f"more than {max_values} values, aliases expanded")
-    return value
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} found twice")
-    return found
-
-
-def _below(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-
-
-_DECODERS = {
-    finite: json.JSONDecoder(
-        parse_int=small_int,
-        parse_float=finite_float if finite else float,
-        parse_constant=finite_float if finite else float,
-        object_pairs_hook=_without_repeats,
-    )
-    for finite in (False, True)
-}
-"""Decoders of `parse_json`, kept because creating one takes as long as decoding a short text."""
-
-
-@overload
-def read_json(path: Path) -> Any: ...
-
-
-@overload
-def read_json(path: Path, kind: type[T]) -> T: ...
-
-
-def read_json(path: Path, kind: Any = Any) -> Any:
-    """Read a JSON file as a value of `kind`, see `typed`.
-
-    Raises:
-        HeartlmError: the file is missing, unreadable, not JSON or not of type `kind`; the message names the field.
-    """
-    text = read_text(path, MAX_JSON_BYTES)
-    try:
-        return typed(kind, parse_json(text), path)
-    except ValueError as error:
-        raise HeartlmError(f"{path} is not valid JSON ({error}): it may be truncated, make it again") from error
-
-
-def read_json_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Read a JSON Lines file, such as metrics. Invalid lines, which a killed process can leave, are only counted.
-
-    Returns:
-        Objects in order, and the number of invalid lines. An empty list and 0 if the file does not exist.
-
-    Raises:
-        HeartlmError: the file cannot be read.
-    """
-    if not Path(path).exists():
-        return [], 0
-    lines, num_torn = list[dict[str, Any]](), 0
-    for text in read_text(path, MAX_JSON_BYTES).splitlines():
-        try:
-            lines.append(typed(dict[str, Any], parse_json(text, finite=False)))
-        except (ValueError, HeartlmError):
-            num_torn += bool(text.strip())
-    return lines, num_torn
-
-
-def read_yaml(path: Path, what: str) -> Any:
-    """Read a YAML file; `what` describes its content in error messages.
-
-    Raises:
-        HeartlmError: the file is missing, unreadable, not YAML, or exceeds the limits of size and depth.
-    """
-    from heartlm.safe_yaml import parse_yaml
-
-    try:
-        return parse_yaml(read_text(path, MAX_YAML_BYTES))
-    except HeartlmError as error:
-        raise HeartlmError(f"{error}; {what} expected") from error
-    except ValueError as error:
-        raise HeartlmError(f"{path}: not valid YAML ({error})") from error
 
 
 def cache_folder() -> Path:

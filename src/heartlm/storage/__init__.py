@@ -1,0 +1,1 @@
+"""Files: written atomically, read within limits, values checked against types."""

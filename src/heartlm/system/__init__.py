@@ -1,0 +1,1 @@
+"""The machine: cores, memory, network, processes, progress on a terminal."""
