@@ -65,7 +65,7 @@ models: $(VENV)/ready $(VENV)/kernels
 # environment has just built them.
 kernels: $(VENV)/kernels
 
-$(VENV)/kernels: $(VENV)/user $(wildcard src/heartlm/*/c/*)
+$(VENV)/kernels: $(VENV)/user $(wildcard src/heartlm/*/c/* src/heartlm/extensions/*/c/*)
 	test -z "$$(find $^ -newer $@ 2>&1)" || $(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 

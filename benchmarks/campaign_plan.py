@@ -15,8 +15,8 @@ import argparse
 from bench.measure import Table
 from bench.output import write_results
 
+from heartlm.extensions.scaling.hardware import load_hardware
 from heartlm.models.pretrained import FOLDER
-from heartlm.scaling.hardware import load_hardware
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import PretrainConfig
 from heartlm.training.dry_run import Sharing, step_memory

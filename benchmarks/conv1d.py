@@ -34,10 +34,10 @@ from bench.output import write_results
 from conv1d_rule import fastest
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.conv1d.kernel import ConvShape, prepared
-from heartlm.conv1d.module import conv1d
-from heartlm.conv1d.rule import PASSES
-from heartlm.conv1d.rule import fastest as rule
+from heartlm.extensions.conv1d.kernel import ConvShape, prepared
+from heartlm.extensions.conv1d.module import conv1d
+from heartlm.extensions.conv1d.rule import PASSES
+from heartlm.extensions.conv1d.rule import fastest as rule
 from heartlm.system.memory import keep_memory
 
 HERE = Path(__file__).parent

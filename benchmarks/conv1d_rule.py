@@ -26,11 +26,11 @@ from bench.convolutions import Case, case_of, ecg_grid
 from bench.measure import geometric_mean, pin, seconds
 from runner import RESULTS
 
-from heartlm.conv1d import passes
-from heartlm.conv1d.kernel import ConvShape
-from heartlm.conv1d.module import conv1d
-from heartlm.conv1d.passes import gradients, plan
-from heartlm.conv1d.rule import PASSES, Box, inside, sizes
+from heartlm.extensions.conv1d import passes
+from heartlm.extensions.conv1d.kernel import ConvShape
+from heartlm.extensions.conv1d.module import conv1d
+from heartlm.extensions.conv1d.passes import gradients, plan
+from heartlm.extensions.conv1d.rule import PASSES, Box, inside, sizes
 from heartlm.kernels.library import chosen_variant
 from heartlm.system.memory import keep_memory
 

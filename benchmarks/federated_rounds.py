@@ -36,12 +36,12 @@ from steps import Steps, on_ranks
 
 from heartlm.distributed.communicator import communicator_of
 from heartlm.distributed.mpi import MPICommunicator
-from heartlm.federated.aggregate import Aggregator, PendingMean
-from heartlm.federated.client import ClientTask, Update
-from heartlm.federated.local import LocalClients, patients_of
-from heartlm.federated.partition import partition
-from heartlm.federated.strategy import OuterSGD
-from heartlm.federated.study_file import FederatedConfig
+from heartlm.extensions.federated.aggregate import Aggregator, PendingMean
+from heartlm.extensions.federated.client import ClientTask, Update
+from heartlm.extensions.federated.local import LocalClients, patients_of
+from heartlm.extensions.federated.partition import partition
+from heartlm.extensions.federated.strategy import OuterSGD
+from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.training.learner import at_full_speed
 
 COLUMNS = (

@@ -18,7 +18,7 @@ from bench.measure import Table
 from bench.output import write_results
 
 from heartlm.cli.main import main as heartlm
-from heartlm.report.federated import sweep_table
+from heartlm.extensions.federated.page import sweep_table
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "federated_sweep.yaml"
 

@@ -19,8 +19,8 @@ from typing import Any
 from bench.measure import Table
 from bench.output import write_results
 
-from heartlm.federated.federate import federate
-from heartlm.federated.study_file import FederatedConfig
+from heartlm.extensions.federated.federate import federate
+from heartlm.extensions.federated.study_file import FederatedConfig
 
 LEARNING = {"rounds": 40, "local_steps": 10, "batch_size": 64, "learning_rate": 0.01}
 PROMISES = ((0.5, 0.5), (0.5, 1.0), (0.5, 4.0))

@@ -29,8 +29,8 @@ from bench.output import write_results
 from runner import RESULTS, ROOT
 
 from heartlm.errors import HeartlmError
-from heartlm.scaling.probe import probe
-from heartlm.scaling.rates import MeasuredRate, seconds_of
+from heartlm.extensions.scaling.probe import probe
+from heartlm.extensions.scaling.rates import MeasuredRate, seconds_of
 from heartlm.storage.reading import read_json
 
 FAILED, LATE, LEFT_OUT = "failed", "over the limit", "left out: time"

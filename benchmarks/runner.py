@@ -65,28 +65,30 @@ class Benchmark:
 
 
 TRAINING = ("training", "models", "corpus", "kernels", "bench", "distributed", "instrumentation")
-FEDERATED = ("federated", "training", "models", "kernels")
+FEDERATED = ("extensions/federated", "training", "models", "kernels")
 BENCHMARKS = (
     Benchmark("reading", ("--data", "{data}", "--work", "{work:recordings}"), ("ecg", "kernels"), 2),
     Benchmark("feeding", ("--work", "{work}"), ("training", "corpus", "kernels", "bench"), 4),
-    Benchmark("ranks", ("--work", "{work}", "--tokens", "2048"), ("cluster", *TRAINING), 4),
+    Benchmark("ranks", ("--work", "{work}", "--tokens", "2048"), ("extensions/cluster", *TRAINING), 4),
     Benchmark(
         "tokenizing", ("--data", "{data}", "--work", "{work:recordings}"), ("ecg", "tokenizers", "corpus", "kernels"), 4
     ),
     Benchmark("federated_rounds", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 6),
-    Benchmark("conv1d", (), ("kernels", "bench"), 5),
+    Benchmark("conv1d", (), ("extensions/conv1d", "kernels", "bench"), 5),
     Benchmark("sharding", ("times",), TRAINING, 10),
     Benchmark("sharding_memory", ("memory",), TRAINING, 12, script="sharding"),
     Benchmark("training", ("--work", "{work}"), TRAINING, 6),
     Benchmark("detect", ("{data}", "--ludb", "{ludb}/ludb"), ("ecg", "kernels"), 5),
-    Benchmark("prediction", ("--work", "{work}", "--windows", "128", "1024"), ("scaling", *TRAINING), 16),
+    Benchmark("prediction", ("--work", "{work}", "--windows", "128", "1024"), ("extensions/scaling", *TRAINING), 16),
     Benchmark(
         "scaling",
         ("--work", "{work}", "--windows", "128", "--study", "{work:prediction}/study"),
-        ("scaling", *TRAINING),
+        ("extensions/scaling", *TRAINING),
         4,
     ),
-    Benchmark("bench", ("--all", "--data", "{data}"), ("federated", *TRAINING), 5, long=True, script="machine"),
+    Benchmark(
+        "bench", ("--all", "--data", "{data}"), ("extensions/federated", *TRAINING), 5, long=True, script="machine"
+    ),
     Benchmark("tiny_ecg", ("{data}/mitdb",), ("models", "kernels"), 5, long=True),
     Benchmark("federated", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 20, long=True),
     Benchmark("federated_ways", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 15, long=True),

@@ -18,8 +18,8 @@ from bench.measure import Table
 from bench.output import write_results
 from steps import Steps
 
-from heartlm.scaling.cell import load_measurements
-from heartlm.scaling.table import CellRow, table_of
+from heartlm.extensions.scaling.cell import load_measurements
+from heartlm.extensions.scaling.table import CellRow, table_of
 
 COLUMNS = (
     "stage, window",

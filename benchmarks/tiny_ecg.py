@@ -23,11 +23,11 @@ from bench.output import write_results
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.conv1d import replace_conv1d
 from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.evaluation.beats import score_beats
 from heartlm.evaluation.bootstrap import Resampling
-from heartlm.federated.waveforms import WINDOW, BeatSet, beat_set, labelled_records
+from heartlm.extensions.conv1d import replace_conv1d
+from heartlm.extensions.federated.waveforms import WINDOW, BeatSet, beat_set, labelled_records
 from heartlm.models.tiny_ecg import TinyECG
 from heartlm.system.memory import keep_memory
 from heartlm.tokenizers.waveform import BeatWindow

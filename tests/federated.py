@@ -15,14 +15,14 @@ import torch
 
 from heartlm.distributed import shared_memory
 from heartlm.distributed.communicator import SHARED_BYTES, Communicator
-from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.local import LocalClients
-from heartlm.federated.partition import Member
-from heartlm.federated.rounds import Rounds, Server
-from heartlm.federated.strategy import strategy_of
-from heartlm.federated.study_file import FederatedConfig
-from heartlm.federated.tiny import TinyLearning
-from heartlm.federated.waveforms import NUM_CLASSES, BeatSet
+from heartlm.extensions.federated.aggregate import Aggregator
+from heartlm.extensions.federated.local import LocalClients
+from heartlm.extensions.federated.partition import Member
+from heartlm.extensions.federated.rounds import Rounds, Server
+from heartlm.extensions.federated.strategy import strategy_of
+from heartlm.extensions.federated.study_file import FederatedConfig
+from heartlm.extensions.federated.tiny import TinyLearning
+from heartlm.extensions.federated.waveforms import NUM_CLASSES, BeatSet
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

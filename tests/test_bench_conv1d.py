@@ -14,8 +14,8 @@ from bench.measure import Spread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heartlm.conv1d.kernel import ConvShape
 from heartlm.errors import HeartlmError
+from heartlm.extensions.conv1d.kernel import ConvShape
 from tests.conftest import ROOT
 
 

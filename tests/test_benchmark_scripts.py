@@ -16,7 +16,7 @@ import pytest
 import torch
 import training
 
-from heartlm.scaling.rates import MeasuredRate, load_rates, seconds_of
+from heartlm.extensions.scaling.rates import MeasuredRate, load_rates, seconds_of
 from heartlm.storage.reading import read_json
 
 SHAPE = training.Shape(1, 8, 1, 16, 2, 6, 2, "cpu", False, False)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
-from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of, in_order, load_campaign
-from heartlm.cluster.campaign.grid import combinations
-from heartlm.cluster.campaign.slurm import jobs_of
-from heartlm.cluster.profile import load_profile
-from heartlm.cluster.run_file import RunFile
-from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.campaign.campaign import Campaign, Experiment, campaign_of, in_order, load_campaign
+from heartlm.extensions.cluster.campaign.grid import combinations
+from heartlm.extensions.cluster.campaign.slurm import jobs_of
+from heartlm.extensions.cluster.profile import load_profile
+from heartlm.extensions.cluster.run_file import RunFile
+from heartlm.extensions.cluster.topology import Topology
 
 STAGES = """
 name: widths

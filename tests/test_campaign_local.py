@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from heartlm.cli.main import main
-from heartlm.cluster.campaign.campaign import Experiment, load_campaign
-from heartlm.cluster.campaign.local import LocalRunner, command_line
-from heartlm.cluster.campaign.state import attempts_of
-from heartlm.cluster.run_file import RunFile
-from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.campaign.campaign import Experiment, load_campaign
+from heartlm.extensions.cluster.campaign.local import LocalRunner, command_line
+from heartlm.extensions.cluster.campaign.state import attempts_of
+from heartlm.extensions.cluster.run_file import RunFile
+from heartlm.extensions.cluster.topology import Topology
 from heartlm.system.cores import Core
 
 pytestmark = pytest.mark.slow

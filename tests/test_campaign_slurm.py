@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
-from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of, in_order
-from heartlm.cluster.campaign.slurm import Job, dependency, jobs_of, places_on_node, script_of
-from heartlm.cluster.profile import load_profile, profile_of
-from heartlm.cluster.run_file import RunFile
-from heartlm.cluster.topology import Topology
+from heartlm.extensions.cluster.campaign.campaign import Campaign, Experiment, campaign_of, in_order
+from heartlm.extensions.cluster.campaign.slurm import Job, dependency, jobs_of, places_on_node, script_of
+from heartlm.extensions.cluster.profile import load_profile, profile_of
+from heartlm.extensions.cluster.run_file import RunFile
+from heartlm.extensions.cluster.topology import Topology
 from tests.slurm import Cluster, slurm  # noqa: F401
 
 MELUXINA = load_profile("meluxina")

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from heartlm.cli.main import main
-from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of
-from heartlm.cluster.campaign.state import (
+from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.campaign.campaign import Campaign, Experiment, campaign_of
+from heartlm.extensions.cluster.campaign.state import (
     Attempt,
     attempts_of,
     next_attempt,
@@ -22,8 +23,7 @@ from heartlm.cluster.campaign.state import (
     summary,
     words_to_continue,
 )
-from heartlm.cluster.submit import last_line
-from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.submit import last_line
 from heartlm.storage.atomic import write_json
 
 CHAIN = """

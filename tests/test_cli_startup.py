@@ -23,7 +23,7 @@ ARCHITECTURE = Path(__file__).parent.parent / "ARCHITECTURE.md"
 MAY_IMPORT: dict[str, set[str]] = {
     room: set(re.findall(r"`(\w+)`", allowed))
     for room, allowed in re.findall(
-        r"^\| `(\w+)/` \|.*\| (.*) \|$", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE
+        r"^\| `(?:extensions/)?(\w+)/` \|.*\| (.*) \|$", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE
     )
 }
 """Rooms and the rooms they may import, as ARCHITECTURE.md lists them."""
@@ -80,7 +80,7 @@ for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
 """
 
 
-@pytest.mark.parametrize("room", ["kernels", "ecg", "tokenizers", "corpus", "runs", "report", "cluster"])
+@pytest.mark.parametrize("room", ["kernels", "ecg", "tokenizers", "corpus", "runs", "report", "extensions.cluster"])
 def test_the_rooms_without_a_model_work_without_torch(room: str):
     run(IMPORT_ALL_WITHOUT_TORCH, f"heartlm.{room}")
 
@@ -106,7 +106,7 @@ def imported_by(module: str, path: Path) -> Iterator[tuple[str, int]]:
 def room_of(module: str) -> str | None:
     """The room a module lies in, None for the modules next to the rooms and for other packages."""
     first, _, rest = module.partition(".")
-    room = rest.partition(".")[0]
+    room = rest.removeprefix("extensions.").partition(".")[0]
     return room if first == "heartlm" and (room in MAY_IMPORT or room in FRONT) else None
 
 
@@ -122,8 +122,8 @@ def test_imports_run_one_way():
 
 
 def test_every_room_has_its_rules():
-    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert rooms == {*MAY_IMPORT, "cli"}
+    folders = [*PACKAGE.glob("*/__init__.py"), *PACKAGE.glob("extensions/*/__init__.py")]
+    assert {path.parent.name for path in folders} == {*MAY_IMPORT, "cli", "extensions"}
 
 
 def test_a_room_may_import_only_rooms_above_it_in_the_table_so_there_are_no_cycles():

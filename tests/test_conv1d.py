@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.conv1d import Conv1d, kernel, passes, replace_conv1d, rule
-from heartlm.conv1d.module import conv1d
+from heartlm.extensions.conv1d import Conv1d, kernel, passes, replace_conv1d, rule
+from heartlm.extensions.conv1d.module import conv1d
 from heartlm.kernels.library import VARIANTS
 from heartlm.models.tiny_ecg import TinyECG
 

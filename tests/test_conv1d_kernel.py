@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.conv1d.kernel import ConvShape, prepared
+from heartlm.extensions.conv1d.kernel import ConvShape, prepared
 from heartlm.kernels.library import variants
 
 Floats = NDArray[np.float32]

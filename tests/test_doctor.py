@@ -16,19 +16,19 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.cli.options import parse
-from heartlm.cluster.doctor import hardware as devices
-from heartlm.cluster.doctor import trials as trials_module
-from heartlm.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
-from heartlm.cluster.doctor.hardware import (
+from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.doctor import hardware as devices
+from heartlm.extensions.cluster.doctor import trials as trials_module
+from heartlm.extensions.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
+from heartlm.extensions.cluster.doctor.hardware import (
     cgroup_cpus,
     check_processors,
     processors,
     usable_cores,
 )
-from heartlm.cluster.doctor.section import Advice, Section
-from heartlm.cluster.doctor.software import check_allocation, check_versions, mismatches
-from heartlm.cluster.doctor.trials import LIMIT_S, Trial, check_trials, run_within, summary, trials
-from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.doctor.section import Advice, Section
+from heartlm.extensions.cluster.doctor.software import check_allocation, check_versions, mismatches
+from heartlm.extensions.cluster.doctor.trials import LIMIT_S, Trial, check_trials, run_within, summary, trials
 from heartlm.training.config import PretrainConfig
 
 
@@ -325,7 +325,7 @@ class Blocker:
         if name.partition(".")[0] == "torch":
             raise ModuleNotFoundError("torch is blocked", name="torch")
 sys.meta_path.insert(0, Blocker())
-from heartlm.cluster.doctor import software
+from heartlm.extensions.cluster.doctor import software
 find_spec = software.importlib.util.find_spec
 software.importlib.util.find_spec = lambda name, package=None: None if name == "torch" else find_spec(name, package)
 from heartlm.cli.main import main

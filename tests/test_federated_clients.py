@@ -13,11 +13,11 @@ import torch
 
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
-from heartlm.federated.client import Clients, ClientTask, Update, sample_clients
-from heartlm.federated.federate import federate
-from heartlm.federated.rounds import Rounds
-from heartlm.federated.study_file import FederatedConfig
-from heartlm.federated.study_folder import StudyFolder
+from heartlm.extensions.federated.client import Clients, ClientTask, Update, sample_clients
+from heartlm.extensions.federated.federate import federate
+from heartlm.extensions.federated.rounds import Rounds
+from heartlm.extensions.federated.study_file import FederatedConfig
+from heartlm.extensions.federated.study_folder import StudyFolder
 from tests.federated import SIZES, STUDY, final_vector, members, mpiexec, rounds_of
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.federated.strategy import OuterSGD
+from heartlm.extensions.federated.strategy import OuterSGD
 from heartlm.models.tiny_ecg import TinyECG
 from heartlm.training.learner import learning_rate
 from tests.federated import SIZES, STUDY, beats, final_vector, learning_of, mpiexec, rounds_of, write_final_vector
@@ -153,6 +153,6 @@ def test_staleness_is_one_round():
 
 
 def _task(index: int) -> Any:
-    from heartlm.federated.client import ClientTask
+    from heartlm.extensions.federated.client import ClientTask
 
     return ClientTask(index, STUDY.local_steps)

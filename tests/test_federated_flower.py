@@ -19,14 +19,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.federate import federate
-from heartlm.federated.flower_app import APP, run_config, run_with_flower
-from heartlm.federated.flower_client import app as client_app
-from heartlm.federated.flower_fleet import Fleet, homes
-from heartlm.federated.flower_messages import message, read
-from heartlm.federated.local import patients_of as patients_here
-from heartlm.federated.partition import Member
-from heartlm.federated.study_file import FederatedConfig
+from heartlm.extensions.federated.federate import federate
+from heartlm.extensions.federated.flower_app import APP, run_config, run_with_flower
+from heartlm.extensions.federated.flower_client import app as client_app
+from heartlm.extensions.federated.flower_fleet import Fleet, homes
+from heartlm.extensions.federated.flower_messages import message, read
+from heartlm.extensions.federated.local import patients_of as patients_here
+from heartlm.extensions.federated.partition import Member
+from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json
 from heartlm.storage.typed import typed

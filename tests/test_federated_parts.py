@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from heartlm.distributed.communicator import Communicator, Pending, local_rank
 from heartlm.ecg.splits import DS1
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import Aggregator, PendingMean
-from heartlm.federated.client import ClientTask, Update
-from heartlm.federated.fixed_point import LARGEST, FixedPoint, sum_in_fixed_point
-from heartlm.federated.flat import FlatModel
-from heartlm.federated.local import LocalClients, remembered, restore
-from heartlm.federated.meter import CommunicationMeter
-from heartlm.federated.partition import PatientCounts, partition
-from heartlm.federated.strategy import Adaptive, OuterSGD
-from heartlm.federated.study_file import FederatedConfig
-from heartlm.federated.tiny import TinyPatients
-from heartlm.federated.waveforms import NUM_CLASSES, WINDOW, beat_set, labelled_records
+from heartlm.extensions.federated.aggregate import Aggregator, PendingMean
+from heartlm.extensions.federated.client import ClientTask, Update
+from heartlm.extensions.federated.fixed_point import LARGEST, FixedPoint, sum_in_fixed_point
+from heartlm.extensions.federated.flat import FlatModel
+from heartlm.extensions.federated.local import LocalClients, remembered, restore
+from heartlm.extensions.federated.meter import CommunicationMeter
+from heartlm.extensions.federated.partition import PatientCounts, partition
+from heartlm.extensions.federated.strategy import Adaptive, OuterSGD
+from heartlm.extensions.federated.study_file import FederatedConfig
+from heartlm.extensions.federated.tiny import TinyPatients
+from heartlm.extensions.federated.waveforms import NUM_CLASSES, WINDOW, beat_set, labelled_records
 from heartlm.models.tiny_ecg import TinyECG
 from tests.conftest import shared_data
 from tests.federated import STUDY, learning_of, members
@@ -231,7 +231,7 @@ def test_every_rank_of_a_machine_has_a_gpu_of_its_own(name: str, monkeypatch: py
         asked.append(number)
         return torch.device("cpu"), torch.float32
 
-    monkeypatch.setattr("heartlm.federated.tiny.device_and_precision", device_and_precision)
+    monkeypatch.setattr("heartlm.extensions.federated.tiny.device_and_precision", device_and_precision)
     monkeypatch.setenv(name, "3")
     learning_of(STUDY, range(1))
     assert asked == [3]

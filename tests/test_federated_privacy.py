@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 
 from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.client import Update
-from heartlm.federated.privacy import Privacy, clip_and_noise, clipped, epsilon_of, guarantee, secret_generator
-from heartlm.federated.study_file import FederatedConfig
+from heartlm.extensions.federated.aggregate import Aggregator
+from heartlm.extensions.federated.client import Update
+from heartlm.extensions.federated.privacy import (
+    Privacy,
+    clip_and_noise,
+    clipped,
+    epsilon_of,
+    guarantee,
+    secret_generator,
+)
+from heartlm.extensions.federated.study_file import FederatedConfig
 
 PROMISE = Privacy(clip_norm=0.5, noise_multiplier=1.0, delta=1e-3)
 
@@ -98,7 +105,7 @@ def test_clients_count_the_same_and_the_noise_is_that_of_the_sum(monkeypatch: py
         client: Update(torch.randn(size, generator=generator, dtype=torch.float64), num_samples, 5, 0.5, 0.1)
         for client, num_samples in enumerate([10, 2000, 500])
     }
-    monkeypatch.setattr("heartlm.federated.aggregate.secret_generator", known_generator)
+    monkeypatch.setattr("heartlm.extensions.federated.aggregate.secret_generator", known_generator)
     study = FederatedConfig(clip_norm=0.5, noise_multiplier=1.0, privacy_delta=1e-3)
     private = Aggregator(study, Communicator(), size, 3)
     mean = private.start(0, updates, 2510).wait()

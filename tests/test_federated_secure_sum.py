@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import Aggregator, add_up
-from heartlm.federated.client import Update
-from heartlm.federated.secure_sum import MaskingClient, RoundAbandoned, unmasked_sum
-from heartlm.federated.study_file import FederatedConfig
+from heartlm.extensions.federated.aggregate import Aggregator, add_up
+from heartlm.extensions.federated.client import Update
+from heartlm.extensions.federated.secure_sum import MaskingClient, RoundAbandoned, unmasked_sum
+from heartlm.extensions.federated.study_file import FederatedConfig
 
 pytest.importorskip("cryptography")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.federated.federate import federate
-from heartlm.federated.study_file import FederatedConfig
-from heartlm.federated.study_folder import StudyFolder
-from heartlm.federated.sweep import run_sweep
-from heartlm.federated.sweep_file import SweepConfig
+from heartlm.extensions.federated.federate import federate
+from heartlm.extensions.federated.study_file import FederatedConfig
+from heartlm.extensions.federated.study_folder import StudyFolder
+from heartlm.extensions.federated.sweep import run_sweep
+from heartlm.extensions.federated.sweep_file import SweepConfig
 from heartlm.storage.reading import read_json
 from heartlm.storage.typed import typed
 from tests.slurm import Cluster
@@ -56,7 +56,7 @@ def script_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int, 
         scripts.append(script)
         return "not submitted", 0.0
 
-    monkeypatch.setattr("heartlm.scaling.slurm.run_job", run_job)
+    monkeypatch.setattr("heartlm.extensions.scaling.slurm.run_job", run_job)
     monkeypatch.setattr("shutil.which", lambda name, **_: name)
     study = {"databases": ["a b"], "device": device}
     grid = {"world_sizes": [world_size], "batch_sizes": [16], "local_steps": [3], "repeats": 1}

@@ -11,9 +11,9 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
-from heartlm.federated.sweep import run_sweep
-from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
-from heartlm.report.federated import sweep_table
+from heartlm.extensions.federated.page import sweep_table
+from heartlm.extensions.federated.sweep import run_sweep
+from heartlm.extensions.federated.sweep_file import SweepCell, SweepConfig, cells_of
 
 pytestmark = pytest.mark.slow
 

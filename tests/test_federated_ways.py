@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.federate import federate
-from heartlm.federated.privacy import epsilon_of
-from heartlm.federated.study_file import FederatedConfig
+from heartlm.extensions.federated.federate import federate
+from heartlm.extensions.federated.privacy import epsilon_of
+from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.storage.reading import read_json
 
 pytestmark = pytest.mark.slow

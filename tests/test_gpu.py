@@ -24,13 +24,13 @@ import pytest
 import torch
 
 import heartlm
-from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.database import open_database
 from heartlm.evaluation.annotate import second_probabilities
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.scored import ScoredLead, scored_lead
+from heartlm.extensions.cluster.gpus import MASK, visible_gpus
 from heartlm.instrumentation.energy import energy_counter
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
@@ -84,7 +84,7 @@ def command(corpus: Path, out: Path, num_ranks: int = 1, **changed: Any) -> list
     program = ["heartlm", "pretrain", f"--corpus={corpus}", f"--out={out}", *words]
     if num_ranks == 1:
         return [sys.executable, "-m", *program]
-    ranks = ["heartlm.cluster.torchrun", "--standalone", f"--nproc-per-node={num_ranks}", "-m"]
+    ranks = ["heartlm.extensions.cluster.torchrun", "--standalone", f"--nproc-per-node={num_ranks}", "-m"]
     return [sys.executable, "-m", *ranks, *program]
 
 
@@ -245,7 +245,7 @@ def test_memory_of_a_step_is_near_what_is_planned(
 
 SEEN = """
 import torch
-from heartlm.cluster.gpus import visible_gpus
+from heartlm.extensions.cluster.gpus import visible_gpus
 print(torch.cuda.device_count(), len(visible_gpus()), *(torch.cuda.get_device_properties(i).uuid
       for i in range(torch.cuda.device_count())))
 """

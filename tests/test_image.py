@@ -12,8 +12,8 @@ import pytest
 
 from heartlm import __version__
 from heartlm.cli.main import main
-from heartlm.cluster.image.image import CHECKOUT, INSTALLED_FROM, definition, script
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.image.image import CHECKOUT, INSTALLED_FROM, definition, script
 
 pytestmark = pytest.mark.slow
 

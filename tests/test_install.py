@@ -35,6 +35,6 @@ def test_a_wheel_holds_the_kernels_and_not_their_source(tmp_path: Path):
     names = wheel(tmp_path)
     assert COMPILED in names
     assert "heartlm/kernels/library.py" in names and "heartlm/py.typed" in names
-    assert "heartlm/federated/flower/pyproject.toml" in names
+    assert "heartlm/extensions/federated/flower/pyproject.toml" in names
     # The prototypes are read when a kernel is called first.
     assert [name for name in names if name.endswith((".c", ".h"))] == ["heartlm/kernels/kernels.h"]

@@ -61,7 +61,7 @@ def test_a_window_outside_the_corpus_is_not_gathered(variant: str, first: int, l
 
 def test_the_prototypes_are_those_of_the_sources() -> None:
     package = Path(heartlm.kernels.library.__file__).parent
-    sources = "".join(path.read_text() for path in sorted(package.parent.glob("*/c/*.c")))
+    sources = "".join(path.read_text() for path in sorted(package.parent.rglob("c/*.c")))
     defined = re.findall(r"^(\w+) HEARTLM\((\w+)\)\(([^{;]*)\) \{", sources, re.MULTILINE)
     plain = {name: (result, re.sub(r"\s+|\*restrict ", lambda found: found[0][0].strip() or " ", arguments))
              for result, name, arguments in defined}  # fmt: skip
@@ -74,7 +74,7 @@ def test_the_prototypes_are_those_of_the_sources() -> None:
     "struct", ["plan", "trunk", "seconds", "tokens", "network", "history", "rules", "ruled", "alarms"]
 )
 def test_the_structs_are_those_of_the_sources(struct: str) -> None:
-    sources = "".join(path.read_text() for path in Path(library_module.__file__).parent.glob("c/*.[ch]"))
+    sources = "".join(path.read_text() for path in sorted(Path(library_module.__file__).parents[1].rglob("c/*.[ch]")))
     plain = re.sub(r"/\*.*?\*/", "", sources, flags=re.DOTALL).replace("[2 * MOST_LAYERS]", "[8]")
     of_history = {"INTERVALS + 1": 7, "CLASSIFIED * CLASSES": 6}
     of_rules = {"KINDS": 9, "BEATS": 32, "SECONDS": 8, "SECONDS * WAVES": 40}

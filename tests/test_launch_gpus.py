@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from heartlm.cluster import gpus
-from heartlm.cluster.gpus import MASK, visible_gpus
-from heartlm.scaling.cell import StudyCell
-from heartlm.scaling.local import LocalTrainer
+from heartlm.extensions.cluster import gpus
+from heartlm.extensions.cluster.gpus import MASK, visible_gpus
+from heartlm.extensions.scaling.cell import StudyCell
+from heartlm.extensions.scaling.local import LocalTrainer
 
 UUIDS = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-e3b0c442-98fc-1c14-9afb-f4c8996fb924"]
 SLICES = ["MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/0", "MIG-74c6a31a-fde5-5c61-973b-70e12346c202"]

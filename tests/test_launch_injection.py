@@ -16,14 +16,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
-from heartlm.cluster.campaign.campaign import Campaign, campaign_of
-from heartlm.cluster.campaign.slurm import jobs_of, script_of
-from heartlm.cluster.image.image import definition
-from heartlm.cluster.profile import SiteProfile, load_profile, profile_of
-from heartlm.cluster.run_file import RunFile
-from heartlm.cluster.script import header, render
-from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.campaign.campaign import Campaign, campaign_of
+from heartlm.extensions.cluster.campaign.slurm import jobs_of, script_of
+from heartlm.extensions.cluster.image.image import definition
+from heartlm.extensions.cluster.profile import SiteProfile, load_profile, profile_of
+from heartlm.extensions.cluster.run_file import RunFile
+from heartlm.extensions.cluster.script import header, render
+from heartlm.extensions.cluster.topology import Topology
 
 PIECES = [*"ab é'\"`;&|<>#\\*?!{}()[]$~=:-%", "$(", "${", "touch x", "\n", "\r", "\t", "\0", "\x1b", "\u2028", "\udc80"]
 texts = st.lists(st.sampled_from(PIECES) | st.characters(), min_size=1, max_size=8).map("".join)

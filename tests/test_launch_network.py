@@ -81,7 +81,7 @@ def test_nodes_meet_although_their_own_names_mean_the_loopback(
     nodes: dict[str, int], tmp_path: Path, endpoint: str, port: int
 ) -> None:
     (tmp_path / "meeting.py").write_text(MEETING)
-    launcher = [sys.executable, "-m", "heartlm.cluster.torchrun", "--nnodes=2", "--nproc-per-node=1"]
+    launcher = [sys.executable, "-m", "heartlm.extensions.cluster.torchrun", "--nnodes=2", "--nproc-per-node=1"]
     launcher += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}:{port}", "--rdzv-id=meeting", "-m", "meeting"]
     processes = [
         subprocess.Popen(

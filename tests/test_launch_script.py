@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from heartlm.cli.main import main
 from heartlm.cli.options import parse
-from heartlm.cluster.profile import SiteProfile, load_profile, profile_names, profile_of
-from heartlm.cluster.run_file import RunFile
-from heartlm.cluster.script import render
-from heartlm.cluster.topology import Topology, seconds_of, time_limit
-from heartlm.cluster.torchrun import STOPPED_STATUS
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.profile import SiteProfile, load_profile, profile_names, profile_of
+from heartlm.extensions.cluster.run_file import RunFile
+from heartlm.extensions.cluster.script import render
+from heartlm.extensions.cluster.topology import Topology, seconds_of, time_limit
+from heartlm.extensions.cluster.torchrun import STOPPED_STATUS
 from heartlm.training.config import PretrainConfig
 from tests.conftest import ROOT
 

@@ -17,8 +17,8 @@ import yaml
 from safetensors.torch import load_file
 
 from heartlm.cli.main import main
-from heartlm.cluster.submit import JobState, state_of
 from heartlm.corpus.build import build_corpus
+from heartlm.extensions.cluster.submit import JobState, state_of
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import PretrainConfig

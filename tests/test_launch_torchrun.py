@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from heartlm.cluster.torchrun import STOPPED_STATUS, children
+from heartlm.extensions.cluster.torchrun import STOPPED_STATUS, children
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def torchrun(folder: Path, program: str, *words: str) -> subprocess.Popen[str]:
         [
             sys.executable,
             "-m",
-            "heartlm.cluster.torchrun",
+            "heartlm.extensions.cluster.torchrun",
             "--standalone",
             "--nproc-per-node=2",
             "-m",
@@ -95,7 +95,7 @@ def test_children_are_those_that_still_run():
 def test_ranks_end_with_a_launcher_that_is_killed(tiny_corpus: Path, tmp_path: Path):
     words = ["heartlm", "pretrain", f"--corpus={tiny_corpus}", f"--out={tmp_path / 'run'}", "--steps=1000000"]
     words += ["--depth=1", "--window=16", "--batch-size=4", "--device=cpu", "--log-every=1", "--threads=1"]
-    launcher = [sys.executable, "-m", "heartlm.cluster.torchrun", "--standalone", "--nproc-per-node=2", "-m"]
+    launcher = [sys.executable, "-m", "heartlm.extensions.cluster.torchrun", "--standalone", "--nproc-per-node=2", "-m"]
     with subprocess.Popen([*launcher, *words], stderr=subprocess.DEVNULL) as process:
         give_up_s = time.monotonic() + TIMEOUT_S
         while not (tmp_path / "run" / "metrics.jsonl").exists():

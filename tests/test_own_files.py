@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from heartlm.cli.pretrain import resumed
-from heartlm.cluster.watch import frame
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import FineTuned, load_finetuned
+from heartlm.extensions.cluster.watch import frame
 from heartlm.models.store import load_model
 from heartlm.report.page import write_report
 from heartlm.runs.run_folder import RunFolder

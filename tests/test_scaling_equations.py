@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heartlm.scaling.equations import Interval, geometric_interval, ideal_s, karp_flatt, overhead_interval
-from heartlm.scaling.fits import fit_amdahl, fit_usl
-from heartlm.scaling.reference_marks import SPEEDUP
+from heartlm.extensions.scaling.equations import geometric_interval, ideal_s, karp_flatt, overhead_interval
+from heartlm.extensions.scaling.fits import fit_amdahl, fit_usl
+from heartlm.extensions.scaling.reference_marks import SPEEDUP
+from heartlm.report.numbers import Interval
 
 
 def test_the_published_equations_by_hand() -> None:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
-from heartlm.cluster.campaign.campaign import load_campaign
+from heartlm.extensions.cluster.campaign.campaign import load_campaign
+from heartlm.extensions.scaling.plan_file import load_plan
+from heartlm.extensions.scaling.rates import training_of
+from heartlm.extensions.scaling.schedule import Cluster, PlannedJob, Schedule, least_end, list_schedule, naive, plan
 from heartlm.models.config import ModelConfig
-from heartlm.scaling.plan_file import load_plan
-from heartlm.scaling.rates import training_of
-from heartlm.scaling.schedule import Cluster, PlannedJob, Schedule, least_end, list_schedule, naive, plan
 from heartlm.training.config import PretrainConfig
 
 PUBLISHED = {1: 1.0, 2: 1 / 1.6, 4: 1 / 1.9}

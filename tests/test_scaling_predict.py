@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from heartlm.cli.main import main
 from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
-from heartlm.scaling.cell import PARTS, Measurement, StudyCell
-from heartlm.scaling.grid import Resources, grid_of
-from heartlm.scaling.hardware import (
+from heartlm.extensions.scaling.cell import PARTS, Measurement, StudyCell
+from heartlm.extensions.scaling.grid import Resources, grid_of
+from heartlm.extensions.scaling.hardware import (
     Link,
     Network,
     bucket_bytes,
@@ -26,9 +26,9 @@ from heartlm.scaling.hardware import (
     load_hardware,
     network_of,
 )
-from heartlm.scaling.predict import Prediction, Predictor, scaled, validate
-from heartlm.scaling.simulate import RankWork, Surroundings, simulate, typical_s
-from heartlm.scaling.study import ScalingStudyConfig
+from heartlm.extensions.scaling.predict import Prediction, Predictor, scaled, validate
+from heartlm.extensions.scaling.simulate import RankWork, Surroundings, simulate, typical_s
+from heartlm.extensions.scaling.study import ScalingStudyConfig
 
 seconds = st.floats(1e-4, 1.0)
 jitters = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=6).map(lambda each: list(np.array(each) / np.mean(each)))

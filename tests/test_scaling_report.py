@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 import pytest
 
 from heartlm.errors import HeartlmError
+from heartlm.extensions.scaling.cell import Measurement, StudyCell
+from heartlm.extensions.scaling.page import write_scaling_report
 from heartlm.report.charts import spread
-from heartlm.report.scaling_page import write_scaling_report
-from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.storage.atomic import write_json
 from tests.browser import open_page
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from heartlm.scaling.cell import Measurement, StudyCell, load_measurements
-from heartlm.scaling.local import LocalTrainer
-from heartlm.scaling.study import ScalingStudyConfig
+from heartlm.extensions.scaling.cell import Measurement, StudyCell, load_measurements
+from heartlm.extensions.scaling.local import LocalTrainer
+from heartlm.extensions.scaling.study import ScalingStudyConfig
 
 pytestmark = pytest.mark.slow
 

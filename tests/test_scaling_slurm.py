@@ -8,8 +8,8 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
-from heartlm.scaling.cell import load_measurements
-from heartlm.scaling.slurm import SlurmTrainer
+from heartlm.extensions.scaling.cell import load_measurements
+from heartlm.extensions.scaling.slurm import SlurmTrainer
 from tests.slurm import Cluster
 
 pytestmark = pytest.mark.slow

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
-from heartlm.scaling.cell import PARTS, Measurement, StudyCell, load_measurements
-from heartlm.scaling.collect import checked, measured
-from heartlm.scaling.grid import Resources, grid_of
-from heartlm.scaling.run import run_study, training_fields
-from heartlm.scaling.study import ScalingStudyConfig
-from heartlm.scaling.table import table_of
+from heartlm.extensions.scaling.cell import PARTS, Measurement, StudyCell, load_measurements
+from heartlm.extensions.scaling.collect import checked, measured
+from heartlm.extensions.scaling.grid import Resources, grid_of
+from heartlm.extensions.scaling.run import run_study, training_fields
+from heartlm.extensions.scaling.study import ScalingStudyConfig
+from heartlm.extensions.scaling.table import table_of
 from heartlm.storage.atomic import write_json
 
 CELL = StudyCell("pretrain", "mitdb", 128, global_batch=8)

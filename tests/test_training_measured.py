@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heartlm.extensions.scaling.study import ScalingStudyConfig
 from heartlm.instrumentation.measured import MeasuredSteps
 from heartlm.instrumentation.meters import PARTS, Meters
-from heartlm.scaling.study import ScalingStudyConfig
 from heartlm.training.batches import MaskedBatches
 from heartlm.training.config import TrainingConfig
 from heartlm.training.feed import TOGETHER

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from heartlm.cli.main import main
-from heartlm.cluster.watch import frame, lines_of, sparkline, step_s
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.watch import frame, lines_of, sparkline, step_s
 from heartlm.runs.run_folder import RunFolder
 
 

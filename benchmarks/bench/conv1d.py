@@ -21,7 +21,7 @@ from bench.measure import BenchTable, Chart, Spread, geometric_mean
 from bench.options import BenchOptions, at_least, each_at_least
 
 if TYPE_CHECKING:
-    from heartlm.conv1d.kernel import ConvShape
+    from heartlm.extensions.conv1d.kernel import ConvShape
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.measure import Spread, seconds
-from heartlm.conv1d.kernel import ConvShape
-from heartlm.conv1d.module import Conv1d, replace_conv1d
+from heartlm.extensions.conv1d.kernel import ConvShape
+from heartlm.extensions.conv1d.module import Conv1d, replace_conv1d
 from heartlm.models.tiny_ecg import TinyECG
 
 TURN_S = 2e-3

@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heartlm.scaling.probe import moved
-from heartlm.scaling.probe import probe as probe_cores
+from heartlm.extensions.scaling.probe import moved
+from heartlm.extensions.scaling.probe import probe as probe_cores
 from heartlm.system.cores import usable_cores
 
 PROBED_CORES, PROBE_ROUNDS = 8, 5

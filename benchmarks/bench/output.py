@@ -20,7 +20,7 @@ from runner import RESULTS, sources_of
 
 from bench.measure import BenchTable, cores, shown
 from heartlm import __version__
-from heartlm.cluster.doctor.hardware import ROOT, cgroup_cpus, processors
+from heartlm.extensions.cluster.doctor.hardware import ROOT, cgroup_cpus, processors
 from heartlm.storage.atomic import atomic_file, write_json
 
 if TYPE_CHECKING:

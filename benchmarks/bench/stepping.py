@@ -20,8 +20,8 @@ from torch.nn import functional as F  # noqa: N812
 from bench.measure import Timed, interleaved
 from bench.shards import Shards
 from bench.ways import Places, Way, batches_of, reference
-from heartlm.conv1d import replace_conv1d
 from heartlm.errors import HeartlmError
+from heartlm.extensions.conv1d import replace_conv1d
 from heartlm.models.tiny_ecg import TinyECG
 
 LEARNING_RATE = 1e-2

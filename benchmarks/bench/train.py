@@ -20,9 +20,9 @@ from typing import Literal
 from bench.measure import BenchTable, Chart, Timed
 from bench.options import BenchOptions, at_least, each_at_least
 from bench.trainings import Size, Trained, Trainer, size_of
-from heartlm.cluster.doctor.trials import small_corpus
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.doctor.trials import small_corpus
 
 PARTS = ("data", "compute", "communication", "optimizer", "other")
 HEARTLM, PLAIN = "heartlm", "plain PyTorch"

@@ -472,7 +472,7 @@ def _settings(folder: Path) -> None:
 
 
 def _study(folder: Path) -> None:
-    from heartlm.scaling.cell import StudyCell
+    from heartlm.extensions.scaling.cell import StudyCell
     from tests.test_scaling_report import made_up
 
     for ranks in (1, 2):

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from heartlm.cli.options import existing, parse
 from heartlm.cli.run_check import checked_options
 from heartlm.cli.subcommands import run_subcommand
-from heartlm.cluster.profile import SiteOptions, load_site
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.profile import SiteOptions, load_site
 from heartlm.system.cores import usable_cores
 from heartlm.system.progress import say
 
 if TYPE_CHECKING:
-    from heartlm.cluster.campaign.campaign import Campaign
+    from heartlm.extensions.cluster.campaign.campaign import Campaign
 
 STOPPED_STATUS = 143
 WAIT_S = 1.0
@@ -63,7 +63,7 @@ class StatusOptions:
 
 def run(argv: Sequence[str]) -> int:
     """Run one subcommand of `heartlm campaign` and return the exit status."""
-    from heartlm.cluster.campaign import campaign
+    from heartlm.extensions.cluster.campaign import campaign
 
     return run_subcommand("campaign", SUBCOMMANDS, argv, (campaign.__doc__ or "").strip())
 
@@ -79,7 +79,7 @@ def run_run(argv: Sequence[str]) -> int:
         heartlm campaign run widths.yaml --profile meluxina --account p200000 --submit
     """
     options = parse(RunOptions, argv, "campaign run", run_run, positionals=["campaign"])
-    from heartlm.cluster.campaign.campaign import load_campaign
+    from heartlm.extensions.cluster.campaign.campaign import load_campaign
 
     if options.local and options.submit:
         raise HeartlmError("local: found together with --submit: a campaign runs here or on SLURM")
@@ -105,7 +105,7 @@ def run_run(argv: Sequence[str]) -> int:
 
 def _show_plan(campaign: Campaign) -> int:
     """Print the experiments in order, with those that are already done."""
-    from heartlm.cluster.campaign.state import progress_of, words_to_continue
+    from heartlm.extensions.cluster.campaign.state import progress_of, words_to_continue
 
     for experiment in campaign.experiments:
         progress = progress_of(experiment, campaign.folder)
@@ -117,7 +117,7 @@ def _show_plan(campaign: Campaign) -> int:
 
 
 def _run_here(campaign: Campaign, parallel: int, names: Sequence[str]) -> int:
-    from heartlm.cluster.campaign.local import LocalRunner
+    from heartlm.extensions.cluster.campaign.local import LocalRunner
 
     if LocalRunner(campaign, names, parallel, usable_cores(), say).run():
         say("stopped; the same command continues from here")
@@ -126,7 +126,7 @@ def _run_here(campaign: Campaign, parallel: int, names: Sequence[str]) -> int:
 
 
 def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
-    from heartlm.cluster.campaign.slurm import queue_of, submit_campaign
+    from heartlm.extensions.cluster.campaign.slurm import queue_of, submit_campaign
 
     submit_campaign(campaign, load_site(options.profile or "generic", options), say)
     if not options.wait:
@@ -139,7 +139,7 @@ def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
 
 def _summed_up(campaign: Campaign, names: Sequence[str]) -> int:
     """Print a summary of the experiments `names`; return 0 if all of them are done."""
-    from heartlm.cluster.campaign.state import rows_of, summary
+    from heartlm.extensions.cluster.campaign.state import rows_of, summary
 
     rows = [row for row in rows_of(campaign, {}) if row.name in names]
     print("\n".join(summary(rows)))
@@ -155,9 +155,9 @@ def run_status(argv: Sequence[str]) -> int:
         watch heartlm campaign status widths.yaml
     """
     options = parse(StatusOptions, argv, "campaign status", run_status, positionals=["campaign"])
-    from heartlm.cluster.campaign.campaign import load_campaign
-    from heartlm.cluster.campaign.slurm import queue_of
-    from heartlm.cluster.campaign.state import rows_of, summary
+    from heartlm.extensions.cluster.campaign.campaign import load_campaign
+    from heartlm.extensions.cluster.campaign.slurm import queue_of
+    from heartlm.extensions.cluster.campaign.state import rows_of, summary
 
     campaign = load_campaign(existing(options.campaign, "campaign"))
     rows = rows_of(campaign, queue_of(campaign))

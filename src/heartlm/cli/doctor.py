@@ -12,7 +12,7 @@ from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
 
 if TYPE_CHECKING:
-    from heartlm.cluster.doctor.section import Section
+    from heartlm.extensions.cluster.doctor.section import Section
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
         heartlm doctor --trials --json > machine.json
     """
     options = parse(DoctorOptions, arguments, "doctor", run)
-    from heartlm.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
+    from heartlm.extensions.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
 
     if "WORLD_SIZE" in os.environ:
         raise HeartlmError("WORLD_SIZE: found, but the ranks of torchrun hold the cores: start heartlm doctor alone")

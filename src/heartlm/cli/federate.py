@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from heartlm.cli.options import given_to_resume, parse
-from heartlm.federated.study_file import LAYOUT, FederatedConfig
-from heartlm.federated.sweep_file import SweepConfig
+from heartlm.extensions.federated.study_file import LAYOUT, FederatedConfig
+from heartlm.extensions.federated.sweep_file import SweepConfig
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -26,13 +26,13 @@ def run(arguments: Sequence[str]) -> int:
     study = parse(FederatedConfig, arguments, "federate", run, config_file=True)
     changed = given_to_resume(arguments, LAYOUT, "study") if study.resume is not None else []
     if study.engine == "flower":
-        from heartlm.federated.flower_app import run_with_flower
+        from heartlm.extensions.federated.flower_app import run_with_flower
 
         print(f"wrote {run_with_flower(study)}")
         return 0
 
-    from heartlm.federated.federate import federate
-    from heartlm.federated.scores import shown
+    from heartlm.extensions.federated.federate import federate
+    from heartlm.extensions.federated.scores import shown
 
     outcome = federate(study, changed)
     if outcome.scores:  # only the first rank has scores
@@ -53,8 +53,8 @@ def sweep(arguments: Sequence[str]) -> int:
     config = parse(SweepConfig, arguments, "federate sweep", sweep, config_file=True)
 
     from heartlm.cli.score_table import aligned
-    from heartlm.federated.sweep import run_sweep
-    from heartlm.report.federated import sweep_table
+    from heartlm.extensions.federated.page import sweep_table
+    from heartlm.extensions.federated.sweep import run_sweep
 
     rows, failed = run_sweep(config)
     for line in aligned(sweep_table(rows)) if rows else []:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.options import parse
-from heartlm.cluster.image.image import BASE, CHECKOUT, definition
+from heartlm.extensions.cluster.image.image import BASE, CHECKOUT, definition
 
 
 @dataclass(frozen=True)

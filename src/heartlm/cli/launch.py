@@ -10,10 +10,10 @@ from pathlib import Path
 
 from heartlm.cli.options import parse
 from heartlm.cli.run_check import checked_options
-from heartlm.cluster.profile import SiteOptions, SiteProfile, load_site
-from heartlm.cluster.run_file import RunFile
-from heartlm.cluster.topology import Topology, counted, seconds_of
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.profile import SiteOptions, SiteProfile, load_site
+from heartlm.extensions.cluster.run_file import RunFile
+from heartlm.extensions.cluster.topology import Topology, counted, seconds_of
 from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import TrainingConfig
 
@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     work = _work(options.run, topology)
     if options.local:
         return _run_here(work, topology)
-    from heartlm.cluster.script import render
+    from heartlm.extensions.cluster.script import render
 
     name = options.name or options.run.stem
     script = render(work, topology, profile, name=name, logs=options.logs)
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
         print(script, end="")
         print(f"printed only: --submit queues it, --local runs it here; {options.logs} must exist", file=sys.stderr)
         return 0
-    from heartlm.cluster.submit import follow, submit
+    from heartlm.extensions.cluster.submit import follow, submit
     from heartlm.storage.atomic import atomic_file
 
     path = options.logs / f"{name}.sh"
@@ -105,7 +105,8 @@ def _run_here(run: RunFile, topology: Topology) -> int:
     """Replace this process by the command, or by the launcher of its ranks; a started training continues."""
     launcher = list[str]()
     if run.is_training:
-        launcher = ["heartlm.cluster.torchrun", "--standalone", f"--nproc-per-node={topology.ranks_per_node}", "-m"]
+        per_node = f"--nproc-per-node={topology.ranks_per_node}"
+        launcher = ["heartlm.extensions.cluster.torchrun", "--standalone", per_node, "-m"]
         assert run.out is not None
         if (run.out / "run.json").exists() and not RunFolder(run.out).is_finished:
             print(f"{run.out} was started and is not finished: it continues", file=sys.stderr)

@@ -40,8 +40,8 @@ def run(arguments: Sequence[str]) -> int:
 
         return plan_memory.run(arguments[1:])
     options = parse(PlanOptions, arguments, "plan", run, positionals=["plan"])
-    from heartlm.scaling.plan_file import load_plan, write_campaign
-    from heartlm.scaling.schedule import Cluster, least_end, naive, plan
+    from heartlm.extensions.scaling.plan_file import load_plan, write_campaign
+    from heartlm.extensions.scaling.schedule import Cluster, least_end, naive, plan
 
     settings, campaign, jobs = load_plan(existing(options.plan, "plan's file"))
     cluster = Cluster(settings.nodes, settings.gpus_per_node)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from heartlm.cli.options import parse
-from heartlm.cluster.run_file import POSITIONAL, RunFile
-from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.run_file import POSITIONAL, RunFile
+from heartlm.extensions.cluster.topology import Topology
 from heartlm.training.config import FinetuneConfig, PretrainConfig, TrainingConfig
 
 

@@ -14,7 +14,7 @@ from heartlm.errors import HeartlmError, require
 from heartlm.storage.atomic import write_json
 
 if TYPE_CHECKING:
-    from heartlm.scaling.predict import Predictor
+    from heartlm.extensions.scaling.predict import Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def run_predict(arguments: Sequence[str]) -> int:
     """
     options = parse(StepOptions, arguments, "scale predict", run_predict, positionals=["study"])
     from heartlm.cli.scale_table import prediction_table
-    from heartlm.scaling.predict import Prediction, scaled
+    from heartlm.extensions.scaling.predict import Prediction, scaled
 
     require(options, lambda value: value > 0, "more than 0", "ranks", "nodes", "bucket_mb", "tokens")
     if not (options.ranks and options.nodes):
@@ -113,8 +113,8 @@ def run_validate(arguments: Sequence[str]) -> int:
     """
     options = parse(StudyOptions, arguments, "scale validate", run_validate, positionals=["study"])
     from heartlm.cli.scale_table import validation_table
-    from heartlm.scaling.cell import load_measurements
-    from heartlm.scaling.predict import validate
+    from heartlm.extensions.scaling.cell import load_measurements
+    from heartlm.extensions.scaling.predict import validate
 
     measurements = load_measurements(options.study)
     validation = validate(measurements, _predictor(options, True))
@@ -141,9 +141,9 @@ def run_hardware(arguments: Sequence[str]) -> int:
 def _predictor(options: StudyOptions, with_network: bool) -> Predictor:
     """Return a predictor; without a given fit and a machine, the study's fit is used, and measured if missing."""
     from heartlm.distributed.allreduce import AllReduceFit, measure_all_reduce
-    from heartlm.scaling.cell import load_measurements
-    from heartlm.scaling.hardware import load_hardware, network_of
-    from heartlm.scaling.predict import Predictor
+    from heartlm.extensions.scaling.cell import load_measurements
+    from heartlm.extensions.scaling.hardware import load_hardware, network_of
+    from heartlm.extensions.scaling.predict import Predictor
 
     measurements = load_measurements(existing(options.study, "folder of a study"))
     hardware = load_hardware(options.hardware) if options.hardware else None

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heartlm.cli.options import existing, parse
-from heartlm.scaling.study import ScalingStudyConfig
+from heartlm.extensions.scaling.study import ScalingStudyConfig
 
 if TYPE_CHECKING:
-    from heartlm.scaling.run import CellTrainer
+    from heartlm.extensions.scaling.run import CellTrainer
 
 
 @dataclass
@@ -42,15 +42,15 @@ def run_study(arguments: Sequence[str]) -> int:
     config.check()
     folder = config.folder()
 
-    from heartlm.scaling.run import run_study as measure
+    from heartlm.extensions.scaling.run import run_study as measure
 
     trainer: CellTrainer
     if config.slurm is not None:
-        from heartlm.scaling.slurm import SlurmTrainer
+        from heartlm.extensions.scaling.slurm import SlurmTrainer
 
         trainer = SlurmTrainer(config.slurm, config.device, config.timeout_s)
     else:
-        from heartlm.scaling.local import LocalTrainer
+        from heartlm.extensions.scaling.local import LocalTrainer
 
         trainer = LocalTrainer(config.device, config.timeout_s)
     made = measure(config, trainer)
@@ -72,7 +72,7 @@ def run_report(arguments: Sequence[str]) -> int:
     options = parse(StudyReportOptions, arguments, "scale report", run_report, positionals=["study"])
     folder = existing(options.study, "folder of a study")
 
-    from heartlm.report.scaling_page import write_scaling_report
+    from heartlm.extensions.scaling.page import write_scaling_report
 
     for path in write_scaling_report(folder, options.out):
         print(f"wrote {path}")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from heartlm.cli.score_table import aligned
-from heartlm.cluster.topology import counted
+from heartlm.extensions.cluster.topology import counted
 
 if TYPE_CHECKING:
-    from heartlm.scaling.predict import Prediction, Validation
+    from heartlm.extensions.scaling.predict import Prediction, Validation
 
 
 def prediction_table(predictions: Sequence[Prediction], tokens: float | None = None) -> list[str]:

@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    from heartlm.cluster.watch import frame
+    from heartlm.extensions.cluster.watch import frame
     from heartlm.runs.run_folder import RunFolder
 
     folder, console = RunFolder(options.run), Console()

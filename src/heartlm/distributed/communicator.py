@@ -2,7 +2,7 @@
 
 Sums are of integers only, so they do not depend on the order of addition. One process, `torch` and `mpi` give equal
 results to the last bit on any number of ranks, and libraries can use their fastest algorithms. Values are converted to
-fixed point first (`heartlm.federated.fixed_point`).
+fixed point first (`heartlm.extensions.federated.fixed_point`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 /* Prototypes of all kernels, without the suffix of the variant, and the structs that Python fills in. `library.py` reads
  * the types of arguments, results and fields here; a test compares them with the sources, which describe them. */
 
-/* c/amplitude.c */
+/* tokenizers/c/amplitude.c */
 void amplitude_levels(const float *signal, int64_t num_samples, const double *weights, int64_t num_weights,
     double points_apart, int64_t second, double keep, int64_t scale_seconds, float first_scale, float least_scale,
     float limit, float step, int64_t num_levels, int64_t num_points, float *padded, float *smoothed, double *ranges,
     double *ordered, uint16_t *codes, int64_t *sample, float *scale);
 
-/* c/attention.c */
+/* models/c/attention.c */
 int64_t attention_scratch(int64_t tokens, int64_t width);
 void attention_forward(const float *query, int64_t query_stride, const float *key, const float *value,
     int64_t key_stride, const float *cosine, const float *sine, const int64_t *first_query, const int64_t *place,
@@ -19,13 +19,13 @@ void attention_backward(const float *query, int64_t query_stride, const float *k
     const int32_t *keys, double share, int32_t threads, float *scratch, const float *out, const float *lse,
     const float *dout, float *dquery, float *dkey, float *dvalue);
 
-/* c/beat_waveform.c */
+/* tokenizers/c/beat_waveform.c */
 void cut_beats(const float *signal, int64_t num_samples, const int64_t *sample, int64_t num_beats,
     const double *offsets, int64_t num_points, const double *weights, int64_t num_weights, int64_t scale_beats,
     float least_scale, float clip, float *padded, float *smoothed, double *positions, int32_t *keys, double *ranges,
     double *ordered, float *shape, float *baseline, float *scale);
 
-/* c/detect.c */
+/* ecg/c/detect.c */
 struct plan {
     int64_t factor, even_taps, odd_taps, smooth_taps, fine_taps, reach, refractory, window, looks_ahead, apart, warm_up;
     int64_t shape, new_places, num_candidates;
@@ -37,7 +37,7 @@ void detect_begin(const struct plan *p, struct detector *d);
 int64_t detect_push(const struct plan *p, struct detector *d, const float *taps, const float *samples,
     int64_t num_samples, int64_t ends, int64_t *beats);
 
-/* c/draws.c */
+/* kernels/c/draws.c */
 void draws(int64_t seed, int64_t use, int64_t step, int64_t first, int64_t num, uint64_t *out);
 void draws_below(int64_t seed, int64_t use, int64_t step, int64_t first, int64_t num, double share, uint8_t *out);
 void hide_spans(int64_t seed, int64_t use, int64_t step, int64_t first_window, int64_t batch_size,
@@ -47,7 +47,7 @@ void draw_windows(int64_t seed, int64_t use, int64_t step, int64_t first_window,
     int64_t num_windows, const double *reach, const int64_t *row_first, const int64_t *row_tokens, int64_t num_rows,
     int64_t width, int64_t *first, int64_t *length);
 
-/* c/fixed_point.c: add_in_fixed_point returns how many products were not below the limit in magnitude; their totals are
+/* extensions/federated/c/fixed_point.c: add_in_fixed_point returns how many products were not below the limit in magnitude; their totals are
  * undefined. With `more` it adds to the totals, else it replaces them. */
 int64_t add_in_fixed_point(const double *numbers, int64_t num, double factor, double limit, int64_t more,
     int64_t *total);
@@ -55,17 +55,17 @@ void from_fixed_point(const int64_t *numbers, int64_t num, double unit, double f
 void moved_by_fixed_point(const float *vector, const int64_t *numbers, int64_t num, double unit, double factor,
     float *out);
 
-/* c/frames.c */
+/* monitor/c/frames.c */
 int64_t frame(const char *text, int64_t length, int64_t most_leads, float limit, float *out, double *numbers,
     int64_t *sizes);
 
-/* c/gather.c */
+/* kernels/c/gather.c */
 int64_t gather_windows(const uint8_t *corpus, int64_t num_tokens, const int64_t *first, const int64_t *length,
     int64_t num_windows, int64_t width, int64_t token_bytes, uint8_t *out);
 int64_t gather_codes(const uint16_t *corpus, int64_t num_tokens, const int64_t *first, const int64_t *length,
     int64_t num_windows, int64_t width, int64_t num_facets, int64_t *out);
 
-/* c/live_af.c */
+/* monitor/c/live_af.c */
 struct history {
     int64_t num, sample[7];
     float classes[6];
@@ -77,7 +77,7 @@ void live_af_odds(const float *measures, int64_t num_measures, const float *stat
     int64_t num_edges, const float *table, const float *bias, const float *weight, int64_t hidden, double offset,
     int64_t num, float *scratch, double *out);
 
-/* c/live_beats.c */
+/* monitor/c/live_beats.c */
 struct trunk {
     int64_t facets, width, depth, heads, head_width, feed, kept, classes, extra;
     const float *table, *blocks, *norm, *head, *bias;
@@ -87,7 +87,7 @@ void live_beats(const struct trunk *t, const int64_t *codes, const int64_t *posi
     int64_t num, float *scratch, float *out, float *rest);
 int64_t live_beats_scratch(const struct trunk *t);
 
-/* c/live_rules.c */
+/* monitor/c/live_rules.c */
 struct rules {
     double rate_hz, asystole_s, bradycardia_bpm, tachycardia_bpm, vt_bpm, v_probability, vf_probability, vt_probability;
     double vt_probability_at_once, vt_waveform_probability, vt_veto_below, veto_noise, pause_s, af_probability, noise_probability;
@@ -116,7 +116,7 @@ void live_rules(const int64_t *plans, const int64_t *states, const int64_t *num_
     const float *ventricular, const double *beat_af, const double *af, const int64_t *af_onset, int64_t *raised,
     int64_t *ended, int64_t *starts, double *confidences);
 
-/* c/live_seconds.c */
+/* monitor/c/live_seconds.c */
 struct seconds {
     const struct plan *plan;
     const float *taps;
@@ -132,7 +132,7 @@ int64_t live_seconds(const struct seconds *s, const int64_t *leads, const int64_
     int64_t *num_beats, int64_t most, int64_t *of_lead, int64_t *beats, float *waves, float *scratch,
     int64_t scratch_size);
 
-/* c/live_tokens.c */
+/* tokenizers/c/live_tokens.c */
 struct tokens {
     int64_t num_points, look_back, every, num_ranges, long_mean, longest, recent, near, around, steady, fewest_usual;
     int64_t fewest_ranges;
@@ -145,7 +145,7 @@ void live_tokens(const struct tokens *t, const int64_t *leads, const int64_t *sa
     const float *waves, int64_t num, char *scratch, float *shape, float *away, double *rr, double *rhythm,
     float *morphology, double *usual_mv, uint8_t *faint);
 
-/* c/live_windows.c */
+/* monitor/c/live_windows.c */
 struct network {
     int64_t length, bands, hidden, classes, num_waves, num_lines, inner[8], outer[8], kernel[8], stride[8];
     const float *volts, *fourier, *layers, *dense;
@@ -154,31 +154,31 @@ struct network {
 int64_t live_windows_scratch(const struct network *n);
 void live_windows(const struct network *n, const uint16_t *codes, int64_t num, float *scratch, float *out);
 
-/* c/permute.c */
+/* kernels/c/permute.c */
 void permute(const int64_t *place, int64_t num, int64_t size, const uint64_t *key, int64_t key_step, int64_t *out);
 
-/* c/residual_quantize.c */
+/* tokenizers/c/residual_quantize.c */
 void residual_quantize(const float *vectors, const float *weight, int64_t num_vectors, int64_t num_points,
     const float *centroids, const double *half, const float *bias, const float *heads, const float *columns,
     const float *basis, int64_t num_levels, int64_t num_codes, int64_t length, float *rest, uint16_t *codes);
 void sums_by_code(const float *vectors, const uint16_t *codes, int64_t num_vectors, int64_t num_points, double *sums);
 
-/* c/rr_codes.c */
+/* tokenizers/c/rr_codes.c */
 void rr_codes(const int64_t *sample, int64_t num_beats, double rate_hz, int64_t recent, int64_t before, int64_t after,
     const int64_t *kinds, const double *edges, const int64_t *first_edge, int64_t num_facets, double *rr,
     double *total, double *ordered, uint16_t *codes);
 
-/* c/running.c */
+/* tokenizers/c/running.c */
 void trailing_median(const double *values, int64_t num_values, int64_t width, double *ordered, double *median);
 void stretch_medians(const float *rows, int64_t row_length, const int64_t *first, const int64_t *last,
     int64_t num_stretches, int64_t rows_at_once, int32_t *columns, float *medians);
 
-/* c/shared_sum.c: `round` counts from 1, `stage` is the one reached, 0 at first, `kind` 0 for float32, 1 for float64, 2 for
+/* distributed/c/shared_sum.c: `round` counts from 1, `stage` is the one reached, 0 at first, `kind` 0 for float32, 1 for float64, 2 for
  * int64. Returns the stage reached: 3 when done, another where a rank is missing. */
 int64_t shared_sum(char *memory, int64_t slot_bytes, int64_t num_ranks, int64_t rank, int64_t round, int64_t stage,
     void *data, int64_t num_bytes, int64_t kind, int64_t patience_ns);
 
-/* c/transformer.c */
+/* models/c/transformer.c */
 void rms_norm_forward(const float *x, const float *weight, float epsilon, int64_t rows, int64_t width,
     int32_t threads, float *y, float *inverse);
 void rms_norm_backward(const float *x, const float *weight, const float *inverse, const float *dy, int64_t rows,
@@ -187,7 +187,7 @@ void swiglu_forward(const float *gate_up, int64_t rows, int64_t width, int32_t t
 void swiglu_backward(const float *gate_up, const float *dy, int64_t rows, int64_t width, int32_t threads,
     float *dgate_up);
 
-/* c/wfdb.c */
+/* ecg/c/wfdb.c */
 void wfdb_decode(const uint8_t *bytes, int64_t format, int64_t skip, int64_t num_frames, int64_t width,
     const int64_t *columns, int64_t num_columns, const double *calibration, void *out, int64_t row, uint16_t *sums);
 int64_t wfdb_annotations(const uint8_t *content, int64_t num_words, int64_t *sample, uint8_t *code, int64_t *place,
@@ -212,7 +212,7 @@ int64_t delineate_waves(const float *probability, const float *plain, int64_t ce
     int64_t num_samples, double step, int64_t bridge, const float *least_sum, const float *least_top, int64_t flat,
     int64_t most, int64_t *waves, float *confidence);
 
-/* conv1d/c/conv1d.c */
+/* extensions/conv1d/c/conv1d.c */
 int64_t conv1d_scratch(const conv1d_call *call, int64_t pass, int64_t *lists);
 void conv1d_forward(const conv1d_call *call, const float *x, const float *weight, const float *bias, float *out,
     float *scratch);

@@ -68,7 +68,8 @@ def _check_sources(loaded: ctypes.CDLL, path: Path) -> None:
     An installation from a wheel has no sources; its library and its Python files were built together.
     """
     package = Path(__file__).parent.parent
-    sources = sorted(path for path in package.glob("*/c/*") if path.is_file())
+    folders = [*package.glob("*/c"), *package.glob("extensions/*/c")]
+    sources = sorted((path for folder in folders for path in folder.iterdir() if path.is_file()), key=str)
     if not sources:
         return
     digests = "".join(hashlib.sha256(source.read_bytes()).hexdigest() for source in sources)

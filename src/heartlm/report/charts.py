@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import isotonic_regression
 
+from heartlm.report.numbers import Interval
 from heartlm.report.render import Floats, Markup, path_of, render
-from heartlm.scaling.equations import Interval
 
 WIDTH, HEIGHT = 400, 232
 LEFT, TOP, BOTTOM = 44, 22, 36

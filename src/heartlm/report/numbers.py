@@ -42,6 +42,20 @@ class Score:
         return "" if self.low is None else f"{decimal(self.low, 3)}–{decimal(self.high, 3)}"
 
 
+@dataclass(frozen=True)
+class Interval:
+    """A number and its 95 % interval; there is no interval for a single repeat."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def scaled(self, factor: float) -> Interval:
+        """Return the value and the interval multiplied by a positive `factor`."""
+        low, high = (None if each is None else each * factor for each in (self.low, self.high))
+        return Interval(self.value * factor, low, high)
+
+
 def decimal(value: Any, places: int = 2) -> str:
     """Format a number with a fixed number of decimals and thin spaces between thousands."""
     return f"{float(value):,.{places}f}".translate(_SPACED) if is_number(value) else MISSING

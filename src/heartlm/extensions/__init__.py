@@ -1,0 +1,1 @@
+"""Rooms that none of the others needs: clusters, scaling, federated averaging, the convolution on CPUs."""

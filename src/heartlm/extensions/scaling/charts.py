@@ -1,0 +1,91 @@
+"""Charts of a study: time, speedup, efficiency and overhead over ranks or CPUs, one curve per window width.
+
+The figures correspond to figures 3 to 6 of the published study, for comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from heartlm.extensions.scaling.cell import StudyCell
+from heartlm.extensions.scaling.reference_marks import EFFICIENCY, SPEEDUP
+from heartlm.extensions.scaling.table import CellRow, groups
+from heartlm.report.charts import Series, line_chart
+from heartlm.report.numbers import Interval, plural
+from heartlm.report.render import Markup
+
+CAPTIONS = {
+    "figure-3-time-cpus": "Training time against CPUs per rank, one chart a number of ranks (figure 3 of the published "
+    "study).",
+    "figure-4-time-speedup": "Training time, and speedup next to the ideal (figure 4 of the published study). Grey "
+    "discs: what independent trainings reach side by side on these cores, the most this machine allows.",
+    "figure-5-efficiency": "Efficiency, the speedup over the number of ranks (figure 5 of the published study).",
+    "figure-6-overhead": "Overhead, the time beyond the ideal (figure 6 of the published study).",
+}
+"""Captions of the figures, by file name."""
+
+
+def charts_of(rows: Sequence[CellRow]) -> dict[str, list[Markup]]:
+    """Return the charts of each figure of one stage, database, precision and scaling mode; omit empty figures."""
+    charts: dict[str, list[Markup]] = {name: [] for name in CAPTIONS}
+
+    def add(figure: str, title: str, along: str, curves: Sequence[Series], places: Sequence[int]) -> None:
+        if chart := line_chart(curves, title=title, from_zero=True, along=along, ticks=places):
+            charts[figure].append(chart)
+
+    every = sorted({row.cell.cpus_per_task for row in rows})
+    for ranks, some in groups(rows, lambda cell: cell.ranks).items():
+        curves = _curves(some, lambda cell: cell.cpus_per_task, lambda row: row.time_s)
+        add("figure-3-time-cpus", f"Training time, s – {plural(ranks, 'rank')}", "CPUs per rank", curves, every)
+    for cpus, some in groups(rows, lambda cell: cell.cpus_per_task).items():
+        counts = sorted({row.cell.ranks for row in some})
+        if counts == [1]:
+            continue
+        limits = [(row.cell.ranks, row.ceiling.value) for row in some if row.ceiling is not None]
+        speedups = [
+            Series("ideal", counts, counts, "ideal"),
+            Series("machine allows", *_columns(limits), "grey-2", dots=True, joined=False),
+            _published("published", SPEEDUP, counts),
+        ]
+        efficiencies = [
+            Series("ideal", counts, [1.0] * len(counts), "ideal"),
+            _published("published", {number: value / number for number, value in SPEEDUP.items()}, counts),
+            _published("published, best", EFFICIENCY, counts),
+        ]
+        values: list[tuple[str, str, Callable[[CellRow], Interval | None], list[Series]]] = [
+            ("figure-4-time-speedup", "Training time, s", lambda row: row.time_s, []),
+            ("figure-4-time-speedup", "Speedup, x", lambda row: row.speedup, speedups),
+            ("figure-5-efficiency", "Efficiency", lambda row: row.efficiency, efficiencies),
+            ("figure-6-overhead", "Overhead, s", lambda row: row.overhead_s, []),
+        ]
+        for figure, title, value, references in values:
+            curves = [*references, *_curves(some, lambda cell: cell.ranks, value)]
+            add(figure, f"{title} – {plural(cpus, 'CPU')} per rank", "ranks", curves, counts)
+    return {name: drawn for name, drawn in charts.items() if drawn}
+
+
+def _curves(
+    rows: Sequence[CellRow], x: Callable[[StudyCell], int], value: Callable[[CellRow], Interval | None]
+) -> list[Series]:
+    """Return one curve per window and bucket size, if there are several; the one-rank point starts all curves."""
+    curves = []
+    for tone, (window, of_window) in enumerate(sorted(groups(rows, lambda cell: cell.window).items())):
+        caps = sorted({row.cell.bucket_cap_mb for row in of_window if row.cell.ranks > 1}) or [StudyCell.bucket_cap_mb]
+        for cap in caps:
+            chosen = [row for row in of_window if row.cell.ranks == 1 or row.cell.bucket_cap_mb == cap]
+            points = [(x(row.cell), found) for row in chosen if (found := value(row)) is not None]
+            name = f"{window}" if len(caps) == 1 else f"{window}, {cap:g} MiB"
+            steps, intervals = _columns(sorted(points, key=lambda point: point[0]))
+            values, colour = [each.value for each in intervals], f"tone-{tone % 8}"
+            curves.append(Series(name, steps, values, colour, dots=True, intervals=intervals))
+    return curves
+
+
+def _published(name: str, values: Mapping[int, float], counts: Sequence[int]) -> Series:
+    points = [(number, value) for number, value in values.items() if number in counts and number > 1]
+    return Series(f"{name} (A100)", *_columns(points), "published", dots=True, joined=False)
+
+
+def _columns(points: Sequence[tuple[int, Any]]) -> tuple[list[int], list[Any]]:
+    return [place for place, _ in points], [value for _, value in points]

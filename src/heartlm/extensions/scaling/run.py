@@ -1,0 +1,130 @@
+"""Run a study: measure, check and store each cell; stored measurements are not repeated.
+
+An interrupted study continues where it stopped. The grid may grow: measurements of other cells are ignored.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heartlm.errors import HeartlmError
+from heartlm.extensions.scaling.cell import Measurement, StudyCell
+from heartlm.extensions.scaling.collect import checked, measured, read_ranks
+from heartlm.extensions.scaling.grid import grid_of
+from heartlm.extensions.scaling.study import ScalingStudyConfig, describe
+from heartlm.runs.run_folder import RunFolder
+from heartlm.storage.atomic import sole_holder, write_json
+from heartlm.system.progress import say
+
+if TYPE_CHECKING:
+    from heartlm.extensions.scaling.local import LocalTrainer
+    from heartlm.extensions.scaling.slurm import SlurmTrainer
+
+    CellTrainer = LocalTrainer | SlurmTrainer
+
+
+def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> list[Measurement]:
+    """Measure every cell of a study that is not measured yet; return the new measurements, with failed ones.
+
+    Raises:
+        HeartlmError: a setting is invalid, the folder has another study, or no cell can be measured here.
+    """
+    config.check()
+    folder = config.folder()
+    grid = grid_of(config, trainer.place)
+    for cell, reason in grid.skipped:
+        say(f"skipped {cell.name}: {reason}")
+    if not grid.groups:
+        raise HeartlmError(f"{folder}: no cell of the study fits here: {grid.skipped[0][1]}")
+    with sole_holder(folder / ".lock", f"{folder}: another study is being measured there: wait for its end"):
+        describe(config, folder)
+        write_json(folder / "skipped.json", [[cell.name, reason] for cell, reason in grid.skipped])
+        kept = map(Measurement.load, sorted((folder / "measurements").glob("*.json")))
+        done = {(each.cell, each.repeat): each for each in kept if each.failed is None}
+        every = list(grid.measurements(config.repeats))
+        missing = [pair for pair in every if pair not in done]
+        say(f"{len(every) - len(missing)} of {len(every)} measurements are there already")
+        made = list[Measurement]()
+        for index, (cell, repeat) in enumerate(missing, start=1):
+            found = _measure(config, trainer, cell, repeat)
+            if found.failed is None:
+                # Losses are compared with those of one rank alone; the first such training is its own reference.
+                one = [each for each in (*done.values(), found) if each.cell.ranks == each.cell.copies == 1]
+                reference = next((each.losses for each in one if each.cell.work == cell.work), [])
+                found = checked(found, reference, config.tolerance or (1e-4 if cell.precision == "fp32" else 2e-2))
+            found.save(folder)
+            made.append(found)
+            head = f"{index:>{len(str(len(missing)))}}/{len(missing)}  {cell.name}  repeat {repeat + 1}"
+            if found.failed is not None:
+                say(f"{head}  FAILED: {found.failed}")
+                continue
+            done[cell, repeat] = found
+            left_s = statistics.fmean(each.wall_s for each in done.values()) * (len(missing) - index)
+            left, rate = time.strftime("%H:%M:%S", time.gmtime(left_s)), found.tokens_per_s / 1000
+            say(f"{head}  {1000 * found.mean_step_s:.1f} ms a step  {rate:.1f} k tokens/s  left {left}")
+    return made
+
+
+def _measure(config: ScalingStudyConfig, trainer: CellTrainer, cell: StudyCell, repeat: int) -> Measurement:
+    """Train a cell and return its measurement, which is marked as failed if the training failed."""
+    work = config.folder() / "work" / f"{cell.name}.{repeat}"
+    shutil.rmtree(work, ignore_errors=True)
+    runs = [work / f"run-{copy}" for copy in range(cell.copies)]
+    foundation = _foundation(config, trainer, cell)
+    fields = [training_fields(config, cell, out, foundation) for out in runs]
+    environment: dict[str, Any] = {"probe_before": trainer.probe(cell)}
+    reason, wall_s = trainer.train(cell, fields, work)
+    environment["probe_after"] = trainer.probe(cell)
+    if reason is not None:
+        return Measurement(cell, repeat, wall_s=wall_s, environment=environment, failed=reason)
+    environment |= RunFolder(runs[0]).environment
+    trainings = [read_ranks(run, cell.ranks) for run in runs]
+    found = measured(cell, repeat, trainings, warm_up=config.num_warm_up, wall_s=wall_s, environment=environment)
+    shutil.rmtree(work)
+    return found
+
+
+def _foundation(config: ScalingStudyConfig, trainer: CellTrainer, cell: StudyCell) -> Path:
+    """Return the pretrained run for fine-tunings of a database; only its size matters, not its weights."""
+    path = config.folder() / "foundations" / cell.database
+    if cell.stage == "pretrain" or (path / "models" / "best").exists():
+        return path
+    making = path.with_name(f"{path.name}.making")
+    shutil.rmtree(making, ignore_errors=True)
+    one = StudyCell("pretrain", cell.database, min(config.windows), global_batch=1)
+    fields = training_fields(config, one, making, path) | {"steps": 1, "log_every": 1}
+    fields |= {"measure": False, "compile": False}
+    reason, _ = trainer.train(one, [fields], path.with_name(f"{path.name}.logs"))
+    if reason is not None:
+        raise HeartlmError(f"{making}: a model to fine-tune cannot be made: {reason}")
+    making.rename(path)
+    return path
+
+
+def training_fields(config: ScalingStudyConfig, cell: StudyCell, out: Path, foundation: Path) -> dict[str, Any]:
+    """Return the settings of a training of `cell`, by field of its command."""
+    steps = config.num_warm_up + config.steps
+    fields: dict[str, Any] = {
+        "corpus": Path(config.databases[cell.database]),
+        "out": out,
+        "window": cell.window,
+        "batch_size": cell.global_batch,
+        "accumulation": cell.accumulation,
+        "steps": steps,
+        "log_every": steps,
+        "seed": config.seed,
+        "device": config.device,
+        "precision": cell.precision,
+        "threads": cell.cpus_per_task,
+        "bucket_cap_mb": cell.bucket_cap_mb,
+        "parallel": cell.parallel,
+        "compile": config.compiles,
+        "measure": True,
+    }
+    if cell.stage == "finetune":
+        return fields | {"run": foundation, "task": config.task}
+    return fields | {"depth": config.depth, "width": config.width}
