@@ -60,7 +60,8 @@ from heartlm.training.finetune import finetune
 
 PATIENTS = (1, 2, 4, 8, 16, 32)
 STEPS = {1: 100, 2: 100, 4: 100, 8: 100, 16: 150, 32: 150}
-"""Of fine-tuning, 8 windows of 128 beats each; from random initialisation twice as many gained nothing (LOG.md)."""
+"""Of fine-tuning, 8 windows of 128 beats each; from random initialisation twice as many gained nothing
+(docs/log/beats.md)."""
 DEPTH, BATCH, MASKED_STEPS, DRAWN_STEPS = 2, 8, 500, 400
 LINEAR_BEATS = TREE_BEATS = 20_000
 RANDOM, MASKED, TUNED = "random initialisation, fine-tuned", "hidden tokens alone, fine-tuned", "pretrained, fine-tuned"

@@ -60,7 +60,8 @@ VF_THRESHOLD, VF_FOLDS = 0.25, 5
 NUM_BINS, MIN_IN_BIN = 15, 20
 NO_BEAT_LOGIT = 1.0
 """Added to the logit of the class for what is no heartbeat: of 300 normal recordings of cinc2017 13 instead of 21 have
-a V beat then, and of the V beats of held-out patients of one fold 2.8 instead of 1.5 % are left out (LOG.md)."""
+a V beat then, and of the V beats of held-out patients of one fold 2.8 instead of 1.5 % are left out
+(docs/log/artefacts.md)."""
 
 Array = NDArray[Any]
 

@@ -134,3 +134,13 @@ def test_decisions_have_a_date_a_context_a_decision_and_a_consequence(path: Path
     assert records
     for record in records:
         assert re.fullmatch(RECORD, record.strip(), re.DOTALL), record
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/log").glob("[!i]*.md")), ids=lambda path: path.stem)
+def test_each_page_of_the_log_opens_with_a_line_per_trial(path: Path):
+    text = path.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| 20\d\d-\d\d-\d\d \| \[.+?\]\(#(.+?)\) \| .+ \|$", text, flags=re.MULTILINE)
+    headings = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+    assert rows == [re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading)).lower() for heading in headings]
+    entries = re.split(r"^## .+$", text, flags=re.MULTILINE)[1:]
+    assert all(re.search(r"20\d\d-\d\d-\d\d.*\*\*Verdict: .+?\*\*", entry, re.DOTALL) for entry in entries)

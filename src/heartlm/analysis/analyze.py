@@ -50,10 +50,11 @@ from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 BLOCK_S, MARGIN_S = 3600.0, 300.0
 AF_BEATS, FEWEST_AF_BEATS = 128, 9
 """Beats per window for AF detection, and the minimum. On 440 recordings of PTB-XL, AF was found with sensitivity 0.55
-and specificity 0.996 in 9 to 15 beats, and with 0.91 and 1 in 16 beats or more (LOG.md)."""
+and specificity 0.996 in 9 to 15 beats, and with 0.91 and 1 in 16 beats or more (docs/log/af.md)."""
 FEW_BEATS_THRESHOLD = 0.6
 """Minimum probability of AF in fewer beats than the windows that the model learnt from. On 1,048 recordings of PTB-XL
-(folds 1 to 6) with 9 to 15 beats it finds 50 of 71 with 3 false ones, the model's own threshold 41 with 2 (LOG.md)."""
+(folds 1 to 6) with 9 to 15 beats it finds 50 of 71 with 3 false ones, the model's own threshold 41 with 2
+(docs/log/artefacts.md)."""
 SHORTEST_AF_S, SHORTEST_S = 30.0, 4.0
 """Minimum duration in seconds of AF (the clinical definition), and of VF, asystole and noise."""
 VF_CONFIDENCE = 0.5

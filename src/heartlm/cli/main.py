@@ -113,7 +113,7 @@ def run_process() -> NoReturn:
 
     A rank exits without destroying torch's process groups. After another rank has exited, their threads and
     destructors can abort the process and its status is lost. With FSDP2 this also happened after successful runs
-    (LOG.md, SIGABRT).
+    (docs/log/federated.md, SIGABRT).
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()  # otherwise, if the launcher is killed, its ranks keep training

@@ -55,7 +55,7 @@ _SAME_S, _LATE_S = 0.1, 0.5
 _SLOW = 0.25
 """Largest change within 40 ms as a fraction of the range around a beat; the median of a slow wave is below it. It was
 0.11 to 0.25 in the respiration of four recordings, and 0.28 or more in all pieces of cudb, ventricular fibrillation
-included (LOG.md)."""
+included (docs/log/signals.md)."""
 _SHARPER, _FEWEST = 1.25, 20
 """Least ratio of sharpness of an ECG to a pulse wave, and least number of beats for a comparison."""
 

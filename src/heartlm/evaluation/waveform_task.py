@@ -50,7 +50,7 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 SMOOTHED = 3
-"""Number of windows whose probabilities are averaged, chosen on patient-wise folds of cudb and DS1 (LOG.md)."""
+"""Number of windows whose probabilities are averaged, chosen on patient-wise folds of cudb and DS1 (docs/log/vf.md)."""
 NUM_TREES, MOST_OF_CLASS = 200, 8000
 """Number of trees of the forest, and the largest number of training windows per class."""
 
@@ -244,7 +244,7 @@ def called(probabilities: Floats, threshold: float, noise_denies: bool = True) -
 
 
 def vf_scores(probabilities: Floats) -> Floats:
-    """Return the probability of VF, 0 where noise is more probable (chosen on patient-wise folds, LOG.md)."""
+    """Return the probability of VF, 0 where noise is more probable (chosen on patient-wise folds, docs/log/vf.md)."""
     return np.where(probabilities[:, NOISE] > probabilities[:, VF], 0, probabilities[:, VF])
 
 

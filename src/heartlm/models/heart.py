@@ -26,8 +26,8 @@ from heartlm.models.statistics import WindowStatistics
 from heartlm.models.transformer import SITES_OF_BLOCK, Block, Trunk
 
 TOKENS_AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 16}
-"""Tokens per batch of inference. On a CPU the activations of more no longer fit into the caches (LOG.md). A GPU needs
-enough work in each kernel; its number is estimated from training."""
+"""Tokens per batch of inference. On a CPU the activations of more no longer fit into the caches (docs/log/models.md). A
+GPU needs enough work in each kernel; its number is estimated from training."""
 FACET_TOKENS_AT_ONCE = 1 << 12
 """Tokens whose facet losses are computed together without gradients: they need memory for each facet of each token."""
 

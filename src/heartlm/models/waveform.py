@@ -6,7 +6,7 @@
 
 It is small enough for a server that classifies each second of thousands of streams. A window
 ends at the present, so the network is causal. Batch normalisation gives better scores than normalisation per window or
-none (LOG.md). It needs whole batches in training, so one process trains this network.
+none (docs/log/vf.md). It needs whole batches in training, so one process trains this network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ NUM_BANDS, SPECTRUM_KERNELS, SPECTRUM_CHANNELS = 100, (9, 5), 16
 """Number of spectral lines, 0.25 Hz apart; kernels and channels of the two convolutions over them, of stride 2."""
 NUM_HIDDEN = 48
 SAMPLES_PER_TOKEN = 16
-"""Samples that count as one token in the size of a batch; the rate on a CPU is nearly flat around it (LOG.md)."""
+"""Samples that count as one token in the size of a batch; the rate on a CPU is nearly flat around it
+(docs/log/models.md)."""
 SMALL_MV = 0.1
 """Amplitude in mV at which the second input channel saturates."""
 LEAST_MV = 0.003

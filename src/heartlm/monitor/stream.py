@@ -39,7 +39,7 @@ AF_EVERY, AF_STILL_EVERY = 64, 48
 """Number of beats after which the model of AF is evaluated again; the second number applies during AF."""
 REGULAR = 0.3
 """With a smaller fraction of irregular intervals there is no AF, and the model is not evaluated: of 10,223 such
-stretches of DS1, afdb, nsrdb, svdb and cudb it called one AF (LOG.md)."""
+stretches of DS1, afdb, nsrdb, svdb and cudb it called one AF (docs/log/monitor-speed.md)."""
 UNKNOWN_BEATS = 8
 """Number of first beats of a stream whose class is unknown (Q), as there are none to compare them with."""
 NUM_LEADS = 2
