@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Literal
 
 from heartlm.cli.options import parse
 from heartlm.errors import require
+from heartlm.system.cores import usable_cpus
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
         damaged=options.damaged,
         repaired="refuse" if options.strict else "warn",
     )
-    done = convert_recordings(task, options.processes or len(os.sched_getaffinity(0)))
+    done = convert_recordings(task, options.processes or len(usable_cpus()))
     for line in done.left_out:
         print(f"left out: {line}")
     inexact = [each["record"] for each in done.records if not all(lead["exact"] for lead in each["leads"])]

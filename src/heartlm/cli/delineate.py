@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from heartlm.cli.options import parse
 from heartlm.errors import require
+from heartlm.system.cores import usable_cpus
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.delineation.recordings import DelineationTask, delineate_recordings
 
     task = DelineationTask(options.path, options.out, options.beats, "refuse" if options.strict else "warn")
-    done = delineate_recordings(task, options.processes or len(os.sched_getaffinity(0)))
+    done = delineate_recordings(task, options.processes or len(usable_cpus()))
     for line in done.left_out:
         print(f"left out: {line}")
     if not options.path.is_dir():

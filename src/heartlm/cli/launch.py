@@ -15,6 +15,7 @@ from heartlm.extensions.cluster.profile import SiteOptions, SiteProfile, load_si
 from heartlm.extensions.cluster.run_file import RunFile
 from heartlm.extensions.cluster.topology import Topology, counted, seconds_of
 from heartlm.runs.run_folder import RunFolder
+from heartlm.system.cores import usable_cpus
 from heartlm.training.config import TrainingConfig
 
 
@@ -69,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
         raise HeartlmError("local: found together with --profile, which describes a site with SLURM")
     if options.local and options.nodes > 1:
         raise HeartlmError(f"nodes: {options.nodes} found, 1 expected: this machine is one node; use --ranks-per-node")
-    num_cpus = len(os.sched_getaffinity(0))
+    num_cpus = len(usable_cpus())
     here = SiteProfile(name="this machine", cpus_per_node=num_cpus, whole_nodes=True)
     profile = here if options.local else load_site(options.profile or "generic", options)
     topology = _topology(options, profile)

@@ -7,7 +7,6 @@ replaced only when the new one is complete.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections import Counter
@@ -26,6 +25,7 @@ from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Damaged, Repaired
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import explained, publish_folder, recover_folder
+from heartlm.system.cores import usable_cpus
 from heartlm.system.processes import encode_all
 from heartlm.system.progress import say, track
 from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
@@ -87,7 +87,7 @@ def build_corpus(
         encoded = encode_all(
             lambda number: encode_part(*plan[number], tokenizer, choice),
             numbers,
-            processes or len(os.sched_getaffinity(0)),
+            processes or len(usable_cpus()),
         )
         parts = track(
             encoded, len(plan), "tokenize", lambda part: part.num_samples / 1e6, "M samples", journal.num_parts

@@ -12,7 +12,9 @@ up caches and compile, are excluded.
 from __future__ import annotations
 
 import math
+import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -205,6 +207,9 @@ class Meters:
 
 def peak_memory_bytes() -> int:
     """Return the peak host memory of this process; `ru_maxrss` would include memory of the parent at fork."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     (peak,) = (line for line in lines if line.startswith("VmHWM:"))
     return int(peak.split()[1]) * 1024

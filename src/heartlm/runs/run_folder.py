@@ -20,7 +20,6 @@ The folder of a federated study also has the first three files and metrics.jsonl
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shlex
 import subprocess
@@ -43,6 +42,7 @@ from heartlm.models.pretrained import is_shipped
 from heartlm.storage.atomic import append_line, atomic_file, write_json
 from heartlm.storage.reading import read_json, read_json_lines, read_yaml
 from heartlm.storage.typed import is_number, typed
+from heartlm.system.cores import usable_cpus
 
 SCHEMA_VERSION = 1
 """The version of `run.json` and `scores.json`."""
@@ -354,7 +354,7 @@ def environment(device: str) -> dict[str, Any]:
         "numpy": np.__version__,
         "platform": platform.platform(),
         "cpu": _cpu_name(),
-        "num_cores": len(os.sched_getaffinity(0)),
+        "num_cores": len(usable_cpus()),
         "num_threads": torch.get_num_threads(),
         "num_ranks": Ranks.from_environment().world_size,
         "device": torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else "cpu",

@@ -48,7 +48,7 @@ def cores_of(cpus: Iterable[int], devices: Path = DEVICES) -> list[Core]:
     """Return the cores of `cpus`, sorted. A CPU without topology information counts as a separate core.
 
     Args:
-        cpus: usable CPUs, such as `os.sched_getaffinity(0)`.
+        cpus: usable CPUs, such as `usable_cpus()`.
         devices: device folder of Linux, `/sys/devices`.
     """
     efficient = set(_numbers(devices / "cpu_atom/cpus"))  # hybrid processors by Intel
@@ -65,9 +65,20 @@ def cores_of(cpus: Iterable[int], devices: Path = DEVICES) -> list[Core]:
     return sorted(Core(slow, package, node, tuple(cpus)) for (slow, package, node, _), cpus in groups.items())
 
 
+def usable_cpus() -> list[int]:
+    """Return the hardware threads that this process may use, ascending: all of them where no system call tells."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 def usable_cores() -> list[Core]:
     """Return the cores that this process may use."""
-    return cores_of(os.sched_getaffinity(0))
+    return cores_of(usable_cpus())
+
+
+def bind(cpus: Iterable[int]) -> None:
+    """Pin this thread, and those that it starts later, to `cpus`. No effect where the system has no such call."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
 
 
 def limit_spinning() -> None:
@@ -143,7 +154,9 @@ def cpus_of(cores: Iterable[Core]) -> list[int]:
 
 
 def pin(cpus: Iterable[int]) -> None:
-    """Pin every thread of this process to `cpus`; threads started later inherit the affinity."""
+    """Pin every thread of this process to `cpus`, as `bind`; threads started later inherit the affinity."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
     allowed = list(cpus)
     for thread in Path("/proc/self/task").iterdir():
         with suppress(ProcessLookupError):

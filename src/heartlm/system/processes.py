@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from heartlm.errors import HeartlmError
+from heartlm.system.cores import bind, usable_cpus
 from heartlm.system.memory import keep_memory
 from heartlm.system.parent import end_with_parent
 
@@ -45,7 +46,7 @@ def encode_all(encode: Callable[[int], Result], numbers: Sequence[int], processe
     if processes == 1 or not numbers:
         yield from map(encode, numbers)
         return
-    context, cores = multiprocessing.get_context("fork"), sorted(os.sched_getaffinity(0))
+    context, cores = multiprocessing.get_context("fork"), usable_cpus()
     places = context.SimpleQueue()
     for place in range(processes):
         places.put(place)
@@ -95,4 +96,4 @@ def _begin_process(parent: int, places: Any, cores: Sequence[int]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(parent)
     if cores:
-        os.sched_setaffinity(0, {cores[places.get()]})
+        bind({cores[places.get()]})

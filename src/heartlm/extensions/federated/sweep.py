@@ -12,7 +12,6 @@ behind computing, bytes, the repeat, and the accuracy of the study's final model
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -26,6 +25,7 @@ from heartlm.extensions.scaling.study import started_with
 from heartlm.runs.run_folder import ResultFolder
 from heartlm.storage.atomic import write_csv, write_json
 from heartlm.storage.reading import read_json
+from heartlm.system.cores import usable_cpus
 from heartlm.system.progress import say
 
 Row = dict[str, Any]
@@ -59,7 +59,7 @@ def run_sweep(sweep: SweepConfig) -> tuple[list[Row], dict[str, str]]:
                 job = RunFile("federate", study.to_yaml())
                 reason, _ = slurm.run(job, cell.world_size, nodes, sweep.cpus_per_rank, logs)
             else:
-                function, cpus = "heartlm.extensions.federated.federate:federate", sorted(os.sched_getaffinity(0))
+                function, cpus = "heartlm.extensions.federated.federate:federate", usable_cpus()
                 ranks = ranks_of(function, {"study": study}, cell.world_size, cpus, logs / "rank.log")
                 reason = run_ranks(ranks, sweep.timeout_s)
             if reason is not None:

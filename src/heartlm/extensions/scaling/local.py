@@ -27,7 +27,7 @@ from heartlm.extensions.cluster.gpus import MASK, visible_gpus
 from heartlm.extensions.scaling.cell import StudyCell
 from heartlm.extensions.scaling.grid import Resources
 from heartlm.extensions.scaling.probe import probe
-from heartlm.system.cores import cpus_of, share_of_cores, usable_cores
+from heartlm.system.cores import bind, cpus_of, share_of_cores, usable_cores
 from heartlm.system.parent import end_with_parent
 
 PRELOADED = ["torch", "torch._dynamo", "heartlm.api", "heartlm.training.finetune"]
@@ -130,7 +130,7 @@ class LocalTrainer:
 def run_rank(rank: Rank) -> None:
     """Train as one rank; on failure write a line to the log and exit with status 2."""
     end_with_parent()
-    os.sched_setaffinity(0, rank.cpus)
+    bind(rank.cpus)
     os.environ.update(rank.environment)
     rank.log.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(rank.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

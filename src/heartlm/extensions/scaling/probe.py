@@ -5,13 +5,13 @@ The machine may be shared, so each measurement records the probe before and afte
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
 from heartlm.extensions.scaling.cell import Measurement
+from heartlm.system.cores import bind, usable_cpus
 
 MOVED = 0.1
 """If two probes differ by more than this fraction, the machine changed its speed during the measurement."""
@@ -19,11 +19,11 @@ MOVED = 0.1
 
 def probe(cores: Sequence[int], rounds: int = 3) -> float:
     """Return the arithmetic units per second on the slowest of `cores`; the best of `rounds` counts for each core."""
-    allowed = os.sched_getaffinity(0)
+    allowed = usable_cpus()
     try:
         return min(_on(core, rounds) for core in cores)
     finally:
-        os.sched_setaffinity(0, allowed)
+        bind(allowed)
 
 
 def moved(before: float, after: float) -> bool:
@@ -38,7 +38,7 @@ def probes_of(measurement: Measurement) -> list[float]:
 
 
 def _on(core: int, rounds: int) -> float:
-    os.sched_setaffinity(0, {core})
+    bind({core})
     numbers = np.arange(1 << 18, dtype=np.float32)
     taken_s = []
     for _ in range(rounds):

@@ -33,7 +33,7 @@ from heartlm.extensions.cluster.campaign.state import (
 )
 from heartlm.extensions.cluster.gpus import MASK, visible_gpus
 from heartlm.storage.atomic import sole_holder
-from heartlm.system.cores import Core, cpus_of, format_cpus, share_of, share_of_cores
+from heartlm.system.cores import Core, bind, cpus_of, format_cpus, share_of, share_of_cores
 from heartlm.system.parent import end_with_parent
 
 TRIES = 2
@@ -127,7 +127,7 @@ class LocalRunner:
         gpus = list(share_of(gpus, place, self.parallel)) if gpus else []
 
         def settle() -> None:
-            os.sched_setaffinity(0, cpus)
+            bind(cpus)
             end_with_parent(parent, signal.SIGTERM)
 
         with attempt.log.open("wb") as log:

@@ -10,7 +10,7 @@ from typing import Any
 
 from heartlm.extensions.cluster.doctor.section import Section
 from heartlm.extensions.cluster.gpus import nvml
-from heartlm.system.cores import cores_of
+from heartlm.system.cores import cores_of, usable_cpus
 
 VECTOR_UNITS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 
@@ -22,7 +22,7 @@ BUSY = 0.5
 
 def check_processors(known: Mapping[str, Any]) -> Section:
     """Check the processors and the limits of this process."""
-    facts = processors(ROOT) | {"allowed_cpus": sorted(os.sched_getaffinity(0)), "cpu_limit": cgroup_cpus(ROOT)}
+    facts = processors(ROOT) | {"allowed_cpus": usable_cpus(), "cpu_limit": cgroup_cpus(ROOT)}
     num_cores = len(cores_of(facts["allowed_cpus"], ROOT / "sys/devices"))
     facts["usable_cores"] = usable_cores(num_cores, facts["cpu_limit"])
     facts["load"] = os.getloadavg()[0]
