@@ -9,7 +9,8 @@ generated; `tests/test_readme_figures.py` fails where it was edited by hand or i
 gets a number with `cell("feeding", "One facet", "heartlm feed, next token", "512")`: result file, start of the table's
 title, first cell of the row (or several, in a tuple), column. Where rounds were measured, that is their median;
 `low(…)` and `high(…)` are the quartiles, and `spread(…)` both in brackets, or nothing. `raw(…)` is the cell as it was
-written. `column(file, title, column)` gives all numbers of a column, `table(file, title)` the table as Markdown,
+written. `column(file, title, column)` gives all numbers of a column, `table(file, title)` the table as Markdown
+(`table(file, title, "majority")` without the rows that start so),
 `result(file)` the content of a file, `plain(file)` the same of one without tables, which then counts as used. The
 filter `n` shows three digits, `n(2)` two; `geomean` is the geometric mean. Paragraphs are wrapped; a row of a table or
 a list item has to be one line. A paragraph about processor and date is added below; it names results without a date and
@@ -118,12 +119,14 @@ class Results:
         cells = [cells[self.index(table, column)] for cells in table["rows"]]
         return [number(cell) for cell in cells if _has_number(cell)]
 
-    def table(self, name: str, title: str) -> str:
-        """A table as Markdown, with its notes."""
+    def table(self, name: str, title: str, without: str = "\0") -> str:
+        """A table as Markdown, with its notes; rows whose first cell starts with `without` are left out."""
         found = self.find(name, title)
         lines = [row(*found["columns"]), "|" + "---|" * len(found["columns"])]
         lines += [
-            row(*(shown(Spread(**cell) if isinstance(cell, dict) else cell) for cell in c)) for c in found["rows"]
+            row(*(shown(Spread(**cell) if isinstance(cell, dict) else cell) for cell in c))
+            for c in found["rows"]
+            if not shown(c[0]).startswith(without)
         ]
         return "\n".join([*lines, *(["", *found["notes"]] if found["notes"] else [])])
 
@@ -213,7 +216,7 @@ def filled(text: str, results: Path = RESULTS, templates: Path = TEMPLATES) -> s
 def documents() -> Iterator[Path]:
     """The texts that may have figures."""
     yield ROOT / "README.md"
-    yield from sorted((ROOT / "docs").glob("*.md"))
+    yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
 def main() -> int:
