@@ -144,3 +144,8 @@ def test_each_page_of_the_log_opens_with_a_line_per_trial(path: Path):
     assert rows == [re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading)).lower() for heading in headings]
     entries = re.split(r"^## .+$", text, flags=re.MULTILINE)[1:]
     assert all(re.search(r"20\d\d-\d\d-\d\d.*\*\*Verdict: .+?\*\*", entry, re.DOTALL) for entry in entries)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
+def test_each_page_says_first_for_whom_it_is(path: Path):
+    assert re.match(r"# .+\n\nFor \w+", path.read_text(encoding="utf-8"))
