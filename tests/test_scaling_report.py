@@ -7,15 +7,17 @@ import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from heartlm.errors import HeartlmError
-from heartlm.extensions.scaling.cell import Measurement, StudyCell
+from heartlm.extensions.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.extensions.scaling.page import write_scaling_report
 from heartlm.report.charts import spread
 from heartlm.storage.atomic import write_json
+from heartlm.storage.reading import read_json
 from tests.browser import open_page
 
 WIDTHS = (128, 256, 384, 512, 640, 768, 896, 1024)
@@ -123,6 +125,41 @@ def test_a_study_of_nothing_but_failures_is_refused(tmp_path: Path) -> None:
     replace(made_up(StudyCell("pretrain", "mitdb", 128), 0, 1.0), failed="another loss").save(tmp_path)
     with pytest.raises(HeartlmError, match="none of 1 measurements passed its check: another loss"):
         write_scaling_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("step_s", [1e200, 0.2]),
+        ("step_s", []),
+        ("tokens_per_s", 0.0),
+        ("part_s", dict.fromkeys(PARTS, 0.0)),
+        ("cell", {"ranks": 0}),
+        ("environment", {"probe_before": -1.0}),
+    ],
+)
+def test_a_measurement_out_of_range_is_refused_where_it_is_read(field: str, value: Any, tmp_path: Path) -> None:
+    measurement = made_up(StudyCell("pretrain", "mitdb", 128), 0, 0.2)
+    measurement.save(tmp_path)
+    content = read_json(measurement.path(tmp_path))
+    content[field] = content[field] | value if isinstance(value, dict) else value
+    write_json(measurement.path(tmp_path), content)
+    named = next(iter(value)) if field in ("cell", "environment") else field
+    with pytest.raises(HeartlmError, match=rf"\.json: .*{named}: .* expected"):
+        Measurement.load(measurement.path(tmp_path))
+
+
+def test_text_that_xml_cannot_have_is_replaced_in_pages_and_drawings(tmp_path: Path) -> None:
+    measurement = made_up(StudyCell("pretrain", "mitdb", 128), 0, 0.2)
+    measurement.save(tmp_path)
+    content = read_json(measurement.path(tmp_path))
+    content["cell"]["database"] = "mit\0db\x1b"
+    write_json(measurement.path(tmp_path), content)
+    for file in write_scaling_report(tmp_path):
+        if file.suffix == ".svg":
+            ElementTree.parse(file)
+        if file.suffix == ".html":
+            assert "mit\ufffddb\ufffd" in file.read_text(encoding="utf-8")
 
 
 def test_a_study_of_one_rank_has_times_only(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from heartlm.errors import needs
 from heartlm.report.numbers import MISSING, count, decimal, duration, elapsed, percent, rates, significant
 
 Floats = NDArray[np.floating]
+
+_NO_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+"""Characters outside of those of XML 1.0, section 2.2."""
 
 
 class Markup(str):
@@ -37,10 +41,12 @@ def plain(value: Any) -> str:
 def render(template: str, **shown: Any) -> Markup:
     """Render a template of this package with the values `shown`.
 
+    Characters that neither HTML nor XML may have, such as a NUL from a damaged file, become U+FFFD.
+
     Raises:
         HeartlmError: Jinja is not installed.
     """
-    return Markup(_environment().get_template(template).render(shown))
+    return Markup(_NO_XML.sub("\ufffd", _environment().get_template(template).render(shown)))
 
 
 @functools.cache  # a folder of recordings renders one template a thousand times

@@ -12,6 +12,7 @@ for a slower rank. Sums that overlap with computation are not part of a step.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -158,16 +159,44 @@ class Measurement:
         """Read a measurement.
 
         Raises:
-            HeartlmError: the file cannot be read or is not a measurement.
+            HeartlmError: the file cannot be read, is not a measurement, or a value is outside of its `_RANGES`.
         """
         value = read_json(path, dict[str, Any])
         if (schema := value.pop("schema", None)) != SCHEMA_VERSION:
             raise HeartlmError(f"{path}: schema {schema!r} found, {SCHEMA_VERSION} expected: remove it, measure again")
         measurement = typed(cls, value, path)
-        typed(_Probes, measurement.environment, f"{path}: environment")
-        if measurement.failed is None and measurement.part_s.keys() != set(PARTS):
-            raise HeartlmError(f"{path}: part_s: {', '.join(measurement.part_s)} found, {', '.join(PARTS)} expected")
+        probes = typed(_Probes, measurement.environment, f"{path}: environment")
+        _check_ranges(path, vars(measurement.cell))
+        if measurement.failed is None:
+            if measurement.part_s.keys() != set(PARTS):
+                raise HeartlmError(
+                    f"{path}: part_s: {', '.join(measurement.part_s)} found, {', '.join(PARTS)} expected"
+                )
+            if not measurement.step_s:
+                raise HeartlmError(f"{path}: step_s: no step found, at least 1 expected: remove it, measure again")
+            _check_ranges(path, vars(measurement) | probes | {"sum of part_s": sum(measurement.part_s.values())})
         return measurement
+
+
+_SECONDS, _COUNT = (1e-9, 1e9), (1, 1 << 31)
+_RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("window", "ranks", "nodes", "cpus_per_task", "global_batch", "accumulation", "copies"), _COUNT),
+    **dict.fromkeys(("step_s", "sum of part_s"), _SECONDS),
+    **dict.fromkeys(("bucket_cap_mb", "tokens_per_s", "probe_before", "probe_after"), (1e-9, 1e18)),
+    **dict.fromkeys(("energy_j", "num_parameters", "peak_memory_bytes", "peak_device_memory_bytes"), (0, 1e18)),
+    "part_s": (-1e9, 1e9),  # the rest of a step may be below 0 by rounding
+}
+"""Smallest and largest values with which ratios, logarithms and their intervals can be computed."""
+
+
+def _check_ranges(path: Path, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if name not in _RANGES:
+            continue
+        low, high = _RANGES[name]
+        each = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
+        if bad := [number for number in each if number is not None and not low <= number <= high]:
+            raise HeartlmError(f"{path}: {name}: {bad[0]:g} found, {low:g} to {high:g} expected: measure it again")
 
 
 class _Probes(TypedDict, total=False):
