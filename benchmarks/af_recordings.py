@@ -34,10 +34,10 @@ from heartlm.evaluation import zhou
 from heartlm.evaluation.bootstrap import Counts, Floats
 from heartlm.evaluation.config import SMALLEST_WINDOW
 from heartlm.evaluation.features import boosting, rr_window_features
-from heartlm.evaluation.finetuned import load_finetuned
-from heartlm.evaluation.predictions import window_probabilities
 from heartlm.evaluation.rhythm import rr_of
-from heartlm.evaluation.scored import lead_of_row
+from heartlm.inference.finetuned import load_finetuned
+from heartlm.inference.leads import lead_of_row
+from heartlm.inference.predictions import window_probabilities
 
 MAJORITY = "majority class"
 METHODS = (MODEL, RANDOM, TREES, ZHOU, MAJORITY)

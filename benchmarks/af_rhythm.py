@@ -37,11 +37,11 @@ from heartlm.ecg.database import open_database
 from heartlm.evaluation import zhou
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.features import boosting
-from heartlm.evaluation.finetuned import load_finetuned
-from heartlm.evaluation.predictions import window_probabilities
 from heartlm.evaluation.rhythm import RhythmWindows, window_labels
 from heartlm.evaluation.rhythm_task import entropy_of, features_of
-from heartlm.evaluation.scored import ScoredLead, lead_of_row
+from heartlm.inference.finetuned import load_finetuned
+from heartlm.inference.leads import ScoredLead, lead_of_row
+from heartlm.inference.predictions import window_probabilities
 
 WIDTHS = (16, 32, 64, 128, 256, 512)
 MODEL, RANDOM, TREES = "heartlm", "random initialisation", "gradient boosting"

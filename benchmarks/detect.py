@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS, Detector, Mode, StreamingDetector
+from heartlm.ecg.matching import MATCH_WINDOW_S, match_beats
 from heartlm.ecg.recording import RHYTHM_INDEX
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.splits import DS1, DS2, PACED
-from heartlm.evaluation.matching import MATCH_WINDOW_S, match_beats
 from heartlm.kernels.library import using, variants
 
 OFF_S = 0.010

@@ -36,12 +36,12 @@ from steps import Steps
 from heartlm.analysis.events import beat_events
 from heartlm.analysis.findings import KINDS
 from heartlm.ecg.database import Database, open_database
+from heartlm.ecg.matching import match_beats
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.splits import DS2
 from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.episodes import compare_spans
-from heartlm.evaluation.matching import match_beats
 
 NUM_DRAWN = 200
 OURS, OTHER = "heartlm", "NeuroKit2"

@@ -46,15 +46,15 @@ from heartlm.corpus.windows import covering_windows
 from heartlm.evaluation.beats_task import features_of
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate
 from heartlm.evaluation.features import boosting
-from heartlm.evaluation.finetuned import load_finetuned
-from heartlm.evaluation.predictions import token_probabilities
-from heartlm.evaluation.scored import lead_of_row
+from heartlm.inference.finetuned import load_finetuned
+from heartlm.inference.leads import lead_of_row
+from heartlm.inference.predictions import token_probabilities
 from heartlm.models.heart import HeartModel
 from heartlm.report.charts import Series, line_chart
 from heartlm.report.figures import save_drawings
 from heartlm.storage.atomic import atomic_file
+from heartlm.tasks.beats import beat_labels
 from heartlm.tokenizers.beat import BeatTokenizer
-from heartlm.training.batches import beat_labels
 from heartlm.training.config import FinetuneConfig
 from heartlm.training.finetune import finetune
 

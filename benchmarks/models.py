@@ -41,17 +41,18 @@ from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.finetuned import load_finetuned
-from heartlm.evaluation.predictions import token_probabilities, window_probabilities
 from heartlm.evaluation.rhythm import RhythmWindows, window_labels
 from heartlm.evaluation.scored import leads_of_corpus
-from heartlm.evaluation.waveform_task import WaveformWindows, called, class_probabilities
+from heartlm.evaluation.waveform_task import WaveformWindows
+from heartlm.inference.finetuned import load_finetuned
+from heartlm.inference.predictions import token_probabilities, window_probabilities
+from heartlm.inference.waveform import called, class_probabilities
 from heartlm.models.pretrained import FOLDER
 from heartlm.models.store import load_model, save_tensors, whole_tensors
 from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import atomic_folder, write_json
-from heartlm.training.batches import beat_labels
-from heartlm.training.waveform import VF
+from heartlm.tasks.beats import beat_labels
+from heartlm.tasks.waveform import VF
 
 PHYSIONET = "Open Data Commons Attribution License 1.0, PhysioNet"
 AF_WEIGHTS = "{afdb: 2, ltafdb: 3, nsrdb: 1, simdb: 1}"

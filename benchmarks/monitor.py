@@ -42,8 +42,8 @@ from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Recording, RhythmSpan
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
-from heartlm.evaluation.finetuned import load_finetuned
-from heartlm.evaluation.predictions import token_probabilities
+from heartlm.inference.finetuned import load_finetuned
+from heartlm.inference.predictions import token_probabilities
 from heartlm.models.pretrained import find_run
 from heartlm.models.transformer import rotary_angles
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
@@ -54,8 +54,8 @@ from heartlm.monitor.stream import Ward, ecg_leads
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json
 from heartlm.system.parent import end_with_parent
+from heartlm.tasks.waveform import VF, WINDOW_S, runs_of
 from heartlm.tokenizers.base import Lead
-from heartlm.training.waveform import VF, WINDOW_S, runs_of
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
 FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "outage", "rate")

@@ -27,8 +27,8 @@ from scipy.signal.windows import hann
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS, Detector, Settings
+from heartlm.ecg.matching import match_beats
 from heartlm.ecg.splits import DS1
-from heartlm.evaluation.matching import match_beats
 
 SHARED = ("slope_s", "smooth_s", "even_weight")
 FIXED = ("looks_ahead", "refractory_s")

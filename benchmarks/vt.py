@@ -35,7 +35,7 @@ from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.monitor.models import LiveModels
-from heartlm.training.waveform import runs_of
+from heartlm.tasks.waveform import runs_of
 
 NAMES = ("mean p(V)", "beats above 0.3", "VT", "noise", "1 / RR, 1/s", "RR: deviation / mean")
 FOLDS, BLOCK_S, END_S = 5, 30, 2.5

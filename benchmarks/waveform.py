@@ -30,11 +30,12 @@ from steps import Steps
 from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.splits import DS1
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.rhythm import Verdicts
 from heartlm.evaluation.scored import leads_of_corpus
-from heartlm.evaluation.waveform_task import WaveformWindows, class_probabilities, forest_verdicts, score_vf, vf_scores
-from heartlm.training.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT
+from heartlm.evaluation.waveform_task import WaveformWindows, forest_verdicts, score_vf
+from heartlm.inference.finetuned import load_finetuned
+from heartlm.inference.waveform import class_probabilities, vf_scores
+from heartlm.tasks.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT
 
 Windows = dict[str, NDArray[Any]]
 NETWORK, FOREST, MAJORITY = "network", "forest on 12 features", "majority class"

@@ -21,11 +21,11 @@ from heartlm.monitor.signal import (
     KEPT_S,
     SecondsOfLeads,
 )
+from heartlm.tasks.waveform import WINDOW
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.millivolts import NO_SIGNAL, quantize
 from heartlm.tokenizers.sample import BASELINE_S, GRID_HZ
 from heartlm.tokenizers.waveform import fill_gaps, hann_weights, interpolate, smooth
-from heartlm.training.waveform import WINDOW
 
 Floats = NDArray[np.float32]
 

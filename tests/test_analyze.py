@@ -20,8 +20,8 @@ from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.cli.analyze import LIMITS
 from heartlm.cli.main import main
 from heartlm.ecg.database import Database, open_database
+from heartlm.ecg.matching import match_beats
 from heartlm.ecg.recording import Recording
-from heartlm.evaluation.matching import match_beats
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.storage.reading import read_json
 

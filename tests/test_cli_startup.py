@@ -80,7 +80,9 @@ for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
 """
 
 
-@pytest.mark.parametrize("room", ["kernels", "ecg", "tokenizers", "corpus", "runs", "report", "extensions.cluster"])
+@pytest.mark.parametrize(
+    "room", ["kernels", "ecg", "tokenizers", "corpus", "runs", "tasks", "report", "extensions.cluster"]
+)
 def test_the_rooms_without_a_model_work_without_torch(room: str):
     run(IMPORT_ALL_WITHOUT_TORCH, f"heartlm.{room}")
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS, Mode, StreamingDetector, detect_beats
+from heartlm.ecg.matching import BeatMatch, match_beats
 from heartlm.ecg.recording import RHYTHM_INDEX
-from heartlm.evaluation.matching import BeatMatch, match_beats
 from tests.conftest import shared_data
 from tests.synthetic_leads import beat_times_s, ecg_mv
 

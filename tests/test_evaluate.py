@@ -16,7 +16,7 @@ from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
 from heartlm.ecg.database import open_database
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.finetuned import load_finetuned, load_random_init
+from heartlm.inference.finetuned import load_finetuned, load_random_init
 from heartlm.report.page import write_report
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.training.config import FinetuneConfig, PretrainConfig

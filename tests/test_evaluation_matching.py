@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.evaluation.matching import match_beats
+from heartlm.ecg.matching import match_beats
 
 positions = st.lists(st.integers(0, 600), max_size=12).map(lambda values: np.array(sorted(values), np.int64))
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.embed import hidden_states
 from heartlm.ecg.recording import ARTEFACT
-from heartlm.evaluation.predictions import (
+from heartlm.inference.predictions import (
     recording_probabilities,
     token_probabilities,
     window_probabilities,

@@ -12,7 +12,7 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import NO_BEAT
 from heartlm.evaluation.beats_task import PairedLead, columns_of
 from heartlm.evaluation.rhythm import RhythmWindows
-from heartlm.evaluation.scored import ScoredLead
+from heartlm.inference.leads import ScoredLead
 from heartlm.tokenizers.base import Tokens
 
 RATE_HZ = 100.0

@@ -26,11 +26,11 @@ import torch
 import heartlm
 from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.database import open_database
-from heartlm.evaluation.annotate import second_probabilities
-from heartlm.evaluation.finetuned import load_finetuned
-from heartlm.evaluation.predictions import token_probabilities
-from heartlm.evaluation.scored import ScoredLead, scored_lead
 from heartlm.extensions.cluster.gpus import MASK, visible_gpus
+from heartlm.inference.annotate import second_probabilities
+from heartlm.inference.finetuned import load_finetuned
+from heartlm.inference.leads import ScoredLead, scored_lead
+from heartlm.inference.predictions import token_probabilities
 from heartlm.instrumentation.energy import energy_counter
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder

@@ -40,10 +40,10 @@ from heartlm.monitor.stream import Ward, alarms_of
 from heartlm.monitor.trend import NUM_MINUTES, Trend
 from heartlm.monitor.webhook import Webhook, observation
 from heartlm.storage.atomic import sole_holder
+from heartlm.tasks.waveform import NOISE
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.waveform import hann_weights
-from heartlm.training.waveform import NOISE
 from tests.conftest import shared_data
 
 Floats = NDArray[np.float32]

@@ -16,8 +16,8 @@ import yaml
 
 from heartlm.cli.pretrain import resumed
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.finetuned import FineTuned, load_finetuned
 from heartlm.extensions.cluster.watch import frame
+from heartlm.inference.finetuned import FineTuned, load_finetuned
 from heartlm.models.store import load_model
 from heartlm.report.page import write_report
 from heartlm.runs.run_folder import RunFolder

@@ -15,16 +15,10 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.kernels.draws import Stream, hide_spans
-from heartlm.training.batches import (
-    IGNORE,
-    BatchPosition,
-    CausalBatches,
-    LabelBatches,
-    MaskedBatches,
-    beat_labels,
-    majority,
-    rhythm_labels,
-)
+from heartlm.tasks.beats import beat_labels
+from heartlm.tasks.rhythm import rhythm_labels
+from heartlm.tasks.task import IGNORE
+from heartlm.training.batches import BatchPosition, CausalBatches, LabelBatches, MaskedBatches, majority
 from heartlm.training.objectives import label_weights
 from tests.synthetic_corpus import SIZES, every_window, synthetic_corpus
 

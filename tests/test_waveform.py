@@ -21,12 +21,11 @@ from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.ec57 import spans_of
 from heartlm.evaluation.waveform_features import NAMES, waveform_features
-from heartlm.evaluation.waveform_task import called, class_probabilities, smoothed, vf_scores
+from heartlm.inference.waveform import called, class_probabilities, smoothed, vf_scores
 from heartlm.models.config import ModelConfig
 from heartlm.models.store import build_model
-from heartlm.tokenizers.millivolts import KNEE_MV, LIMIT_MV, NO_SIGNAL, STEP, MillivoltTokenizer, dequantize, quantize
-from heartlm.training.batches import IGNORE
-from heartlm.training.waveform import (
+from heartlm.tasks.task import IGNORE
+from heartlm.tasks.waveform import (
     ASYSTOLE,
     CLASSES,
     NOISE,
@@ -35,10 +34,11 @@ from heartlm.training.waveform import (
     VF,
     VT,
     WINDOW,
-    balanced_windows,
     corpus_classes,
     token_classes,
 )
+from heartlm.tokenizers.millivolts import KNEE_MV, LIMIT_MV, NO_SIGNAL, STEP, MillivoltTokenizer, dequantize, quantize
+from heartlm.training.waveform import balanced_windows
 from heartlm.training.waveform_batches import WaveformBatches
 from tests.conftest import shared_data
 from tests.synthetic_leads import beat_times_s, ecg_mv, heart_lead, lead_of

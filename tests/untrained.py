@@ -11,9 +11,9 @@ from heartlm.ecg.database import Database
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model, save_model
+from heartlm.tasks.beats import BEAT_TASK_CLASSES
 from heartlm.tokenizers.base import Lead, Tokenizer
 from heartlm.tokenizers.beat import BeatTokenizer
-from heartlm.training.batches import BEAT_TASK_CLASSES
 
 WINDOW = 32
 

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from heartlm.analysis.recordings import Analyses
     from heartlm.delineation.intervals import Intervals
     from heartlm.ecg.recording import Repaired
-    from heartlm.evaluation.annotate import Annotated
-    from heartlm.evaluation.scored import ScoredLead
+    from heartlm.inference.annotate import Annotated
+    from heartlm.inference.leads import ScoredLead
     from heartlm.models.heart import HeartModel
     from heartlm.models.store import ModelInfo
     from heartlm.monitor.alarms import Alarm, AlarmRules
@@ -494,7 +494,7 @@ def annotate(run: RunFolder | AnyPath, recording: AnyPath, **how: Any) -> Annota
     recording
         Path of the record, DATABASE/RECORD as in WFDB programs.
     **how
-        `beats`, `lead`, `checkpoint` and `device` of `heartlm.evaluation.annotate.annotate`.
+        `beats`, `lead`, `checkpoint` and `device` of `heartlm.inference.annotate.annotate`.
 
     Returns
     -------
@@ -511,7 +511,7 @@ def annotate(run: RunFolder | AnyPath, recording: AnyPath, **how: Any) -> Annota
     >>> import heartlm
     >>> rhythms = heartlm.annotate("af", "data/afdb/04015").found.rhythms
     """
-    from heartlm.evaluation.annotate import annotate as find
+    from heartlm.inference.annotate import annotate as find
 
     return find(find_run(_path_of(run)), *locate(Path(recording)), **how)
 
@@ -680,7 +680,7 @@ class Model:
             There is nothing to embed, the corpus has another tokenizer, or the model gives no vectors of beats.
         """
         from heartlm.analysis.embed import embed, leads_of_recordings
-        from heartlm.evaluation.scored import lead_of_row
+        from heartlm.inference.leads import lead_of_row
 
         left_out = list[str]()
         if isinstance(source, str | Path):

@@ -35,17 +35,17 @@ from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretche
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
+from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.annotate import second_probabilities
-from heartlm.evaluation.finetuned import FineTuned, load_of_tasks
-from heartlm.evaluation.matching import MATCH_WINDOW_S, nearest
-from heartlm.evaluation.predictions import token_probabilities, without_artefacts
-from heartlm.evaluation.waveform_task import called
+from heartlm.inference.annotate import second_probabilities
+from heartlm.inference.finetuned import FineTuned, load_of_tasks
+from heartlm.inference.predictions import token_probabilities, without_artefacts
+from heartlm.inference.waveform import called
 from heartlm.models.pretrained import FOLDER
+from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 from heartlm.tokenizers.base import Lead
-from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0
 AF_BEATS, FEWEST_AF_BEATS = 128, 9

@@ -22,8 +22,8 @@ from heartlm.analysis.embeddings import Embeddings, Vectors
 from heartlm.corpus.encode import Unusable, beats_for, canonical_lead, ecg_leads, source_of, usable_leads
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.predictions import chunks_of_recordings, over_windows
-from heartlm.evaluation.scored import ScoredLead, lead_of, scored_lead
+from heartlm.inference.leads import ScoredLead, lead_of, scored_lead
+from heartlm.inference.predictions import chunks_of_recordings, over_windows
 from heartlm.models.heart import HeartModel
 from heartlm.tokenizers.base import Tokenizer
 

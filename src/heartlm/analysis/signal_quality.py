@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.findings import QUALITY_S
 from heartlm.ecg.detect import detect_beats
+from heartlm.ecg.matching import match_beats
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.spans import runs
-from heartlm.evaluation.matching import match_beats
 
 Floats = NDArray[np.float32]
 

@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(ExportOptions, arguments, "export", run, positionals=["run"])
     if not 1 <= options.batch_size <= 65_536:
         raise HeartlmError(f"batch_size: {options.batch_size} found, 1 to 65536 expected")
-    from heartlm.evaluation.finetuned import load_finetuned
+    from heartlm.inference.finetuned import load_finetuned
     from heartlm.models.pretrained import find_run
     from heartlm.monitor.export import export_model
 

@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm import api
     from heartlm.ecg.write_annotations import write_annotations
     from heartlm.storage.atomic import write_csv
-    from heartlm.training.waveform import CLASSES
+    from heartlm.tasks.waveform import CLASSES
 
     how = {name: getattr(options, name) for name in ("beats", "lead", "checkpoint", "device")}
     result = api.annotate(options.run, options.record, **how)

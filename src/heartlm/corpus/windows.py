@@ -23,11 +23,8 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.schema import RecordTable
 from heartlm.errors import HeartlmError
-from heartlm.kernels.draws import Stream, draws, mix, permute
+from heartlm.kernels.draws import Stream, Use, draws, mix, permute
 from heartlm.kernels.library import kernel
-
-ORDER_STREAM = 4
-"""Stream of random numbers of the order of epochs; other streams are those of masks, hidden codes and dropout."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,7 @@ class EpochSampler(WindowSampler):
         place = column * height + np.minimum(column, longer) + row
         for each in np.unique(epoch):
             inside = epoch == each
-            rotation, _, key = draws(Stream(self.seed, int(each), ORDER_STREAM), 0, 3)
+            rotation, _, key = draws(Stream(self.seed, int(each), Use.EPOCH_ORDER), 0, 3)
             shuffled = permute(place[inside], self.num_windows, mix(np.array([key])))
             place[inside] = (shuffled + int(rotation) % self.num_windows) % self.num_windows
         return place

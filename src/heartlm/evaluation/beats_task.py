@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.matching import BeatMatch, match_beats
 from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import NO_BEAT, Classes, score_beats
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.features import beat_features, boosting
-from heartlm.evaluation.finetuned import FineTuned
-from heartlm.evaluation.matching import BeatMatch, match_beats
-from heartlm.evaluation.predictions import recording_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
-from heartlm.evaluation.scored import ScoredLead, lead_of_row
+from heartlm.inference.finetuned import FineTuned
+from heartlm.inference.leads import ScoredLead, lead_of_row
+from heartlm.inference.predictions import recording_probabilities
 from heartlm.system.progress import track
+from heartlm.tasks.beats import BEAT_TASK_CLASSES, beat_labels
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rr import rr_intervals_s
-from heartlm.training.batches import BEAT_TASK_CLASSES, beat_labels
 
 FIBRILLATION = (RHYTHM_INDEX["VFIB"], RHYTHM_INDEX["VFL"])
 """Rhythms without beats, in which detections are not scored."""

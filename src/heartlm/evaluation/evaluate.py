@@ -20,14 +20,14 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats_task import score_beats_task
 from heartlm.evaluation.bootstrap import CONFIDENCE
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.finetuned import FineTuned, load_finetuned, load_random_init
 from heartlm.evaluation.results import SCHEMA_VERSION, write_scores
 from heartlm.evaluation.rhythm_task import score_rhythm_task, window_of
 from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
 from heartlm.evaluation.waveform_task import score_waveform_task
-from heartlm.training.finetune import check_tokenizer
+from heartlm.inference.finetuned import FineTuned, check_tokenizer, load_finetuned, load_random_init
+from heartlm.tasks.registry import TASKS
 
-TASKS = {"beats": score_beats_task, "rhythm": score_rhythm_task, "waveform": score_waveform_task}
+SCORES = {"beats": score_beats_task, "rhythm": score_rhythm_task, "waveform": score_waveform_task}
 
 
 def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[str, Any]]:
@@ -53,14 +53,15 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
     if tuned.info.task == "rhythm":
         window_of(tuned, config)
     elif config.window is not None:
-        units = "single beats" if tuned.info.task == "beats" else "windows of 4 s"
+        fixed = TASKS[str(tuned.info.task)].window_s
+        units = "single beats" if fixed is None else f"windows of {fixed:g} s"
         raise HeartlmError(f"window: {config.window} found, but the task {tuned.info.task} scores {units}")
     scored = leads_to_score(config, tuned)
     if not scored.leads:
         reasons = f" ({commonest(entry['reason'] for entry in scored.left_out)})" if scored.left_out else ""
         hint = "" if config.split == "all" else ": try --split all"
         raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}{hint}")
-    score = TASKS[str(tuned.info.task)]
+    score = SCORES[str(tuned.info.task)]
     score_set = score(scored.leads, tuned, rival, config)
     notes = tuned.seen_notes([lead.patient_id for lead in scored.leads])
     if rival is not None and (steps := rival.folder.num_steps) != (expected := tuned.folder.num_steps):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.scored import ScoredLead
+from heartlm.inference.leads import ScoredLead
 from heartlm.storage.atomic import atomic_folder, write_json
 
 SCHEMA_VERSION = 1

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from heartlm.ecg.recording import UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import THOUSAND, Counts, Floats, Resampling, estimate, ratio, sum_by
-from heartlm.evaluation.scored import ScoredLead
+from heartlm.inference.leads import ScoredLead
+from heartlm.tasks.rhythm import rhythm_labels
 from heartlm.tokenizers.rr import rr_intervals_s
-from heartlm.training.batches import rhythm_labels
 
 Flags = NDArray[np.bool_]
 

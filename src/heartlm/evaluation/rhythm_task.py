@@ -21,13 +21,14 @@ from heartlm.evaluation import zhou
 from heartlm.evaluation.config import SMALLEST_WINDOW, EvaluationConfig
 from heartlm.evaluation.episodes import Episodes, compare_spans, score_episodes
 from heartlm.evaluation.features import boosting, rr_window_features
-from heartlm.evaluation.finetuned import FineTuned
-from heartlm.evaluation.predictions import recording_probabilities, window_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
 from heartlm.evaluation.rhythm import RhythmWindows, Verdicts, rr_of, window_labels
-from heartlm.evaluation.scored import ScoredLead
+from heartlm.inference.finetuned import FineTuned
+from heartlm.inference.leads import ScoredLead
+from heartlm.inference.predictions import recording_probabilities, window_probabilities
 from heartlm.system.progress import track
-from heartlm.training.batches import IGNORE, rhythm_labels
+from heartlm.tasks.rhythm import rhythm_labels
+from heartlm.tasks.task import IGNORE
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

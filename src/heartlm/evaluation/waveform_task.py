@@ -22,17 +22,14 @@ from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation.bootstrap import estimate, ratio, sum_by
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.episodes import compare_spans, score_episodes
-from heartlm.evaluation.finetuned import FineTuned
-from heartlm.evaluation.predictions import window_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
 from heartlm.evaluation.rhythm import Verdicts
-from heartlm.evaluation.scored import ScoredLead
 from heartlm.evaluation.waveform_features import waveform_features
-from heartlm.models.heart import HeartModel
-from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
-from heartlm.tokenizers.sample import GRID_HZ
-from heartlm.training.batches import IGNORE
-from heartlm.training.waveform import (
+from heartlm.inference.finetuned import FineTuned
+from heartlm.inference.leads import ScoredLead
+from heartlm.inference.waveform import called, over_seconds, smoothed, window_answers, window_starts, windows_at
+from heartlm.tasks.task import IGNORE
+from heartlm.tasks.waveform import (
     ASYSTOLE,
     CLASSES,
     NOISE,
@@ -45,12 +42,12 @@ from heartlm.training.waveform import (
     WINDOW_S,
     token_classes,
 )
+from heartlm.tokenizers.millivolts import dequantize
+from heartlm.tokenizers.sample import GRID_HZ
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-SMOOTHED = 3
-"""Number of windows whose probabilities are averaged, chosen on patient-wise folds of cudb and DS1 (docs/log/vf.md)."""
 NUM_TREES, MOST_OF_CLASS = 200, 8000
 """Number of trees of the forest, and the largest number of training windows per class."""
 
@@ -92,16 +89,6 @@ class WaveformWindows:
             np.concatenate([lead.tokens.sample[starts] for lead, starts in zip(leads, parts, strict=True)]),
             np.repeat(np.arange(len(leads)), list(map(len, parts))),
         )
-
-
-def window_starts(num_tokens: int) -> Labels:
-    """Return the first token of each window of a lead; empty if the lead is shorter than a window."""
-    return np.arange(0, num_tokens - WINDOW + 1, STRIDE)
-
-
-def windows_at(codes: NDArray[np.uint16], starts: Labels) -> NDArray[np.uint16]:
-    """Return the codes `[num_windows, WINDOW, 1]` of the windows of a lead that start at `starts`."""
-    return np.asarray(codes[starts[:, None] + np.arange(WINDOW)])
 
 
 def score_waveform_task(
@@ -185,67 +172,6 @@ def _episode_scores(
         if episodes:
             scores[f"durations{name}"] = score_episodes(episodes, patients, resampling=config.resampling)
     return scores
-
-
-def over_seconds(of_window: Floats) -> Floats:
-    """Return the probabilities of each second of a lead: the mean over its windows, `[num_windows + 3, 5]`."""
-    reach = WINDOW // STRIDE
-    if len(of_window) == 0:
-        return of_window
-    total, count = np.zeros((len(of_window) + reach - 1, of_window.shape[1])), np.zeros((len(of_window) + reach - 1, 1))
-    for back in range(reach):
-        total[back : back + len(of_window)] += of_window
-        count[back : back + len(of_window)] += 1
-    return np.asarray(total / count)
-
-
-def class_probabilities(model: HeartModel, codes: NDArray[np.uint16], lead: Labels) -> Floats:
-    """Return the smoothed probability of each class in each window, float64 `[num_windows, 5]`; see `smoothed`.
-
-    Args:
-        model: network.
-        codes: codes of the windows, in order within a lead, uint16 `[num_windows, WINDOW, 1]`.
-        lead: index of the lead of each window, int64 `[num_windows]`.
-    """
-    return smoothed(window_answers(model, codes), lead)
-
-
-def window_answers(model: HeartModel, codes: NDArray[np.uint16]) -> Floats:
-    """Return class probabilities of single windows. A window with mostly invalid samples is noise, not asystole."""
-    probabilities = window_probabilities(model, codes, WINDOW).astype(np.float64)
-    probabilities[np.mean(codes[..., 0] == NO_SIGNAL, axis=1) > 0.5] = np.eye(len(CLASSES))[NOISE]
-    return probabilities
-
-
-def smoothed(probabilities: Floats, lead: Labels) -> Floats:
-    """Return the normalised geometric mean of the probabilities of each window and the `SMOOTHED` − 1 before it.
-
-    A prediction thus depends on the last six seconds of the lead and remains causal.
-    """
-    logarithm = np.log(np.maximum(probabilities, 1e-4))
-    total, count = logarithm.copy(), np.ones(len(lead))
-    for back in range(1, SMOOTHED):
-        later = np.flatnonzero(lead[back:] == lead[:-back]) + back
-        total[later] += logarithm[later - back]
-        count[later] += 1
-    mean = np.exp(total / count[:, None])
-    return np.asarray(mean / mean.sum(axis=1, keepdims=True))
-
-
-def called(probabilities: Floats, threshold: float, noise_denies: bool = True) -> Labels:
-    """Return the predicted class: VF if its probability is at least `threshold`, else the most likely other class.
-
-    With `noise_denies`, VF must also be at least as probable as noise; see `vf_scores`.
-    """
-    others = probabilities.copy()
-    others[:, VF] = -1
-    score = vf_scores(probabilities) if noise_denies else probabilities[:, VF]
-    return np.where(score >= threshold, VF, others.argmax(axis=1))
-
-
-def vf_scores(probabilities: Floats) -> Floats:
-    """Return the probability of VF, 0 where noise is more probable (chosen on patient-wise folds, docs/log/vf.md)."""
-    return np.where(probabilities[:, NOISE] > probabilities[:, VF], 0, probabilities[:, VF])
 
 
 def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config: EvaluationConfig) -> dict[str, Any]:

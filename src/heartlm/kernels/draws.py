@@ -6,11 +6,32 @@ A stream is a Philox generator started at (seed, step), one for each use of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum, unique
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.library import kernel
+
+
+@unique
+class Use(IntEnum):
+    """All uses of random numbers, so that no two of one run and step draw the same; the numbers are part of results."""
+
+    WINDOWS = 0
+    MASK = 1
+    HIDDEN_FACETS = 2
+    DROPOUT = 3
+    EPOCH_ORDER = 4
+    HIDDEN_WAVEFORMS = 5
+    WAVEFORM_WINDOWS = 6
+    WINDOW_WIDTH = 7
+    PARTITION = 11
+    ASKED = 12
+    SLOW = 13
+    LOST = 14
+    CLIENT_BATCH = 15
+    CLIENT_SEED = 16
 
 
 @dataclass(frozen=True)
@@ -25,7 +46,7 @@ class Stream:
 
     seed: int
     step: int
-    use: int = 0
+    use: Use = Use.WINDOWS
 
 
 def draws(stream: Stream, first: int, num: int) -> NDArray[np.uint64]:

@@ -25,15 +25,15 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.errors import HeartlmError, needs
-from heartlm.evaluation.finetuned import FineTuned
+from heartlm.inference.finetuned import FineTuned
 from heartlm.models.waveform import NUM_BANDS, WaveformNetwork
 from heartlm.monitor.link import HIGHEST_RATE_HZ
 from heartlm.monitor.models import KEPT_BEATS, LiveTrunk
 from heartlm.storage.atomic import atomic_file
+from heartlm.tasks.waveform import STRIDE, WINDOW
 from heartlm.tokenizers.millivolts import KNEE_MV, NO_SIGNAL, NUM_LEVELS, STEP, high_pass
 from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.tokenizers.waveform import hann_weights, interpolate, smooth
-from heartlm.training.waveform import STRIDE, WINDOW
 
 _RADIX = math.isqrt(WINDOW)
 _EXACT = {"filters", "fourier_cos", "fourier_sin"}

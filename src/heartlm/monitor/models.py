@@ -19,17 +19,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.finetuned import load_of_tasks
+from heartlm.inference.finetuned import load_of_tasks
 from heartlm.kernels.library import kernel, struct_fields
 from heartlm.models.fused import rotate, swiglu
 from heartlm.models.heart import HeartModel
 from heartlm.models.transformer import Block
 from heartlm.models.waveform import LEAST_MV, NUM_BANDS, NUM_HIDDEN, SMALL_MV, WaveformNetwork
 from heartlm.monitor.af_onset import CLASSES, CODES, AfMeasures, AfOnset
+from heartlm.tasks.waveform import WINDOW
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
-from heartlm.training.waveform import WINDOW
 
 Codes = NDArray[np.uint16]
 Floats = NDArray[np.float32]

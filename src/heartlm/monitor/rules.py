@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from heartlm.kernels.library import kernel, struct_fields
 from heartlm.monitor.alarms import SEVERITIES, Alarm, AlarmRules
 from heartlm.monitor.state import Stateful
-from heartlm.training.waveform import WINDOW_S
+from heartlm.tasks.waveform import WINDOW_S
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

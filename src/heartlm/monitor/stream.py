@@ -25,10 +25,10 @@ from heartlm.monitor.models import AF_BEATS, LiveModels
 from heartlm.monitor.rules import COMPLETE, JudgedSeconds, Rules, update_rules
 from heartlm.monitor.signal import SecondsKernel, SecondsOfLeads, seconds_kernel
 from heartlm.monitor.state import Stateful
+from heartlm.tasks.waveform import CLASSES as WAVE_CLASSES
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.comparisons import IRREGULAR
 from heartlm.tokenizers.waveform import LEAST_SCALE_MV
-from heartlm.training.waveform import CLASSES as WAVE_CLASSES
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

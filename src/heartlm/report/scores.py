@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from heartlm.report.numbers import Score, count
+from heartlm.tasks.registry import TASKS
 
 MODEL = "this model"
 
 MEASURES = {"se": "Se", "sp": "Sp", "ppv": "+P", "f1": "F1", "accuracy": "accuracy", "auroc": "AUROC"}
 """Scores of a binary task in display order, with their names."""
 
-BY_WINDOW = ("rhythm", "waveform")
+BY_WINDOW = tuple(name for name, task in TASKS.items() if task.scored_by == "window")
 """Tasks that are scored by window; the other tasks are scored by beat."""
 
 Block = Mapping[str, Any]

@@ -24,15 +24,13 @@ from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
-from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES, RHYTHM_INDEX
-from heartlm.kernels.draws import Stream, draws, draws_below, hide_spans
+from heartlm.kernels.draws import Stream, Use, draws, draws_below, hide_spans
 from heartlm.kernels.gather import gather_codes, gather_windows
+from heartlm.tasks.task import IGNORE
 
 if TYPE_CHECKING:
     from heartlm.training.resident import ResidentCodes
 
-MASK_STREAM, DROP_STREAM, WIDTH_STREAM, WAVEFORM_STREAM = 1, 2, 4, 5
-IGNORE = -1
 
 CodesForm = Literal["int64", "stored", "windows"]
 """Form of `HostBatch.codes`: for a CPU, as in the corpus, or the places of the windows of resident codes."""
@@ -97,7 +95,7 @@ class BatchPosition:
     first_window: int
     batch_size: int
 
-    def stream(self, seed: int, use: int) -> Stream:
+    def stream(self, seed: int, use: Use) -> Stream:
         """Return the random stream of the step."""
         return Stream(seed, self.step or 0, use)
 
@@ -229,7 +227,7 @@ class MaskedBatches(MakeBatch):
 
     def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Choose the spans to hide."""
-        stream = place.stream(self.seed, MASK_STREAM)
+        stream = place.stream(self.seed, Use.MASK)
         of = place.first_window, place.batch_size
         hidden, num_hidden = hide_spans(self.share, self.longest, stream, windows.length, windows.width, *of)
         return HostBatch(*self.inputs(windows, form), windows.length, num_hidden, torch.from_numpy(hidden))
@@ -338,7 +336,7 @@ class LabelBatches(MakeBatch):
         width = windows.width
         if self.shortest is not None and place.step is not None:
             widths = part_widths(width, self.shortest)
-            width = widths[int(draws(place.stream(self.seed, WIDTH_STREAM), 0, 1)[0]) % len(widths)]
+            width = widths[int(draws(place.stream(self.seed, Use.WINDOW_WIDTH), 0, 1)[0]) % len(widths)]
         of_tokens = of_tokens.reshape(-1, width)
         labels = majority(of_tokens) if self.pooled else of_tokens
         num_counting = (labels != IGNORE).reshape(len(of_tokens), -1).sum(axis=1)
@@ -350,10 +348,10 @@ class LabelBatches(MakeBatch):
     def _dropped(self, windows: Windows, place: BatchPosition) -> NDArray[np.bool_]:
         shape = len(windows), windows.width, self.corpus.codes.shape[1]
         first = place.first_window * shape[1] * shape[2]
-        stream = place.stream(self.seed, DROP_STREAM)
+        stream = place.stream(self.seed, Use.HIDDEN_FACETS)
         hidden = draws_below(self.facet_dropout, stream, first, int(np.prod(shape))).reshape(shape)
         if self.waveform_dropout:
-            stream = place.stream(self.seed, WAVEFORM_STREAM)
+            stream = place.stream(self.seed, Use.HIDDEN_WAVEFORMS)
             bare = draws_below(self.waveform_dropout, stream, place.first_window, len(windows))
             hidden |= bare[:, None, None] & self._of_waveform
         hidden[..., : self.num_kept] = False
@@ -387,34 +385,3 @@ def majority(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     present = np.unique(np.append(labels[labels != IGNORE], 0))
     counts = np.stack([(labels == label).sum(axis=1) for label in present], axis=1)
     return np.where(counts.any(axis=1), present[counts.argmax(axis=1)], IGNORE).astype(np.int64)
-
-
-BEAT_TASK_CLASSES: tuple[str, ...] = BEAT_CLASSES[:4]
-"""AAMI classes of the beats task: N, S, V, F. Q beats are excluded from training and scores, as in de Chazal 2004."""
-
-
-def beat_classes_in(corpus: Corpus) -> tuple[str, ...]:
-    """Return the classes of the beats task on `corpus`: those of AAMI, and no beat if it has annotated artefacts."""
-    has_artefacts = bool((corpus.beat_class == BEAT_CLASSES.index(ARTEFACT)).any())
-    return (*BEAT_TASK_CLASSES, ARTEFACT) if has_artefacts else BEAT_TASK_CLASSES
-
-
-def beat_labels(beat_class: NDArray[np.int8]) -> NDArray[np.int64]:
-    """Return labels of the beats task, int64 `[num_tokens]`: 4 for artefacts, −1 for Q and unlabelled beats."""
-    num = len(BEAT_TASK_CLASSES)
-    artefact = beat_class == BEAT_CLASSES.index(ARTEFACT)
-    return np.select([beat_class < num, artefact], [beat_class, num], IGNORE).astype(np.int64)
-
-
-def rhythm_labels(rhythm: NDArray[np.int8], positive: str, flutter: str) -> NDArray[np.int64]:
-    """Return labels of the rhythm task, int64 `[num_tokens]`: 1 in the positive rhythm, 0 in others, −1 if unlabelled.
-
-    Args:
-        rhythm: rhythm index of each token, −1 if unlabelled.
-        positive: name of the positive rhythm.
-        flutter: label of AFL when the positive rhythm is AFIB: `"negative"`, `"positive"` or `"left out"`.
-    """
-    labels = np.where(rhythm < 0, IGNORE, (rhythm == RHYTHM_INDEX[positive]).astype(np.int64))
-    if positive == "AFIB" and flutter != "negative":
-        labels[rhythm == RHYTHM_INDEX["AFL"]] = 1 if flutter == "positive" else IGNORE
-    return labels

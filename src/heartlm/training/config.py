@@ -15,9 +15,11 @@ from typing import Literal
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError, require
 from heartlm.models.config import HEAD_WIDTH
+from heartlm.tasks.registry import TASKS
+from heartlm.tasks.waveform import WINDOW
 from heartlm.training.layout import BatchLayout
 
-WAVEFORM_WINDOW, WAVEFORM_BATCH, WAVEFORM_THRESHOLD = 400, 128, 0.2
+WAVEFORM_BATCH, WAVEFORM_THRESHOLD = 128, 0.2
 """Defaults of the waveform task: tokens per window (4 s), windows per batch, and probability threshold for VF.
 
 The threshold is close to the one selected by patient-wise cross-validation (`benchmarks/waveform.py`).
@@ -280,8 +282,8 @@ class FinetuneConfig(TrainingConfig):
         require(self, lambda value: 1 <= value <= self.window, f"1 to {self.window}, the window", "shortest_window")
         if self.shortest_window is not None and self.compile:
             raise HeartlmError("compile: true found, but windows of mixed widths have no one shape: leave it out")
-        if self.head == "window" and self.task == "beats":
-            raise HeartlmError("head: 'window' found, but the beats task labels tokens: use --head token")
+        if self.head == "window" and not TASKS[self.task].has_pooled_head:
+            raise HeartlmError(f"head: 'window' found, but the {self.task} task labels tokens: use --head token")
 
     @property
     def patient_ids(self) -> tuple[str, ...]:
@@ -304,7 +306,7 @@ class FinetuneConfig(TrainingConfig):
             raise HeartlmError("patients: names found, none expected by the task waveform")
         if self.run is not None:
             raise HeartlmError(f"run: {self.run} found, none expected: the task waveform learns from random weights")
-        if self.window not in (TrainingConfig.window, WAVEFORM_WINDOW):
-            raise HeartlmError(f"window: {self.window} found, {WAVEFORM_WINDOW} expected by the task waveform (4 s)")
+        if self.window not in (TrainingConfig.window, WINDOW):
+            raise HeartlmError(f"window: {self.window} found, {WINDOW} expected by the task waveform (4 s)")
         if self.weights or self.order != "random":
             raise HeartlmError("order: random without weights expected by the task waveform, which draws classes alike")

@@ -14,15 +14,19 @@ from torch import Tensor
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
+from heartlm.inference.finetuned import check_tokenizer
 from heartlm.models.config import ModelConfig
 from heartlm.models.store import ModelInfo, build_model, load_foundation
 from heartlm.runs.run_folder import RunFolder
+from heartlm.tasks.registry import TASKS
+from heartlm.tasks.task import IGNORE
+from heartlm.tasks.waveform import CLASSES, WINDOW, corpus_classes
 from heartlm.tokenizers.millivolts import MillivoltTokenizer
 from heartlm.tokenizers.rhythm import RHYTHM_SCALES
 from heartlm.training import waveform
-from heartlm.training.batches import IGNORE, LabelBatches, MakeBatch, beat_classes_in, beat_labels, rhythm_labels
-from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_THRESHOLD, WAVEFORM_WINDOW, FinetuneConfig
-from heartlm.training.job import Job, Task
+from heartlm.training.batches import LabelBatches, MakeBatch
+from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_THRESHOLD, FinetuneConfig
+from heartlm.training.job import Job, Learning
 from heartlm.training.objectives import LabelLoss, label_weights
 from heartlm.training.pretrain import job_of, run
 from heartlm.training.waveform_batches import WaveformBatches
@@ -59,7 +63,7 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
     return job_of(task, config, corpus, ranks, name, about)
 
 
-def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> Task:
+def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> Learning:
     """Return the fine-tuning task on `corpus`; fills in the settings derived from the model size.
 
     Args:
@@ -71,7 +75,7 @@ def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -
         HeartlmError: the model does not exist or reads another tokenizer, or no training token has a label.
     """
     parent, pooled = RunFolder(config.foundation), config.head == "window"
-    classes = beat_classes_in(corpus) if config.task == "beats" else ("other", config.rhythm)
+    classes = TASKS[config.task].classes(corpus, config.rhythm)
     if parent.about.get("task") == "waveform":
         raise HeartlmError(
             f"run: {config.run} is of the task waveform, a pretrained run or one that reads beats expected"
@@ -88,10 +92,7 @@ def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -
     check_tokenizer(corpus, foundation, config.foundation)
     assert foundation.config.width
     config.follow(foundation.config.depth, foundation.config.width)
-    if config.task == "beats":
-        labels = beat_labels(corpus.beat_class)
-    else:
-        labels = rhythm_labels(corpus.rhythm, config.rhythm, config.flutter)
+    labels = TASKS[config.task].labels(corpus, config.rhythm, config.flutter)
     rows = rows_of_patients(corpus, labelled_rows(corpus, labels, "train"), config.patient_ids)
     if len(rows) == 0:
         raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")
@@ -121,17 +122,17 @@ def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -
             waveform_dropout=config.waveform_dropout,
         )
 
-    return Task(model, info, loss, rows, make_batch, held_out)
+    return Learning(model, info, loss, rows, make_batch, held_out)
 
 
-def _waveform_task(config: FinetuneConfig, corpus: Corpus) -> Task:
+def _waveform_task(config: FinetuneConfig, corpus: Corpus) -> Learning:
     kind = corpus.manifest["tokenizer"]["kind"]
     if kind != MillivoltTokenizer.kind:
         raise HeartlmError(
             f"{corpus.folder}: tokens of the {kind} tokenizer found, the task waveform reads millivolts: tokenize "
             "with  --tokenizer millivolts"
         )
-    config.window, config.batch_size = WAVEFORM_WINDOW, config.batch_size or WAVEFORM_BATCH
+    config.window, config.batch_size = WINDOW, config.batch_size or WAVEFORM_BATCH
     torch.manual_seed(config.seed)
     geometry = [torch.from_numpy(places) for places in corpus.tokenizer().geometry()]
     shape = ModelConfig((len(geometry[0]),), 4, 48, dropout=config.dropout, network="waveform").resolve()
@@ -142,21 +143,21 @@ def _waveform_task(config: FinetuneConfig, corpus: Corpus) -> Task:
         corpus.tokenizer_hash,
         kind,
         objective="labels",
-        window=WAVEFORM_WINDOW,
+        window=WINDOW,
         task=config.task,
-        classes=waveform.CLASSES,
+        classes=CLASSES,
         pooled=True,
         threshold=config.threshold or WAVEFORM_THRESHOLD,
     )
-    classes, rows = waveform.corpus_classes(corpus), corpus.records.select("train")
-    return Task(
-        build_model(shape, geometry, len(waveform.CLASSES), pooled=True),
+    labels, rows = corpus_classes(corpus), corpus.records.select("train")
+    return Learning(
+        build_model(shape, geometry, len(CLASSES), pooled=True),
         info,
         waveform.WaveformLoss(),
         rows,
-        lambda seed: WaveformBatches(corpus, classes, rows, seed),
+        lambda seed: WaveformBatches(corpus, labels, rows, seed),
         held_out=rows[:0],  # few validation patients have VF, so their loss is too noisy to select a model
-        sampler=waveform.balanced_windows(corpus, rows, classes, config.batch_size, config.seed),
+        sampler=waveform.balanced_windows(corpus, rows, labels, config.batch_size, config.seed),
     )
 
 
@@ -188,15 +189,6 @@ def weighted_labels(
     counted = np.where(used, labels, IGNORE)
     weight = label_weights(counted, patient, num_classes, config.class_balance, config.patient_balance)
     return np.where(labels == IGNORE, IGNORE, patient * num_classes + labels), LabelLoss(weight)
-
-
-def check_tokenizer(corpus: Corpus, info: ModelInfo, run: Path) -> None:
-    """Raise a HeartlmError unless `corpus` has the tokenizer of the model in `run`."""
-    if corpus.tokenizer_hash != info.tokenizer_hash:
-        raise HeartlmError(
-            f"{corpus.folder}: made by tokenizer {corpus.tokenizer_hash[:12]}, but the model in {run} reads "
-            f"{info.tokenizer_hash[:12]}: tokenize with  --tokenizer-from {run}"
-        )
 
 
 def labelled_rows(corpus: Corpus, labels: NDArray[np.int64], split: str) -> NDArray[np.int64]:

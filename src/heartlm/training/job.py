@@ -20,7 +20,7 @@ from heartlm.training.objectives import LossSum
 
 
 @dataclass(frozen=True)
-class Task:
+class Learning:
     """Model, loss and data of a learning task, for central or federated training.
 
     Attributes:
@@ -56,7 +56,7 @@ class Job:
         ranks: rank of this process and number of ranks; every rank has the same job.
     """
 
-    task: Task
+    task: Learning
     config: TrainingConfig
     run: RunFolder
     sampler: WindowSampler

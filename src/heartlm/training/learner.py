@@ -16,7 +16,7 @@ from torch.optim import AdamW, Optimizer
 from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.shared_memory import shared_sum_of
 from heartlm.distributed.wrapping import gradient_norm, reducing, replicated, sharded
-from heartlm.kernels.draws import Stream, draws
+from heartlm.kernels.draws import Stream, Use, draws
 from heartlm.models.heart import HeartModel
 from heartlm.storage.atomic import cache_folder
 from heartlm.system.memory import keep_memory
@@ -24,8 +24,6 @@ from heartlm.training.batches import Batch
 from heartlm.training.config import TrainingConfig
 from heartlm.training.layout import BatchLayout
 from heartlm.training.objectives import LossModule, LossSum
-
-DROPOUT_STREAM = 3
 
 
 class Learner:
@@ -178,7 +176,7 @@ def keep_compiled_code() -> None:
 
 def dropout_keys(seed: int, step: int, num_sites: int, first_window: int, num_windows: int) -> Tensor:
     """Return dropout keys of windows of the global batch from `first_window` on, int32 `[num_sites, num_windows]`."""
-    drawn = draws(Stream(seed, step, DROPOUT_STREAM), first_window * num_sites, num_windows * num_sites)
+    drawn = draws(Stream(seed, step, Use.DROPOUT), first_window * num_sites, num_windows * num_sites)
     low_halves = drawn.astype(np.uint32).view(np.int32).reshape(num_windows, num_sites)
     return torch.from_numpy(np.ascontiguousarray(low_halves.T))
 

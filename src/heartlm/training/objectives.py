@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.models.heart import HeartModel
-from heartlm.training.batches import IGNORE, Batch
+from heartlm.tasks.task import IGNORE
+from heartlm.training.batches import Batch
 
 LossSum = Callable[[HeartModel, Batch, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
 """`loss(model, batch, keys)` → sum over counted tokens, and its parts by name.

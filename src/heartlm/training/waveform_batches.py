@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
 from heartlm.ecg.recording import BEAT_CLASSES, UNLABELLED
-from heartlm.kernels.draws import draws, uniform
+from heartlm.kernels.draws import Use, draws, uniform
 from heartlm.kernels.gather import gather_windows
+from heartlm.tasks.task import IGNORE
+from heartlm.tasks.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, WINDOW_S, runs_of
 from heartlm.tokenizers.millivolts import dequantize, quantize
 from heartlm.tokenizers.sample import GRID_HZ
-from heartlm.training.batches import IGNORE, Batch, BatchPosition, CodesForm, HostBatch, MakeBatch, majority
-from heartlm.training.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, WINDOW_S, runs_of
+from heartlm.training.batches import Batch, BatchPosition, CodesForm, HostBatch, MakeBatch, majority
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 _MADE = {ASYSTOLE: 0.07, NOISE: 0.04, VT: 0.08, OTHER: 0.05, VF: 0.08}
 """Fraction of windows replaced by simulated windows of each class."""
-_STREAM = 4
 _MOVED, _MOVE_HZ, _MOVE_SIZE = 0.45, (2.5, 7), (0.6, 2.8)
 """Fraction of windows of `OTHER` in which the electrodes move, so that their label becomes `NOISE`; rates of the
 movements, and their standard deviation over that of the window."""
@@ -71,7 +71,7 @@ class WaveformBatches(MakeBatch):
         labels = majority(of_tokens)
         codes, valid = self.inputs(windows, form)
         if place.step is not None:
-            stream, num = place.stream(self.seed, _STREAM), _NUM_CHOICES + 2 * WINDOW
+            stream, num = place.stream(self.seed, Use.WAVEFORM_WINDOWS), _NUM_CHOICES + 2 * WINDOW
             drawn = draws(stream, place.first_window * num, len(windows) * num)
             numbers = uniform(drawn).reshape(len(windows), num)
             mv, labels = self._made(self._mv(windows.first), labels, numbers)

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from heartlm.extensions.federated.partition import Member
 from heartlm.extensions.federated.study_file import FederatedConfig
-from heartlm.kernels.draws import Stream, draws, uniform
-
-ASKED_STREAM, SLOW_STREAM, LOST_STREAM = 12, 13, 14
+from heartlm.kernels.draws import Stream, Use, draws, uniform
 
 
 @dataclass(frozen=True)
@@ -84,13 +82,13 @@ def sample_clients(study: FederatedConfig, members: Sequence[Member], round_inde
     """
     num = len(members)
 
-    def chances(use: int, size: int) -> NDArray[np.float64]:
+    def chances(use: Use, size: int) -> NDArray[np.float64]:
         return uniform(draws(Stream(study.seed, round_index, use), 0, size))
 
-    order = np.argsort(chances(ASKED_STREAM, num), kind="stable")
+    order = np.argsort(chances(Use.ASKED, num), kind="stable")
     asked = sorted(int(client) for client in order[: max(1, round(study.participation * num))])
-    slow, how_slow = chances(SLOW_STREAM, 2 * num).reshape(num, 2).T
-    lost, how_soon = chances(LOST_STREAM, 2 * num).reshape(num, 2).T
+    slow, how_slow = chances(Use.SLOW, 2 * num).reshape(num, 2).T
+    lost, how_soon = chances(Use.LOST, 2 * num).reshape(num, 2).T
     result = dict[int, ClientTask]()
     for client in asked:
         steps = study.local_steps

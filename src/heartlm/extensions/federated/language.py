@@ -23,22 +23,20 @@ from heartlm.distributed.communicator import local_rank
 from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.wrapping import gradient_norm
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.predictions import recording_probabilities
 from heartlm.extensions.federated.flat import FlatModel
 from heartlm.extensions.federated.partition import Member, PatientCounts
 from heartlm.extensions.federated.study_file import FederatedConfig
-from heartlm.kernels.draws import Stream, draws
+from heartlm.inference.predictions import recording_probabilities
+from heartlm.kernels.draws import Stream, Use, draws
 from heartlm.models.store import save_model
 from heartlm.storage.typed import typed
-from heartlm.training.batches import MakeBatch, beat_labels
+from heartlm.tasks.beats import beat_labels
+from heartlm.training.batches import MakeBatch
 from heartlm.training.config import FinetuneConfig, PretrainConfig
 from heartlm.training.finetune import finetuning, labelled_rows
 from heartlm.training.layout import BatchLayout
 from heartlm.training.learner import Learner
 from heartlm.training.pretrain import pretraining, training_windows, validation_windows
-
-CLIENT_STREAM = 16
-
 
 SHARED = ("batch_size", "learning_rate", "weight_decay", "seed", "device", "precision", "threads", "corpus")
 """Settings of a study that are settings of its clients' training."""
@@ -127,7 +125,7 @@ class LanguageLearning:
         for client in mine:
             own = rows[np.isin(self._corpus.records.patient_id[rows], members[client].patients)]
             # Every client draws other windows and masks.
-            seed = int(draws(Stream(self._study.seed, client, CLIENT_STREAM), 0, 1)[0] >> np.uint64(1))
+            seed = int(draws(Stream(self._study.seed, client, Use.CLIENT_SEED), 0, 1)[0] >> np.uint64(1))
             windows = training_windows(self._corpus, own, replace(self._config, seed=seed))
             self._windows[client] = windows, self._task.make_batch(seed)
         self._scored = self._scored[part::of]

@@ -9,9 +9,7 @@ import numpy as np
 
 from heartlm.errors import HeartlmError
 from heartlm.extensions.federated.study_file import FederatedConfig
-from heartlm.kernels.draws import Stream, draws, uniform
-
-PARTITION_STREAM = 11
+from heartlm.kernels.draws import Stream, Use, draws, uniform
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def partition(patients: Sequence[PatientCounts], study: FederatedConfig) -> list
             f"clients: {study.clients} found, at most {len(patients)} expected: a patient is on one only"
         )
     groups = [list[PatientCounts]() for _ in range(study.clients)]
-    chances = uniform(draws(Stream(study.seed, 0, PARTITION_STREAM), 0, len(patients)))
+    chances = uniform(draws(Stream(study.seed, 0, Use.PARTITION), 0, len(patients)))
     for place in np.argsort(chances, kind="stable"):  # in random order, each to the client with the fewest samples
         sizes = [(sum(each.num_samples for each in group), len(group), n) for n, group in enumerate(groups)]
         empty = [size for size in sizes if size[1] == 0]

@@ -21,12 +21,11 @@ from heartlm.extensions.federated.flat import FlatModel
 from heartlm.extensions.federated.partition import Member, PatientCounts
 from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.extensions.federated.waveforms import NUM_CLASSES, WINDOW, BeatSet, Labelled, beat_set, labelled_records
-from heartlm.kernels.draws import Stream, draws, uniform
+from heartlm.kernels.draws import Stream, Use, draws, uniform
 from heartlm.models.tiny_ecg import TinyECG
 from heartlm.storage.atomic import atomic_folder, write_json
 from heartlm.training.objectives import label_weights
 
-BATCH_STREAM = 15
 EVALUATION_BATCH = 1024
 
 
@@ -115,7 +114,7 @@ class TinyLearning:
     def batch(self, client: int, step: int) -> NDArray[np.int64]:
         """Return the indices of the beats of `client` in local step `step`, sampled with replacement; int64 `[B]`."""
         size, num = self.study.batch_size, len(self._samples[client][1])
-        drawn = uniform(draws(Stream(self.study.seed, step, BATCH_STREAM), client * size, size))
+        drawn = uniform(draws(Stream(self.study.seed, step, Use.CLIENT_BATCH), client * size, size))
         return (drawn * num).astype(np.int64)
 
     def gradients(self, client: int, step: int) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.scored import ScoredLead, lead_of_row
+from heartlm.inference.leads import ScoredLead, lead_of_row
 from heartlm.models.heart import HeartModel
 from heartlm.models.pretrained import find_run
 from heartlm.models.store import ModelInfo, load_model
@@ -153,3 +153,12 @@ def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: torc
                 "compare runs of one task, tokenizer, shape and corpus"
             )
     return rival
+
+
+def check_tokenizer(corpus: Corpus, info: ModelInfo, run: Path) -> None:
+    """Raise a HeartlmError unless `corpus` has the tokenizer of the model in `run`."""
+    if corpus.tokenizer_hash != info.tokenizer_hash:
+        raise HeartlmError(
+            f"{corpus.folder}: made by tokenizer {corpus.tokenizer_hash[:12]}, but the model in {run} reads "
+            f"{info.tokenizer_hash[:12]}: tokenize with  --tokenizer-from {run}"
+        )

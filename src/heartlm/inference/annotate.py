@@ -15,17 +15,17 @@ from heartlm.corpus.encode import Source, Unusable, beats_for, ecg_lead, usable_
 from heartlm.corpus.plan import Beats
 from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.database import Database
+from heartlm.ecg.matching import nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording, RhythmSpan
 from heartlm.ecg.spans import joined_spans
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.finetuned import load_finetuned
-from heartlm.evaluation.matching import nearest
-from heartlm.evaluation.predictions import token_probabilities, without_artefacts
-from heartlm.evaluation.waveform_task import called, class_probabilities, over_seconds, window_starts, windows_at
+from heartlm.inference.finetuned import load_finetuned
+from heartlm.inference.predictions import token_probabilities, without_artefacts
+from heartlm.inference.waveform import called, class_probabilities, over_seconds, window_starts, windows_at
 from heartlm.models.heart import HeartModel
+from heartlm.tasks.waveform import STRIDE, WINDOW_S
 from heartlm.tokenizers.base import Lead, Tokenizer
 from heartlm.tokenizers.sample import GRID_HZ
-from heartlm.training import waveform
 
 SOURCE = "heartlm"
 
@@ -98,7 +98,7 @@ def annotate(
     end = recording.num_samples or int(tokens.sample[-1]) + 1
     if info.task == "waveform":
         seconds = second_probabilities(model, tokens.codes)
-        starts = tokens.sample[:: waveform.STRIDE][: len(seconds)]
+        starts = tokens.sample[::STRIDE][: len(seconds)]
         names = [RHYTHM_OF_CLASS[each] for each in called(seconds, info.threshold).tolist()]
         found = Annotations(known.rate_hz, *_NO_BEATS, joined_spans(names, starts, end), source=SOURCE)
     elif info.task == "beats":
@@ -153,7 +153,7 @@ def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArra
     """
     starts = window_starts(len(codes))
     if len(starts) == 0:
-        raise HeartlmError(f"{len(codes) / GRID_HZ:.1f} s of signal found, at least {waveform.WINDOW_S:g} s expected")
+        raise HeartlmError(f"{len(codes) / GRID_HZ:.1f} s of signal found, at least {WINDOW_S:g} s expected")
     return over_seconds(class_probabilities(model, windows_at(codes, starts), np.arange(len(starts))))
 
 

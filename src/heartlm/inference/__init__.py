@@ -1,0 +1,1 @@
+"""A fine-tuned model over a recording, a corpus or a stream of windows."""

@@ -1,0 +1,88 @@
+"""Answers of the network of the waveform task: per window, smoothed, per second, and the class that is called."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.inference.predictions import window_probabilities
+from heartlm.models.heart import HeartModel
+from heartlm.tasks.waveform import CLASSES, NOISE, STRIDE, VF, WINDOW
+from heartlm.tokenizers.millivolts import NO_SIGNAL
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+SMOOTHED = 3
+"""Number of windows whose probabilities are averaged, chosen on patient-wise folds of cudb and DS1 (docs/log/vf.md)."""
+
+
+def window_starts(num_tokens: int) -> Labels:
+    """Return the first token of each window of a lead; empty if the lead is shorter than a window."""
+    return np.arange(0, num_tokens - WINDOW + 1, STRIDE)
+
+
+def windows_at(codes: NDArray[np.uint16], starts: Labels) -> NDArray[np.uint16]:
+    """Return the codes `[num_windows, WINDOW, 1]` of the windows of a lead that start at `starts`."""
+    return np.asarray(codes[starts[:, None] + np.arange(WINDOW)])
+
+
+def over_seconds(of_window: Floats) -> Floats:
+    """Return the probabilities of each second of a lead: the mean over its windows, `[num_windows + 3, 5]`."""
+    reach = WINDOW // STRIDE
+    if len(of_window) == 0:
+        return of_window
+    total, count = np.zeros((len(of_window) + reach - 1, of_window.shape[1])), np.zeros((len(of_window) + reach - 1, 1))
+    for back in range(reach):
+        total[back : back + len(of_window)] += of_window
+        count[back : back + len(of_window)] += 1
+    return np.asarray(total / count)
+
+
+def class_probabilities(model: HeartModel, codes: NDArray[np.uint16], lead: Labels) -> Floats:
+    """Return the smoothed probability of each class in each window, float64 `[num_windows, 5]`; see `smoothed`.
+
+    Args:
+        model: network.
+        codes: codes of the windows, in order within a lead, uint16 `[num_windows, WINDOW, 1]`.
+        lead: index of the lead of each window, int64 `[num_windows]`.
+    """
+    return smoothed(window_answers(model, codes), lead)
+
+
+def window_answers(model: HeartModel, codes: NDArray[np.uint16]) -> Floats:
+    """Return class probabilities of single windows. A window with mostly invalid samples is noise, not asystole."""
+    probabilities = window_probabilities(model, codes, WINDOW).astype(np.float64)
+    probabilities[np.mean(codes[..., 0] == NO_SIGNAL, axis=1) > 0.5] = np.eye(len(CLASSES))[NOISE]
+    return probabilities
+
+
+def smoothed(probabilities: Floats, lead: Labels) -> Floats:
+    """Return the normalised geometric mean of the probabilities of each window and the `SMOOTHED` − 1 before it.
+
+    A prediction thus depends on the last six seconds of the lead and remains causal.
+    """
+    logarithm = np.log(np.maximum(probabilities, 1e-4))
+    total, count = logarithm.copy(), np.ones(len(lead))
+    for back in range(1, SMOOTHED):
+        later = np.flatnonzero(lead[back:] == lead[:-back]) + back
+        total[later] += logarithm[later - back]
+        count[later] += 1
+    mean = np.exp(total / count[:, None])
+    return np.asarray(mean / mean.sum(axis=1, keepdims=True))
+
+
+def called(probabilities: Floats, threshold: float, noise_denies: bool = True) -> Labels:
+    """Return the predicted class: VF if its probability is at least `threshold`, else the most likely other class.
+
+    With `noise_denies`, VF must also be at least as probable as noise; see `vf_scores`.
+    """
+    others = probabilities.copy()
+    others[:, VF] = -1
+    score = vf_scores(probabilities) if noise_denies else probabilities[:, VF]
+    return np.where(score >= threshold, VF, others.argmax(axis=1))
+
+
+def vf_scores(probabilities: Floats) -> Floats:
+    """Return the probability of VF, 0 where noise is more probable (chosen on patient-wise folds, docs/log/vf.md)."""
+    return np.where(probabilities[:, NOISE] > probabilities[:, VF], 0, probabilities[:, VF])

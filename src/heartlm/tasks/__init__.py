@@ -1,0 +1,1 @@
+"""What a model with a head answers: labels, windows and classes of each task."""
