@@ -34,7 +34,7 @@ from bench.measure import Spread, Table
 from bench.output import write_results
 from steps import Steps, on_ranks
 
-from heartlm.distributed.communicator import communicator_of
+from heartlm.distributed.joining import communicator_of
 from heartlm.distributed.mpi import MPICommunicator
 from heartlm.extensions.federated.aggregate import Aggregator, PendingMean
 from heartlm.extensions.federated.client import ClientTask, Update

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from heartlm.analysis.analyze import Analyst, _blocks, _voted
-from heartlm.analysis.events import Limits
 from heartlm.analysis.findings import Findings
+from heartlm.analysis.limits import Limits
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.cli.analyze import LIMITS
 from heartlm.cli.main import main

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from heartlm.analysis.events import USUAL_LIMITS, Limits
+from heartlm.analysis.events import USUAL_LIMITS
 from heartlm.analysis.findings import KINDS, Event, Findings, definitions
+from heartlm.analysis.limits import Limits
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.ecg.simulator.config import SimulationConfig

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from heartlm.analysis.analyze import Analyst, Watch
     from heartlm.analysis.embed import Level
-    from heartlm.analysis.events import Limits
+    from heartlm.analysis.limits import Limits
     from heartlm.analysis.recordings import Analyses
     from heartlm.delineation.intervals import Intervals
     from heartlm.ecg.recording import Repaired
@@ -398,7 +398,7 @@ def analyze(
     strict
         Whether to refuse recordings whose files must be repaired to be read.
     limits
-        Limits of the rules: `heartlm.analysis.events.Limits`, with the names of those of the monitor.
+        Limits of the rules: `heartlm.analysis.limits.Limits`, with the names of those of the monitor.
     processes
         Number of recordings of a folder to analyse in parallel; by default one per core.
 
@@ -622,7 +622,7 @@ class Model:
         watch
             Function that wraps the sequence of blocks, given as (start, stop) samples, for example to show progress.
         limits
-            Limits of the rules: `heartlm.analysis.events.Limits`.
+            Limits of the rules: `heartlm.analysis.limits.Limits`.
 
         Returns
         -------

@@ -26,11 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import heartlm
-from heartlm.analysis.events import USUAL_LIMITS, Limits, beat_events, in_order, second_events
+from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
+from heartlm.analysis.limits import Limits
 from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.analysis.limits import Limits
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import joined_spans
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError, needs
 
 if TYPE_CHECKING:
-    from heartlm.analysis.events import Limits
     from heartlm.delineation.intervals import Intervals
 
 KINDS = {

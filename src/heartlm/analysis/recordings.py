@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from heartlm.analysis.analyze import Analyst, Watch
-from heartlm.analysis.events import USUAL_LIMITS, Limits
+from heartlm.analysis.events import USUAL_LIMITS
 from heartlm.analysis.findings import EVENT_FIELDS, Findings, definitions
+from heartlm.analysis.limits import Limits
 from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure

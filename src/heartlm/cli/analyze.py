@@ -69,7 +69,7 @@ LIMITS = (
     *("pause_s", "asystole_s", "bradycardia_bpm", "bradycardia_beats"),
     *("tachycardia_bpm", "tachycardia_beats", "vt_bpm", "run_beats"),
 )
-"""Options that are fields of `heartlm.analysis.events.Limits`, and with --causal of the monitor's `AlarmRules`."""
+"""Options that are fields of `heartlm.analysis.limits.Limits`, and with --causal of the monitor's `AlarmRules`."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -93,8 +93,8 @@ def run(arguments: Sequence[str]) -> int:
     if options.causal:
         return _causal(options)
     from heartlm import api
-    from heartlm.analysis.events import Limits
     from heartlm.analysis.findings import definitions
+    from heartlm.analysis.limits import Limits
 
     stated = {} if options.rules is None else read_yaml(options.rules, "limits")
     stated = typed(dict[str, Any], stated, options.rules or "") | options.given_limits

@@ -13,10 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
-from heartlm.distributed.parallel import take_cores
 from heartlm.distributed.ranks import Ranks, ReportedByPeer
 from heartlm.distributed.shared_memory import SharedSum, opened
 from heartlm.errors import HeartlmError
@@ -25,9 +23,6 @@ Result = TypeVar("Result")
 
 SHARED_BYTES = 4 << 20
 """Bytes per rank and round of a shared-memory sum. Fewer rounds help ranks that share cores."""
-
-MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
-"""Environment variables set by mpiexec (Open MPI, MPICH) and srun --mpi=pmix."""
 
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 """Environment variables of the local rank, set by torchrun, Open MPI, MPICH and SLURM."""
@@ -96,37 +91,6 @@ class Communicator:
 
     def abort(self) -> None:
         """End all ranks after an error on this rank."""
-
-
-def communicator_of(kind: str, device: str, threads: int = 1, timeout_s: float = 600.0) -> Communicator:
-    """Join the other ranks, and set the cores and threads of this rank.
-
-    Args:
-        kind: torch, mpi, local, or auto for the launcher of this process.
-        device: auto, cpu or cuda.
-        threads: CPU threads of torch per rank.
-        timeout_s: seconds after which a rank that does not respond counts as lost.
-
-    Raises:
-        HeartlmError: the rendezvous failed, or a package is missing.
-    """
-    if kind == "auto":
-        started = "torch" if "WORLD_SIZE" in os.environ else "local"
-        kind = "mpi" if any(name in os.environ for name in MPI_VARIABLES) else started
-    if kind == "torch" and int(os.environ.get("WORLD_SIZE", "0")) > 1:
-        from heartlm.distributed.torch_distributed import TorchCommunicator
-
-        return TorchCommunicator(device, threads, timeout_s)
-    if kind == "torch" and "WORLD_SIZE" not in os.environ:
-        raise HeartlmError("communicator: 'torch' found, but several ranks were not started: use torchrun, or local")
-    if kind == "mpi":
-        from heartlm.distributed.mpi import MPICommunicator
-
-        communicator = MPICommunicator()
-        take_cores(communicator.ranks, threads, pinned=device == "cpu" or not torch.cuda.is_available())
-        return communicator
-    torch.set_num_threads(threads)
-    return Communicator()
 
 
 def local_rank(environment: Mapping[str, str] = os.environ) -> int:

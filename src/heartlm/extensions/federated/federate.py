@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heartlm.distributed.communicator import CollectiveError, Communicator, agreed, communicator_of
+from heartlm.distributed.communicator import CollectiveError, Communicator, agreed
+from heartlm.distributed.joining import communicator_of
 from heartlm.distributed.parallel import is_peer_failure, reason_of
 from heartlm.distributed.ranks import ReportedByPeer
 from heartlm.errors import HeartlmError

@@ -1,0 +1,44 @@
+"""Limits of the rules for events, which a user may set."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from heartlm.errors import require
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the rules, with the names of those of the monitor (`heartlm.monitor.alarms.AlarmRules`).
+
+    Attributes:
+        pause_s: seconds between two beats.
+        asystole_s: seconds between two beats from which on a pause is an asystole.
+        bradycardia_bpm: bradycardia is a mean rate below this value ...
+        bradycardia_beats: ... over this number of beats.
+        tachycardia_bpm: tachycardia is a mean rate above this value ...
+        tachycardia_beats: ... over this number of beats.
+        vt_bpm: ventricular and supraventricular tachycardia have at least this rate ...
+        run_beats: ... over this number of ventricular or supraventricular beats in a row.
+    """
+
+    pause_s: float = 2.0
+    asystole_s: float = 4.0
+    bradycardia_bpm: float = 50.0
+    bradycardia_beats: int = 5
+    tachycardia_bpm: float = 100.0
+    tachycardia_beats: int = 16
+    vt_bpm: float = 100.0
+    run_beats: int = 3
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            HeartlmError: a value is out of range.
+        """
+        times = "pause_s", "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm"
+        require(self, lambda value: 0 < value < math.inf, "a positive number", *times)
+        require(self, lambda value: value >= 2, "2 or more", "bradycardia_beats", "tachycardia_beats")
+        require(self, lambda value: value >= 3, "3 or more", "run_beats")
