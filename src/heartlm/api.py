@@ -4,7 +4,8 @@
                   ├─► delineate ─► Intervals
                   ├─► annotate, analyze (files and pages, of folders too), find_alarms
                   └─► load_model ─► Model.analyze ─► Findings
-                                └─► Model.embed   ─► Embeddings
+                                ├─► Model.embed   ─► Embeddings
+                                └─► Model.save_pretrained (a folder as on the Hugging Face hub)
     tokenize ─► pretrain ─► finetune ─► evaluate ─► Scores
 
 Errors that the user can correct raise `HeartlmError`. The functions print nothing outside of `show_progress()`.
@@ -529,8 +530,9 @@ def load_model(
     Parameters
     ----------
     model
-        Run or its folder, name of a shipped model, or folder with `model.safetensors`, `config.json` and
-        `tokenizer/`. By default the shipped models are loaded: `beats` for `analyze`, `foundation` for `embed`.
+        Run or its folder, name of a shipped model, `"hf:OWNER/NAME"` or `"hf:OWNER/NAME@REVISION"` of the Hugging Face
+        hub, or folder with `model.safetensors`, `config.json` and `tokenizer/`, as `Model.save_pretrained` writes. By
+        default the shipped models are loaded: `beats` for `analyze`, `foundation` for `embed`.
     af, waveform
         Models for `analyze`. `af` detects atrial fibrillation; `waveform` detects ventricular fibrillation, asystole
         and noise.
@@ -540,7 +542,7 @@ def load_model(
     Raises
     ------
     HeartlmError
-        The model does not exist, its files cannot be read, or there is no GPU.
+        The model does not exist, its files cannot be read, the hub cannot be reached, or there is no GPU.
 
     Examples
     --------
@@ -552,7 +554,7 @@ def load_model(
     from heartlm.distributed.device import device_and_precision
     from heartlm.models.store import load_model as load
 
-    path = FOLDER / "foundation" if model is None else _path_of(model)
+    path = FOLDER / "foundation" if model is None else find_run(_path_of(model))
     if (path / "model.safetensors").is_file():
         folder = path
         places = [each / "tokenizer" for each in (path, path.resolve().parent.parent)]
@@ -560,7 +562,7 @@ def load_model(
         if tokenizer is None:
             raise HeartlmError(f"{path}: no folder tokenizer/ with the tokenizer whose codes the model reads")
     else:
-        run = RunFolder(find_run(path))
+        run = RunFolder(path)
         folder, tokenizer = run.model("best"), run.tokenizer
         folder = folder if folder.is_dir() else run.model("last")
     found, info = load(folder, device_and_precision(device, "fp32")[0])
@@ -569,7 +571,7 @@ def load_model(
         slots[info.task] = path
     elif model is not None:
         slots = {}
-    return Model(found, info, load_tokenizer(tokenizer), tuple(Path(each) for each in slots.values()))
+    return Model(found, info, load_tokenizer(tokenizer), tuple(Path(each) for each in slots.values()), path)
 
 
 @dataclass(frozen=True)
@@ -587,12 +589,44 @@ class Model:
     analysts
         Run folders or names of shipped models that `analyze` uses for beats, AF and waveform. Empty if the model has
         no task.
+    folder
+        Folder that the model was loaded from.
     """
 
     network: HeartModel
     info: ModelInfo
     tokenizer: Tokenizer
     analysts: tuple[Path, ...]
+    folder: Path
+
+    def save_pretrained(self, folder: AnyPath, *, license: str | None = None) -> Path:
+        """Write the model in the layout of the Hugging Face hub: weights, tokenizer and a model card, `README.md`.
+
+        `load_model` and all commands take the folder, which holds neither paths nor patients of your own recordings,
+        but the names of their databases. To upload it:  hf upload OWNER/NAME FOLDER
+
+        Parameters
+        ----------
+        folder
+            New or empty folder, or a saved model, which is replaced.
+        license
+            Licence as the hub names it. By default that of the model's card, `apache-2.0` for a shipped model, else
+            `unknown`.
+
+        Returns
+        -------
+        Path
+            The folder.
+
+        Raises
+        ------
+        HeartlmError
+            The folder has other files, or cannot be written.
+        """
+        from heartlm.runs.saved import save_pretrained
+
+        save_pretrained(Path(folder), self.network, self.info, self.tokenizer.save, self.folder, license)
+        return Path(folder)
 
     @functools.cached_property
     def analyst(self) -> Analyst:

@@ -45,6 +45,7 @@ from heartlm.inference.finetuned import FineTuned, load_of_tasks
 from heartlm.inference.predictions import token_probabilities, without_artefacts
 from heartlm.inference.waveform import called
 from heartlm.models.pretrained import FOLDER
+from heartlm.storage.reading import read_json
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 from heartlm.tokenizers.base import Lead
 
@@ -124,7 +125,8 @@ class Analyst:
                 of beats were only used for its training.
         """
         analyst = cls(*load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform}))
-        if analyst.beats.folder.path == FOLDER / "foundation":
+        foundation = read_json(FOLDER / "foundation/run.json", dict[str, object])  # also in a saved copy
+        if analyst.beats.about["manifest_hash"] == foundation["manifest_hash"]:
             raise HeartlmError("foundation names no beats (see its card): fine-tune it, or use the model beats")
         return analyst
 

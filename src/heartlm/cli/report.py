@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.options import parse
-from heartlm.models.pretrained import find_run, is_shipped
+from heartlm.models.pretrained import find_run, is_shipped, shipped_name
 
 
 @dataclass
@@ -34,6 +34,6 @@ def run(arguments: Sequence[str]) -> int:
     folder = find_run(options.run)
     from heartlm.report.page import write_report
 
-    out = options.out or (Path(f"{folder.name}.html") if is_shipped(folder) else None)
+    out = options.out or (Path(f"{shipped_name(folder)}.html") if is_shipped(folder) else None)
     print(f"wrote {write_report(folder, out)}")
     return 0

@@ -81,9 +81,14 @@ def whole_tensors(model: HeartModel) -> dict[str, Tensor]:
 def save_tensors(folder: Path, tensors: dict[str, Tensor], info: ModelInfo) -> None:
     """Write the tensors of `whole_tensors` to `folder` atomically, replacing an existing model."""
     with atomic_folder(folder) as temporary:
-        (temporary / "model.safetensors").write_bytes(save(tensors))
-        described = {"schema_version": SCHEMA_VERSION, **asdict(info)}
-        (temporary / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        write_tensors(temporary, tensors, info)
+
+
+def write_tensors(folder: Path, tensors: dict[str, Tensor], info: ModelInfo) -> None:
+    """Write `model.safetensors` and `config.json` to an existing folder, not atomically."""
+    (folder / "model.safetensors").write_bytes(save(tensors))
+    described = {"schema_version": SCHEMA_VERSION, **asdict(info)}
+    (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[HeartModel, ModelInfo]:

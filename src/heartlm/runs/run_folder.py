@@ -38,7 +38,7 @@ from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.schema import Manifest
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
-from heartlm.models.pretrained import is_shipped
+from heartlm.models.pretrained import is_saved, is_shipped, shipped_name
 from heartlm.storage.atomic import append_line, atomic_file, write_json
 from heartlm.storage.reading import read_json, read_json_lines, read_yaml
 from heartlm.storage.typed import is_number, typed
@@ -219,12 +219,14 @@ class RunFolder(ResultFolder):
 
     def model(self, which: str = "best") -> Path:
         """Return the folder of the model, `best` by validation loss or `last`; a shipped run has one model for both."""
+        if is_saved(self.path):
+            return self.path
         return self.path / "models" / ("last" if is_shipped(self.path) else which)
 
     @property
     def scores(self) -> Path:
         """Folder of the score sets; for a shipped model, in the current directory."""
-        return Path("scores") / self.path.name if is_shipped(self.path) else self.path / "scores"
+        return Path("scores") / shipped_name(self.path) if is_shipped(self.path) else self.path / "scores"
 
     # --- read -------------------------------------------------------------------------------------------------------
 

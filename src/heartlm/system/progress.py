@@ -48,6 +48,11 @@ def quiet() -> Iterator[None]:
         _is_shown = before
 
 
+def is_shown() -> bool:
+    """Whether progress is shown."""
+    return _is_shown
+
+
 def say(line: str) -> None:
     """Write a status line to standard error, unless output is suppressed."""
     if _is_shown:

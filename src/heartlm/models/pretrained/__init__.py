@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from heartlm.errors import HeartlmError
+from heartlm.models import hub
 
 FOLDER = Path(__file__).parent
 
@@ -19,23 +20,35 @@ def shipped_models() -> list[str]:
     return sorted(path.parent.name for path in FOLDER.glob("*/run.json"))
 
 
+def is_saved(run: Path) -> bool:
+    """Whether `run` was written by `Model.save_pretrained`: its model is at the top."""
+    return (run / "model.safetensors").is_file()
+
+
 def is_shipped(run: Path) -> bool:
-    """Whether `run` is the folder of a shipped model, which is only read."""
-    return run.parent == FOLDER
+    """Whether `run` is a model without its training, which is only read: shipped, or saved."""
+    return run.parent == FOLDER or is_saved(run)
+
+
+def shipped_name(run: Path) -> str:
+    """Name for files about a shipped model: of its folder, or of its repository in the cache of the hub."""
+    return run.parents[1].name.removeprefix("models--") if run.parent.name == "snapshots" else run.name
 
 
 def find_run(run: Path) -> Path:
-    """The run folder that the user means: a path, or the name of a shipped model.
+    """The run folder that the user means: a path, the name of a shipped model, or `hf:OWNER/NAME` of the hub.
 
     A run folder of that name in the current directory comes first; any other file or folder of that name does not
     count. With a slash, `./beats`, it is always a path.
 
     Raises:
-        HeartlmError: neither exists.
+        HeartlmError: none exists, or see `hub.fetch`.
     """
     run = Path(run)
     if (run / "run.json").is_file():
         return run
+    if str(run).startswith(hub.PREFIX):
+        return hub.fetch(str(run))
     if run.name in shipped_models() and str(run) == run.name:
         return FOLDER / run.name
     if not run.exists():
