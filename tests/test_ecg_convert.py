@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import wfdb
 
+import heartlm
 from heartlm.cli.main import main
 from heartlm.ecg.convert import Conversion, Converted, Target, convert_recordings
 from heartlm.ecg.database import open_database, read_recording
@@ -517,3 +518,16 @@ def test_the_key_is_not_in_the_folder_while_it_is_written(patients: Path, tmp_pa
     converted(patients, tmp_path / "out", anonymize=True)
     assert all(len(path.name) < 40 for path in (tmp_path / "out").iterdir())
     assert list((tmp_path / "cache" / "heartlm" / "convert").iterdir()) == []
+
+
+def test_from_python_as_by_the_command(tmp_path: Path) -> None:
+    samples = np.stack([DIGITS, -DIGITS]).astype(np.int16)
+    write_ishne(tmp_path / "d.ecg", samples, 250)
+    done = heartlm.convert(tmp_path / "d.ecg", tmp_path / "python", to="edf", anonymize=True)
+    assert main(["data", "convert", f"{tmp_path}/d.ecg", f"{tmp_path}/command", "--to", "edf", "--anonymize"]) == 0
+    (own,) = done.records
+    (file,) = (tmp_path / "command").glob("*.edf")
+    here, there = (heartlm.open_recording(path) for path in (tmp_path / "python" / own["files"][0], file))
+    np.testing.assert_array_equal(here.signal(), there.signal())
+    with pytest.raises(HeartlmError, match="nowhere"):
+        heartlm.convert(tmp_path / "nowhere", tmp_path / "out")

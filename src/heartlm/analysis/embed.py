@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -19,12 +20,15 @@ import torch
 from numpy.typing import NDArray
 
 from heartlm.analysis.embeddings import Embeddings, Vectors
+from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.encode import Unusable, beats_for, canonical_lead, ecg_leads, source_of, usable_leads
+from heartlm.ecg.database import open_database, opened
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError
-from heartlm.inference.leads import ScoredLead, lead_of, scored_lead
+from heartlm.inference.leads import ScoredLead, lead_of, lead_of_row, scored_lead
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
 from heartlm.models.heart import HeartModel
+from heartlm.models.store import ModelInfo
 from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window", "recording"]
@@ -197,3 +201,34 @@ def _most_frequent(labels: NDArray[np.int8]) -> int:
     """Return the most frequent label, -1 if no token has one."""
     known = labels[labels >= 0]
     return int(np.bincount(known).argmax()) if len(known) else -1
+
+
+def leads_of(
+    source: Recording | Corpus | str | Path,
+    info: ModelInfo,
+    tokenizer: Tokenizer,
+    level: Level,
+    split: str | None,
+    left_out: list[str],
+) -> Iterable[ScoredLead]:
+    """Return the leads of a recording, a corpus or a folder of recordings; see `heartlm.Model.embed`.
+
+    Raises:
+        HeartlmError: there is no such recording, or the corpus has another tokenizer than the model.
+    """
+    if isinstance(source, str | Path) and (Path(source) / "manifest.json").is_file():
+        source = open_corpus(Path(source))
+    if isinstance(source, Corpus):
+        if source.tokenizer_hash != info.tokenizer_hash:
+            raise HeartlmError(
+                f"{source.folder}: tokens of another tokenizer ({source.tokenizer_hash[:12]}) than the model's "
+                f"({info.tokenizer_hash[:12]}): tokenize with  --tokenizer-from"
+            )
+        rows = range(len(source.records)) if split is None else source.records.select(split).tolist()
+        return (lead_of_row(source, row) for row in rows)
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        database = open_database(Path(source))
+        recordings: Iterable[Recording] = map(database.recording, database.record_ids)
+    else:
+        recordings = [opened(source)]
+    return leads_of_recordings(recordings, tokenizer, left_out, level)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from heartlm.errors import HeartlmError, require
 
@@ -66,3 +66,19 @@ class TokenizeConfig:
             return
         if refused:
             raise HeartlmError(f"{refused[0]}: {why}: leave --{refused[0].replace('_', '-')} out")
+
+
+class TokenizeSettings(TypedDict, total=False):
+    """The settings of `TokenizeConfig` as keyword arguments of `heartlm.tokenize`."""
+
+    tokenizer: Literal["beat", "rhythm", "sample", "millivolts"] | None
+    tokenizer_from: Path | str | None
+    causal: bool
+    waveforms: bool
+    training_leads: Literal["first", "all"]
+    beats: Literal["auto", "annotated", "detected"]
+    skip_unreadable: bool
+    damaged: Literal["refuse", "warn"]
+    strict: bool
+    processes: int | None
+    seed: int

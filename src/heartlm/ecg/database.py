@@ -302,6 +302,14 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
     raise HeartlmError(f"{path.parent if not known else path}: no such recording{offer}")
 
 
+def opened(recording: Recording | Path | str) -> Recording:
+    """Return `recording`, or the recording of that path; see `locate`."""
+    if isinstance(recording, Recording):
+        return recording
+    database, record_id = locate(Path(recording))
+    return database.recording(record_id)
+
+
 def read_recording(path: Path, *, accept_uncalibrated: bool = False, repaired: Repaired = "warn") -> Recording:
     """Open the recording with header (or only file) `path`, using the reader of its format.
 

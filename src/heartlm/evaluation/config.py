@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from heartlm.errors import HeartlmError, require
 
@@ -72,3 +72,20 @@ class EvaluationConfig:
         require(self, lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
         if self.name is not None and (Path(self.name).name != self.name or self.name.startswith(".")):
             raise HeartlmError(f"name: {self.name!r} found, a plain folder name expected, without slashes")
+
+
+class EvaluationSettings(TypedDict, total=False):
+    """The settings of `EvaluationConfig` as keyword arguments of `heartlm.evaluate`."""
+
+    split: Literal["test", "validation", "train", "all"]
+    records: str | None
+    beats: Literal["annotated", "detected"]
+    checkpoint: Literal["best", "last"]
+    window: int | None
+    baselines: bool
+    random_init: Path | str | None
+    name: str | None
+    bootstrap: int
+    seed: int
+    device: Literal["auto", "cpu", "cuda"]
+    threads: int | None

@@ -6,7 +6,7 @@ predictions.parquet   one row per beat or window: reference, prediction, probabi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, needs
 from heartlm.inference.leads import ScoredLead
 from heartlm.storage.atomic import atomic_folder, write_json
 
@@ -95,3 +95,43 @@ def write_scores(folder: Path, scores: Mapping[str, Any], score_set: ScoreSet) -
         table = pyarrow.table({**score_set.columns, "probabilities": probabilities})
         table = table.replace_schema_metadata({"classes": ",".join(score_set.classes)})
         pyarrow.parquet.write_table(table, temporary / "predictions.parquet")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Result of `evaluate`.
+
+    Attributes:
+        content: content of `scores.json`: scores with 95 % confidence intervals over patients, baselines, evaluation
+            settings.
+        folder: folder with `scores.json` and the predictions, `predictions.parquet`.
+    """
+
+    content: dict[str, Any]
+    folder: Path
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame of all scores with an interval: method, score, value, low, high."""
+        with needs("pandas"):
+            import pandas
+
+        methods = {"model": self.content["scores"], **self.content["baselines"]}
+        rows = [(method, *row) for method, block in methods.items() for row in _flat(block or {}, "")]
+        return pandas.DataFrame(rows, columns=["method", "score", "value", "low", "high"])
+
+    @property
+    def per_patient(self) -> Any:
+        """Pandas DataFrame with one row per patient (beats task)."""
+        with needs("pandas"):
+            import pandas
+
+        return pandas.json_normalize(self.content["scores"].get("per_patient", []))
+
+
+def _flat(block: dict[str, Any], prefix: str) -> Iterator[tuple[str, float, float | None, float | None]]:
+    for name, part in block.items():
+        if isinstance(part, dict) and "value" in part:
+            low, high = part.get("ci") or (None, None)
+            yield f"{prefix}{name}", part["value"], low, high
+        elif isinstance(part, dict):
+            yield from _flat(part, f"{prefix}{name} ")

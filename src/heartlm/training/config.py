@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError, require
@@ -310,3 +310,73 @@ class FinetuneConfig(TrainingConfig):
             raise HeartlmError(f"window: {self.window} found, {WINDOW} expected by the task waveform (4 s)")
         if self.weights or self.order != "random":
             raise HeartlmError("order: random without weights expected by the task waveform, which draws classes alike")
+
+
+class TrainingSettings(TypedDict, total=False):
+    """The settings of `TrainingConfig` as keyword arguments."""
+
+    out: Path | str | None
+    resume: Path | str | None
+    batch_size: int | None
+    learning_rate: float | None
+    final_learning_rate: float
+    weight_decay: float
+    seed: int
+    device: Literal["auto", "cpu", "cuda"]
+    precision: Literal["auto", "fp32", "bf16"]
+    threads: int | None
+    timeout_s: float
+    accumulation: int
+    pin: bool
+    parallel: Literal["auto", "ddp", "fsdp"]
+    bucket_cap_mb: float
+    compile: bool | None
+    resident: bool | None
+    activation_checkpointing: bool
+    prefetch: int | None
+    bad_steps: Literal["stop", "skip"]
+    spike_factor: float
+    spans: bool
+    measure: bool
+    tensorboard: bool
+    profile: bool
+    window: int
+    steps: int
+    warmup_steps: int | None
+    clip: float
+    order: Literal["random", "epochs"]
+    weights: dict[str, float]
+    log_every: int
+    validate_every: int
+    checkpoint_every: int
+    keep_checkpoints: int
+
+
+class PretrainSettings(TrainingSettings, total=False):
+    """The settings of `PretrainConfig` as keyword arguments of `heartlm.pretrain`."""
+
+    objective: Literal["masked", "causal"]
+    mask_share: float
+    mask_span: int
+    depth: int
+    width: int | None
+    heads: int | None
+    dropout: float
+
+
+class FinetuneSettings(TrainingSettings, total=False):
+    """The settings of `FinetuneConfig` as keyword arguments of `heartlm.finetune`."""
+
+    patients: str | None
+    task: Literal["beats", "rhythm", "waveform"]
+    from_scratch: bool
+    head: Literal["token", "window"]
+    rhythm: str
+    flutter: Literal["negative", "positive", "left out"]
+    shortest_window: int | None
+    threshold: float | None
+    class_balance: float
+    patient_balance: float
+    facet_dropout: float
+    waveform_dropout: float
+    dropout: float

@@ -1,0 +1,167 @@
+"""A loaded model that analyses and embeds recordings."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heartlm.analysis.findings import Findings, definitions
+from heartlm.ecg.database import opened
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+from heartlm.models.pretrained import FOLDER
+from heartlm.runs.run_folder import RunFolder
+from heartlm.system.public import public
+from heartlm.tokenizers.base import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from heartlm.analysis.analyze import Analyst, Watch
+    from heartlm.analysis.embed import Level
+    from heartlm.analysis.embeddings import Embeddings
+    from heartlm.analysis.limits import Limits
+    from heartlm.corpus.corpus import Corpus
+    from heartlm.models.heart import HeartModel
+    from heartlm.models.store import ModelInfo
+
+AnyPath = str | Path
+
+
+@dataclass(frozen=True)
+class Model:
+    """Loaded model; see `load_model`.
+
+    Attributes:
+        network: torch module in evaluation mode.
+        info: shape, task, classes, window and tokenizer of the model.
+        tokenizer: tokenizer of the model's input.
+        analysts: run folders or names of shipped models that `analyze` uses for beats, AF and waveform. Empty if the
+            model has no task.
+        folder: folder that the model was loaded from.
+    """
+
+    network: HeartModel
+    info: ModelInfo
+    tokenizer: Tokenizer
+    analysts: tuple[Path, ...]
+    folder: Path
+
+    def save_pretrained(self, folder: AnyPath, *, license: str | None = None) -> Path:
+        """Write the model in the layout of the Hugging Face hub: weights, tokenizer and a model card, `README.md`.
+
+        `load_model` and all commands take the folder, which holds neither paths nor patients of your own recordings,
+        but the names of their databases. To upload it:  hf upload OWNER/NAME FOLDER
+
+        Args:
+            folder: new or empty folder, or a saved model, which is replaced.
+            license: licence as the hub names it. By default that of the model's card, `apache-2.0` for a shipped model,
+                else `unknown`.
+
+        Returns:
+            The folder.
+
+        Raises:
+            HeartlmError: the folder has other files, or cannot be written.
+        """
+        from heartlm.runs.saved import save_pretrained
+
+        save_pretrained(Path(folder), self.network, self.info, self.tokenizer.save, self.folder, license)
+        return Path(folder)
+
+    @functools.cached_property
+    def analyst(self) -> Analyst:
+        """Models that `analyze` uses, loaded on first access.
+
+        Raises:
+            HeartlmError: the model is not fine-tuned, or one of the other models cannot be read.
+        """
+        from heartlm.analysis.analyze import Analyst
+
+        if not self.analysts:
+            raise HeartlmError("the model was pretrained only and names no beats: fine-tune it, or use load_model()")
+        return Analyst.load(*self.analysts)
+
+    @public
+    def analyze(
+        self, recording: Recording | AnyPath, watch: Watch | None = None, limits: Limits | None = None
+    ) -> Findings:
+        """Find beats, rhythms and events in a recording, as `heartlm analyze`.
+
+        Args:
+            recording: recording with a signal, or its path.
+            watch: function that wraps the sequence of blocks, given as (start, stop) samples, for example to show
+                progress.
+            limits: limits of the rules: `heartlm.analysis.limits.Limits`.
+
+        Returns:
+            Beats with classes and probabilities (`.to_frame()`), events (`.events_frame()`), `.summary()` and
+            `.hours()`. `.write("100.hlm")` writes a WFDB annotation file.
+
+        Raises:
+            HeartlmError: the recording has no signal or no ECG lead, its sampling rate is too low, or a file cannot be
+                read.
+        """
+        from heartlm.analysis.events import USUAL_LIMITS
+
+        limits = limits or USUAL_LIMITS
+        return replace(self.analyst.analyze(opened(recording), watch or iter, limits), kinds=definitions(limits))
+
+    @public
+    def embed(
+        self,
+        source: Recording | Corpus | AnyPath,
+        level: Level = "beat",
+        layer: int = -1,
+        split: str | None = None,
+    ) -> Embeddings:
+        """Return hidden states of beats, windows or recordings, each with patient, record, lead, sample and labels.
+
+        Args:
+            source: recording, corpus tokenized with the model's tokenizer, or the path of a recording, a corpus or a
+                folder of recordings of any format and rate. One lead of each recording is embedded; of a corpus, and at
+                the level of recordings, all leads.
+            level: `"beat"`: one vector per beat (per token if tokens are not beats). `"window"`: the mean over the
+                tokens of each window of the model. `"recording"`: of each lead the mean over its tokens and the
+                logarithm of its usual amplitude in mV, one lead after the other, in the order of the first recording;
+                recordings without one of its leads are left out.
+            layer: index of the block that gives the hidden states, 0 for the first; -1 for the model's output.
+            split: split of a corpus: train, validation or test; by default all.
+
+        Returns:
+            Result with `.vectors`, float32 `[num_vectors, width]` (`[num_recordings, num_leads * (width + 1)]` of
+            recordings), `.to_frame()` and `.write("100.parquet")`. Windows
+            overlap by half. The vector of a beat is from the window in which the beat is furthest from both ends.
+
+        Raises:
+            HeartlmError: there is nothing to embed, the corpus has another tokenizer, or the model gives no vectors of
+                beats.
+        """
+        from heartlm.analysis.embed import embed, leads_of
+
+        left_out = list[str]()
+        leads = leads_of(source, self.info, self.tokenizer, level, split, left_out)
+        return embed(self.network, self.info.window, leads, level, layer, left_out)
+
+
+def loaded(model: Path | None, af: Path, waveform: Path, device: str) -> Model:
+    """Load the model in a run folder or a folder of weights; None for the shipped models. See `heartlm.load_model`."""
+    from heartlm.distributed.device import device_and_precision
+    from heartlm.models.store import load_model
+
+    path = FOLDER / "foundation" if model is None else model
+    if (path / "model.safetensors").is_file():
+        folder = path
+        places = [each / "tokenizer" for each in (path, path.resolve().parent.parent)]
+        tokenizer = next((each for each in places if each.is_dir()), None)
+        if tokenizer is None:
+            raise HeartlmError(f"{path}: no folder tokenizer/ with the tokenizer whose codes the model reads")
+    else:
+        run = RunFolder(path)
+        folder, tokenizer = run.model("best"), run.tokenizer
+        folder = folder if folder.is_dir() else run.model("last")
+    network, info = load_model(folder, device_and_precision(device, "fp32")[0])
+    analysts = {"beats": Path("beats"), "rhythm": af, "waveform": waveform}
+    if model is not None:
+        analysts = analysts | {info.task: path} if info.task is not None else {}
+    return Model(network, info, load_tokenizer(tokenizer), tuple(analysts.values()), path)
