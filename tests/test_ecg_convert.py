@@ -521,8 +521,7 @@ def test_the_key_is_not_in_the_folder_while_it_is_written(patients: Path, tmp_pa
 
 
 def test_from_python_as_by_the_command(tmp_path: Path) -> None:
-    samples = np.stack([DIGITS, -DIGITS]).astype(np.int16)
-    write_ishne(tmp_path / "d.ecg", samples, 250)
+    write_ishne(tmp_path / "d.ecg", np.stack([DIGITS, DIGITS // 3, -DIGITS]).astype(np.int16), 250)
     done = heartlm.convert(tmp_path / "d.ecg", tmp_path / "python", to="edf", anonymize=True)
     assert main(["data", "convert", f"{tmp_path}/d.ecg", f"{tmp_path}/command", "--to", "edf", "--anonymize"]) == 0
     (own,) = done.records
