@@ -35,6 +35,11 @@ KINDS = {
     "bigeminy": "every second beat ventricular, 3 times or more",
     "trigeminy": "every third beat ventricular, 3 times or more",
     "couplet": "two ventricular beats in a row",
+    "AV block I": "AV block of first degree: median PR interval of normal beats above 200 ms",
+    "LBBB": "left bundle branch block: QRS of 130 ms or more, in men 140, its end negative in V1, positive in I or V6",
+    "RBBB": "right bundle branch block: QRS of 120 ms or more, its end positive in V1, negative in I or V6",
+    "wide QRS": "median QRS of normal beats 120 ms or more without the signs of a bundle branch block, or without V1",
+    "long QT": "median QTc (Framingham) of normal beats 460 ms or more, in men 450, outside of AF and wide QRS",
     "unreadable": "no lead can be read",
 }
 """Kinds of events with definitions by the usual limits, the most dangerous first."""
@@ -77,6 +82,7 @@ class Event:
         num_beats: number of beats in the event.
         rate_bpm: mean heart rate in beats per minute; NaN with fewer than two beats.
         disputed: whether a lead contradicts the event, or no lead can be read in it; its confidence is halved then.
+        interval_ms: median PR, QRS or QTc of the event, of kinds that are about one; NaN for the others.
     """
 
     kind: str
@@ -86,9 +92,12 @@ class Event:
     num_beats: int = 0
     rate_bpm: float = float("nan")
     disputed: bool = False
+    interval_ms: float = float("nan")
 
 
-EVENT_FIELDS = ("start_s", "clock", "duration_s", "kind", "confidence", "num_beats", "rate_bpm", "disputed")
+EVENT_FIELDS = (
+    *("start_s", "clock", "duration_s", "kind", "confidence", "num_beats", "rate_bpm", "disputed", "interval_ms"),
+)
 """Fields of an event in tables and files."""
 
 

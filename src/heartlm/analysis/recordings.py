@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from heartlm.analysis.analyze import Analyst, Watch
+from heartlm.analysis.conduction import conduction_events
 from heartlm.analysis.events import USUAL_LIMITS
 from heartlm.analysis.findings import EVENT_FIELDS, Findings, definitions
 from heartlm.analysis.limits import Limits
@@ -35,7 +36,7 @@ from heartlm.system.parent import end_with_parent
 from heartlm.system.processes import AHEAD, in_order
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 ALL_LEADS_S = 600.0
 """Longest recording of which all ECG leads are delineated."""
@@ -117,17 +118,19 @@ class AnalysisTask:
             raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
         findings = replace(analyst.analyze(recording, watch, self.limits), kinds=definitions(self.limits))
         findings = replace(findings, notes=(*notes_of(recording), *findings.notes), waves=waves_of(findings))
-        page, summary, events = self.page and self.page(findings), findings.summary(), findings.event_rows()
+        events = sorted((*findings.events, *conduction_events(findings)), key=lambda event: event.start)
+        findings = replace(findings, events=tuple(events))
+        page, summary, rows = self.page and self.page(findings), findings.summary(), findings.event_rows()
         write_annotations(path.parent, path.stem, findings.annotations())
-        for event in events:
+        for event in rows:
             event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
-        write_csv(events, path.with_suffix(".events.csv"), EVENT_FIELDS, digits=4)
+        write_csv(rows, path.with_suffix(".events.csv"), EVENT_FIELDS, digits=4)
         write_csv(findings.hours(), path.with_suffix(".hours.csv"), digits=4)
         if page is not None:
             with atomic_file(path.with_suffix(".html")) as stream:
                 stream.write(page)
         # NaN, which is not equal to itself, becomes None
-        plain = [{key: None if value != value else value for key, value in event.items()} for event in events]
+        plain = [{key: None if value != value else value for key, value in event.items()} for event in rows]
         born = recording.patient.birth_date
         patient = vars(recording.patient) | {"birth_date": born and str(born), "age": recording.age}
         content = {"summary": summary, "patient": patient, "notes": findings.notes, "marks": findings.marks()}

@@ -49,7 +49,7 @@ def context(findings: Findings) -> dict[str, Any]:
     readable_s = recording.duration_s - findings.seconds_of("unreadable")
     summary, quality = findings.summary(), np.nan_to_num(findings.quality)
     shares = quality.mean(axis=1).tolist() if quality.size else []
-    selected = SelectedStrips(findings)
+    selected, waves = SelectedStrips(findings), waves_context(findings)
     af = sorted(findings.of_kind("AF"), key=lambda event: event.start - event.stop)
     return {
         # for the footer of printed pages: escaped for CSS, since it is in a style sheet
@@ -72,7 +72,8 @@ def context(findings: Findings) -> dict[str, Any]:
         "poincare": None if is_short else charts.poincare(rr_s[:-1][pairs], rr_s[1:][pairs], normal[pairs]),
         "extremes": [] if is_short else selected.extremes(),
         "strips": [] if is_short else selected.by_kind(),
-        "waves": waves_context(findings),
+        "waves": waves,
+        "sheet": [] if waves is None else _sheet(summary, waves["rows"]),
         "hrv": hrv.variability(findings),
         "fewest_intervals": hrv.FEWEST_INTERVALS,
         "hours": findings.hours() if recording.duration_s > 3600 else [],
@@ -80,6 +81,16 @@ def context(findings: Findings) -> dict[str, Any]:
         "num_marks": len(findings.marks()),
         "quality": list(zip(summary["leads"], shares, strict=False)),
     }
+
+
+def _sheet(summary: dict[str, Any], rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return the head of a sheet of twelve leads: rate, intervals, axis and what was found."""
+    rate = [] if summary["mean_rate_bpm"] is None else [("Rate", f"{summary['mean_rate_bpm']:.0f}/min")]
+    kept = ("PR", "QRS", "QT", "QTc, Framingham", "Frontal axis")
+    values = {row["name"]: row["value"] for row in rows}
+    kinds = [kind for kind, num in summary["events"].items() if num]
+    named = [(name.replace(", Framingham", ""), values[name]) for name in kept if name in values]
+    return [*rate, *named, ("Found", ", ".join(kinds) or "no events")]
 
 
 def _patient(recording: Recording) -> list[tuple[str, str]]:
@@ -101,6 +112,7 @@ def _kind_row(findings: Findings, kind: str) -> dict[str, Any]:
         "longest_s": max(event.stop - event.start for event in events) / rate_hz,
         "num_beats": max(event.num_beats for event in events),
         "rate_bpm": (min if kind == "bradycardia" else max)(rates, default=None),
+        "interval_ms": max((event.interval_ms for event in events if math.isfinite(event.interval_ms)), default=None),
         "confidence": np.mean([event.confidence for event in events]),
         "num_disputed": sum(bool(event.disputed) for event in events),
         "worst_s": max(events, key=badness).start / rate_hz,

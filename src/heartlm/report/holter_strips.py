@@ -34,7 +34,9 @@ TWELVE_LEADS = ("I", "AVR", "V1", "V4"), ("II", "AVL", "V2", "V5"), ("III", "AVF
 """Usual layout of twelve leads on paper: three lanes of four leads, a quarter of the time each, and a rhythm strip."""
 _SHORTEST_TWELVE_S = 8.0
 
-_SLOW, _LONG = ("bradycardia",), ("VF", "asystole", "pause", "flutter", "AF", "bigeminy", "trigeminy", "unreadable")
+_SLOW = ("bradycardia",)
+_LONG: tuple[str, ...] = ("VF", "asystole", "pause", "flutter", "AF", "bigeminy", "trigeminy", "unreadable")
+_LONG += ("AV block I", "LBBB", "RBBB", "wide QRS", "long QT")
 
 
 def clock_text(recording: Recording, elapsed_s: float, decimals: int = 0) -> str:
@@ -115,6 +117,7 @@ class SelectedStrips:
                 lasts, rate = duration((event.stop - event.start) / rate_hz), event.rate_bpm
                 title = f"{time_text(self.findings.recording, event.start / rate_hz)}, {lasts}, {event.num_beats} beats"
                 title += f", {whole_rate(kind, rate)}/min" if math.isfinite(rate) else ""
+                title += f", {event.interval_ms:.0f} ms" if math.isfinite(event.interval_ms) else ""
                 note = f"confidence {percent(event.confidence, 0)}"
                 leads = self.findings.leads[:LEADS_PER_STRIP]
                 if event.disputed:

@@ -1,0 +1,129 @@
+"""Findings from the intervals of normal beats: AV block of first degree, long QT, and wide QRS with its side.
+
+Limits are those of the AHA/ACCF/HRS recommendations (Surawicz 2009, doi 10.1016/j.jacc.2008.12.013: QRS of 120 ms and
+more, patterns of bundle branch block; Rautaharju 2009, doi 10.1016/j.jacc.2008.12.014: QTc of 450 ms and more in men,
+460 ms in women, corrected by a linear formula, and not in wide QRS), of Strauss, Selvester and Wagner 2011 (Am J
+Cardiol 107:927: left bundle branch block from 140 ms on in men, 130 ms in women), and of common use (PR above 200 ms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.analysis.findings import Event, Findings, crossed
+from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, QRS, P
+from heartlm.delineation.intervals import Intervals
+
+LONGEST_PR_MS, WIDE_QRS_MS = 200.0, 120.0
+LONG_QTC_MS, LEFT_BLOCK_MS = {"male": 450.0}, {"male": 140.0}
+OTHER_QTC_MS, OTHER_LEFT_BLOCK_MS = 460.0, 130.0
+"""From this QTc on QT is long, and from this QRS on a block is left: in men, and in women or where sex is not known."""
+BLOCK_S = 300.0
+"""Intervals are compared by their medians over this time, or over a shorter recording."""
+FEWEST_BEATS = 5
+"""Number of normal beats that a median needs."""
+LEAST_P_SHARE = 0.5
+"""Fraction of normal beats with a P wave, below which there is no PR interval: the P waves may be false ones."""
+END_OF_QRS = 1 / 3
+"""Last part of the QRS complex, whose sign in V1 and in I or V6 tells the side of a bundle branch block."""
+
+
+def conduction_events(findings: Findings) -> list[Event]:
+    """Return stretches in which the median PR, QTc or QRS of normal beats is beyond its limit; needs `findings.waves`.
+
+    Beats in atrial fibrillation or flutter, and next to what cannot be read, count for QRS alone. Confidence is the
+    fraction of beats whose own interval is beyond the limit.
+
+    Raises:
+        HeartlmError: the signal cannot be read.
+    """
+    waves = findings.waves
+    if waves is None:
+        return []
+    recording, beats = findings.recording, waves.delineation.beats
+    normal = findings.symbol == "N"
+    irregular = crossed((event for event in findings.events if event.kind in ("AF", "flutter", "VF")), beats)
+    regular = normal & ~np.append(irregular, False) & ~np.append(False, irregular)
+    readable = np.append(False, findings.readable())
+    has_p = waves.delineation.all_leads[:, P, PEAK] >= 0
+    pr, qtc, qrs = (waves.intervals[name] for name in ("pr_ms", "qtc_framingham_ms", "qrs_ms"))
+    num_blocks = max(1, round(recording.duration_s / BLOCK_S))
+    block = np.minimum(beats * num_blocks // max(1, recording.num_samples), num_blocks - 1)
+    sex = recording.patient.sex
+    long_qtc, left_block = LONG_QTC_MS.get(sex, OTHER_QTC_MS), LEFT_BLOCK_MS.get(sex, OTHER_LEFT_BLOCK_MS)
+    kinds: list[list[tuple[str, float, float]]] = []
+    for number in range(num_blocks):
+        own, kind = block == number, list[tuple[str, float, float]]()
+        width = _median(qrs, own & normal)
+        if width >= WIDE_QRS_MS:
+            share = float(np.mean(qrs[own & normal & ~np.isnan(qrs)] >= WIDE_QRS_MS))
+            side = _side(waves, own & normal)
+            kind.append(("wide QRS" if side == "LBBB" and width < left_block else side, width, share))
+        elif (value := _median(qtc, own & regular & readable)) >= long_qtc:
+            known = own & regular & readable & ~np.isnan(qtc)
+            kind.append(("long QT", value, float(np.mean(qtc[known] >= long_qtc))))
+        conducted = own & regular
+        if conducted.any() and has_p[conducted].mean() >= LEAST_P_SHARE:
+            value = _median(pr, conducted)
+            if value > LONGEST_PR_MS:
+                share = float(np.mean(pr[conducted & ~np.isnan(pr)] > LONGEST_PR_MS))
+                kind.append(("AV block I", value, share))
+        kinds.append(kind)
+    return sorted(_joined(kinds, block, beats, recording.rate_hz), key=lambda event: event.start)
+
+
+def _joined(
+    kinds: list[list[tuple[str, float, float]]], block: NDArray[np.int64], beats: NDArray[np.int64], rate_hz: float
+) -> Iterator[Event]:
+    """Yield one event for each run of blocks with a kind: from its first beat to its last, with the means of blocks."""
+    for name in sorted({each[0] for kind in kinds for each in kind}):
+        having = [next((each for each in kind if each[0] == name), None) for kind in kinds]
+        for _, run in groupby(enumerate(having), key=lambda pair: pair[1] is not None):
+            members = [(number, each) for number, each in run if each is not None]
+            if not members:
+                continue
+            first, stop = np.searchsorted(block, [members[0][0], members[-1][0] + 1]).tolist()
+            seconds = (beats[stop - 1] - beats[first]) / rate_hz
+            yield Event(
+                name,
+                int(beats[first]),
+                int(beats[stop - 1]) + 1,
+                confidence=float(np.mean([each[2] for _, each in members])),
+                num_beats=stop - first,
+                rate_bpm=60 * (stop - first - 1) / seconds if seconds > 0 else float("nan"),
+                interval_ms=float(np.median([each[1] for _, each in members])),
+            )
+
+
+def _median(values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> float:
+    known = values[chosen & ~np.isnan(values)]
+    return float(np.median(known)) if len(known) >= FEWEST_BEATS else float("nan")
+
+
+def _side(waves: Intervals, chosen: NDArray[np.bool_]) -> str:
+    """Return LBBB or RBBB by the end of the QRS complex in V1 and in I or V6; wide QRS without these leads or signs."""
+    found = waves.delineation
+    names = [found.recording.lead_names[lead].lower() for lead in found.leads]
+    ends = dict[str, float]()
+    whole = (found.all_leads[:, QRS][:, [ONSET, OFFSET]] >= 0).all(axis=1) & chosen
+    places = np.flatnonzero(whole)
+    places = places[np.unique(np.linspace(0, len(places) - 1, min(len(places), 30)).round().astype(np.int64))]
+    for name in {"v1", "v6", "i"} & set(names):
+        levels = []
+        for onset, offset in found.all_leads[places][:, QRS][:, [ONSET, OFFSET]].tolist():
+            before = max(1, round(0.02 * found.recording.rate_hz))
+            start = max(0, onset - before)
+            signal = found.recording.signal(start, offset + 1, [found.leads[names.index(name)]])[0]
+            last = round((offset - onset) * END_OF_QRS)
+            levels.append(float(np.nanmean(signal[-last:]) - np.nanmean(signal[: onset - start])))
+        ends[name] = float(np.median(levels))
+    lateral = [ends[name] for name in ("i", "v6") if name in ends]
+    if "v1" not in ends or not lateral:
+        return "wide QRS"
+    if ends["v1"] > 0 > min(lateral):
+        return "RBBB"
+    return "LBBB" if ends["v1"] < 0 < max(lateral) else "wide QRS"
