@@ -178,13 +178,13 @@ def test_show_draws_the_named_leads_beats_and_rhythms(simulated: Path, drawn: li
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--start", "-1"], "--start is -1 s"),
+        (["--start", "-1"], "start is -1 s"),
         (["--start", "1000"], "lasts from 0 to 30 s"),
-        (["--start", "5", "--stop", "5"], "--stop is 5 s"),
+        (["--start", "5", "--stop", "5"], "stop is 5 s"),
         (["--stop", "31"], "at most 30 s"),
         (["--leads", "V9"], "no lead 'V9'; it has MLII, V1"),
         (["--out", "strip.bmp"], "must end in .svg or .png"),
-        (["--start", "soon"], "--start is 'soon'; expected seconds, m:ss or h:mm:ss"),
+        (["--start", "soon"], "start is 'soon'; expected seconds, m:ss or h:mm:ss"),
     ],
 )
 def test_show_refuses_in_one_line(

@@ -29,4 +29,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from importlib import import_module
 
-    return [*globals(), *import_module("heartlm.api").__all__]
+    return sorted([*import_module("heartlm.api").__all__, *(name for name in globals() if name.startswith("__"))])

@@ -43,6 +43,10 @@ class Embeddings:
     rhythm: NDArray[np.str_]
     left_out: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        num = len({*zip(self.database.tolist(), self.record.tolist(), strict=True)})
+        return f"<Embeddings: {len(self):,} vectors of {self.vectors.shape[1]:,} numbers, {num:,} recordings>"
+
     def __len__(self) -> int:
         return len(self.vectors)
 

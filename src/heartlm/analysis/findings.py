@@ -17,6 +17,7 @@ from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import joined_spans
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError, needs
+from heartlm.system.late import plots
 
 if TYPE_CHECKING:
     from heartlm.delineation.intervals import Intervals
@@ -152,6 +153,47 @@ class Findings:
     kinds: dict[str, str] = field(default_factory=lambda: KINDS)
     lost: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     waves: Intervals | None = None
+
+    def __repr__(self) -> str:
+        recording, of_class = self.recording, Counter(self.symbol.tolist())
+        beats = " ".join(f"{name} {of_class[name]:,}" for name in "NSVF" if of_class[name])
+        kinds = Counter(event.kind for event in self.events)
+        events = ", ".join(f"{kind} {kinds[kind]}" for kind in KINDS if kinds[kind]) or "no events"
+        name = f"{recording.database}/{recording.record_id}" if recording.database else recording.record_id
+        return f"<Findings of {name}: {self.num_beats:,} beats ({beats}) in {recording.duration_s:,.0f} s; {events}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (kind, f"{len(self.of_kind(kind))} in {self.seconds_of(kind):,.1f} s: {meaning}")
+            for kind, meaning in self.kinds.items()
+            if self.of_kind(kind)
+        ]
+        worst = next((self.of_kind(kind)[0] for kind in KINDS if self.of_kind(kind)), None)
+        drawn = self.plot(worst)._repr_svg_() if self.recording.has_signal else ""
+        return str(plots().table_html(repr(self)[1:-1], rows, drawn))
+
+    def plot(self, event: Event | int | None = None, *, ax: Any = None) -> Any:
+        """Draw ten seconds around an event, with beats, probabilities and events.
+
+        Args:
+            event: one of `events` or its index; by default the first, or the begin of a recording without events.
+            ax: axes of matplotlib to draw on.
+
+        Returns:
+            A picture that a notebook shows, with `.save("100.svg")`; or `ax`.
+
+        Raises:
+            HeartlmError: there is no signal to draw.
+        """
+        return plots().plot_findings(self, event, ax)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the page about the recording that `heartlm analyze` writes: one HTML file without network requests.
+
+        Raises:
+            HeartlmError: the file cannot be written, or the signal of a strip cannot be read.
+        """
+        return Path(plots().write_page(self, Path(path)))
 
     @property
     def num_beats(self) -> int:

@@ -47,6 +47,14 @@ class Model:
     analysts: tuple[Path, ...]
     folder: Path
 
+    def __repr__(self) -> str:
+        config, num = self.info.config, sum(each.numel() for each in self.network.parameters())
+        what = f"task {self.info.task}, classes {' '.join(self.info.classes)}" if self.info.task else "pretrained only"
+        shape = f"{config.network} of depth {config.depth}, width {config.width}, {num:,} weights"
+        window = f"windows of {self.info.window} {self.info.tokenizer_kind} tokens"
+        analysts = f"; analyses with {', '.join(map(str, self.analysts))}" if self.analysts else ""
+        return f"<Model {self.folder.name}: {what}; {shape}; {window}{analysts}>"
+
     def save_pretrained(self, folder: AnyPath, *, license: str | None = None) -> Path:
         """Write the model in the layout of the Hugging Face hub: weights, tokenizer and a model card, `README.md`.
 

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from heartlm.cli.options import parse, seconds
-from heartlm.errors import HeartlmError
-
-LONGEST_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -46,41 +43,22 @@ def run(argv: Sequence[str]) -> int:
     """
     options = parse(ShowOptions, argv, "data show", run, positionals=["record"])
     from heartlm.ecg.database import locate
-    from heartlm.ecg.recording import BEAT_CLASSES, UNLABELLED
     from heartlm.report.figures import save_strip
-    from heartlm.report.strip import Beat, Strip
+    from heartlm.report.plots import recording_strip
 
     database, record_id = locate(options.record, repaired="refuse" if options.strict else "warn")
     recording = database.recording(record_id)
-    if not recording.has_signal:
-        raise HeartlmError(f"{recording.path}: this recording has annotations only, no signal to draw")
-    start_s, end_s, rate_hz = seconds(options.start, "--start"), recording.duration_s, recording.rate_hz
-    if not 0 <= start_s < end_s:
-        raise HeartlmError(f"--start is {start_s:g} s; {recording.path} lasts from 0 to {end_s:g} s")
-    stop_s = min(start_s + 10.0, end_s) if options.stop is None else seconds(options.stop, "--stop")
-    if not start_s < stop_s <= end_s:
-        raise HeartlmError(f"--stop is {stop_s:g} s; expected more than --start, {start_s:g}, and at most {end_s:g} s")
-    if stop_s - start_s > LONGEST_S:
-        raise HeartlmError(f"--start to --stop are {stop_s - start_s:g} s; a picture holds at most {LONGEST_S:g} s")
-    annotations, leads = database.annotations(record_id, recording), list(range(recording.num_leads))
-    if options.leads is not None:
-        leads = [recording.lead_index(name.strip()) for name in options.leads.split(",")]
-    for lead in leads:
-        recording.signal(leads=[lead])  # reading a whole lead verifies its checksum
+    start_s = seconds(options.start, "--start")
+    stop_s = None if options.stop is None else seconds(options.stop, "--stop")
+    leads = None if options.leads is None else [name.strip() for name in options.leads.split(",")]
+    strip = recording_strip(recording, start_s, stop_s, leads)
+    for name in strip.lead_names:
+        recording.signal(leads=[name])  # reading a whole lead verifies its checksum
     if options.damaged == "refuse":
         recording.refuse_if_damaged()
     recording.warn_if_damaged()
+    stop_s, rate_hz, annotations = start_s + strip.duration_s, recording.rate_hz, recording.annotations
     first, last = round(start_s * rate_hz), round(stop_s * rate_hz)
-    beats, rhythms = None, list[tuple[float, float, str]]()
-    if annotations is not None:
-        shown = (annotations.sample >= first) & (annotations.sample < last)
-        classes = annotations.beat_classes()[shown]
-        names = [None if index == UNLABELLED else BEAT_CLASSES[index] for index in classes]
-        times_s = (annotations.sample[shown] / rate_hz).tolist()
-        beats = [Beat(time_s, name) for time_s, name in zip(times_s, names, strict=True)]
-        rhythms = [(span.start / rate_hz, span.stop / rate_hz, span.name) for span in annotations.rhythms]
-    signal_mv, lead_names = recording.signal(first, last, leads), [recording.lead_names[lead] for lead in leads]
-    strip = Strip(signal_mv, rate_hz, lead_names, first / rate_hz, beats=beats, rhythms=rhythms)
     out = options.out or Path(f"{Path(record_id).name}-{start_s:g}-{stop_s:g}.svg")
     print(save_strip(strip, f"{database.name} {record_id}", out))
     for note in annotations.notes if annotations is not None else ():

@@ -42,6 +42,11 @@ class Corpus:
     scale_mv: NDArray[np.float32]
     records: RecordTable
 
+    def __repr__(self) -> str:
+        kind, records = self.manifest["tokenizer"]["kind"], self.records
+        num = len({*zip(records.database, records.record_id, strict=True)})
+        return f"<Corpus {self.folder}: {len(self.sample):,} {kind} tokens of {num:,} recordings>"
+
     @property
     def beat_class(self) -> NDArray[np.int8]:
         """AAMI class index of each token, −1 if unlabelled; `[num_tokens]`."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.readers.foreign import one_line
 from heartlm.errors import HeartlmError
 from heartlm.storage.reading import read_json
+from heartlm.system.late import plots
 from heartlm.system.progress import say
 
 ARTEFACT = "|"
@@ -129,6 +130,41 @@ class Recording:
     faults: list[str] = field(default_factory=list, repr=False, compare=False)
     repairs: tuple[str, ...] = ()
     steps: tuple[tuple[float, float] | None, ...] = field(default=(), repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        name = f"{self.database}/{self.record_id}" if self.database else self.record_id
+        leads = ", ".join(self.lead_names) or "no signal"
+        return f"<Recording {name}: {leads}; {self.rate_hz:g} Hz, {self.duration_s:,.1f} s>"
+
+    def _repr_html_(self) -> str:
+        patient = " ".join(filter(None, (self.patient_id, self.patient.sex, str(self.age or ""))))
+        rows = [("patient", patient), ("start", self.clock_time(0) or ""), ("repairs", "; ".join(self.repairs))]
+        drawn = plots().plot_recording(self, 0.0, None, None, None)._repr_svg_() if self.has_signal else ""
+        return str(plots().table_html(repr(self)[1:-1], [row for row in rows if row[1]], drawn))
+
+    def plot(
+        self,
+        start_s: float = 0.0,
+        stop_s: float | None = None,
+        leads: Sequence[int | str] | None = None,
+        *,
+        ax: Any = None,
+    ) -> Any:
+        """Draw a section on ECG paper, with its annotated beats and rhythms.
+
+        Args:
+            start_s: begin in seconds.
+            stop_s: end in seconds; by default 10 s later.
+            leads: indices or names of the leads; by default all.
+            ax: axes of matplotlib to draw on.
+
+        Returns:
+            A picture that a notebook shows, with `.save("100.svg")`; or `ax`.
+
+        Raises:
+            HeartlmError: there is no signal or no such lead, or the section is outside the recording or too long.
+        """
+        return plots().plot_recording(self, start_s, stop_s, leads, ax)
 
     @cached_property
     def annotations(self) -> Annotations | None:
@@ -429,6 +465,12 @@ class Annotations:
     ignored: dict[str, int] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
+
+    def __repr__(self) -> str:
+        source = f" by {self.source}" if self.source else ""
+        return (
+            f"<Annotations{source}: {self.num_beats:,} beats, {len(self.rhythms):,} rhythms, {len(self.notes):,} notes>"
+        )
 
     @property
     def num_beats(self) -> int:

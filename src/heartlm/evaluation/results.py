@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from heartlm.errors import HeartlmError, needs
 from heartlm.inference.leads import ScoredLead
 from heartlm.storage.atomic import atomic_folder, write_json
+from heartlm.system.late import plots
 
 SCHEMA_VERSION = 1
 
@@ -109,6 +110,32 @@ class Scores:
 
     content: dict[str, Any]
     folder: Path
+
+    def __repr__(self) -> str:
+        content = self.content
+        shown = [f"{name} {value:.3f}" for name, value, _, _ in _flat(content["scores"], "") if value is not None]
+        return f"<Scores {content['task']} on {content['on']}, {content['split']}: {', '.join(shown[:4])}>"
+
+    def _repr_html_(self) -> str:
+        methods = {"model": self.content["scores"], **self.content["baselines"]}
+        rows = [
+            (f"{method}: {name}", f"{value:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"))
+            for method, block in methods.items()
+            for name, value, low, high in _flat(block or {}, "")
+            if value is not None
+        ]
+        return str(plots().table_html(repr(self)[1:-1], rows))
+
+    def plot(self, *, ax: Any = None) -> Any:
+        """Draw the scores of the model and of the baselines with their intervals.
+
+        Args:
+            ax: axes of matplotlib to draw on.
+
+        Returns:
+            A picture that a notebook shows, with `.save("scores.svg")`; or `ax`.
+        """
+        return plots().plot_scores(self.content, ax)
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame of all scores with an interval: method, score, value, low, high."""

@@ -209,6 +209,9 @@ class RunFolder(ResultFolder):
         self.profile, self.checkpoints = self.path / "profile", self.path / "checkpoints"
         self.tokenizer = self.path / "tokenizer"
 
+    def __repr__(self) -> str:
+        return f"<RunFolder {self.path}>"
+
     def spans(self, rank: int) -> Path:
         """Return the path of the timeline of a rank, JSON lines."""
         return self.path / "spans" / f"rank-{rank}.jsonl"
