@@ -23,11 +23,10 @@ _said = set[str]()
 def show_progress() -> Iterator[None]:
     """Show progress and warnings of the calls inside on standard error: a bar on a terminal, else periodic lines.
 
-    Examples
-    --------
-    >>> import heartlm
-    >>> with heartlm.show_progress():
-    ...     corpus = heartlm.tokenize("data/mitdb", out="corpora/mitdb")
+    Examples:
+        >>> import heartlm
+        >>> with heartlm.show_progress():
+        ...     corpus = heartlm.tokenize("data/mitdb", out="corpora/mitdb")
     """
     global _is_asked_for
     before, _is_asked_for = _is_asked_for, True
