@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.analysis.conduction import LONG_QTC_MS
 from heartlm.analysis.findings import Findings
 from heartlm.delineation.delineate import OFFSET, ONSET, QRS, Delineation, P, T
 from heartlm.delineation.intervals import Intervals
@@ -71,6 +72,8 @@ def _rows(measured: Intervals) -> list[dict[str, Any]]:
     rows = []
     for key, (name, low, high, unit) in USUAL.items():
         values = summary["intervals"][key]
+        if key.startswith("qtc") and measured.delineation.recording.patient.sex == "male":
+            high = LONG_QTC_MS["male"]
         if values["beats"]:
             rows.append(_row(name, values["median"], low, high, unit, values["quartiles"], values["beats"]))
     if summary["axis_degrees"] is not None:
@@ -79,7 +82,7 @@ def _rows(measured: Intervals) -> list[dict[str, Any]]:
 
 
 def _trends(measured: Intervals) -> list[tuple[str, str, Markup]]:
-    """Return title, caption and drawing of QTc and ST over time, of a recording of `SHORTEST_TREND_S` or more."""
+    """Return title, caption and drawing of QTc, PR and ST over time, of a recording of `SHORTEST_TREND_S` or more."""
     found = measured.delineation
     duration_s, rate_hz = found.recording.duration_s, found.recording.rate_hz
     if duration_s < SHORTEST_TREND_S:
@@ -99,16 +102,18 @@ def _trends(measured: Intervals) -> list[tuple[str, str, Markup]]:
         series(name, measured.intervals[key], colour)
         for name, key, colour in (
             ("Bazett", "qtc_bazett_ms", "grey-3"),
-            ("Fridericia", "qtc_fridericia_ms", "accent"),
+            ("Framingham", "qtc_framingham_ms", "accent"),
         )
     ]
     levels = [
         series(found.recording.lead_names[lead], measured.amplitudes["st80_mv"][:, number], f"tone-{number % 8}")
         for number, lead in enumerate(found.leads)
     ]
+    pr = [series("PR", measured.intervals["pr_ms"], "accent")]
     along = f"{unit} since the start"
     charts = (
         ("QTc over time", "Median of the beats in each bin.", line_chart(qtc, title="QTc, ms", along=along)),
+        ("PR over time", "Median of the beats in each bin.", line_chart(pr, title="PR, ms", along=along)),
         (
             "ST level over time",
             "80 ms after the QRS complex, relative to the level before it; median of the beats in each bin.",

@@ -5,9 +5,11 @@ Classes of lower rooms call this module when they are drawn; see `heartlm.system
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +55,9 @@ class Picture:
         """Draw on a matplotlib axes, at 192 dots per inch, and return the axes."""
         with needs("report", "resvg_py"):
             import resvg_py
-        from io import BytesIO
-
-        from matplotlib.image import imread
-
-        ax.imshow(imread(BytesIO(bytes(resvg_py.svg_to_bytes(svg_string=picture(self.drawings), dpi=192)))))
+        image = sys.modules["matplotlib.image"]  # of the caller's matplotlib, which heartlm does not need
+        content = bytes(resvg_py.svg_to_bytes(svg_string=picture(self.drawings), dpi=192))
+        ax.imshow(image.imread(BytesIO(content)))
         ax.set_axis_off()
         return ax
 
