@@ -5,7 +5,7 @@
 PTB-XL (folds 1 to 8 of what is there) and LUDB: a finding is right where the report of the recording has it (complete
 blocks alone). No model was trained on these statements, but the network of waves was on the waves of LUDB. Headers of
 PTB-XL do not state the sex, so the limits of women were used. Limits are those of guidelines; that left bundle branch
-block begins at 130 ms and not at 120 was looked at on the odd folds of PTB-XL. Intervals are by bootstrap over patients.
+block begins at 130 ms and not at 120 was looked at on the odd folds of PTB-XL. Intervals: bootstrap over patients.
 """
 
 from __future__ import annotations

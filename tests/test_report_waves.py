@@ -61,6 +61,7 @@ def test_trends_of_a_longer_recording_follow_its_intervals() -> None:
     context = waves_context(findings_of(np.stack([0.5 * heart, heart])))
     assert context is not None and [title for title, _, _ in context["trends"]] == [
         "QTc over time",
+        "PR over time",
         "ST level over time",
     ]
     (_, _, qtc), (_, _, st) = context["trends"]
