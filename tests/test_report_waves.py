@@ -64,8 +64,14 @@ def test_trends_of_a_longer_recording_follow_its_intervals() -> None:
         "PR over time",
         "ST level over time",
     ]
-    (_, _, qtc), (_, _, st) = context["trends"]
-    assert ">Bazett<" in qtc and ">Fridericia<" in qtc and ">aVF<" in st and "minutes since the start" in st
+    (_, _, qtc), (_, _, pr), (_, _, st) = context["trends"]
+    assert (
+        ">Bazett<" in qtc
+        and ">Framingham<" in qtc
+        and ">PR<" in pr
+        and ">aVF<" in st
+        and "minutes since the start" in st
+    )
     curves = re.findall(r'd="M([\d.]+) ([\d.]+)l([^"]*)" class="curve stroke-accent"', qtc)
     rises = np.cumsum([float(step) for step in curves[0][2].split()[1::2]])
     assert rises[2] > -3 and rises[-1] < -20  # QT is the same, RR falls: QTc rises, and y with it
