@@ -106,7 +106,7 @@ def linked(source: Path, folder: Path, records: list[str]) -> Path:
         for path in source.glob(f"{record}.*"):
             link = folder / path.relative_to(source)
             link.parent.mkdir(parents=True, exist_ok=True)
-            if not link.is_symlink():
+            if not link.exists():
                 link.symlink_to(path.resolve())
     return folder
 
@@ -221,7 +221,7 @@ def by_recording(
             elif kind == "unreadable":
                 called = summary["readable_share"] < 0.5
             else:
-                called = any(summary["events"][each] for each in kind.split(" or "))
+                called = any(summary["events"][each] for each in kind.split(" (")[0].split(" or "))
             has = labels[record_id][kind]
             tally.add(patient_of(record_id), int(has), int(has and called), int(called), int(has and called))
     return [[name, kind, OURS, *tally.cells()] for kind, tally in tallies.items()]

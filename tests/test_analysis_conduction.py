@@ -113,6 +113,24 @@ def test_the_end_of_a_wide_qrs_tells_the_side(
     assert kinds(findings(qrs_ms=qrs_ms, ends=ends, sex=sex)) == expected
 
 
+@pytest.mark.parametrize(("rate_hz", "expected"), [(500.0, ["wide QRS"]), (250.0, ["AV block I", "LBBB"])])
+def test_paced_beats_have_a_width_alone(rate_hz: float, expected: list[str]) -> None:
+    """A spike of one sample at the onset of a wide QRS; below 400 Hz it cannot be told from a steep wave."""
+    found = findings(pr_ms=240, qrs_ms=150, ends=(0.4, -0.5, 0.4))
+    assert kinds(found) == ["AV block I", "LBBB"] and found.waves is not None
+    signal = found.recording.signal().copy()
+    signal[:, found.waves.delineation.all_leads[:, 1, 0] - 2] += 1.0
+    recording = Recording.from_array(signal, rate_hz=RATE_HZ, leads=list(LEADS))
+    delineation = replace(found.waves.delineation, recording=replace(recording, rate_hz=rate_hz))
+    waves = replace(found.waves, delineation=delineation)
+    assert sorted(kinds(replace(found, waves=waves))) == expected
+
+
+def test_a_lead_without_a_valid_sample_gives_no_side() -> None:
+    found = findings(qrs_ms=150, ends=(0.4, np.nan, 0.4))
+    assert kinds(found) == ["wide QRS"]
+
+
 def test_without_v1_a_wide_qrs_has_no_side() -> None:
     assert kinds(findings(qrs_ms=150, ends=(0.4, 0.4, 0.0), leads=("I", "V6"))) == ["wide QRS"]
 

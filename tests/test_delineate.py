@@ -10,7 +10,7 @@ import pytest
 
 import heartlm
 from heartlm.cli.main import main
-from heartlm.delineation.delineate import ABSENT, OFFSET, ONSET, PEAK, QRS, Delineation, P, T
+from heartlm.delineation.delineate import ABSENT, OFFSET, ONSET, PEAK, QRS, Delineation, P, T, add_p_of_some_leads
 from heartlm.delineation.intervals import Intervals
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Recording
@@ -134,6 +134,32 @@ def test_several_p_waves_between_two_complexes() -> None:
     found = delineated(signal).delineation
     assert found.num_beats == len(atria_s[::2]) and has(found, P).mean() > 0.9
     assert len(found.other_p[0].peak) >= 0.8 * len(atria_s[1::2])
+
+
+@pytest.mark.parametrize(
+    ("num_leads", "peaks", "expected"),
+    [
+        (12, [100, 104, 96, 102], 101),  # four of twelve
+        (12, [100, 104, 96], None),
+        (12, [100, 140, 180, 220], None),  # not the same wave
+        (12, [100, 104, 96, 102, 400], 101),
+        (4, [100, 104, 96], 100),
+        (2, [100, 100], None),  # the mean decides
+    ],
+)
+def test_a_p_wave_of_a_third_of_the_leads_counts(num_leads: int, peaks: list[int], expected: int | None) -> None:
+    """Peaks of P in the first leads, at 500 Hz, while the mean of the leads shows none."""
+    waves, confidence = np.full((1, num_leads, 3, 3), ABSENT), np.zeros((1, num_leads, 3), np.float32)
+    waves[0, : len(peaks), P] = np.array(peaks)[:, None] + [-20, 0, 20]
+    confidence[0, : len(peaks), P] = 0.8
+    common, common_confidence = np.full((1, 3, 3), ABSENT), np.zeros((1, 3), np.float32)
+    add_p_of_some_leads(waves, confidence, common, common_confidence, 500.0)
+    assert common[0, P].tolist() == ([ABSENT] * 3 if expected is None else [expected - 20, expected, expected + 20])
+    assert common_confidence[0, P] == pytest.approx(0 if expected is None else 0.8)
+    assert (common[0, QRS:] == ABSENT).all()
+    already = np.full((1, 3, 3), 7)
+    add_p_of_some_leads(waves, confidence, already, common_confidence, 500.0)
+    assert (already == 7).all(), "what the mean shows stays"
 
 
 def test_flat_leads_and_gaps_have_no_waves() -> None:
