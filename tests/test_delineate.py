@@ -137,25 +137,28 @@ def test_several_p_waves_between_two_complexes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_leads", "peaks", "expected"),
+    ("num_leads", "peaks", "sure", "expected"),
     [
-        (12, [100, 104, 96, 102], 101),  # four of twelve
-        (12, [100, 104, 96], None),
-        (12, [100, 140, 180, 220], None),  # not the same wave
-        (12, [100, 104, 96, 102, 400], 101),
-        (4, [100, 104, 96], 100),
-        (2, [100, 100], None),  # the mean decides
+        (12, [100, 104, 96, 102], 0.8, 101),  # four of twelve
+        (12, [100, 104, 96, 102], 0.7, None),
+        (12, [100, 104, 96], 0.8, None),
+        (12, [100, 140, 180, 220], 0.8, None),  # not the same wave
+        (12, [100, 104, 96, 102, 400], 0.8, 101),
+        (4, [100, 104, 96], 0.8, 100),
+        (2, [100, 100], 0.8, None),  # the mean decides
     ],
 )
-def test_a_p_wave_of_a_third_of_the_leads_counts(num_leads: int, peaks: list[int], expected: int | None) -> None:
+def test_a_clear_p_wave_of_a_third_of_the_leads_counts(
+    num_leads: int, peaks: list[int], sure: float, expected: int | None
+) -> None:
     """Peaks of P in the first leads, at 500 Hz, while the mean of the leads shows none."""
     waves, confidence = np.full((1, num_leads, 3, 3), ABSENT), np.zeros((1, num_leads, 3), np.float32)
     waves[0, : len(peaks), P] = np.array(peaks)[:, None] + [-20, 0, 20]
-    confidence[0, : len(peaks), P] = 0.8
+    confidence[0, : len(peaks), P] = sure
     common, common_confidence = np.full((1, 3, 3), ABSENT), np.zeros((1, 3), np.float32)
     add_p_of_some_leads(waves, confidence, common, common_confidence, 500.0)
     assert common[0, P].tolist() == ([ABSENT] * 3 if expected is None else [expected - 20, expected, expected + 20])
-    assert common_confidence[0, P] == pytest.approx(0 if expected is None else 0.8)
+    assert common_confidence[0, P] == pytest.approx(0 if expected is None else sure)
     assert (common[0, QRS:] == ABSENT).all()
     already = np.full((1, 3, 3), 7)
     add_p_of_some_leads(waves, confidence, already, common_confidence, 500.0)

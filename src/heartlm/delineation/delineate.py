@@ -39,9 +39,9 @@ _SURE = 0.8
 _QUANTILE = 1 / 6
 """The onset of a wave in all leads is this quantile of its onsets, its offset one minus this quantile of its offsets:
 a single lead of twelve does not decide."""
-_P_LEADS, _P_TOGETHER_S = 1 / 3, 0.03
+_P_LEADS, _P_TOGETHER_S, _P_SURE = 1 / 3, 0.03, 0.75
 """Fraction of the leads (three or more) whose P peaks lie within this time of their median, that shows a P wave of all
-leads; chosen on the odd folds of PTB-XL."""
+leads if their mean confidence is this; chosen on the odd folds of PTB-XL, so that AF gets no more P waves."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Delineation:
         confidence: mean probability of each wave, 0 if absent, float32 `[num_beats, num_leads, 3]`.
         all_leads: the same positions for all leads together, int64 `[num_beats, 3, 3]`: a wave that the leads show
             together, from the earliest to the latest of its edges in the leads without outliers (quantiles of 1/6 and
-            5/6), with its peak in the first lead; or a P wave that only a third of the leads (three or more) show, with
-            its median peak.
+            5/6), with its peak in the first lead; or a P wave that only a third of the leads (three or more) show
+            clearly, with its median peak.
         all_confidence: its confidence, float32 `[num_beats, 3]`.
         other_p: P waves of each lead that belong to no beat.
     """
@@ -202,9 +202,8 @@ def add_p_of_some_leads(
         of_leads = waves[row, :, P]
         shown = of_leads[:, PEAK] >= 0
         shown &= np.abs(of_leads[:, PEAK] - np.median(of_leads[shown, PEAK])) <= _P_TOGETHER_S * rate_hz
-        if shown.sum() >= least:
-            common[row, P] = np.median(of_leads[shown], axis=0)
-            common_confidence[row, P] = confidence[row, shown, P].mean()
+        if shown.sum() >= least and (sure := confidence[row, shown, P].mean()) >= _P_SURE:
+            common[row, P], common_confidence[row, P] = np.median(of_leads[shown], axis=0), sure
 
 
 def _of_all_leads(waves: Positions, common: Positions) -> Positions:
