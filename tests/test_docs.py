@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -93,13 +94,20 @@ def test_every_block_runs(document: Path, folder: Path):
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_notebooks_run(notebook: Path, folder: Path):
     names: dict[str, Any] = {}
+    num_pictures = 0
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
             for line in (source := "".join(cell["source"])).splitlines():
                 if line.startswith("!"):
                     shell(line[1:])
-            code = re.sub(r"^[!%].*$", "", source, flags=re.MULTILINE)
-            exec(compile(smaller(code), str(notebook), "exec"), names)
+            code = ast.parse(smaller(re.sub(r"^[!%].*$", "", source, flags=re.MULTILINE)))
+            last = code.body.pop() if code.body and isinstance(code.body[-1], ast.Expr) else None
+            exec(compile(code, str(notebook), "exec"), names)
+            if last is not None:  # what the cell displays
+                value = eval(compile(ast.Expression(last.value), str(notebook), "eval"), names)
+                displays = [getattr(value, each, str)() for each in ("_repr_html_", "_repr_svg_")]
+                num_pictures += any("<svg" in each or "image/svg" in each for each in displays)
+    assert num_pictures, "a notebook shows recordings, findings or scores"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,6 +16,8 @@ from heartlm.analysis.findings import Event, Findings
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.results import Scores
+from heartlm.models.pretrained import find_run
+from heartlm.runs.run_folder import RunFolder
 from tests.conftest import shared_data
 
 RATE_HZ = 250.0
@@ -62,7 +66,9 @@ def test_findings_are_one_line_a_table_and_the_strip_of_an_event(findings: Findi
     shown = texts(findings.plot(1)._repr_svg_())
     assert "VT" in shown and "V" in shown and "pause" not in shown
     assert findings.plot(findings.events[1])._repr_svg_() == findings.plot(1)._repr_svg_()
-    assert re.search(r"<th[^>]*>VT</th><td>1 in 2.8 s", findings._repr_html_())
+    assert re.search(r"<th[^>]*>VT</th><td[^>]*>1 in 2.8 s", findings._repr_html_())
+    images = re.findall("src='data:image/svg\\+xml;base64,(.+?)'", findings._repr_html_())
+    assert ["VT" in texts(b64decode(each).decode()) for each in images] == [True], "the most dangerous event"
     page = findings.report(tmp_path / "page.html").read_text()
     assert "Research software, not a medical device" in page and "VT" in page
 
@@ -81,8 +87,21 @@ def test_scores_are_drawn_with_their_baselines() -> None:
     scores = Scores(content, Path("x"))
     assert repr(scores) == "<Scores beats on mitdb, test: macro_f1 0.800, per_class N f1 0.900>"
     drawn = texts(scores.plot()._repr_svg_())
-    assert {"this model", "trees", "beats on mitdb"} <= set(drawn)
+    assert {"this model", "trees", "beats on mitdb", "macro F1", "N F1"} <= set(drawn)
     assert "0.800 [0.700, 0.900]" in scores._repr_html_()
+
+
+def test_what_cannot_be_drawn_or_read_is_displayed_with_the_reason(recording: Recording, tmp_path: Path) -> None:
+    def samples(*_: object) -> np.ndarray:
+        raise HeartlmError("x.dat: cut off <here>")
+
+    assert "x.dat: cut off &lt;here&gt;" in replace(recording, samples=samples)._repr_html_()
+    assert "annotations only" in replace(recording, samples=None)._repr_html_()
+    assert "no run.json" in repr(RunFolder(tmp_path))
+
+
+def test_a_run_says_what_was_trained() -> None:
+    assert re.match(r"<RunFolder .*/af: finetune, rhythm, finished>$", repr(RunFolder(find_run("af"))))
 
 
 def test_models_and_annotations_are_one_line() -> None:

@@ -14,6 +14,11 @@ from heartlm.storage.atomic import atomic_file
 
 Vectors = NDArray[np.float32]
 
+_TYPES = dict.fromkeys(("database", "record", "patient", "lead", "beat_class", "rhythm"), np.str_) | {
+    "sample": np.int64,
+    "time_s": np.float64,
+}
+
 
 @dataclass(frozen=True)
 class Embeddings:
@@ -62,6 +67,29 @@ class Embeddings:
             import pandas
         values = pandas.DataFrame(self.vectors, columns=[f"v{index}" for index in range(self.vectors.shape[1])])
         return pandas.concat([pandas.DataFrame(self.columns()), values], axis=1)
+
+    @classmethod
+    def from_frame(cls, frame: Any) -> Embeddings:
+        """Return the embeddings of a pandas DataFrame: that of `to_frame`, or of a Parquet file that `write` has made.
+
+        Metadata columns that it lacks are empty.
+
+        Raises:
+            HeartlmError: there are no vectors, or a value of a column is not of its type.
+        """
+        names = [f"v{index}" for index in range(len(frame.columns)) if f"v{index}" in frame]
+        try:
+            vectors = np.stack(frame["vector"]) if "vector" in frame else np.asarray(frame[names])
+            columns: dict[str, Any] = {
+                name: frame[name].fillna("").to_numpy(kind) if name in frame else np.zeros(len(frame), kind)
+                for name, kind in _TYPES.items()
+            }
+            vectors = vectors.astype(np.float32)
+        except (TypeError, ValueError) as error:
+            raise HeartlmError(f"frame: values of another type than those of Embeddings ({error})") from error
+        if not vectors.size:
+            raise HeartlmError("frame: no vectors found; rows with the columns v0, v1, … or vector expected")
+        return cls(vectors, **columns)
 
     def write(self, path: str | Path) -> Path:
         """Write vectors and metadata to a `.parquet` file (vectors as one column of lists) or an `.npz` file.

@@ -169,8 +169,7 @@ class Findings:
             if self.of_kind(kind)
         ]
         worst = next((self.of_kind(kind)[0] for kind in KINDS if self.of_kind(kind)), None)
-        drawn = self.plot(worst)._repr_svg_() if self.recording.has_signal else ""
-        return str(plots().table_html(repr(self)[1:-1], rows, drawn))
+        return str(plots().shown_html(repr(self)[1:-1], rows, lambda: self.plot(worst)))
 
     def plot(self, event: Event | int | None = None, *, ax: Any = None) -> Any:
         """Draw ten seconds around an event, with beats, probabilities and events.

@@ -29,7 +29,7 @@ from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.recording import Recording, Repaired
 from heartlm.ecg.write_annotations import write_annotations
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, needs
 from heartlm.storage.atomic import atomic_file, write_csv, write_json
 from heartlm.storage.reading import read_json
 from heartlm.system.parent import end_with_parent
@@ -68,6 +68,13 @@ class Analyses:
             | {f"{kind}_s": seconds for kind, seconds in each["seconds"].items()}
             for each in self.summaries
         ]
+
+    def to_frame(self) -> Any:
+        """Return `rows` as a pandas DataFrame."""
+        with needs("pandas"):
+            import pandas
+
+        return pandas.DataFrame(self.rows())
 
 
 @dataclass(frozen=True)

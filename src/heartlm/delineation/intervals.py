@@ -101,6 +101,17 @@ class Intervals:
 
         return pd.DataFrame(self.beat_rows())
 
+    def leads_frame(self) -> Any:
+        """Return `lead_rows` as a pandas data frame.
+
+        Raises:
+            HeartlmError: pandas is not installed.
+        """
+        with needs("pandas", "pandas"):
+            import pandas as pd
+
+        return pd.DataFrame(self.lead_rows())
+
     def summary(self) -> dict[str, Any]:
         """Return the medians of the recording with their spread (lower and upper quartile).
 

@@ -16,7 +16,18 @@ from heartlm.ecg.readers.arrays import array_recording, start_of
 from heartlm.ecg.readers.foreign import check_rate
 from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.units import Unit
-from heartlm.ecg.recording import Annotations, Note, Patient, Recording
+from heartlm.ecg.recording import (
+    ARTEFACT,
+    CLASS_OF_SYMBOL,
+    RHYTHMS,
+    Annotations,
+    Note,
+    Patient,
+    Recording,
+    RhythmSpan,
+    rhythm_index,
+    rhythm_named,
+)
 from heartlm.ecg.whole_steps import lead_steps
 from heartlm.ecg.write_recording import write_wfdb
 from heartlm.errors import HeartlmError, needs
@@ -101,6 +112,52 @@ def frame_of(recording: Recording, start: int, stop: int | None, leads: Sequence
     if recording.start is not None and start == 0:
         frame.attrs["start"] = recording.start.isoformat()
     return frame
+
+
+def annotations_of_frames(beats: Any, rate_hz: float, rhythms: Any) -> Annotations:
+    """Return annotations of pandas frames; see `Annotations.from_frame`."""
+    rate_hz = check_rate(_ARRAY, float(rate_hz), "rate_hz")
+    sample = _places(beats, "sample", "time_s", rate_hz)
+    order = np.argsort(sample, kind="stable")
+    symbol = np.asarray(beats["symbol"] if "symbol" in beats else ["Q"] * len(sample), np.str_)[order]
+    for unknown in sorted({*symbol.tolist()} - {*CLASS_OF_SYMBOL, ARTEFACT}):
+        raise HeartlmError(f"symbol: {unknown!r} found; WFDB codes of beats expected: {' '.join(CLASS_OF_SYMBOL)}")
+    spans = list[RhythmSpan]()
+    if rhythms is not None:
+        start = _places(rhythms, "start", "start_s", rate_hz)
+        if "stop" in rhythms:
+            stop = _places(rhythms, "stop", "stop", rate_hz)
+        else:
+            stop = start + _places(rhythms, "duration_s", "duration_s", rate_hz)
+        for first, last, text in sorted(
+            zip(start.tolist(), stop.tolist(), map(str, _column(rhythms, "name")), strict=True)
+        ):
+            name = RHYTHMS[rhythm_index(text)] if rhythm_index(text) != rhythm_index("OTHER") else rhythm_named(text)
+            if name is None:
+                raise HeartlmError(f"name: {text!r} found; a rhythm expected: {' '.join(RHYTHMS)}")
+            if not (spans[-1].stop if spans else 0) <= first < last:
+                raise HeartlmError(f"rhythms: {name} from {first} to {last}: empty, or starts before the last one ends")
+            spans.append(RhythmSpan(first, last, name))
+    labelled = "symbol" in beats
+    return Annotations(rate_hz, sample[order], symbol.astype("<U1"), tuple(spans), labelled, source="frame")
+
+
+def _column(frame: Any, name: str) -> Any:
+    if name not in frame:
+        raise HeartlmError(f"column {name}: missing; there are {', '.join(map(str, frame.columns)) or 'none'}")
+    return frame[name]
+
+
+def _places(frame: Any, in_samples: str, in_seconds: str, rate_hz: float) -> NDArray[np.int64]:
+    """Return positions given in samples, or else in seconds, int64 `[num_rows]`."""
+    name = in_samples if in_samples in frame else in_seconds
+    try:
+        values = np.asarray(_column(frame, name), np.float64) * (rate_hz if name.endswith("_s") else 1)
+    except (TypeError, ValueError):
+        raise HeartlmError(f"column {name}: numbers expected") from None
+    if not np.all((values >= 0) & (values < 2**53)):  # false for NaN too; above, float64 skips integers
+        raise HeartlmError(f"column {name}: a value is missing, negative or too large")
+    return np.rint(values).astype(np.int64)
 
 
 def write_record(recording: Recording, folder: Path, name: str) -> Path:

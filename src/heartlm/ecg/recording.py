@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import one_line
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, needs
 from heartlm.storage.reading import read_json
 from heartlm.system.late import plots
 from heartlm.system.progress import say
@@ -139,8 +139,7 @@ class Recording:
     def _repr_html_(self) -> str:
         patient = " ".join(filter(None, (self.patient_id, self.patient.sex, str(self.age or ""))))
         rows = [("patient", patient), ("start", self.clock_time(0) or ""), ("repairs", "; ".join(self.repairs))]
-        drawn = plots().plot_recording(self, 0.0, None, None, None)._repr_svg_() if self.has_signal else ""
-        return str(plots().table_html(repr(self)[1:-1], [row for row in rows if row[1]], drawn))
+        return str(plots().shown_html(repr(self)[1:-1], [row for row in rows if row[1]], self.plot))
 
     def plot(
         self,
@@ -274,6 +273,24 @@ class Recording:
         from heartlm.ecg.interchange import frame_of
 
         return frame_of(self, start, stop, leads)
+
+    def with_annotations(self, annotations: Annotations | None) -> Recording:
+        """Return the recording with other annotations, for example to write both by `to_wfdb`.
+
+        Raises:
+            HeartlmError: positions of the annotations are of another rate, or outside the recording.
+        """
+        if annotations is not None:
+            places = np.append(
+                annotations.sample, [stop for span in annotations.rhythms for stop in (span.start, span.stop - 1)]
+            )
+            if annotations.rate_hz != self.rate_hz:
+                raise HeartlmError(f"annotations: of {annotations.rate_hz:g} Hz; {self.path} has {self.rate_hz:g} Hz")
+            if len(places) and not 0 <= places.min() <= places.max() < self.num_samples:
+                raise HeartlmError(
+                    f"annotations: samples {places.min()} to {places.max()}; {self.path} has {self.num_samples}"
+                )
+        return replace(self, read_annotations=lambda _: annotations)
 
     def to_wfdb(self, folder: Path | str, name: str | None = None) -> Path:
         """Write the recording as a WFDB record with its annotations, and return the path of the header.
@@ -470,6 +487,46 @@ class Annotations:
         source = f" by {self.source}" if self.source else ""
         return (
             f"<Annotations{source}: {self.num_beats:,} beats, {len(self.rhythms):,} rhythms, {len(self.notes):,} notes>"
+        )
+
+    @staticmethod
+    def from_frame(beats: Any, rate_hz: float, rhythms: Any = None) -> Annotations:
+        """Return annotations of pandas frames.
+
+        Args:
+            beats: one row a beat: `sample` or `time_s`, and `symbol`, WFDB codes or AAMI classes. Without `symbol`, the
+                beats are not labelled. Other columns are ignored, so `Findings.to_frame()` is such a frame.
+            rate_hz: sampling rate of the recording.
+            rhythms: one row a rhythm: `start` and `stop` in samples, or `start_s` and `duration_s`, and `name`, of WFDB
+                or in words.
+
+        Raises:
+            HeartlmError: a column is missing, or has a position, code or name that cannot be.
+        """
+        from heartlm.ecg.interchange import annotations_of_frames
+
+        return annotations_of_frames(beats, rate_hz, rhythms)
+
+    def to_frame(self) -> Any:
+        """Return the beats as a pandas frame: `sample`, `time_s`, `symbol`, and `rhythm`, empty outside all spans.
+
+        Without labels of the beats there is no `symbol`.
+        """
+        with needs("pandas"):
+            import pandas
+
+        rhythm = np.array([*RHYTHMS, ""])[self.rhythm_at(self.sample)]
+        columns = {"sample": self.sample, "time_s": self.sample / self.rate_hz, "symbol": self.symbol, "rhythm": rhythm}
+        return pandas.DataFrame(columns if self.beats_labelled else {n: columns[n] for n in columns if n != "symbol"})
+
+    def rhythms_frame(self) -> Any:
+        """Return the rhythms as a pandas frame: `start` and `stop` in samples, `name`, `start_s` and `duration_s`."""
+        with needs("pandas"):
+            import pandas
+
+        frame = pandas.DataFrame([asdict(span) for span in self.rhythms], columns=["start", "stop", "name"])
+        return frame.assign(
+            start_s=frame["start"] / self.rate_hz, duration_s=(frame["stop"] - frame["start"]) / self.rate_hz
         )
 
     @property

@@ -124,7 +124,7 @@ class Scores:
             for name, value, low, high in _flat(block or {}, "")
             if value is not None
         ]
-        return str(plots().table_html(repr(self)[1:-1], rows))
+        return str(plots().shown_html(repr(self)[1:-1], rows))
 
     def plot(self, *, ax: Any = None) -> Any:
         """Draw the scores of the model and of the baselines with their intervals.

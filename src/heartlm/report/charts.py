@@ -108,7 +108,13 @@ def thinned(values: Sequence[float]) -> Floats:
 
 
 def line_chart(
-    series: Sequence[Series], *, title: str, from_zero: bool = False, along: str = "step", ticks: Sequence[float] = ()
+    series: Sequence[Series],
+    *,
+    title: str,
+    from_zero: bool = False,
+    along: str = "step",
+    ticks: Sequence[float] = (),
+    names: Sequence[str] = (),
 ) -> Markup | None:
     """Draw the curves that have points; return None if none has.
 
@@ -118,6 +124,7 @@ def line_chart(
         from_zero: start the y axis at 0.
         along: title of the x axis.
         ticks: ticks of a logarithmic x axis, drawn where curves have points; by default it is linear and starts at 0.
+        names: labels of the x values 1, 2, …, in place of numbers.
     """
     curves = [each for each in series if len(each.steps)]
     if not curves:
@@ -144,14 +151,17 @@ def line_chart(
             words = [f"{each.name}: {value:.4g} at {along} {step:g}" for step, value in zip(at, values, strict=True)]
             dots += zip(xs.tolist(), ys.tolist(), [each.class_name] * len(at), words, strict=True)
         ends.append(float(ys[-1]) + 3.5)
-    names = spread(ends, LABEL_HEIGHT)
-    names += max(0.0, LABEL_HEIGHT - min(names))
+    tops = spread(ends, LABEL_HEIGHT)
+    tops += max(0.0, LABEL_HEIGHT - min(tops))
+    numbers = [
+        (float(place(tick)), tick_label(tick)) for tick in [tick for tick in ticks if tick in steps] or x.ticks(4)
+    ]
     return draw(
         f"{title} by {along}",
         WIDTH,
         HEIGHT - BOTTOM,
         x,
-        [(float(place(tick)), tick_label(tick)) for tick in [tick for tick in ticks if tick in steps] or x.ticks(4)],
+        list(enumerate(names, 1)) or numbers,
         along,
         y=y,
         y_title=title,
@@ -159,8 +169,8 @@ def line_chart(
         paths=paths,
         dots=dots,
         labels=[
-            (right + 7, float(name), f"end-label fill-{each.class_name}", each.name)
-            for each, name in zip(curves, names, strict=True)
+            (right + 7, float(top), f"end-label fill-{each.class_name}", each.name)
+            for each, top in zip(curves, tops, strict=True)
         ],
     )
 

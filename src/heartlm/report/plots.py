@@ -6,7 +6,8 @@ Classes of lower rooms call this module when they are drawn; see `heartlm.system
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
@@ -42,6 +43,12 @@ class Picture:
 
     def _repr_svg_(self) -> str:
         return picture(self.drawings)
+
+    def _repr_html_(self) -> str:
+        # an image, because the style of an SVG inside of a page is valid for all drawings of the page
+        content = b64encode(self._repr_svg_().encode()).decode()
+        words = escape("; ".join(caption for caption, _ in self.drawings if caption))
+        return f"<img alt='{words}' style='max-width:100%' src='data:image/svg+xml;base64,{content}'>"
 
     def save(self, path: str | Path) -> Path:
         """Write the picture as `.svg` or `.png`.
@@ -134,29 +141,35 @@ def plot_scores(content: Mapping[str, Any], ax: Any) -> Any:
     methods = list(next(iter(rows.values()), {}))
     series = []
     for number, method in enumerate(reversed(methods)):
-        known = [(place, rows[name].get(method, Score())) for place, name in enumerate(rows)]
+        known = [(place, rows[name].get(method, Score())) for place, name in enumerate(rows, 1)]
         points = [(place + 0.08 * number, each) for place, each in known if each.value is not None]
         series.append(
             Series(
                 method,
                 [place for place, _ in points],
                 [each.value or 0.0 for _, each in points],
-                "accent" if method == methods[0] else f"tone-{number % 8}",
+                "accent" if method == methods[0] else f"tone-{(4 + 3 * number) % 8}",
                 dots=True,
                 joined=False,
                 intervals=[Interval(each.value or 0.0, each.low, each.high) for _, each in points],
             )
         )
-    chart = line_chart(
-        series, title="score", from_zero=True, along=", ".join(f"{n} {name}" for n, name in enumerate(rows))
-    )
+    chart = line_chart(series, title="score", from_zero=True, along="", names=list(rows))
     if chart is None:
         raise HeartlmError("there is no score to draw")
     drawn = Picture(((f"{content.get('task', '')} on {content.get('on', '')}", chart),))
     return drawn if ax is None else drawn.on(ax)
 
 
-def table_html(title: str, rows: Sequence[tuple[str, Any]], picture: str = "") -> str:
-    """Return a title, a picture and a table of two columns, for the rich display of a notebook."""
-    cells = "".join(f"<tr><th style='text-align:left'>{escape(n)}</th><td>{escape(str(v))}</td></tr>" for n, v in rows)
-    return f"<div><b>{escape(title)}</b>{picture}<table>{cells}</table></div>"
+def shown_html(title: str, rows: Sequence[tuple[str, Any]], draw: Callable[[], Picture] | None = None) -> str:
+    """Return a title, a picture and a table of two columns, for the rich display of a notebook.
+
+    If the picture cannot be drawn, its place has the reason: what is displayed raises no errors.
+    """
+    try:
+        drawn = draw()._repr_html_() if draw is not None else ""
+    except HeartlmError as error:
+        drawn = f"<p>{escape(str(error))}</p>"
+    left = "style='text-align:left'"  # notebooks align the cells of tables right
+    cells = "".join(f"<tr><th {left}>{escape(n)}</th><td {left}>{escape(str(v))}</td></tr>" for n, v in rows)
+    return f"<div><b>{escape(title)}</b>{drawn}<table>{cells}</table></div>"

@@ -210,7 +210,12 @@ class RunFolder(ResultFolder):
         self.tokenizer = self.path / "tokenizer"
 
     def __repr__(self) -> str:
-        return f"<RunFolder {self.path}>"
+        try:
+            about = self.about
+        except HeartlmError as error:
+            return f"<RunFolder {error}>"
+        state = "finished" if about["finished"] else "not finished"
+        return f"<RunFolder {self.path}: {about['kind']}, {about.get('task') or about.get('objective')}, {state}>"
 
     def spans(self, rank: int) -> Path:
         """Return the path of the timeline of a rank, JSON lines."""
