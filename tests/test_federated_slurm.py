@@ -56,7 +56,7 @@ def script_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int, 
         scripts.append(script)
         return "not submitted", 0.0
 
-    monkeypatch.setattr("heartlm.extensions.scaling.slurm.run_job", run_job)
+    monkeypatch.setattr("heartlm.extensions.cluster.cells.run_job", run_job)
     monkeypatch.setattr("shutil.which", lambda name, **_: name)
     study = {"databases": ["a b"], "device": device}
     grid = {"world_sizes": [world_size], "batch_sizes": [16], "local_steps": [3], "repeats": 1}

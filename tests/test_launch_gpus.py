@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from heartlm.extensions.cluster import gpus
+from heartlm.extensions.cluster.cells import LocalCells
 from heartlm.extensions.cluster.gpus import MASK, visible_gpus
-from heartlm.extensions.scaling.cell import StudyCell
-from heartlm.extensions.scaling.local import LocalTrainer
 
 UUIDS = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-e3b0c442-98fc-1c14-9afb-f4c8996fb924"]
 SLICES = ["MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/0", "MIG-74c6a31a-fde5-5c61-973b-70e12346c202"]
@@ -57,10 +55,8 @@ def test_copies_of_a_study_get_gpus_of_the_inherited_mask(
 ) -> None:
     monkeypatch.setenv(MASK, ",".join(mask))
     monkeypatch.setattr(gpus, "_num_gpus", lambda: 0)  # no driver that knows better
-    trainer = LocalTrainer("cuda", timeout_s=60.0)
-    stage = cast(Any, f"{__name__}:note_mask")
     fields = [{"path": str(tmp_path / f"copy-{copy}")} for copy in range(3)]
-    reason, _ = trainer.train(StudyCell(stage, "tiny", 32, copies=3), fields, tmp_path / "logs")
+    reason, _ = LocalCells("cuda", timeout_s=60.0).run(f"{__name__}:note_mask", fields, 1, 1, 1, tmp_path / "logs")
     assert reason is None
     shown = [(tmp_path / f"copy-{copy}").read_text() for copy in range(3)]
     assert shown == [mask[0], mask[1], mask[0]]

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from heartlm.cli.main import main
 from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.cells import Resources
 from heartlm.extensions.scaling.cell import PARTS, Measurement, StudyCell
-from heartlm.extensions.scaling.grid import Resources, grid_of
+from heartlm.extensions.scaling.grid import grid_of
 from heartlm.extensions.scaling.hardware import (
     Link,
     Network,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from heartlm.extensions.scaling.cell import Measurement, StudyCell, load_measurements
-from heartlm.extensions.scaling.local import LocalTrainer
+from heartlm.extensions.cluster.cells import LocalCells
+from heartlm.extensions.scaling.cell import Measurement, load_measurements
 from heartlm.extensions.scaling.study import ScalingStudyConfig
 
 pytestmark = pytest.mark.slow
@@ -111,15 +111,14 @@ def test_a_measurement_carries_its_environment(study: Path) -> None:
 
 def test_a_training_that_fails_says_why(tmp_path: Path) -> None:
     fields = {"corpus": tmp_path / "nowhere", "out": tmp_path / "run", "device": "cpu"}
-    trainer = LocalTrainer("cpu", 60.0)
-    reason, wall_s = trainer.train(StudyCell("pretrain", "tiny", 32, 2), [fields], tmp_path / "logs")
+    reason, wall_s = LocalCells("cpu", 60.0).run("pretrain", [fields], 2, 1, 1, tmp_path / "logs")
     assert reason is not None and wall_s > 0
     assert reason.startswith(f"the training ended with status 2: {tmp_path / 'nowhere'}")
 
 
 def test_a_training_that_hangs_is_ended(tiny_corpus: Path, tmp_path: Path) -> None:
     fields = {"corpus": tiny_corpus, "out": tmp_path / "run", "device": "cpu", "steps": 10**6, "threads": 1}
-    reason, _ = LocalTrainer("cpu", 2.0).train(StudyCell("pretrain", "tiny", 32), [fields], tmp_path / "logs")
+    reason, _ = LocalCells("cpu", 2.0).run("pretrain", [fields], 1, 1, 1, tmp_path / "logs")
     assert reason is not None and reason.startswith("the training was ended by signal 9")
 
 

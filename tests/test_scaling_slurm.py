@@ -8,8 +8,8 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.cells import SlurmCells
 from heartlm.extensions.scaling.cell import load_measurements
-from heartlm.extensions.scaling.slurm import SlurmTrainer
 from tests.slurm import Cluster
 
 pytestmark = pytest.mark.slow
@@ -42,4 +42,4 @@ def test_a_study_through_slurm(
 
 def test_an_incomplete_profile_is_refused() -> None:
     with pytest.raises(HeartlmError, match="account: nothing found, but meluxina wants one"):
-        SlurmTrainer("meluxina", "cpu", 60.0)
+        SlurmCells("meluxina", "cpu", 60.0)

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.cells import Resources
 from heartlm.extensions.scaling.cell import PARTS, Measurement, StudyCell, load_measurements
 from heartlm.extensions.scaling.collect import checked, measured
-from heartlm.extensions.scaling.grid import Resources, grid_of
+from heartlm.extensions.scaling.grid import grid_of
 from heartlm.extensions.scaling.run import run_study, training_fields
 from heartlm.extensions.scaling.study import ScalingStudyConfig
 from heartlm.extensions.scaling.table import table_of
@@ -245,20 +246,17 @@ def test_cells_for_checks_and_predictions_are_no_rows() -> None:
 class Wrong:
     """Trains nothing; two ranks come to another loss than one, in one step."""
 
-    place = Resources(2)
+    place, cores = Resources(2), ()
 
-    def train(self, cell: StudyCell, fields: Any, logs: Path) -> tuple[str | None, float]:
+    def run(self, stage: str, fields: Any, ranks: int, *_: Any) -> tuple[str | None, float]:
         steps = [step(1, 0) for _ in range(11)]
-        if cell.ranks == 2:
+        if ranks == 2:
             steps[5]["loss"] = 2.001
         for copy in fields:
             write_json(copy["out"] / "environment.json", {})
-            for rank in range(cell.ranks):
-                write_json(copy["out"] / "measured" / f"rank-{rank}.json", kept(steps, rank, cell.ranks))
+            for rank in range(ranks):
+                write_json(copy["out"] / "measured" / f"rank-{rank}.json", kept(steps, rank, ranks))
         return None, 36.0
-
-    def probe(self, cell: StudyCell) -> float | None:
-        return None
 
 
 def test_ranks_that_learn_something_else_are_not_compared(tmp_path: Path, tiny_corpus: Path) -> None:
@@ -279,14 +277,11 @@ class Unable:
     """Trains nothing, and says so."""
 
     def __init__(self) -> None:
-        self.place, self.trained = Resources(2), list[StudyCell]()
+        self.place, self.cores, self.num_trained = Resources(2), (), 0
 
-    def train(self, cell: StudyCell, fields: Any, logs: Path) -> tuple[str | None, float]:
-        self.trained.append(cell)
+    def run(self, *_: Any) -> tuple[str | None, float]:
+        self.num_trained += 1
         return "the training was not even started", 0.0
-
-    def probe(self, cell: StudyCell) -> float | None:
-        return None
 
 
 def test_a_training_that_fails_is_kept_as_failed_and_the_study_goes_on(tmp_path: Path, tiny_corpus: Path) -> None:
@@ -296,7 +291,7 @@ def test_a_training_that_fails_is_kept_as_failed_and_the_study_goes_on(tmp_path:
     trainer = Unable()
     made = run_study(config, trainer)
     assert [each.failed for each in made] == ["the training was not even started"] * 3
-    assert len(trainer.trained) == len(load_measurements(tmp_path)) == 3
+    assert trainer.num_trained == len(load_measurements(tmp_path)) == 3
     assert len(run_study(config, Unable())) == 3, "failed ones are tried again"
 
 
@@ -313,11 +308,11 @@ def test_two_studies_do_not_share_a_folder(tmp_path: Path, tiny_corpus: Path) ->
     class Impatient(Unable):
         """Starts the same study again while it trains."""
 
-        def train(self, cell: StudyCell, fields: Any, logs: Path) -> tuple[str | None, float]:
+        def run(self, *cell: Any) -> tuple[str | None, float]:
             with pytest.raises(HeartlmError, match="another study is being measured there"):
                 run_study(config, Unable())
-            return super().train(cell, fields, logs)
+            return super().run(*cell)
 
     trainer = Impatient()
     run_study(config, trainer)
-    assert len(trainer.trained) == 1
+    assert trainer.num_trained == 1

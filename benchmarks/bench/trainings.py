@@ -15,9 +15,9 @@ from bench.measure import cores
 from heartlm.corpus.corpus import open_corpus
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.cells import ranks_of, run_ranks
 from heartlm.extensions.scaling.cell import StudyCell
 from heartlm.extensions.scaling.collect import measured, read_ranks
-from heartlm.extensions.scaling.local import ranks_of, run_ranks
 from heartlm.instrumentation.utilization import peak_flops
 from heartlm.models.config import ModelConfig
 from heartlm.storage.reading import read_json

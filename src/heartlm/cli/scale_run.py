@@ -6,13 +6,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from heartlm.cli.options import existing, parse
 from heartlm.extensions.scaling.study import ScalingStudyConfig
-
-if TYPE_CHECKING:
-    from heartlm.extensions.scaling.run import CellTrainer
 
 
 @dataclass
@@ -42,18 +38,10 @@ def run_study(arguments: Sequence[str]) -> int:
     config.check()
     folder = config.folder()
 
+    from heartlm.extensions.cluster.cells import cells_on
     from heartlm.extensions.scaling.run import run_study as measure
 
-    trainer: CellTrainer
-    if config.slurm is not None:
-        from heartlm.extensions.scaling.slurm import SlurmTrainer
-
-        trainer = SlurmTrainer(config.slurm, config.device, config.timeout_s)
-    else:
-        from heartlm.extensions.scaling.local import LocalTrainer
-
-        trainer = LocalTrainer(config.device, config.timeout_s)
-    made = measure(config, trainer)
+    made = measure(config, cells_on(config.slurm, config.device, config.timeout_s))
     failed = [each for each in made if each.failed is not None]
     print(f"{folder}: {len(made)} measured" + (f", {len(failed)} of them FAILED and not used" if failed else ""))
     for each in failed:

@@ -17,15 +17,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from heartlm.extensions.cluster.run_file import RunFile
+from heartlm.extensions.cluster.cells import cells_on, continued
+from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.extensions.federated.sweep_file import SweepCell, SweepConfig, cells_of
-from heartlm.extensions.scaling.local import ranks_of, run_ranks
-from heartlm.extensions.scaling.slurm import SlurmTrainer
-from heartlm.extensions.scaling.study import started_with
 from heartlm.runs.run_folder import ResultFolder
 from heartlm.storage.atomic import write_csv, write_json
 from heartlm.storage.reading import read_json
-from heartlm.system.cores import usable_cpus
+from heartlm.storage.typed import typed
 from heartlm.system.progress import say
 
 Row = dict[str, Any]
@@ -44,32 +42,35 @@ def run_sweep(sweep: SweepConfig) -> tuple[list[Row], dict[str, str]]:
         HeartlmError: a setting is invalid, or the folder contains another sweep.
     """
     sweep.check()
-    slurm = SlurmTrainer(sweep.slurm, sweep.base().device, sweep.timeout_s) if sweep.slurm else None
+    runner = cells_on(sweep.slurm, sweep.base().device, sweep.timeout_s)
     assert sweep.out is not None, "it was checked"
     folder, failed, rows, cells = sweep.out, dict[str, str](), list[Row](), cells_of(sweep)
-    about = {name: getattr(sweep, name) for name in DECIDES}
-    write_json(folder / "sweep.json", started_with(folder / "sweep.json", about))
-    for number, cell in enumerate(cells):
-        out, head = folder / "studies" / cell.name, f"{number + 1}/{len(cells)}  {cell.name}"
-        if not ResultFolder(out).is_finished:
-            shutil.rmtree(out, ignore_errors=True)
-            study, logs = cell.study(sweep, out.parent), folder / "logs" / cell.name
-            if slurm is not None:
-                nodes = sweep.nodes if cell.world_size % sweep.nodes == 0 else 1
-                job = RunFile("federate", study.to_yaml())
-                reason, _ = slurm.run(job, cell.world_size, nodes, sweep.cpus_per_rank, logs)
-            else:
-                function, cpus = "heartlm.extensions.federated.federate:federate", usable_cpus()
-                ranks = ranks_of(function, {"study": study}, cell.world_size, cpus, logs / "rank.log")
-                reason = run_ranks(ranks, sweep.timeout_s)
-            if reason is not None:
-                failed[cell.name] = reason
-                say(f"{head}  FAILED: {reason}")
-                continue
-            say(head)
-        rows += rows_of(cell, out)
-        write_csv(rows, folder / "table.csv")
+    with continued(folder / "sweep.json", {name: getattr(sweep, name) for name in DECIDES}) as about:
+        write_json(folder / "sweep.json", about)
+        for number, cell in enumerate(cells):
+            out, head = folder / "studies" / cell.name, f"{number + 1}/{len(cells)}  {cell.name}"
+            if not ResultFolder(out).is_finished:
+                shutil.rmtree(out, ignore_errors=True)
+                study, logs = cell.study(sweep, out.parent).to_yaml(), folder / "logs" / cell.name
+                nodes = sweep.nodes if sweep.slurm and cell.world_size % sweep.nodes == 0 else 1
+                # on this machine the ranks divide all cores
+                cpus = sweep.cpus_per_rank if sweep.slurm else -(-runner.place.num_cores // cell.world_size)
+                reason, _ = runner.run(f"{__name__}:federate", [study], cell.world_size, nodes, cpus, logs)
+                if reason is not None:
+                    failed[cell.name] = reason
+                    say(f"{head}  FAILED: {reason}")
+                    continue
+                say(head)
+            rows += rows_of(cell, out)
+            write_csv(rows, folder / "table.csv")
     return rows, failed
+
+
+def federate(**settings: Any) -> None:
+    """Run a study as one of the ranks on this machine; a job runs the command of the same name."""
+    from heartlm.extensions.federated.federate import federate as run_study
+
+    run_study(typed(FederatedConfig, settings))
 
 
 def rows_of(cell: SweepCell, folder: Path) -> list[Row]:

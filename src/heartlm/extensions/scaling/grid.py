@@ -15,27 +15,13 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from heartlm.extensions.cluster.cells import Resources
 from heartlm.extensions.scaling.cell import StudyCell
 from heartlm.extensions.scaling.study import ScalingStudyConfig
 
 
 @dataclass(frozen=True)
-class Resources:
-    """Available resources.
-
-    Attributes:
-        num_cores: number of cores that this process may use.
-        num_devices: number of GPUs; None if training is on CPUs.
-        num_nodes: number of nodes.
-    """
-
-    num_cores: int
-    num_devices: int | None = None
-    num_nodes: int = 1
-
-
-@dataclass(frozen=True)
-class Grid:
+class StudyGrid:
     """Cells to measure, in order, and cells that do not fit.
 
     Attributes:
@@ -57,7 +43,7 @@ class Grid:
                 yield from ((cell, repeat) for cell in group)
 
 
-def grid_of(config: ScalingStudyConfig, place: Resources) -> Grid:
+def grid_of(config: ScalingStudyConfig, place: Resources) -> StudyGrid:
     """Return the grid of a study for the given resources."""
     groups: list[list[StudyCell]] = []
     skipped: list[tuple[StudyCell, str]] = []
@@ -84,7 +70,7 @@ def grid_of(config: ScalingStudyConfig, place: Resources) -> Grid:
         for cell in cells
         if cell.work not in alone
     }
-    return Grid(groups, list(references), skipped)
+    return StudyGrid(groups, list(references), skipped)
 
 
 def _layouts(config: ScalingStudyConfig, one: StudyCell) -> Iterable[StudyCell]:

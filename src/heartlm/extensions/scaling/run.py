@@ -9,25 +9,21 @@ import shutil
 import statistics
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.cells import Cells, continued
 from heartlm.extensions.scaling.cell import Measurement, StudyCell
 from heartlm.extensions.scaling.collect import checked, measured, read_ranks
 from heartlm.extensions.scaling.grid import grid_of
-from heartlm.extensions.scaling.study import ScalingStudyConfig, describe
+from heartlm.extensions.scaling.probe import probe
+from heartlm.extensions.scaling.study import ScalingStudyConfig, about_study, write_databases
 from heartlm.runs.run_folder import RunFolder
-from heartlm.storage.atomic import sole_holder, write_json
+from heartlm.storage.atomic import write_json
 from heartlm.system.progress import say
 
-if TYPE_CHECKING:
-    from heartlm.extensions.scaling.local import LocalTrainer
-    from heartlm.extensions.scaling.slurm import SlurmTrainer
 
-    CellTrainer = LocalTrainer | SlurmTrainer
-
-
-def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> list[Measurement]:
+def run_study(config: ScalingStudyConfig, cells: Cells) -> list[Measurement]:
     """Measure every cell of a study that is not measured yet; return the new measurements, with failed ones.
 
     Raises:
@@ -35,13 +31,13 @@ def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> list[Measurem
     """
     config.check()
     folder = config.folder()
-    grid = grid_of(config, trainer.place)
+    grid = grid_of(config, cells.place)
     for cell, reason in grid.skipped:
         say(f"skipped {cell.name}: {reason}")
     if not grid.groups:
         raise HeartlmError(f"{folder}: no cell of the study fits here: {grid.skipped[0][1]}")
-    with sole_holder(folder / ".lock", f"{folder}: another study is being measured there: wait for its end"):
-        describe(config, folder)
+    with continued(folder / "study.json", about_study(config)) as before:
+        write_databases(config, before)
         write_json(folder / "skipped.json", [[cell.name, reason] for cell, reason in grid.skipped])
         kept = map(Measurement.load, sorted((folder / "measurements").glob("*.json")))
         done = {(each.cell, each.repeat): each for each in kept if each.failed is None}
@@ -50,7 +46,7 @@ def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> list[Measurem
         say(f"{len(every) - len(missing)} of {len(every)} measurements are there already")
         made = list[Measurement]()
         for index, (cell, repeat) in enumerate(missing, start=1):
-            found = _measure(config, trainer, cell, repeat)
+            found = _measure(config, cells, cell, repeat)
             if found.failed is None:
                 # Losses are compared with those of one rank alone; the first such training is its own reference.
                 one = [each for each in (*done.values(), found) if each.cell.ranks == each.cell.copies == 1]
@@ -69,16 +65,17 @@ def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> list[Measurem
     return made
 
 
-def _measure(config: ScalingStudyConfig, trainer: CellTrainer, cell: StudyCell, repeat: int) -> Measurement:
+def _measure(config: ScalingStudyConfig, cells: Cells, cell: StudyCell, repeat: int) -> Measurement:
     """Train a cell and return its measurement, which is marked as failed if the training failed."""
     work = config.folder() / "work" / f"{cell.name}.{repeat}"
     shutil.rmtree(work, ignore_errors=True)
     runs = [work / f"run-{copy}" for copy in range(cell.copies)]
-    foundation = _foundation(config, trainer, cell)
+    foundation = _foundation(config, cells, cell)
     fields = [training_fields(config, cell, out, foundation) for out in runs]
-    environment: dict[str, Any] = {"probe_before": trainer.probe(cell)}
-    reason, wall_s = trainer.train(cell, fields, work)
-    environment["probe_after"] = trainer.probe(cell)
+    places = [core.cpus[0] for core in cells.cores[: cell.num_cores]]  # none where a job runs: its speed is unknown
+    environment: dict[str, Any] = {"probe_before": probe(places) if places else None}
+    reason, wall_s = cells.run(cell.stage, fields, cell.ranks, cell.nodes, cell.cpus_per_task, work)
+    environment["probe_after"] = probe(places) if places else None
     if reason is not None:
         return Measurement(cell, repeat, wall_s=wall_s, environment=environment, failed=reason)
     environment |= RunFolder(runs[0]).environment
@@ -88,7 +85,7 @@ def _measure(config: ScalingStudyConfig, trainer: CellTrainer, cell: StudyCell, 
     return found
 
 
-def _foundation(config: ScalingStudyConfig, trainer: CellTrainer, cell: StudyCell) -> Path:
+def _foundation(config: ScalingStudyConfig, cells: Cells, cell: StudyCell) -> Path:
     """Return the pretrained run for fine-tunings of a database; only its size matters, not its weights."""
     path = config.folder() / "foundations" / cell.database
     if cell.stage == "pretrain" or (path / "models" / "best").exists():
@@ -98,7 +95,7 @@ def _foundation(config: ScalingStudyConfig, trainer: CellTrainer, cell: StudyCel
     one = StudyCell("pretrain", cell.database, min(config.windows), global_batch=1)
     fields = training_fields(config, one, making, path) | {"steps": 1, "log_every": 1}
     fields |= {"measure": False, "compile": False}
-    reason, _ = trainer.train(one, [fields], path.with_name(f"{path.name}.logs"))
+    reason, _ = cells.run("pretrain", [fields], 1, 1, 1, path.with_name(f"{path.name}.logs"))
     if reason is not None:
         raise HeartlmError(f"{making}: a model to fine-tune cannot be made: {reason}")
     making.rename(path)

@@ -9,7 +9,6 @@ work/               the current training, and logs of failed ones
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +17,6 @@ from heartlm.errors import HeartlmError, require
 from heartlm.extensions.scaling.cell import SCHEMA_VERSION
 from heartlm.instrumentation.meters import Meters
 from heartlm.storage.atomic import write_json
-from heartlm.storage.reading import read_json
 
 FEWEST_ON_GPU = 12
 """Fewest steps of warm-up on a GPU: a step is captured in the fourth, and then the host runs ahead by up to eight."""
@@ -129,35 +127,23 @@ DECIDES = ("accumulation", "batch_tokens", "compile", "depth", "device", "seed",
 """Settings that must not change during a study, because its results would not be comparable."""
 
 
-def describe(config: ScalingStudyConfig, folder: Path) -> None:
-    """Store the settings that determine the results of a study, or check that a continued study has the same.
+def about_study(config: ScalingStudyConfig) -> dict[str, Any]:
+    """Return the settings that determine the results of a study, as `study.json` has them."""
+    about = {"schema": SCHEMA_VERSION, **{name: getattr(config, name) for name in DECIDES}}
+    return about | {"compile": config.compiles, "warm_up": config.num_warm_up}
+
+
+def write_databases(config: ScalingStudyConfig, before: dict[str, Any]) -> None:
+    """Write `study.json`: the settings in `before`, and the corpora of the study so far.
 
     Raises:
-        HeartlmError: a corpus cannot be opened, or the study was started with other settings.
+        HeartlmError: a corpus cannot be opened, or is another than that of its name before.
     """
     from heartlm.corpus.corpus import open_corpus  # slow to import
 
-    hashes = {name: open_corpus(Path(path)).manifest_hash for name, path in config.databases.items()}
-    path = folder / "study.json"
-    about = {"schema": SCHEMA_VERSION, **{name: getattr(config, name) for name in DECIDES}}
-    about |= {"compile": config.compiles, "warm_up": config.num_warm_up}
-    before = {"databases": {}, **started_with(path, about)}
-    for name, value in hashes.items():
-        if before["databases"].setdefault(name, value) != value:
+    known, folder = before.setdefault("databases", {}), config.folder()
+    for name, path in config.databases.items():
+        value = open_corpus(Path(path)).manifest_hash
+        if known.setdefault(name, value) != value:
             raise HeartlmError(f"databases: {name} is another corpus than that of {folder}: choose another name")
-    write_json(path, before)
-
-
-def started_with(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings stored in the file at `path`, or `about` if there is no file.
-
-    Raises:
-        HeartlmError: a value of `about` differs from the stored one.
-    """
-    before = read_json(path, dict[str, Any]) if path.exists() else dict(about)
-    for name, value in about.items():
-        if before.get(name) != value:
-            raise HeartlmError(
-                f"{name}: {value} found, but {path.parent} was started with {before.get(name)}: choose another --out"
-            )
-    return before
+    write_json(folder / "study.json", before)
