@@ -24,6 +24,7 @@ from heartlm.kernels.library import (
     library,
     prototypes,
     struct_fields,
+    struct_of,
     using,
     variants,
 )
@@ -70,21 +71,29 @@ def test_the_prototypes_are_those_of_the_sources() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "struct", ["plan", "trunk", "seconds", "tokens", "network", "history", "rules", "ruled", "alarms"]
-)
+@pytest.mark.parametrize("struct", ["plan", "trunk", "seconds", "tokens", "network", "history"])
 def test_the_structs_are_those_of_the_sources(struct: str) -> None:
     sources = "".join(path.read_text() for path in sorted(Path(library_module.__file__).parents[1].rglob("c/*.[ch]")))
     plain = re.sub(r"/\*.*?\*/", "", sources, flags=re.DOTALL).replace("[2 * MOST_LAYERS]", "[8]")
-    of_history = {"INTERVALS + 1": 7, "CLASSIFIED * CLASSES": 6}
-    of_rules = {"KINDS": 9, "BEATS": 32, "SECONDS": 8, "SECONDS * WAVES": 40}
-    for length, number in (of_history | of_rules).items():
+    for length, number in {"INTERVALS + 1": 7, "CLASSIFIED * CLASSES": 6}.items():
         plain = plain.replace(f"[{length}]", f"[{number}]")
     plain = plain.replace("struct part qrs, t, p, active;", "int64_t qrs[2], t[2], p[2], active[2];")
     fields = struct_fields(struct, plain)
     assert fields and [(name, str(kind)) for name, kind in struct_fields(struct)] == [
         (name, str(kind)) for name, kind in fields
     ]
+
+
+def test_a_struct_is_filled_by_the_names_of_its_fields() -> None:
+    odds = np.array([1.5, 2.5])
+    values = {name: odds if name == "af" else None for name, _ in struct_fields("streams")} | {"num": 3}
+    filled = struct_of("streams", values)
+    assert (filled.num, filled.af, filled.valid) == (3, odds.ctypes.data, None)
+    with pytest.raises(AssertionError, match=r"streams: \{'num'\}"):
+        struct_of("streams", {name: value for name, value in values.items() if name != "num"})
+    for wrong in (odds.astype(np.float32), np.zeros((2, 2))[:, 0]):
+        with pytest.raises(AssertionError, match="given to a kernel of float64"):
+            struct_of("streams", values | {"af": wrong})
 
 
 SCRIPT = "from heartlm.kernels.library import kernel; print(kernel('gather_windows'), kernel('gather_windows'))"

@@ -1,5 +1,13 @@
-/* Prototypes of all kernels, without the suffix of the variant, and the structs that Python fills in. `library.py` reads
- * the types of arguments, results and fields here; a test compares them with the sources, which describe them. */
+/* Prototypes of all kernels, without the suffix of the variant, and the structs that Python fills in. `library.py`
+ * reads the types of arguments, results and fields and the constants here. A source includes this file, or a test
+ * compares its structs, which it describes, with these; prototypes are always compared. */
+#ifndef HEARTLM_KERNELS_H
+#define HEARTLM_KERNELS_H
+
+#include <stdint.h>
+
+struct detector;
+typedef struct conv1d_call conv1d_call;
 
 /* tokenizers/c/amplitude.c */
 void amplitude_levels(const float *signal, int64_t num_samples, const double *weights, int64_t num_weights,
@@ -87,11 +95,16 @@ void live_beats(const struct trunk *t, const int64_t *codes, const int64_t *posi
     int64_t num, float *scratch, float *out, float *rest);
 int64_t live_beats_scratch(const struct trunk *t);
 
-/* monitor/c/live_rules.c */
+/* monitor/c/live_rules.c, which includes this file. heartlm.monitor.rules fills in the limits by their names. */
+enum kinds { VF, ASYSTOLE, VT, EXTREME_TACHYCARDIA, EXTREME_BRADYCARDIA, RUN, PAUSE, AF, SIGNAL_LOST, KINDS };
+enum kept { BEATS = 32, SECONDS = 8, WAVES = 5 }; /* beats and seconds of a lead, classes of a window */
+/* Limits: those of a patient, then those of all. */
 struct rules {
     double rate_hz, asystole_s, bradycardia_bpm, tachycardia_bpm, vt_bpm, v_probability, vf_probability, vt_probability;
-    double vt_probability_at_once, vt_waveform_probability, vt_veto_below, veto_noise, pause_s, af_probability, noise_probability;
-    int64_t bradycardia_beats, tachycardia_beats, vt_beats, run_beats, off;
+    double vt_probability_at_once, vt_waveform_probability, vt_veto_below, veto_noise, pause_s, af_probability;
+    double noise_probability;
+    int64_t bradycardia_beats, tachycardia_beats, vt_beats, run_beats, off; /* off: bits of kinds */
+    int64_t vt_wave, vf_wave, asystole_wave, noise_wave;                    /* indices of classes */
     int64_t lost_s, found_s, start_windows, slow_windows, vt_windows, most_others;
     int64_t sure_beats, sure_s, beats_near, vt_veto_beats, vf_beats;
     double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s;
@@ -99,22 +112,47 @@ struct rules {
     double vt_s, vt_mean, least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af;
     double veto_rate, clear_veto_rate, veto_vt, window_s, vf_beats_mean;
 };
+/* The state of a lead. Of beat and second k, rings have the place k modulo their length. */
 struct ruled {
-    int64_t num_beats, num_seconds, begin, last_vf, last_noise, last_vt, af_onset;
-    double vt, af_sum;
-    int64_t lost, af_told, has_beats, num_added, found, starts[9], samples[32];
-    double confidences[9], probability[32], ventricular[32], af[32], vt_measures[6], heights[8], valid[8], waves[40];
-    uint8_t kinds[32], has_wave[8];
+    int64_t num_beats, num_seconds; /* beats since `begin` or since the signal was found again */
+    int64_t begin;                  /* end of the last gap */
+    int64_t last_vf, last_noise, last_vt, af_onset;
+    double vt, af_sum;              /* probability of VT at `last_vt`; sum of log odds since `af_onset` */
+    int64_t lost, af_told, has_beats, num_added, found; /* found: bits of kinds */
+    int64_t starts[KINDS], samples[BEATS];
+    double confidences[KINDS], probability[BEATS], ventricular[BEATS], af[BEATS], vt_measures[6];
+    double heights[SECONDS], valid[SECONDS], waves[SECONDS][WAVES];
+    uint8_t kinds[BEATS], has_wave[SECONDS];
 };
+/* The state of a stream, which its leads follow. */
 struct alarms {
-    int64_t active, lost, lead_in_use, af_onset;
+    int64_t active, lost, lead_in_use, af_onset; /* active: bits of kinds */
     double af;
 };
-void live_rules(const int64_t *plans, const int64_t *states, const int64_t *num_leads, const int64_t *now, int64_t num,
-    const float *waves, const uint8_t *has_wave, const double *valid, const double *heights, const int64_t *first_beat,
-    const int64_t *samples, const uint8_t *kinds, const uint8_t *faint, const float *probability,
-    const float *ventricular, const double *beat_af, const double *af, const int64_t *af_onset, int64_t *raised,
-    int64_t *ended, int64_t *starts, double *confidences);
+/* A second of each of some streams. */
+struct streams {
+    int64_t num;
+    /* of each stream: addresses of its limits and of its state, which began as zeros, its leads, the samples so far */
+    const int64_t *rules, *states, *num_leads, *now;
+    /* and, if it was judged, the probability of AF in a long window, else NaN, and where AF began */
+    const double *long_af;
+    const int64_t *long_af_onset;
+    /* of each lead of these streams: its window [WAVES] if it has one, where its beats begin, and the end of the last */
+    const float *waves;
+    const uint8_t *has_wave;
+    const double *valid, *heights;
+    const int64_t *first_beat;
+    /* of each beat */
+    const int64_t *samples;
+    const uint32_t *symbols; /* AAMI classes as characters */
+    const uint8_t *faint;
+    const float *probability, *ventricular;
+    const double *af;
+    /* results: bits of kinds of each stream, and of those that were raised [num, KINDS] */
+    int64_t *raised, *ended, *starts;
+    double *confidences;
+};
+void live_rules(const struct streams *s);
 
 /* monitor/c/live_seconds.c */
 struct seconds {
@@ -220,3 +258,5 @@ void conv1d_input_gradient(const conv1d_call *call, const float *dy, const float
     float *dx, float *scratch);
 void conv1d_weight_gradient(const conv1d_call *call, const float *x, const float *dy, const float *gate,
     float *dweight, float *dbias, float *scratch);
+
+#endif

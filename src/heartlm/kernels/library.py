@@ -13,7 +13,7 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ VARIANTS: tuple[str, ...] = ("portable", "avx2", "avx512")
 """Processor variants that the kernels are compiled for. A processor that runs one also runs those before it."""
 
 _NAME = "libheartlm_kernels.so"
+_HEADER_PATH = Path(__file__).with_name("kernels.h")
 
 
 class _Array:
@@ -38,11 +39,19 @@ class _Array:
     def from_param(self, array: NDArray[Any] | int | bytes | None) -> Any:
         if not isinstance(array, np.ndarray):
             return ctypes.c_void_p.from_param(array)
-        fits = array.dtype == self._kind or (array.dtype == np.bool_ and self._kind == np.uint8)
-        assert fits and array.flags.c_contiguous, f"{array.dtype} {array.shape} given to a kernel of {self._kind}"
+        self._check(array)
         if array.flags.writeable and array.size:
             return ctypes.byref(ctypes.c_char.from_buffer(array.data))  # a quarter of the time of the other
         return ctypes.c_void_p(array.ctypes.data)
+
+    def address_of(self, array: NDArray[Any]) -> int:
+        """Return the address, for a field of a struct."""
+        self._check(array)
+        return array.ctypes.data
+
+    def _check(self, array: NDArray[Any]) -> None:
+        fits = array.dtype == self._kind or (array.dtype == np.bool_ and self._kind == np.uint8)
+        assert fits and array.flags.c_contiguous, f"{array.dtype} {array.shape} given to a kernel of {self._kind}"
 
 
 @functools.cache
@@ -69,9 +78,10 @@ def _check_sources(loaded: ctypes.CDLL, path: Path) -> None:
     """
     package = Path(__file__).parent.parent
     folders = [*package.glob("*/c"), *package.glob("extensions/*/c")]
-    sources = sorted((path for folder in folders for path in folder.iterdir() if path.is_file()), key=str)
+    sources = [path for folder in folders for path in folder.iterdir() if path.is_file()]
     if not sources:
         return
+    sources = sorted([*sources, _HEADER_PATH], key=str)
     digests = "".join(hashlib.sha256(source.read_bytes()).hexdigest() for source in sources)
     built_from = getattr(loaded, "heartlm_sources", None)
     if built_from is not None:
@@ -133,7 +143,7 @@ def kernel(name: str, variant: str | None = None, by_address: bool = False) -> A
     return function
 
 
-_HEADER = Path(__file__).with_name("kernels.h").read_text(encoding="utf-8")
+_HEADER = re.sub(r"/\*.*?\*/", "", _HEADER_PATH.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 @functools.cache
@@ -143,14 +153,54 @@ def prototypes() -> dict[str, tuple[str, list[str]]]:
     return {name: (result, re.split(r",\s*", arguments)) for result, name, arguments in found}
 
 
+@functools.cache
+def constants() -> dict[str, int]:
+    """Return the values of the enums in kernels.h."""
+    values = dict[str, int]()
+    for enum in re.findall(r"^enum \w+ {([^}]*)};", _HEADER, re.MULTILINE):
+        value = -1
+        for name, given in re.findall(r"(\w+)(?: = (\d+))?", enum):
+            value = values[name] = int(given or value + 1)
+    return values
+
+
 def struct_fields(struct: str, header: str = _HEADER) -> list[tuple[str, Any]]:
     """Return the `_fields_` of the `ctypes.Structure` for a struct of kernels.h."""
-    body, fields = header.partition(f"struct {struct} {{")[2].partition("}")[0], []
-    for kind, names in re.findall(r"(?:const )?((?:struct )?\w+) ([^;]+);", body):
-        for star, name, length in re.findall(r"(\*?)(\w+)(?:\[(\d+)\])?", names):
-            of_field = _type_of(kind + star, by_address=True)
-            fields.append((name, of_field * int(length) if length else of_field))
+    fields = list[tuple[str, Any]]()
+    for declared, name, lengths in _declarations(struct, header):
+        kind = _type_of(declared, by_address=True)
+        for length in reversed(re.findall(r"\w+", lengths)):
+            kind *= int(length) if length.isdecimal() else constants()[length]
+        fields.append((name, kind))
     return fields
+
+
+def struct_of(struct: str, values: Mapping[str, Any]) -> Any:
+    """Return a struct of kernels.h with values of its fields by name; an array is given by its address and kept."""
+    declared = {name: kind for kind, name, _ in _declarations(struct, _HEADER)}
+    assert declared.keys() == values.keys(), f"{struct}: {declared.keys() ^ values.keys()}"
+    made = _structure(struct)()
+    if arrays := [value for value in values.values() if isinstance(value, np.ndarray)]:
+        made.arrays = arrays
+    for name, value in values.items():
+        setattr(made, name, _type_of(declared[name]).address_of(value) if isinstance(value, np.ndarray) else value)
+    return made
+
+
+@functools.cache
+def _structure(struct: str) -> type[ctypes.Structure]:
+    return type(struct, (ctypes.Structure,), {"_fields_": struct_fields(struct)})
+
+
+@functools.cache
+def _declarations(struct: str, header: str) -> list[tuple[str, str, str]]:
+    """Return the type of each field of a struct, such as `double *`, its name, and its lengths, such as `[8][5]`."""
+    body = header.partition(f"struct {struct} {{")[2].partition("}")[0]
+    return [
+        (f"{kind} {star}".strip(), name, lengths)
+        for kind, names in re.findall(r"(?:const )?((?:struct )?\w+) ([^;]+);", body)
+        for star, name, lengths in re.findall(r"(\*?)(\w+)((?:\[\w+\])*)", names)
+    ]
 
 
 def _type_of(declared: str, by_address: bool = False) -> Any:
@@ -158,6 +208,6 @@ def _type_of(declared: str, by_address: bool = False) -> Any:
     kind = declared.removeprefix("const ").split()[0].removesuffix("_t")
     if "*" not in declared:
         return getattr(ctypes, f"c_{kind}")
-    if by_address or kind not in ("float", "double", "int8", "uint8", "uint16", "int32", "int64", "uint64"):
+    if by_address or kind not in ("float", "double", "int8", "uint8", "uint16", "int32", "uint32", "int64", "uint64"):
         return ctypes.c_void_p
     return _Array(np.dtype("single" if kind == "float" else kind))

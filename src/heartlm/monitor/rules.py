@@ -1,8 +1,8 @@
 """Rules of streams: from judged beats and seconds of their leads to alarms.
 
 They are evaluated once per second of stream time on the seconds before, so alarms depend on the stream only. One call
-of C (c/live_rules.c) evaluates the rules of thousands of streams, with the thresholds of `AlarmRules` and the limits
-below.
+of C (c/live_rules.c) evaluates the rules of thousands of streams. It reads the thresholds of `AlarmRules` and the
+limits below from a struct, whose fields have their names.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import kernel, struct_fields
-from heartlm.monitor.alarms import SEVERITIES, Alarm, AlarmRules
+from heartlm.kernels.library import constants, kernel, struct_fields, struct_of
+from heartlm.monitor.alarms import MAX_RULE_BEATS, SEVERITIES, Alarm, AlarmRules
 from heartlm.monitor.state import Stateful
-from heartlm.tasks.waveform import WINDOW_S
+from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -65,7 +65,12 @@ LIMITS: dict[str, Any] = {
     "beats_near": 4,
     # Time from the peak of a beat until it is known: 0.51 s for the detector, and the rest of the second.
     "beat_delay_s": 0.7,
+    # Length of a window, and the indices of its classes.
     "window_s": WINDOW_S,
+    "vt_wave": VT,
+    "vf_wave": VF,
+    "asystole_wave": ASYSTOLE,
+    "noise_wave": NOISE,
     # VF began this long before it is called: three windows of four seconds reach 6 s back, and the first of them must
     # show VF for about half of its time. VF ends, and beats count again, this long after the last window that shows it.
     "vf_onset_s": 7,
@@ -115,8 +120,10 @@ LIMITS: dict[str, Any] = {
     "af_head_start": 5.5,
     "most_af": 20.0,
 }
-"""Limits that are the same for all patients, by their names in `struct rules` of c/live_rules.c."""
-_KINDS = tuple(SEVERITIES)
+"""Limits that are the same for all patients, by their names in `struct rules` of kernels.h."""
+_BITS = {kind: constants()[kind.upper().replace(" ", "_")] for kind in SEVERITIES}
+_NUM_KINDS = constants()["KINDS"]
+assert len(set(_BITS.values())) == _NUM_KINDS and constants()["BEATS"] >= MAX_RULE_BEATS
 
 
 class JudgedBeat(NamedTuple):
@@ -208,27 +215,14 @@ class JudgedSeconds:
         return LeadSecond(beats, wave, float(self.valid[lead]), float(self.heights[lead]))
 
 
-class _Plan(ctypes.Structure):
-    """`struct rules` of c/live_rules.c."""
-
-    _fields_ = struct_fields("rules")
-
-    @classmethod
-    def of(cls, rules: AlarmRules, rate_hz: float) -> _Plan:
-        own = {field.name: getattr(rules, field.name) for field in fields(rules) if field.name != "off"}
-        own |= LIMITS | {"rate_hz": rate_hz, "off": sum(1 << _KINDS.index(kind) for kind in set(rules.off))}
-        assert own.keys() == {name for name, _ in cls._fields_}
-        return cls(**own)
-
-
 class _Lead(ctypes.Structure):
-    """`struct ruled` of c/live_rules.c, the state of a lead."""
+    """`struct ruled` of kernels.h, the state of a lead."""
 
     _fields_ = struct_fields("ruled")
 
 
 class _Alarms(ctypes.Structure):
-    """`struct alarms` of c/live_rules.c, the state of a stream, which those of its leads follow."""
+    """`struct alarms` of kernels.h, the state of a stream, which those of its leads follow."""
 
     _fields_ = struct_fields("alarms")
 
@@ -250,7 +244,7 @@ class Rules(Stateful):
 
     Attributes:
         memory: state of the rules and their leads, one block that C code reads and writes.
-        addresses: of the thresholds and of the state, and the number of leads.
+        addresses: of the limits and of the state, and the number of leads.
         active: alarms that have not ended, by kind.
     """
 
@@ -261,8 +255,10 @@ class Rules(Stateful):
     ) -> None:
         self.stream, self.rate_hz, self.begin_s = stream, rate_hz, begin_s
         self.memory = np.zeros(ctypes.sizeof(_Alarms) + num_leads * ctypes.sizeof(_Lead), np.uint8)
-        self._plan, self._state = _Plan.of(rules, rate_hz), _Alarms.from_buffer(self.memory.data)
-        self.addresses = ctypes.addressof(self._plan), self.memory.ctypes.data, num_leads
+        off = sum(1 << _BITS[kind] for kind in set(rules.off))
+        self._limits = struct_of("rules", LIMITS | vars(rules) | {"rate_hz": rate_hz, "off": off})
+        self._state = _Alarms.from_buffer(self.memory.data)
+        self.addresses = ctypes.addressof(self._limits), self.memory.ctypes.data, num_leads
         self.active = dict[str, Alarm]()
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -300,11 +296,11 @@ class Rules(Stateful):
 
         Args:
             now: samples of each lead so far.
-            raised: bits of kinds in the order of `SEVERITIES`; `ended` likewise.
+            raised: bits of kinds, as in kernels.h; `ended` likewise.
             starts: where those that were raised began, `[num_kinds]`; `confidences` likewise.
         """
-        changes = [replace(self.active.pop(kind), stop=now) for bit, kind in enumerate(_KINDS) if ended >> bit & 1]
-        for bit, kind in enumerate(_KINDS):
+        changes = [replace(self.active.pop(kind), stop=now) for kind, bit in _BITS.items() if ended >> bit & 1]
+        for kind, bit in _BITS.items():
             if raised >> bit & 1:
                 start, confidence = max(0, int(starts[bit])), float(confidences[bit])
                 alarm = Alarm(self.stream, kind, start, now, None, confidence, self.rate_hz, self.begin_s)
@@ -327,18 +323,18 @@ def update_rules(
     Returns:
         Alarms that were raised, and alarms that ended with their `stop`, by the place of the stream in `all_rules`.
     """
-    num, kinds = len(all_rules), (seconds.symbols == "N") + 2 * (seconds.symbols == "V")
-    plans, states, num_leads = np.array([rules.addresses for rules in all_rules]).T.copy()
+    num = len(all_rules)
+    rules, states, num_leads = np.array([each.addresses for each in all_rules]).T.copy()
     assert num_leads.sum() == len(seconds.valid) == len(seconds.first_beat) - 1
-    long_af = np.array([each or (math.nan, 0) for each in af])
-    raised, ended, starts = np.zeros(num, np.int64), np.zeros(num, np.int64), np.zeros((num, len(_KINDS)), np.int64)
-    confidences = np.zeros((num, len(_KINDS)))
-    kernel("live_rules")(
-        *(plans, states, num_leads, np.array(now), num, seconds.waves, seconds.has_wave, seconds.valid),
-        *(seconds.heights, seconds.first_beat, seconds.samples, kinds.astype(np.uint8), seconds.faint),
-        *(seconds.probability, seconds.ventricular, seconds.af, long_af[:, 0].copy(), long_af[:, 1].astype(np.int64)),
-        *(raised, ended, starts, confidences),
-    )
+    assert seconds.waves.shape[1] == constants()["WAVES"] and seconds.symbols.dtype == "<U1"
+    long_af, long_af_onset = zip(*(each or (math.nan, 0) for each in af), strict=True)
+    raised, ended, starts = np.zeros(num, np.int64), np.zeros(num, np.int64), np.zeros((num, _NUM_KINDS), np.int64)
+    confidences = np.zeros((num, _NUM_KINDS))
+    streams = {"num": num, "rules": rules, "states": states, "num_leads": num_leads, "now": np.array(now)}
+    streams |= {"long_af": np.array(long_af, float), "long_af_onset": np.array(long_af_onset, np.int64)}
+    streams |= vars(seconds) | {"symbols": seconds.symbols.view(np.uint32)}
+    streams |= {"raised": raised, "ended": ended, "starts": starts, "confidences": confidences}
+    kernel("live_rules")(ctypes.byref(struct_of("streams", streams)))
     return {
         row: all_rules[row].changed(now[row], int(raised[row]), int(ended[row]), starts[row], confidences[row])
         for row in np.flatnonzero(raised | ended).tolist()

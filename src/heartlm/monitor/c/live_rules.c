@@ -5,56 +5,11 @@
 #include <string.h>
 
 #include "kernel.h"
+#include "kernels.h"
 
-enum { BEATS = 32, SECONDS = 8 };                      /* that are kept of a lead */
-enum { OTHER, VT_WAVE, VF_WAVE, STILL, NOISE, WAVES }; /* classes of a window */
-enum { UNKNOWN, NORMAL, VENTRICULAR };                 /* kinds of beats that rules tell apart */
-enum { VF, ASYSTOLE, VT, TACHYCARDIA, BRADYCARDIA, RUN, PAUSE, AF, LOST, KINDS };
+enum { UNKNOWN, NORMAL, VENTRICULAR }; /* kinds of beats that rules tell apart */
 #define BIT(kind) (1 << (kind))
 #define NEVER (-1000000000)
-
-/* Thresholds: those of a patient, and those of all; kernels.h declares them for Python, as the states below. */
-struct rules {
-    double rate_hz, asystole_s, bradycardia_bpm, tachycardia_bpm, vt_bpm, v_probability, vf_probability, vt_probability;
-    double vt_probability_at_once, vt_waveform_probability, vt_veto_below, veto_noise, pause_s, af_probability, noise_probability;
-    int64_t bradycardia_beats, tachycardia_beats, vt_beats, run_beats, off; /* off: bits of kinds */
-    int64_t lost_s, found_s, start_windows, slow_windows, vt_windows, most_others;
-    int64_t sure_beats, sure_s, beats_near, vt_veto_beats, vf_beats;
-    double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s;
-    double sure, slow_share, before_noise_s, valid, complete, empty_rr_s, other, perhaps, vt_weights[6], vt_bias;
-    double vt_s, vt_mean, least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af;
-    double veto_rate, clear_veto_rate, veto_vt, window_s, vf_beats_mean;
-};
-
-/* The state of a lead. Of beat and second k, rings have the place k modulo their length. */
-struct ruled {
-    int64_t num_beats, num_seconds; /* beats since `begin` or since the signal was found again */
-    int64_t begin;                  /* end of the last gap */
-    int64_t last_vf, last_noise, last_vt, af_onset;
-    double vt, af_sum;              /* probability of VT at `last_vt`; sum of log odds since `af_onset` */
-    int64_t lost, af_told, has_beats, num_added, found; /* found: bits of kinds */
-    int64_t starts[KINDS], samples[BEATS];
-    double confidences[KINDS], probability[BEATS], ventricular[BEATS], af[BEATS], vt_measures[6];
-    double heights[SECONDS], valid[SECONDS], waves[SECONDS * WAVES];
-    uint8_t kinds[BEATS], has_wave[SECONDS];
-};
-
-/* The state of a stream, which its leads follow. */
-struct alarms {
-    int64_t active, lost, lead_in_use, af_onset; /* active: bits of kinds */
-    double af;
-};
-
-/* A second of a lead. */
-struct second {
-    const float *wave; /* of the last window, or NULL */
-    double valid, height;
-    const int64_t *samples;
-    const uint8_t *kinds, *faint;
-    const float *probability, *ventricular;
-    const double *af;
-    int64_t num_beats;
-};
 
 static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -107,42 +62,46 @@ static int is_quiet(const struct rules *r, const struct ruled *l) {
 }
 
 /* Mean probability of a class of windows in the last ones, of which unknown ones count as 0. */
-static double mean_of(const struct ruled *l, int class, int64_t num) {
+static double mean_of(const struct ruled *l, int64_t class, int64_t num) {
     double sum = 0;
     for (int64_t back = least(num, kept_seconds(l)); back; back--) {
         int64_t place = second_place(l, back);
-        if (l->has_wave[place]) sum += l->waves[place * WAVES + class];
+        if (l->has_wave[place]) sum += l->waves[place][class];
     }
     return sum / (double)num;
 }
 
 /* Mean probability of some classes over the last `num` windows that are known, NaN if none is. */
-static double mean_of_known(const struct ruled *l, int64_t num, int with_vf) {
+static double mean_of_known(const struct rules *r, const struct ruled *l, int64_t num, int with_vf) {
     double sum = 0;
     int64_t known = 0;
     for (int64_t back = 1; back <= kept_seconds(l) && known < num; back++) {
-        const double *wave = l->waves + second_place(l, back) * WAVES;
-        if (l->has_wave[second_place(l, back)]) sum += wave[NOISE] + (with_vf ? wave[VF_WAVE] : 0), known++;
+        const double *wave = l->waves[second_place(l, back)];
+        if (!l->has_wave[second_place(l, back)]) continue;
+        sum += wave[r->noise_wave] + (with_vf ? wave[r->vf_wave] : 0);
+        known++;
     }
     return known ? sum / (double)known : NAN;
 }
 
-static void add_second(const struct rules *r, struct ruled *l, int64_t now, const struct second *s) {
+/* Take in a second: that of lead `at` of all leads of `s`. */
+static void add_second(const struct rules *r, struct ruled *l, int64_t now, const struct streams *s, int64_t at) {
     if (!l->num_seconds) l->last_vf = l->last_noise = l->last_vt = NEVER, l->af_sum = r->af_head_start;
     int64_t place = l->num_seconds++ % SECONDS;
-    l->heights[place] = s->height, l->valid[place] = s->valid, l->has_wave[place] = s->wave != NULL;
-    for (int i = 0; i < WAVES && s->wave; i++) l->waves[place * WAVES + i] = s->wave[i];
+    l->heights[place] = s->heights[at], l->valid[place] = s->valid[at], l->has_wave[place] = s->has_wave[at];
+    for (int i = 0; i < WAVES && s->has_wave[at]; i++) l->waves[place][i] = s->waves[at * WAVES + i];
     l->num_added = 0;
-    for (int64_t i = 0; i < s->num_beats; i++) {
+    for (int64_t i = s->first_beat[at]; i < s->first_beat[at + 1]; i++) {
         /* The QRS complex may reach into the seconds next to that of its peak, which is this one or an earlier one. */
         int64_t back = 1 + (int64_t)floor((double)(now - 1 - s->samples[i]) / r->rate_hz);
         int silent = back <= kept_seconds(l) + 1 && extreme(l, l->heights, back - 1, back + 1, 1) < r->silent;
         if (s->faint[i] || silent || s->samples[i] < l->begin) continue;
         place = l->num_beats++ % BEATS, l->num_added++;
-        l->samples[place] = s->samples[i], l->kinds[place] = s->kinds[i], l->af[place] = s->af[i];
+        l->samples[place] = s->samples[i], l->af[place] = s->af[i];
+        l->kinds[place] = s->symbols[i] == 'N' ? NORMAL : s->symbols[i] == 'V' ? VENTRICULAR : UNKNOWN;
         l->probability[place] = s->probability[i], l->ventricular[place] = s->ventricular[i];
     }
-    if (s->valid < r->complete) /* a beat may be missing here, so no interval reaches across */
+    if (s->valid[at] < r->complete) /* a beat may be missing here, so no interval reaches across */
         l->begin = now, l->num_beats = l->num_added = 0, l->af_sum = 0;
     if (!l->lost) {
         l->lost = l->num_seconds >= r->lost_s && extreme(l, l->valid, 1, r->lost_s, 1) < r->valid;
@@ -198,8 +157,8 @@ static int has_sure_beats(const struct rules *r, const struct ruled *l, int64_t 
 /* Whether the signal is good enough to veto alarms of another lead. */
 static int is_clear(const struct rules *r, const struct ruled *l, int64_t now) {
     if (!(lowest(l, l->valid, 4) >= r->valid)) return 0;
-    if (!(mean_of_known(l, 4, 1) >= r->veto_noise)) return 1;
-    return mean_of_known(l, 4, 0) < r->noise_probability && has_sure_beats(r, l, now);
+    if (!(mean_of_known(r, l, 4, 1) >= r->veto_noise)) return 1;
+    return mean_of_known(r, l, 4, 0) < r->noise_probability && has_sure_beats(r, l, now);
 }
 
 /* Mean rate since a sample in beats per minute, 0 with fewer than two beats. */
@@ -238,7 +197,8 @@ static double vt_probability(const struct rules *r, struct ruled *l) {
         double away = back > 1 ? (double)(sample_of(l, back - 1) - sample_of(l, back)) / r->rate_hz - mean : 0;
         square += away * away;
     }
-    m[2] = mean_of(l, VT_WAVE, 3), m[3] = mean_of(l, NOISE, 3), m[4] = 1 / mean, m[5] = sqrt(square / (num - 1)) / mean;
+    m[2] = mean_of(l, r->vt_wave, 3), m[3] = mean_of(l, r->noise_wave, 3);
+    m[4] = 1 / mean, m[5] = sqrt(square / (num - 1)) / mean;
     double score = r->vt_bias;
     for (int i = 0; i < 6; i++) score += r->vt_weights[i] * m[i];
     return 1 / (1 + exp(-score));
@@ -249,14 +209,14 @@ static void judge_beats(const struct rules *r, struct ruled *l, int64_t now, dou
     double rate_hz = r->rate_hz, last_rr_s = mean_rr_s(r, l, 1);
     int64_t num = kept_beats(l), needed = r->tachycardia_beats - 1;
     if (last_rr_s >= r->pause_s && since_beat_s < r->pause_s) find(l, PAUSE, sample_of(l, 2), 1);
-    double vt_wave = mean_of(l, VT_WAVE, r->vt_windows);
+    double vt_wave = mean_of(l, r->vt_wave, r->vt_windows);
     if (vt_wave >= r->vt_waveform_probability) {
         int64_t first = now - llrint(r->vt_s * rate_hz);
         int no_beats = !num || sample_of(l, 1) < first;
         if (no_beats || ventricular_since(r, l, first) >= r->vt_mean) find(l, VT, first, vt_wave);
     }
     if (since_beat_s >= r->asystole_s) return;
-    if (mean_rr_s(r, l, needed) < 60 / r->tachycardia_bpm) find(l, TACHYCARDIA, sample_of(l, needed + 1), 1);
+    if (mean_rr_s(r, l, needed) < 60 / r->tachycardia_bpm) find(l, EXTREME_TACHYCARDIA, sample_of(l, needed + 1), 1);
     needed = r->bradycardia_beats - 1;
     for (int unended = 0; unended < 2; unended++) { /* the last interval has ended, or has not */
         if (num <= needed - unended) continue;
@@ -265,7 +225,8 @@ static void judge_beats(const struct rules *r, struct ruled *l, int64_t now, dou
         double rr_s = (until - (double)first) / ((double)needed * rate_hz);
         int unhidden = (double)first >= (double)l->last_noise - r->before_noise_s * rate_hz;
         int may_lack_beats = rr_s < r->empty_rr_s || any_below(l, SECONDS, r->low);
-        if (rr_s > 60 / r->bradycardia_bpm && usual_known && unhidden && may_lack_beats) find(l, BRADYCARDIA, first, 1);
+        if (rr_s > 60 / r->bradycardia_bpm && usual_known && unhidden && may_lack_beats)
+            find(l, EXTREME_BRADYCARDIA, first, 1);
     }
     int64_t num_v = 0;
     double sum = 0;
@@ -275,7 +236,7 @@ static void judge_beats(const struct rules *r, struct ruled *l, int64_t now, dou
     if (!(mean_rr_s(r, l, r->vt_beats - 1) <= 60 / r->vt_bpm)) return;
     int64_t others = 0;
     for (int64_t back = 1; back <= r->vt_beats; back++) others += l->ventricular[beat_place(l, back)] < r->other;
-    if (others > r->most_others || (!usual_known && mean_of(l, VT_WAVE, 3) < r->least_vt_at_start)) return;
+    if (others > r->most_others || (!usual_known && mean_of(l, r->vt_wave, 3) < r->least_vt_at_start)) return;
     double before = (double)(now - l->last_vt) < 1.5 * rate_hz ? l->vt : 0, vt = vt_probability(r, l);
     l->vt = vt, l->last_vt = now;
     if (vt >= r->vt_probability_at_once || (vt >= r->vt_probability && before >= r->vt_probability))
@@ -284,16 +245,17 @@ static void judge_beats(const struct rules *r, struct ruled *l, int64_t now, dou
 
 /* Find the kinds of alarms that hold in a lead. */
 static void judge(const struct rules *r, struct ruled *l, int64_t now) {
-    double rate_hz = r->rate_hz, noise = mean_of_known(l, 4, 0), height = l->heights[second_place(l, 1)];
+    double rate_hz = r->rate_hz, noise = mean_of_known(r, l, 4, 0), height = l->heights[second_place(l, 1)];
     int noisy = noise >= r->noise_probability, usual_known = !isnan(height);
-    if (mean_of_known(l, 2, 0) >= r->noise_probability && !is_quiet(r, l)) l->last_noise = now; /* hides no beat else */
-    double vf = mean_of(l, VF_WAVE, 3), slow_vf = r->slow_share * r->vf_probability;
-    if (!usual_known) vf = fmin(vf, mean_of(l, VF_WAVE, r->start_windows));
-    int lasting = usual_known && mean_of(l, VF_WAVE, r->slow_windows) >= slow_vf && vf >= 2 * slow_vf - 1;
+    if (mean_of_known(r, l, 2, 0) >= r->noise_probability && !is_quiet(r, l)) /* hides no beat else */
+        l->last_noise = now;
+    double vf = mean_of(l, r->vf_wave, 3), slow_vf = r->slow_share * r->vf_probability;
+    if (!usual_known) vf = fmin(vf, mean_of(l, r->vf_wave, r->start_windows));
+    int lasting = usual_known && mean_of(l, r->vf_wave, r->slow_windows) >= slow_vf && vf >= 2 * slow_vf - 1;
     int64_t first = now - llrint(r->window_s * rate_hz);
     if (usual_known && kept_beats(l) >= r->vf_beats && sample_of(l, r->vf_beats) >= first &&
         ventricular_since(r, l, first) >= r->vf_beats_mean)
-        vf = fmax(vf, mean_of(l, VF_WAVE, 2));
+        vf = fmax(vf, mean_of(l, r->vf_wave, 2));
     if (vf >= r->vf_probability || lasting) l->last_vf = now;
     if ((double)l->last_vf > (double)now - r->vf_end_s * rate_hz)
         find(l, VF, now - llrint(r->vf_onset_s * rate_hz), vf);
@@ -303,7 +265,7 @@ static void judge(const struct rules *r, struct ruled *l, int64_t now) {
     int stands_still = since_beat_s >= r->asystole_s + r->beat_delay_s;
     int stood_still = mean_rr_s(r, l, 1) >= r->asystole_s && since_beat_s < r->asystole_ended_s;
     if ((stands_still || stood_still) && !(l->found & BIT(VF)) && (!noisy || is_quiet(r, l))) {
-        double still = mean_of(l, STILL, 3), confidence = fmax(still, 1 - mean_of(l, NOISE, 3));
+        double still = mean_of(l, r->asystole_wave, 3), confidence = fmax(still, 1 - mean_of(l, r->noise_wave, 3));
         int may_stand_still = usual_known ? any_below(l, 4, r->low) : still >= r->least_asystole;
         if (lowest(l, l->valid, 4) >= r->valid && may_stand_still) {
             if (stands_still) {
@@ -351,7 +313,7 @@ static int is_vetoed(const struct rules *r, const struct ruled *leads, int64_t n
         }
         if (kind == VT)
             vetoed |= !has_it && (rate_since(r, l, start) < r->veto_rate * r->vt_bpm || is_surely_without_v(r, l));
-        else if (kind == TACHYCARDIA)
+        else if (kind == EXTREME_TACHYCARDIA)
             vetoed |= rate_since(r, l, first) < (clear_has_it ? r->veto_rate : r->clear_veto_rate) * r->tachycardia_bpm;
         else if (kind != RUN) vetoed |= !has_it;
     }
@@ -397,41 +359,30 @@ static int64_t combined(const struct rules *r, struct alarms *a, struct ruled *l
     return found;
 }
 
-/* Add a second of each of `num` streams.
- *
- * plans, states: addresses of their thresholds, and of their states, which began as zeros; num_leads, now: their leads,
- * and the samples so far. Of each lead of these streams: waves [WAVES] where has_wave, valid, heights, and where its
- * beats begin, with the end of the last one. Of each beat: samples, kinds, faint, probability, ventricular, af. Of each
- * stream: af, the probability of AF in a long window, and af_onset, where it began; NaN if it was not judged.
- * raised, ended: bits of kinds; starts, confidences: [KINDS] of those that were raised. */
-void HEARTLM(live_rules)(const int64_t *plans, const int64_t *states, const int64_t *num_leads, const int64_t *now,
-                         int64_t num, const float *waves, const uint8_t *has_wave, const double *valid,
-                         const double *heights, const int64_t *first_beat, const int64_t *samples,
-                         const uint8_t *kinds, const uint8_t *faint, const float *probability,
-                         const float *ventricular, const double *beat_af, const double *af, const int64_t *af_onset,
-                         int64_t *raised, int64_t *ended, int64_t *starts, double *confidences) {
-    for (int64_t row = 0; row < num; row++, starts += KINDS, confidences += KINDS) {
-        const struct rules *r = (const struct rules *)(intptr_t)plans[row];
-        struct alarms *a = (struct alarms *)(intptr_t)states[row];
+/* Add a second of each stream. */
+void HEARTLM(live_rules)(const struct streams *s) {
+    int64_t lead = 0; /* of all leads of all streams */
+    for (int64_t row = 0; row < s->num; row++) {
+        const struct rules *r = (const struct rules *)(intptr_t)s->rules[row];
+        struct alarms *a = (struct alarms *)(intptr_t)s->states[row];
         struct ruled *leads = (struct ruled *)(a + 1);
-        int64_t was_active = a->active, all_lost = 1;
-        for (int64_t i = 0; i < num_leads[row]; i++, waves += WAVES, has_wave++, valid++, heights++, first_beat++) {
-            int64_t at = first_beat[0];
-            struct second s = {*has_wave ? waves : NULL, *valid, *heights, samples + at, kinds + at, faint + at,
-                               probability + at, ventricular + at, beat_af + at, first_beat[1] - at};
-            add_second(r, leads + i, now[row], &s);
+        int64_t was_active = a->active, all_lost = 1, now = s->now[row], num_leads = s->num_leads[row];
+        int64_t *starts = s->starts + row * KINDS;
+        double *confidences = s->confidences + row * KINDS;
+        for (int64_t i = 0; i < num_leads; i++) {
+            add_second(r, leads + i, now, s, lead++);
             all_lost &= leads[i].lost;
         }
-        for (int64_t i = 0; i < num_leads[row]; i++) add_af(r, leads, num_leads[row], leads + i);
-        if (!isnan(af[row])) a->af = af[row], a->af_onset = af_onset[row];
+        for (int64_t i = 0; i < num_leads; i++) add_af(r, leads, num_leads, leads + i);
+        if (!isnan(s->long_af[row])) a->af = s->long_af[row], a->af_onset = s->long_af_onset[row];
         if (all_lost && !a->lost) {
-            a->af = 0, a->active = BIT(LOST) & ~r->off;
-            starts[LOST] = now[row] - r->lost_s * llrint(r->rate_hz), confidences[LOST] = 1;
+            a->af = 0, a->active = BIT(SIGNAL_LOST) & ~r->off;
+            starts[SIGNAL_LOST] = now - r->lost_s * llrint(r->rate_hz), confidences[SIGNAL_LOST] = 1;
         } else if (!all_lost) {
-            a->active &= ~BIT(LOST);
-            a->active = combined(r, a, leads, num_leads[row], now[row], starts, confidences) & ~r->off;
+            a->active &= ~BIT(SIGNAL_LOST);
+            a->active = combined(r, a, leads, num_leads, now, starts, confidences) & ~r->off;
         }
         a->lost = all_lost;
-        raised[row] = a->active & ~was_active, ended[row] = was_active & ~a->active;
+        s->raised[row] = a->active & ~was_active, s->ended[row] = was_active & ~a->active;
     }
 }
