@@ -27,8 +27,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from bench.conv1d import shapes_table, tiny_ecg_table
-from bench.convolutions import STUDY_GRID, case_of, described, ecg_grid, layers_between, timed_turns
+from bench.convolutions import (
+    STUDY_GRID,
+    case_of,
+    described,
+    ecg_grid,
+    flops,
+    layers_between,
+    race,
+    timed_turns,
+    tiny_ecg_turns,
+)
 from bench.measure import BenchTable, Spread, cores, geometric_mean, seconds
 from bench.output import write_results
 from conv1d_rule import fastest
@@ -113,6 +122,74 @@ def study_times(study: ctypes.CDLL, shape: ConvShape, threads: int, rounds: int)
     return timed_turns(turns, rounds)  # type: ignore[arg-type]
 
 
+PACKED = ["packed", "packed, channels last"]
+
+
+def shapes_table(
+    title: str, shapes: Sequence[ConvShape], rounds: int, compiled: bool, mode: str, peak: float
+) -> BenchTable:
+    """Race all rivals over `shapes`, in inference or training.
+
+    Args:
+        title: of what the shapes are.
+        shapes: to convolve.
+        rounds: in which every rival has its turn.
+        compiled: whether `torch.compile` competes.
+        mode: `inference`, or `training`: forward and backward, with all gradients.
+        peak: multiplications and additions a second at most.
+    """
+    threads = torch.get_num_threads()
+    trains = mode == "training"
+    names = ["eager", "channels_last", *(["compiled"] if compiled else []), *([] if trains else PACKED)]
+    columns = "shape", "heartlm µs", *(f"{name} µs" for name in names), "over eager", "over best", "% of peak"
+    table = BenchTable(f"{title}: {mode}, {threads} thread{'s'[: threads - 1]}", columns)
+    for shape in shapes:
+        times = race(shape, rounds, compiled, trains)
+        seconds_of = {name: spread.median for name, spread in times.items()}
+        ours = seconds_of.pop("heartlm")
+        share = flops(shape) * (3 if trains else 1) / ours / peak
+        micros = (times[name].times(1e6) for name in ("heartlm", *names))
+        over_best = min(seconds_of.values()) / ours
+        table.add(described(shape), *micros, seconds_of["eager"] / ours, over_best, 100 * share)
+    for name in ("over eager", "over best"):
+        table.notes.append(f"{name}: {geometric_mean([float(cell) for cell in table.column(name)]):.2f} times.")
+    table.notes.append(f"Peak: {peak / 1e9:.0f} GFLOP/s.")
+    return table.close()
+
+
+def tiny_ecg_table(rounds: int) -> BenchTable:
+    """TinyECG with torch's layers and with ours, in inference and for a step of training."""
+    threads = torch.get_num_threads()
+    columns = "what", "heartlm µs", "eager µs", "over eager"
+    table = BenchTable(f"TinyECG: {threads} thread{'s'[: threads - 1]}", columns)
+    ratios = []
+    for mode in ("inference", "training"):
+        for batch, length in ((1, 500), (64, 36), (64, 360), (256, 500)):
+            times = timed_turns(tiny_ecg_turns(batch, length, mode == "training"), rounds)
+            ratios.append(times["eager"].median / times["heartlm"].median)
+            micros = (times[name].times(1e6) for name in ("heartlm", "eager"))
+            table.add(f"{mode}, {batch} × 1, L {length}", *micros, ratios[-1])
+    table.notes.append(f"Geometric mean {geometric_mean(ratios):.2f}. Training is a step of SGD.")
+    return table.close()
+
+
+def rule_table(shapes: Sequence[ConvShape], threads: int) -> BenchTable:
+    """What `conv1d/rule.py` gains and loses on shapes that it was not fitted to, pass by pass."""
+    columns = "pass", "shapes", "left to torch", "kernel alone", "by the rule", "by the faster of both", "rule at worst"
+    table = BenchTable(f"The rule on new layers, times torch's conv1d: {threads} thread{'s'[: threads - 1]}", columns)
+    entries = [fastest(case_of(shape)) for shape in shapes]
+    for name in PASSES:
+        to_torch = [name not in rule(shape, threads) for shape in shapes]
+        ratios = [theirs / ours for ours, theirs in (entry[name] for entry in entries)]
+        ruled = [1.0 if torch_does else ratio for torch_does, ratio in zip(to_torch, ratios, strict=True)]
+        best = [max(1.0, ratio) for ratio in ratios]
+        means = (geometric_mean(each) for each in (ratios, ruled, best))
+        lost = min(ours / most for ours, most in zip(ruled, best, strict=True))
+        table.add(name, len(shapes), sum(to_torch), *means, lost)
+    table.notes.append("At worst: over the faster of both, 1 where the rule chose right for every shape.")
+    return table.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
@@ -139,23 +216,6 @@ def main() -> None:
             for table in tables[-7:]:
                 print(table.markdown(), flush=True)
     write_results("conv1d", "Convolution on CPUs", tables)
-
-
-def rule_table(shapes: Sequence[ConvShape], threads: int) -> BenchTable:
-    """What `conv1d/rule.py` gains and loses on shapes that it was not fitted to, pass by pass."""
-    columns = "pass", "shapes", "left to torch", "kernel alone", "by the rule", "by the faster of both", "rule at worst"
-    table = BenchTable(f"The rule on new layers, times torch's conv1d: {threads} thread{'s'[: threads - 1]}", columns)
-    entries = [fastest(case_of(shape)) for shape in shapes]
-    for name in PASSES:
-        to_torch = [name not in rule(shape, threads) for shape in shapes]
-        ratios = [theirs / ours for ours, theirs in (entry[name] for entry in entries)]
-        ruled = [1.0 if torch_does else ratio for torch_does, ratio in zip(to_torch, ratios, strict=True)]
-        best = [max(1.0, ratio) for ratio in ratios]
-        means = (geometric_mean(each) for each in (ratios, ruled, best))
-        lost = min(ours / most for ours, most in zip(ruled, best, strict=True))
-        table.add(name, len(shapes), sum(to_torch), *means, lost)
-    table.notes.append("At worst: over the faster of both, 1 where the rule chose right for every shape.")
-    return table.close()
 
 
 if __name__ == "__main__":

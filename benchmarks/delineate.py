@@ -44,22 +44,6 @@ Delineator = Callable[[NDArray[np.float32], float], list[Waves]]
 
 WITHIN_S = 0.150
 RIVAL_LEADS = ("ii", "v2", "v5")
-CSE_MS = {"P onset": 10.2, "P offset": 12.7, "QRS onset": 6.5, "QRS offset": 11.6, "T offset": 30.6}
-"""Limits of the standard deviation in ms, CSE working party (1985), as works on delineation quote them."""
-PUBLISHED = (
-    (
-        "Chuma et al. 2026, doi 10.64898/2026.03.24.26349185: best heuristics and networks trained on LUDB",
-        "611 children, one lead, hand-held, not public",
-        "Se and +P: P 98.9 % vs 97.9 %, QRS 99.8 % vs 99.2 %, T 98.7 % vs 95.9 %; least standard deviations of "
-        "onset/offset P 16.6/16.3 ms, QRS 14.0/16.3 ms, T 26.3/18.8 ms",
-    ),
-    (
-        "Martinez et al. 2004, doi 10.1109/TBME.2003.821031: wavelets and rules",
-        "first lead of mitdb, qtdb, edb and CSE",
-        "QRS Se 99.66 %, +P 99.56 %",
-    ),
-)
-"""Figures read in abstracts: work, recordings, figures as stated."""
 COLUMNS = ("wave", "Se %", "+P %", "onset ms", "within records", "offset ms", "within records")
 
 
@@ -336,15 +320,7 @@ def main() -> None:
     tables = list(score(records, networks, {} if settings.no_rivals else RIVALS))
     if settings.no_rivals or settings.every > 1:
         return
-    limits = Table("limits of standard deviations, CSE working party", ("edge", "standard deviation ms"))
-    for edge, limit in CSE_MS.items():
-        limits.add(edge, limit)
-    published = Table("published figures, read in abstracts and not measured here", ("work", "recordings", "figures"))
-    for row in PUBLISHED:
-        published.add(*row)
-    for table in (limits, published):
-        table.close()
-    tables += [limits, published, speeds(records, next(iter(networks.values())), settings.rounds)]
+    tables += [speeds(records, next(iter(networks.values())), settings.rounds)]
     facts = {name: metadata.version(name) for name in ("neurokit2", "ecgdeli")}
     facts |= {f"{name} records": str(sum(each.database == name for each in records)) for name in ("ludb", "qtdb")}
     write_results(

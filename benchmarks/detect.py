@@ -33,8 +33,6 @@ from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS, Detector, Mode, StreamingDetector
 from heartlm.ecg.matching import MATCH_WINDOW_S, match_beats
 from heartlm.ecg.recording import RHYTHM_INDEX
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.splits import DS1, DS2, PACED
 from heartlm.kernels.library import using, variants
 
@@ -145,20 +143,6 @@ def totals(scores: Mapping[str, Mapping[str, Scores]]) -> Table:
     return table
 
 
-def per_record(scores: Mapping[str, Mapping[str, Scores]]) -> Table:
-    """F1 and RR share of every detector; in full for heartlm offline."""
-    first, *others = scores
-    short = [f"{name}: F1 / RR off" for name in others]
-    table = Table("mitdb, each record: heartlm offline in full, the others in short", ("record", *COLUMNS, *short))
-    for title, records in {"DS1": DS1, "DS2": DS2, "paced": PACED}.items():
-        for record in records:
-            cells = (scores[name][record].cells() for name in others)
-            in_short = (f"{cell[2]} / {cell[3]}" for cell in cells)
-            table.add(f"{record} ({title})", *scores[first][record].cells(), *in_short)
-    table.close()
-    return table
-
-
 def score_ludb(folder: Path) -> Table:
     """Every lead of 200 recordings of ten seconds, between its first and last annotated beat."""
     scores: dict[tuple[str, str, str], list[Scores]] = {}
@@ -246,12 +230,6 @@ def mitdb_speeds(folder: Path, referees: Referees, rounds: int) -> Table:
     return speeds("mitdb, 360 Hz", signals, 360.0, rounds, more)
 
 
-def day_signal(rate_hz: int) -> NDArray[np.float32]:
-    """A simulated hour of one lead, 24 times."""
-    signal, _ = simulate_recording(SimulationConfig(1, 60.0, rate_hz, ("II",)), 0, 0)
-    return np.tile(signal[0], 24)
-
-
 def main() -> None:
     """Score, time, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -271,10 +249,8 @@ def main() -> None:
         for path in mitdb.iterdir():
             (referees.folder / path.name).symlink_to(path.resolve())
         tables = [mitdb_speeds(mitdb, referees, options.rounds)]
-        for rate_hz in (500, 128):
-            tables.append(speeds(f"a simulated day, {rate_hz} Hz", [day_signal(rate_hz)], rate_hz, options.rounds))
         scores, agreements = score_mitdb(mitdb, referees)
-    tables += [totals(scores), per_record(scores), *agreements]
+    tables += [totals(scores), *agreements]
     if options.ludb:
         tables.append(score_ludb(options.ludb))
     detector = StreamingDetector(360.0)

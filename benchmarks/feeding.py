@@ -12,12 +12,9 @@ one call. The table lists loaders that are not installed (benchmarks/requirement
 from __future__ import annotations
 
 import argparse
-import gc
 import itertools
 import json
-import os
 import shutil
-import statistics
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -25,8 +22,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench.feeds import OURS, into_memory, made_up, order_of, own, timed_supplies
-from bench.measure import Spread, Table, Timed, pin, rates, seconds
+from bench.feeds import OURS, into_memory, made_up, own, timed_supplies
+from bench.measure import Spread, Table, Timed, pin, rates
 from bench.output import write_results
 from bench.peers import Batches, backings, nanogpt, sliding, torch_loaders
 from feeding_peers import PACKAGES, installed
@@ -34,9 +31,7 @@ from numpy.typing import NDArray
 from steps import Steps
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.training.batches import CausalBatches
 from heartlm.training.config import PretrainConfig
-from heartlm.training.feed import Feed
 from heartlm.training.pretrain import pretrain
 
 WIDTHS = (128, 256, 512, 1024)
@@ -83,66 +78,6 @@ def against_peers(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> 
     return [table, ratios]
 
 
-def ten_facets(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> Table:
-    corpus = into_memory(made_up(folder / "codes10.bin", num_tokens // 10, 10))
-    table = Table("Ten facets: M tokens/s for windows of a width", ("rival", *map(str, WIDTHS)))
-    found = [timed(own(corpus, width, BATCH_TOKENS // width), rounds, turn_s) for width in WIDTHS]
-    for name in found[0]:
-        table.add(name, *(millions(one[name]) for one in found))
-    return table
-
-
-def drop_from_memory(path: Path) -> None:
-    """Ask the system to forget what it keeps of the file, which it does once nothing maps it."""
-    gc.collect()
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def cold(folder: Path, num_tokens: int) -> Table:
-    """From disk: the file is forgotten before each turn. Bytes are counted: a fast disk hides what pieces cost."""
-    path = folder / "codes.bin"
-    made_up(path, num_tokens, 1)
-    table = Table("From disk, width 512", ("way", "M tokens/s", "bytes read for each that was fed"))
-
-    def plain() -> None:
-        with path.open("rb", buffering=0) as file:
-            while file.read(8 << 20):
-                pass
-
-    def feed(steps: int) -> None:
-        corpus = made_up(path, num_tokens, 1)
-        drawn = order_of(corpus, 512, BATCH_TOKENS // 512)
-        with Feed(drawn, CausalBatches(corpus), range(steps), prefetch=2) as batches:
-            for _ in batches:
-                pass
-
-    whole = num_tokens // BATCH_TOKENS
-    ways: dict[str, tuple[Callable[[], None], int]] = {
-        "the file read from its beginning to its end": (plain, whole),
-        "order random, a sixteenth of an epoch": (lambda: feed(whole // 16), whole // 16),
-    }
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    read: dict[str, list[int]] = {name: [] for name in ways}
-    for _, (name, (work, _)) in itertools.product(range(3), ways.items()):
-        drop_from_memory(path)
-        before = bytes_from_disk()
-        times[name].append(seconds(work))
-        read[name].append(bytes_from_disk() - before)
-    for name, (_, steps) in ways.items():
-        fed_tokens = steps * BATCH_TOKENS
-        share = statistics.median(read[name]) / (2 * fed_tokens)
-        table.add(name, rates(times[name], fed_tokens / 1e6), f"{share:.2f}")
-    return table
-
-
-def bytes_from_disk() -> int:
-    """Bytes that this process had the disk read so far."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("read_bytes")))
-
-
 def waiting(folder: Path, steps: int) -> Table:
     """Pretrain the smallest models that make sense, on one core, and read what the run's meters say."""
     do, data, corpus = Steps(folder), folder / "data", folder / "corpus"
@@ -177,8 +112,6 @@ def main() -> None:
     pin(0)
     makers: list[Callable[[], list[Table]]] = [
         lambda: against_peers(given.work, given.tokens, given.rounds, given.turn_s),
-        lambda: [ten_facets(given.work, given.tokens, given.rounds, given.turn_s)],
-        lambda: [cold(given.work, given.tokens)],
         lambda: [waiting(given.work, given.steps)],
     ]
     tables = [table for make in makers for table in closed(make())]

@@ -197,7 +197,6 @@ class Bench:
                     yield self.bound(size, way)
             if size.tokens == "sample":
                 yield self.bound(size, "trainer")
-        yield Row("locality", "locality_row", {"device": self.device, "tiny": self.tiny}, 90.0)
 
     def predicted(self, tokens: float) -> float | None:
         """Seconds of the minute-long row, predicted from the other rows; None where they are missing."""
@@ -310,11 +309,6 @@ class Bench:
         for what in ("embed", "evaluate", "predict"):
             cpu, gpu = (self.number(f"inference-{where}", what) for where in ("cpu", "gpu"))
             rows["Inference"].append((what, cpu, gpu, gpu / cpu if gpu and cpu else None))
-        table = self.results.get("locality", {}).get("table")
-        tables = dict(self.tables)
-        if table is not None:
-            names = ("title", "columns", "rows", "notes", "probe_before", "probe_after", "date")
-            tables["Locality"] = BenchTable(**{name: table[name] for name in names})
         failed = {name: row[FAILED] for name, row in self.results.items() if FAILED in row}
         waiting = [row.name for row in self.rows() if row.name not in self.results]
         failed |= dict.fromkeys(waiting, "not reached")
@@ -339,7 +333,7 @@ class Bench:
             self.tables[title].probe_after = after
         more = {"gpu": setup["card"], "facets": setup["facets"], "beats": setup["beats"], "samples": setup["samples"]}
         data = {"rates": [asdict(rate) for rate in self.rates()], "measured": self.results}
-        write_results(name, f"heartlm on {setup['card']}", list(tables.values()), more, self.chosen.out, data)
+        write_results(name, f"heartlm on {setup['card']}", list(self.tables.values()), more, self.chosen.out, data)
 
     def aims(self) -> list[tuple[Cell, ...]]:
         """What is aimed at, with what is measured."""

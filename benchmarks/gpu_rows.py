@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench import locality
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from training import MASK_SHARE, OursPlainly, PlainGPT, Shape, plain_batches, trainer
@@ -464,13 +463,6 @@ def inference_row(work: Path, device: str) -> dict[str, Any]:
         lambda found: sum(len(each.sample) for each in found),
     )
     return row
-
-
-def locality_row(device: str, tiny: bool) -> dict[str, Any]:
-    """Return the table of `benchmarks/machine.py locality` for one batch size."""
-    sizes: dict[str, Any] = {"windows": 256, "turn_windows": 64, "rounds": 1} if tiny else {"rounds": 2}
-    options = locality.Options(batch_sizes=(32 if tiny else 256,), device=device, **sizes)
-    return {"table": locality.run(options)[0].as_json()}
 
 
 def run_row(function: str, arguments: Mapping[str, Any], result: Path, log: Path) -> None:

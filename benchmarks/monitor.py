@@ -1,6 +1,6 @@
 """Alarms and delays of `heartlm monitor`, the number of streams per core, and the effect of hostile links.
 
-    python benchmarks/monitor.py [--work FOLDER] [--study alarms|load|chunks|links|kept]
+    python benchmarks/monitor.py [--work FOLDER] [--study alarms|load|chunks|links]
 
 Alarms: the shipped models run on recordings as streams, as in `analyze --causal`. Reported are annotated episodes with
 an alarm, the delay of the alarm after the onset, and lethal alarms per patient-day. cudb and DS1 were used to choose
@@ -25,17 +25,14 @@ from collections import Counter
 from multiprocessing import Queue, get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import torch
 from bench.chunks import CHUNK_S, measure_chunks
 from bench.measure import Table, cores
 from bench.output import write_results
 from scipy.signal import resample_poly
-from torch.nn import functional as F  # noqa: N812
 
 import heartlm.ecg.splits as splits
 from heartlm.ecg.database import Database, open_database
@@ -43,19 +40,15 @@ from heartlm.ecg.recording import BEAT_CLASSES, Recording, RhythmSpan
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.inference.finetuned import load_finetuned
-from heartlm.inference.predictions import token_probabilities
 from heartlm.models.pretrained import find_run
-from heartlm.models.transformer import rotary_angles
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
 from heartlm.monitor.engine import Monitor, tune_garbage_collector
-from heartlm.monitor.export import export_model
-from heartlm.monitor.models import KEPT_BEATS, LiveModels
+from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, ecg_leads
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json
 from heartlm.system.parent import end_with_parent
-from heartlm.tasks.waveform import VF, WINDOW_S, runs_of
-from heartlm.tokenizers.base import Lead
+from heartlm.tasks.waveform import runs_of
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
 FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "outage", "rate")
@@ -471,100 +464,9 @@ def mutated(name: str, signal: np.ndarray, rate_hz: float, choose: random.Random
     return out
 
 
-def study_kept() -> list[Table]:
-    """How many beats the causal model has to keep, and what 8-bit matrices cost, on recordings it was trained on."""
-    models, sizes = LiveModels(), dict[str, int]()
-    leads = [("mitdb", record_id) for record_id in splits.DS1[::2]]
-    leads += [("svdb", record_id) for record_id in open_database(DATA / "svdb").record_ids[::4]]
-    counts = dict[str, Counter[str]]()
-    with TemporaryDirectory() as folder:
-        sessions = dict[str, Any]()
-        for name in ("float32", "int8"):
-            path = Path(folder) / f"{name}.onnx"
-            export_model(models.beats, path, "onnx", 1, name == "int8")
-            sizes[f"ONNX {name}, {KEPT_BEATS} beats kept"] = path.stat().st_size
-            sessions[f"ONNX {name}, {KEPT_BEATS} beats kept"] = onnxruntime.InferenceSession(path)
-        for database, record_id in leads:
-            recording = open_database(DATA / database).recording(record_id)
-            lead = Lead(recording.annotations, recording.signal(0, recording.num_samples, (0,))[0])
-            tokens = models.beat_tokenizer.encode(lead)
-            answers = {"windows of 128, half overlapping": token_probabilities(models.beats.model, tokens.codes, 128)}
-            answers |= {f"{kept} beats kept": with_kept(models, tokens.codes, kept) for kept in (128, 64, 32, 16)}
-            for name, session in sessions.items():
-                cache, out = models.trunk.empty(1).numpy(), []
-                for place, own in enumerate(tokens.codes.astype(np.int64)):
-                    given = {"codes": own[None], "cache": cache, "position": np.array([place])}
-                    answer, cache = session.run(None, given)
-                    out.append(answer[0])
-                answers[name] = np.array(out)
-            known = tokens.beat_class >= 0
-            for name, answer in answers.items():
-                for index, symbol in ((1, "S"), (2, "V")):
-                    called, true = answer.argmax(axis=1)[known] == index, tokens.beat_class[known] == index
-                    count = counts.setdefault(name, Counter())
-                    count.update({f"{symbol} both": int((called & true).sum()), symbol: int(called.sum() + true.sum())})
-    table = Table(
-        f"{len(leads)} recordings of training, annotated beats, first lead",
-        ("what looks back at", "V F1", "S F1", "file, MB"),
-    )
-    for name, count in counts.items():
-        scores = [f"{2 * count[f'{symbol} both'] / count[symbol]:.3f}" for symbol in "VS"]
-        table.add(name, *scores, f"{sizes[name] / 1e6:.2f}" if name in sizes else "")
-    return [table.close(), waveform_files(models)]
-
-
-def waveform_files(models: LiveModels) -> Table:
-    """VF in windows of cudb, on which the network was trained, by the exported files."""
-    table = Table(
-        "cudb, windows of 4 s each second, VF where it is the most probable class, one stream per call",
-        ("file", "windows of VF", "F1", "MB"),
-    )
-    database = open_database(DATA / "cudb")
-    for name in ("float32", "int8"):
-        both = called = true = 0
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "waveform.onnx"
-            export_model(models.waveform, path, "onnx", 1, name == "int8", RATE_HZ)
-            session, size = onnxruntime.InferenceSession(path), path.stat().st_size
-        for record_id in database.record_ids:
-            recording = database.recording(record_id)
-            in_vf = np.zeros(recording.num_samples)
-            for span in recording.annotations.rhythms:
-                if span.name in SHOWN_BY["VF"]:
-                    in_vf[span.start : span.stop] = 1
-            state = {
-                each.name: np.zeros(each.shape, np.int64 if each.name == "codes" else np.float32)
-                for each in session.get_inputs()[1:]
-            }
-            signal_mv = recording.signal(0, recording.num_samples, (0,))
-            for stop in range(RATE_HZ, recording.num_samples + 1, RATE_HZ):
-                samples_mv = signal_mv[:, stop - RATE_HZ : stop]
-                probabilities, *after = session.run(None, {"samples_mv": samples_mv, **state})
-                state = dict(zip(state, after, strict=True))
-                start = stop - round(WINDOW_S * RATE_HZ)
-                if start < 0:
-                    continue
-                is_called, is_true = probabilities[0].argmax() == VF, in_vf[start:stop].mean() > 0.5
-                both, called, true = both + (is_called and is_true), called + is_called, true + is_true
-        table.add(f"ONNX {name}", int(true), f"{2 * both / (called + true):.3f}", f"{size / 1e6:.2f}")
-    return table.close()
-
-
-@torch.inference_mode()
-def with_kept(models: LiveModels, codes: np.ndarray, kept: int) -> np.ndarray:
-    """What the model says of each beat that sees itself and the `kept` - 1 before, in every block."""
-    trunk, place = models.trunk, torch.arange(len(codes))
-    x = F.embedding(torch.from_numpy(codes.astype(np.int64)) + trunk.offset, trunk.table).sum(dim=1)[None]
-    sees = (place[None] <= place[:, None]) & (place[None] > place[:, None] - kept)
-    angles = rotary_angles(len(codes), trunk.head_width, x.device)
-    for block in trunk.trunk.blocks:
-        x = block(x, angles, sees[None, None])
-    return trunk.head(trunk.trunk.norm(x))[0].softmax(dim=-1).numpy()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--study", choices=("alarms", "load", "chunks", "links", "kept"), action="append")
+    parser.add_argument("--study", choices=("alarms", "load", "chunks", "links"), action="append")
     parser.add_argument("--work", type=Path, default=Path("build/monitor"), help="keeps the alarms that were found")
     parser.add_argument("--cinc2017", type=Path, help="folder with the training recordings of the Challenge 2017")
     parser.add_argument("--streams", type=int, nargs="+", default=[50, 100, 150, 200, 300])
@@ -573,7 +475,7 @@ def main() -> None:
     parser.add_argument("--links", type=int, default=1000)
     settings = parser.parse_args()
     torch.set_num_threads(1)
-    for study in settings.study or ("alarms", "load", "chunks", "links", "kept"):
+    for study in settings.study or ("alarms", "load", "chunks", "links"):
         if study == "alarms":
             write_results("monitor-alarms", "Alarms of live streams", study_alarms(settings.cinc2017, settings.work))
         elif study == "load":
@@ -585,8 +487,6 @@ def main() -> None:
         elif study == "chunks":
             title = "The published way next to heartlm"
             write_results("monitor-chunks", title, study_chunks(settings.streams, settings.seconds, settings.cores))
-        elif study == "kept":
-            write_results("monitor-kept", "How far back a live model looks, and the exported files", study_kept())
         else:
             write_results("monitor-links", "Hostile links", study_links(settings.links))
 

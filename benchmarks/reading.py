@@ -1,4 +1,4 @@
-"""Reading speed of WFDB records (signals, annotations, short records, slices of a day), compared with `wfdb`.
+"""Reading speed of WFDB records (signals, annotations, short records), compared with `wfdb`.
 
     python benchmarks/reading.py --data FOLDER --work FOLDER
 
@@ -12,20 +12,19 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import wfdb
-from bench.measure import Table, interleaved, per, pin, rates, seconds
+from bench.measure import Table, interleaved, pin, rates, seconds
 from bench.output import write_results
 from numpy.typing import NDArray
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.readers.wfdb import read_wfdb
-from heartlm.ecg.readers.wfdb_header import DECODED, adu_type, decode, num_bytes, read_header
+from heartlm.ecg.readers.wfdb_header import adu_type, decode, read_header
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.kernels.library import using, variants
@@ -160,31 +159,6 @@ def fill(table: Table, times: dict[str, list[float]], amounts: dict[str, int], r
     return table
 
 
-def decoders(rounds: int) -> Table:
-    """The kernels alone: random bytes in memory to arrays that are there already."""
-    table = Table(
-        f"Decoders alone, records of two leads: M samples/s (median of {rounds})",
-        ("format", "variant", "to adu", "to float32 mV"),
-    )
-    num_frames, calibration = 500_000, np.array([[1024, 200, 1]] * 2, np.float64)
-    for fmt in DECODED:
-        size = num_bytes(DECODED[fmt], 2 * num_frames)
-        content = np.random.default_rng(0).integers(0, 256, size).astype(np.uint8)
-        adu, mv = np.empty((2, num_frames), adu_type(fmt)), np.empty((2, num_frames), np.float32)
-        rivals: dict[str, Callable[[], object]] = {}
-        for variant in variants():
-            decoded = using(variant)(decode)
-            rivals[f"{variant} adu"] = partial(decoded, content, fmt, 2, (0, 1), adu)
-            rivals[f"{variant} mv"] = partial(decoded, content, fmt, 2, (0, 1), mv, 0, calibration)
-        times = interleaved(rivals, rounds)
-        for variant in variants():
-            table.add(
-                fmt, variant, *(rates(times[f"{variant} {unit}"], 2 * num_frames / 1e6) for unit in ("adu", "mv"))
-            )
-    table.close()
-    return table
-
-
 def annotations(paths: list[Path], rounds: int) -> Table:
     """Whole annotation files to positions, codes and texts; heartlm's last row picks beats and rhythms too."""
     total = 0
@@ -237,49 +211,6 @@ def open_all(folder: Path) -> None:
     each(database.recording, database.record_ids)()
 
 
-def a_day(path: Path, rounds: int) -> Table:
-    """Ten seconds out of a day of 12 leads, and all of it by the hour; memory and the disk's own rate next to."""
-    recording, data = read_wfdb(path), path.with_suffix(".dat")
-    starts = np.random.default_rng(0).integers(0, DAY_SAMPLES - SLICE_SAMPLES, 200).tolist()
-    for start in starts[:5]:
-        expected = by_wfdb(path, sampfrom=start, sampto=start + SLICE_SAMPLES).p_signal.T.astype(np.float32)
-        assert np.array_equal(recording.signal(start, start + SLICE_SAMPLES), expected)
-
-    def slices(starts: list[int], leads: list[int] | None = None) -> Callable[[], None]:
-        return each(lambda start: read_wfdb(path).signal(start, start + SLICE_SAMPLES, leads), starts)
-
-    def hours() -> None:
-        for start in range(0, DAY_SAMPLES, 3600 * RATE_HZ):
-            recording.signal(start, start + 3600 * RATE_HZ)
-
-    def one_lead() -> None:
-        recording.signal(leads=[0])
-
-    table = Table(f"A day of {len(LEADS)} leads, {data.stat().st_size / 1e9:.2f} GB", ("what", "value", "unit"))
-    few = starts[:20]
-    cut = {
-        "slice of 10 s, all leads": (slices(starts), len(starts)),
-        "slice of 10 s, one lead": (slices(starts, [0]), len(starts)),
-        "slice of 10 s, all leads, by wfdb": (
-            each(lambda start: by_wfdb(path, sampfrom=start, sampto=start + SLICE_SAMPLES), few),
-            len(few),
-        ),
-    }
-    for what, times in interleaved({what: work for what, (work, _) in cut.items()}, rounds).items():
-        table.add(what, per(times, cut[what][1] / 1e3), "ms")
-    table.add("slice of 10 s, all leads, from the disk", per(uncached(data, slices(few), rounds), len(few) / 1e3), "ms")
-    reading, size_mb = partial(plain, data), data.stat().st_size / 1e6
-    table.add("the disk's own rate, pieces of 1 MB", rates(uncached(data, reading, rounds), size_mb), "MB/s")
-    whole = interleaved({"cached": reading, "hours": hours, "one lead": one_lead}, rounds)
-    table.add("the page cache's own rate, pieces of 1 MB", rates(whole["cached"], size_mb), "MB/s")
-    samples = DAY_SAMPLES / 1e6
-    table.add("all leads to float32 mV, an hour at a time", rates(whole["hours"], len(LEADS) * samples), "M samples/s")
-    table.add("memory that this takes, at most", f"{peak_mb(hours):.0f}", "MB")
-    table.add("one lead to float32 mV, all at once", rates(whole["one lead"], samples), "M samples/s")
-    table.close()
-    return table
-
-
 def uncached(path: Path, work: Callable[[], object], rounds: int) -> list[float]:
     """Seconds of `work` in every round, `path` out of the page cache before each."""
     times = []
@@ -287,19 +218,6 @@ def uncached(path: Path, work: Callable[[], object], rounds: int) -> list[float]
         forget(path)
         times.append(seconds(work))
     return times
-
-
-def peak_mb(work: Callable[[], object]) -> float:
-    """Memory that `work` takes beyond what was taken before."""
-
-    def status(field: str) -> float:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(field))
-
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
-    before = status("VmRSS")
-    work()
-    return status("VmHWM") - before
 
 
 def forget(path: Path) -> None:
@@ -327,12 +245,10 @@ def main() -> None:
     mitdb = sorted((options.data / "mitdb").glob("*.hea"))
     with_beats = [path.with_suffix(".atr") for path in mitdb[::4]] + sorted((options.data / "nsrdb").glob("*.atr"))[:2]
     tables = [
-        decoders(options.rounds),
         signals("Format 212, records of mitdb", mitdb[::4], options.rounds),
         signals("Format 16, an hour of 12 leads", [first_hour(day, options.work / "hour")], options.rounds),
         annotations(with_beats, options.rounds),
         short_records(short, options.rounds),
-        a_day(day, options.rounds),
     ]
     write_results("reading", "Reading recordings and annotations", tables)
 

@@ -2,7 +2,7 @@
 
     make benchmarks                             # speed tables, short ones first
     make benchmarks ONLY=feeding,training       # only these
-    make benchmarks-long                        # long benchmarks: scores on real recordings, soak, kill tests
+    make benchmarks-long                        # long benchmarks: scores on real recordings
     python benchmarks/runner.py --list          # list the benchmarks to run, with approximate durations
 
 Recordings are read from HEARTLM_TEST_DATA (../shared/data by default). Unpacked archives, simulated databases, corpora
@@ -86,15 +86,8 @@ BENCHMARKS = (
         ("extensions/scaling", *TRAINING),
         4,
     ),
-    Benchmark(
-        "bench", ("--all", "--data", "{data}"), ("extensions/federated", *TRAINING), 5, long=True, script="machine"
-    ),
-    Benchmark("tiny_ecg", ("{data}/mitdb",), ("models", "kernels"), 5, long=True),
     Benchmark("federated", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 20, long=True),
     Benchmark("federated_ways", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 15, long=True),
-    Benchmark("federated_sweep", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 30, long=True),
-    Benchmark("kills", ("--work", "{work}"), TRAINING, 30, long=True),
-    Benchmark("soak", ("--work", "{work}"), TRAINING, 31, long=True),
     Benchmark(
         "quality",
         ("--data", "{data}", "--work", "{work}"),

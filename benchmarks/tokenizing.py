@@ -4,7 +4,7 @@
 
 `--data` contains mitdb. `--work` (1.5 GB, kept for the next run) gets a day of 12 leads at 500 Hz (see reading.py), its
 first hour, tokenizers fitted on mitdb, and corpora. Beats are always detected, because large archives have no
-annotations. Rates count the samples of the tokenised leads. In the comparison with typical scripts and for the stages,
+annotations. Rates count the samples of the tokenised leads. In the comparison with typical scripts,
 heartlm does the same work as the scripts, without the facets that compare a beat with the others of its recording.
 Before the timing, the script must give heartlm's tokens for heartlm's beats. Files are in the page cache unless a row
 says otherwise. About three minutes.
@@ -21,14 +21,10 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 import argparse
 import json
-import multiprocessing
-import random
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,29 +33,24 @@ from typing import Any
 from bench.measure import Spread, Table, cores, interleaved, per, pin, rates
 from bench.output import write_results
 from bench.usual_script import detectors, differing_codes, tokenise_record
-from reading import LEADS, RATE_HZ, first_hour, generate, peak_mb, plain, uncached
+from reading import LEADS, RATE_HZ, first_hour, generate, plain, uncached
 
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.database import open_database
-from heartlm.ecg.detect import detect_beats
 from heartlm.tokenizers.base import KINDS, Tokenizer, load_tokenizer, tokenizer_class
 from heartlm.tokenizers.beat import BeatTokenizer
-from heartlm.tokenizers.quantize import ResidualQuantizer
-from heartlm.tokenizers.waveform import beat_blocks, beat_waveforms, deviations
 
 ARCHIVE_SAMPLES, ARCHIVE_BYTES = 136e9, 272e9
 NODE_CORES = 64
 """Physical cores of a socket of a MeluXina node."""
 USUAL_S = 300
 """Seconds of a record that the usual script is timed on."""
-KILLS = 5
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--short", type=Path, help="a database of many short recordings, such as cinc2017")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
     return parser.parse_args()
@@ -166,42 +157,6 @@ def end_to_end(bench: Bench, rounds: int) -> Table:
     return table
 
 
-def stages(bench: Bench, rounds: int) -> Table:
-    """Where the time goes: each stage by itself on every fourth record of mitdb, whose results are kept in memory."""
-    tokenizer = bench.tokenizer("beat")
-    assert isinstance(tokenizer, BeatTokenizer)
-    shape, deviation = tokenizer._fitted()
-    database = open_database(bench.mitdb)
-    names, window = database.record_ids[::4], tokenizer.window
-    leads = [database.recording(name).signal(leads=[0])[0] for name in names]
-    found = [detect_beats(signal, 360.0) for signal in leads]
-    cut = [beat_waveforms(signal, beats, 360.0, window).shape for signal, beats in zip(leads, found, strict=True)]
-    apart = [deviations(each, False) for each in cut]
-    pairs = list(zip(leads, found, strict=True))
-    work: dict[str, Callable[[], object]] = {
-        "open and read": lambda: [database.recording(name).signal(leads=[0]) for name in names],
-        "find the beats": lambda: [detect_beats(signal, 360.0) for signal in leads],
-        "waveforms": lambda: [beat_waveforms(signal, beats, 360.0, window) for signal, beats in pairs],
-        "waveforms and deviations": lambda: [list(beat_blocks(*pair, 360.0, window, False)) for pair in pairs],
-        "residual codes": lambda: [codes_of(shape, deviation, *both) for both in zip(cut, apart, strict=True)],
-    }
-    times = interleaved(work, rounds)
-    samples, beats = sum(map(len, leads)), sum(map(len, found))
-    table = Table(
-        f"Stages by themselves, {len(names)} records of mitdb (median of {rounds})",
-        ("stage", "ns a sample", "µs a beat"),
-    )
-    for name, taken in times.items():
-        table.add(name, per(taken, samples / 1e9), per(taken, beats / 1e6))
-    table.close()
-    return table
-
-
-def codes_of(shape: ResidualQuantizer, deviation: ResidualQuantizer, cut: Any, apart: Any) -> None:
-    shape.encode(cut)
-    deviation.encode(apart)
-
-
 def processes(bench: Bench, rounds: int) -> Table:
     """Two processes against one, and against two builds side by side, which is what the machine gives at most.
 
@@ -278,89 +233,14 @@ def disk_rate(path: Path) -> float:
     return rates(uncached(path, partial(plain, path), 3), path.stat().st_size).median
 
 
-def short_recordings(bench: Bench, folder: Path, rounds: int) -> Table:
-    """Thousands of recordings of half a minute."""
-    database = open_database(folder)
-    table = Table(
-        f"{len(database.record_ids):,} short recordings of {folder.name}, one core (median of {rounds})",
-        ("tokenizer", "recordings/s", "M samples/s"),
-    )
-    for kind in ("beat", "sample"):
-        rate = bench.rate(partial(bench.build, folder, bench.tokenizer(kind)), rounds)
-        records = 1e6 * rate.median / bench.num_samples() * len(database.record_ids)
-        table.add(kind, f"{records:.0f}", rate)
-    table.close()
-    return table
-
-
-def memory(bench: Bench) -> Table:
-    """What a build takes beyond the modules, each in a process of its own."""
-    lead_mb = 24 * 3600 * RATE_HZ * 4 / 1e6
-    table = Table("Memory of a build beyond its modules, at most", ("recordings", "MB"))
-    for name, folder, leads in (
-        ("mitdb, 48 records", bench.mitdb, "all"),
-        ("mitdb four times over, 192 records", bench.copies(4), "all"),
-        (f"a day of 12 leads, {lead_mb:.0f} MB a lead in mV, one of them", bench.day, "first"),
-        ("its first hour, all 12 leads", bench.hour, "all"),
-    ):
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            table.add(name, f"{pool.apply(peak_of_build, (bench, folder, leads)):.0f}")
-    table.close()
-    return table
-
-
-def peak_of_build(bench: Bench, folder: Path, leads: str) -> float:
-    tokenizer = bench.tokenizer("beat")
-    bench.build(bench.mitdb, tokenizer, out="first")  # what is imported when first needed
-    return peak_mb(partial(bench.build, folder, tokenizer, training_leads=leads))
-
-
-def kills(bench: Bench) -> Table:
-    """SIGKILL at random moments, the same command again: how often it continued, and that it ends in the same bytes."""
-    straight, out = bench.work / "straight", bench.work / "killed"
-    partial_folder = out.with_name(f".{out.name}.partial")
-    for folder in (straight, out, partial_folder):
-        shutil.rmtree(folder, ignore_errors=True)
-    words = ["tokenize", str(bench.mitdb), "--tokenizer-from", str(bench.work / "fitted-beat"), "--beats", "detected"]
-    command = [sys.executable, "-m", "heartlm", *words, "--out"]
-    subprocess.run([*command, str(straight)], check=True, stdout=subprocess.DEVNULL)
-    chance, went_on, until = random.Random(0), 0, 0
-    for _ in range(KILLS):
-        until += chance.randint(3, 8)
-        build = subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        while build.poll() is None and parts_done(partial_folder) < until:
-            time.sleep(1e-3 * chance.random())
-        build.send_signal(signal.SIGKILL)
-        went_on += "continues after" in build.communicate()[1]
-    last = subprocess.run([*command, str(out)], check=True, capture_output=True, text=True)
-    went_on += "continues after" in last.stderr
-    for file in ("codes.bin", "sample.bin", "labels.bin", "scale.bin", "records.parquet"):
-        assert (straight / file).read_bytes() == (out / file).read_bytes(), f"{file} differs"
-    table = Table("mitdb, killed while tokenising", ("kills", "continued from the journal", "corpus"))
-    table.add(KILLS, went_on, "the same bytes as one that nobody killed")
-    table.close()
-    return table
-
-
-def parts_done(folder: Path) -> int:
-    """Parts that the journal notes."""
-    try:
-        return (folder / "journal.jsonl").read_bytes().count(b"\n") - 1
-    except FileNotFoundError:
-        return 0
-
-
 def main() -> None:
     options = arguments()
     allowed = os.sched_getaffinity(0)
     pin(0)
     bench = Bench(options.data, options.work)
-    tables = [end_to_end(bench, options.rounds), stages(bench, options.rounds), archive(bench, options.rounds)]
-    if options.short:
-        tables.append(short_recordings(bench, options.short, min(options.rounds, 3)))
-    tables.append(memory(bench))
+    tables = [end_to_end(bench, options.rounds), archive(bench, options.rounds)]
     os.sched_setaffinity(0, allowed)
-    tables += [processes(bench, options.rounds), kills(bench)]
+    tables.append(processes(bench, options.rounds))
     write_results("tokenizing", "Tokenising end to end", tables)
 
 

@@ -94,12 +94,6 @@ def flops(shape: ConvShape) -> float:
     return 2.0 * shape.batch * shape.out_channels * shape.out_length * taps
 
 
-def shape_class(shape: ConvShape) -> str:
-    """Which kind of layer the shape is of."""
-    channels = "first layer" if shape.in_channels <= 2 else "narrow" if shape.in_channels <= 12 else "wide"
-    return f"{channels}, K {'to 7' if shape.kernel_size <= 7 else 'above 7'}"
-
-
 @dataclass(frozen=True)
 class Case:
     """What all rivals convolve.
@@ -246,18 +240,6 @@ def check(case: Case, rivals: Iterable[tuple[Layer, Tensor, Tensor]]) -> None:
         for layer, x, _ in rivals:
             error = (layer(x).reshape(exact.shape) - exact).abs().max() / exact.abs().max()
             assert error < 1e-5, (case.shape, layer, float(error))
-
-
-def peak_flops(num_threads: int) -> float:
-    """Multiplications and additions a second of a large matrix product, which comes near what the machine can do."""
-    a, b, out = (torch.randn(1536, 1536) for _ in range(3))
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        fastest = min(seconds(lambda: torch.mm(a, b, out=out)) for _ in range(8))
-    finally:
-        torch.set_num_threads(before)
-    return 2 * 1536**3 / fastest
 
 
 def described(shape: ConvShape) -> str:

@@ -14,11 +14,10 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -71,17 +70,6 @@ def pin(*places: int) -> None:
     os.sched_setaffinity(0, {allowed[place % len(allowed)] for place in places})
 
 
-@contextmanager
-def on_one_core() -> Iterator[None]:
-    """Pin this thread, and the processes started in the block, to the first of its cores."""
-    allowed = os.sched_getaffinity(0)
-    pin(0)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
-
-
 def probe() -> float:
     """Return the current speed of the machine: fixed pieces of arithmetic per second on the slowest core in use."""
     return probe_cores(cores()[:PROBED_CORES], PROBE_ROUNDS)
@@ -106,21 +94,6 @@ def interleaved(
         for name, work in rivals.items():
             times[name].append(seconds(work))
     return times
-
-
-@dataclass(frozen=True)
-class Rival:
-    """One method of doing the same work.
-
-    Attributes:
-        name: name in the table.
-        turn: function that does the work once.
-        amount: work per turn, in the unit of the rates.
-    """
-
-    name: str
-    turn: Callable[[], object]
-    amount: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -157,12 +130,6 @@ class Timed:
         return statistics.median(theirs / other.amount / (ours / self.amount) for ours, theirs in pairs)
 
 
-def race(rivals: Sequence[Rival], rounds: int = 5, warm_up: bool = True) -> dict[str, Timed]:
-    """Time rivals in turns: what each took, by name."""
-    times = interleaved({rival.name: rival.turn for rival in rivals}, rounds, warm_up)
-    return {rival.name: Timed(tuple(times[rival.name]), rival.amount) for rival in rivals}
-
-
 def rates(times: Sequence[float], amount: float) -> Spread:
     """Amount a second over the rounds of a rival: median and quartiles, to stand in a table as one cell."""
     return Spread.of([amount / taken for taken in times])
@@ -178,30 +145,6 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
-@dataclass(frozen=True)
-class Chart:
-    """Chart of a table.
-
-    Attributes:
-        kind: a bar for each row (`bars`: side by side where there are more columns; `stack`: one upon the
-            other), or `lines` through the rows.
-        x: columns that name the rows, or the column along the axis of lines.
-        y: columns that are drawn; rows without a number there are left out.
-        label: what the drawn columns are, with the unit.
-        by: of lines, the column that tells them apart.
-        log: the axes of lines are logarithmic, the upright one where its values differ by more than ten times.
-        only: a column and the value that a row must have there to be drawn.
-    """
-
-    kind: Literal["bars", "stack", "lines"]
-    x: tuple[str, ...]
-    y: tuple[str, ...]
-    label: str
-    by: str | None = None
-    log: bool = False
-    only: tuple[str, Cell] | None = None
-
-
 @dataclass
 class BenchTable:
     """One table of results, with the probe before and after.
@@ -211,8 +154,6 @@ class BenchTable:
         columns: names of the columns, with units.
         rows: cells of each row; numbers are formatted only for display.
         notes: remarks on the results.
-        chart: chart of the table, if any.
-        more_charts: further charts below the first.
         probe_before: speed of the machine when the table is created.
         probe_after: speed of the machine when the table is closed.
         date: start of the measurement, UTC.
@@ -222,8 +163,6 @@ class BenchTable:
     columns: tuple[str, ...]
     rows: list[tuple[Cell, ...]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    chart: Chart | None = None
-    more_charts: tuple[Chart, ...] = ()
     probe_before: float = field(default_factory=probe)
     probe_after: float | None = None
     date: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M"))

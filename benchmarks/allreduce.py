@@ -1,23 +1,47 @@
-"""One of several ranks that add up the same numbers by every way there is, in turns."""
+"""Time of an all-reduce of gradients: shared memory, gloo, NCCL and MPI among the same ranks, in turns.
+
+    python benchmarks/allreduce.py
+    python benchmarks/allreduce.py --ranks 4 --machines 2 --kib 4 64 1024
+    torchrun --nproc-per-node 4 benchmarks/allreduce.py     # the ranks that are there, of all nodes
+    mpiexec -n 2 python benchmarks/allreduce.py             # MPI is one of the ways
+
+Ranks are started on cores or GPUs of their own, unless torchrun or mpiexec has started them. Latency and rate are
+fitted to the measured times with the least sum of relative errors. The tables are written to runs/bench/allreduce.json.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from bench.measure import BenchTable, Timed, cores
+from bench.output import write_results
 from torch import Tensor
 
-from heartlm.distributed.allreduce import FILL_BYTES, TIMEOUT_S, process_group
+from heartlm.distributed.allreduce import (
+    FILL_BYTES,
+    TIMEOUT_S,
+    AllReduceFit,
+    ask_ranks,
+    fit_points,
+    process_group,
+)
 from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.shared_memory import NodesSum, shared_sum_of
 from heartlm.errors import HeartlmError, needs
 
+MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
+"""Environment variables that Open MPI, MPICH and derivatives set for each rank."""
 Way = Callable[[Tensor], object]
 """Replaces a tensor by its sums over the ranks, and returns when that is done."""
 
@@ -159,3 +183,68 @@ def _slowest(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, 
         dist.all_reduce(numbers, dist.ReduceOp.MAX)
         found[way] = dict(zip(by_size, numbers.tolist(), strict=True))
     return found
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Measure with the ranks that are there, or start some; None on all ranks but the first."""
+    wanted = {"device": options.device, "rounds": options.rounds, "sizes": [1024 * kib for kib in options.kib]}
+    ranks = Ranks.from_environment()
+    if ranks.world_size > 1:
+        return among_ranks(ranks, "env://", wanted)
+    if any(int(os.environ.get(name, "1")) > 1 for name in MPI_SIZES):
+        return among_mpi_ranks(wanted)
+    num_gpus = 0 if options.device == "cpu" else torch.cuda.device_count()
+    num_ranks = options.ranks or (num_gpus if num_gpus > 1 else min(8, max(2, len(cores()))))
+    if num_ranks < 2 or num_ranks % options.machines:
+        raise HeartlmError(f"--ranks: {num_ranks} found, 2 or more expected, a multiple of --machines")
+    if options.device == "cuda" and num_gpus < num_ranks:
+        raise HeartlmError(f"--device cuda: a GPU for each of {num_ranks} ranks expected, {num_gpus} seen")
+    found: dict[str, Any] = ask_ranks(among_ranks, num_ranks, {**wanted, "machines": options.machines})
+    return found
+
+
+def tables_of(found: Mapping[str, Any], points: BenchTable, fits: BenchTable) -> None:
+    """Fill the rows of all sizes, and of the line through them."""
+    num_ranks = int(found["num_ranks"])
+    for way, by_size in found["seconds"].items():
+        timed = {int(size): Timed(tuple(taken)) for size, taken in by_size.items()}
+        for size, each in timed.items():
+            ratio = each.times_faster_than(Timed(tuple(found["seconds"]["gloo"][str(size)])))
+            rate = size / each.median_s / 1e9
+            points.add(way, num_ranks, size / 1024, 1e6 * each.median_s, 100 * each.spread, rate, ratio)
+        measured = tuple((size, each.median_s) for size, each in sorted(timed.items()))
+        fit = AllReduceFit(*fit_points(measured), num_ranks, way, measured)
+        fits.add(way, num_ranks, 1e6 * fit.latency_s, fit.bytes_per_s / 1e9, 100 * fit.median_error)
+    points.notes.append("GB/s counts the bytes of a message on one rank, not what crosses wires or caches.")
+    points.notes.append(f"Every way gave the sum of what the {num_ranks} ranks held, before it was timed.")
+    fits.notes += [f"Not measured: {reason}." for reason in found["left_out"]]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, help="to start; by default one for each GPU, or core, 2 to 8")
+    parser.add_argument("--machines", type=int, default=1, help="count the ranks as those of this number of machines")
+    parser.add_argument("--kib", type=int, nargs="+", default=[1, 4, 16, 64, 256, 1024, 4096, 16384], help="sizes")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto measures NCCL, if any")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench"), help="folder of the tables")
+    options = parser.parse_args(words)
+    if len(set(options.kib)) < 2 or min(*options.kib, options.rounds, options.machines) < 1:
+        parser.error("--kib: two sizes or more expected, to fit a line; --kib, --rounds and --machines from 1 on")
+    columns = ("way", "ranks", "KiB", "µs", "spread %", "GB/s", "times gloo")
+    points = BenchTable(f"One all-reduce of float32 (median of {options.rounds})", columns)
+    fits = BenchTable("Latency and rate that explain it best", ("way", "ranks", "latency µs", "GB/s", "median error %"))
+    try:
+        found = measured(options)
+        if found is not None:
+            tables_of(found, points, fits)
+            write_results("allreduce", "All-reduce", [points.close(), fits.close()], folder=options.out)
+            print(points.markdown(), fits.markdown(), sep="\n")
+    except HeartlmError as error:
+        print(f"allreduce.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
