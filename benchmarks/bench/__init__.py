@@ -1,1 +1,0 @@
-"""Benchmarks of heartlm and alternatives on this machine, run in turns."""
