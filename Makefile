@@ -68,20 +68,20 @@ $(TOOLS)/ready: constraints.txt
 # Speed tables in about 50 minutes, one quiet machine; ONLY=feeding,training measures these alone, and what is measured
 # already is not measured again. The second target takes hours. Both fill the figures of README.md and docs/ in.
 benchmarks: $(VENV)/rivals $(VENV)/kernels
-	$(BIN)/python benchmarks/runner.py --only "$(ONLY)"
-	$(BIN)/python benchmarks/figures.py --write
+	$(BIN)/python -m benchmarks.runner --only "$(ONLY)"
+	$(BIN)/python -m benchmarks.figures --write
 
 benchmarks-long: $(VENV)/rivals $(VENV)/kernels
-	$(BIN)/python benchmarks/runner.py --long --only "$(ONLY)"
-	$(BIN)/python benchmarks/figures.py --write
+	$(BIN)/python -m benchmarks.runner --long --only "$(ONLY)"
+	$(BIN)/python -m benchmarks.figures --write
 
 # The shipped models, trained from the databases in HEARTLM_TEST_DATA in about an hour on two cores; continued where it
 # was stopped. See docs/models.md.
 MODELS_WORK ?= ../heartlm-models
 
 models: $(VENV)/ready $(VENV)/kernels
-	$(BIN)/python benchmarks/models.py --work "$(MODELS_WORK)"
-	$(BIN)/python benchmarks/af_onset.py --work "$(MODELS_WORK)/af-onset" \
+	$(BIN)/python -m recipes.models --work "$(MODELS_WORK)"
+	$(BIN)/python -m recipes.af_onset --work "$(MODELS_WORK)/af-onset" \
 		--cinc2017 "$(MODELS_WORK)/unpacked/cinc2017" --ltafdb "$(MODELS_WORK)/unpacked/ltafdb"
 
 # An editable installation does not build the kernels again by itself when their sources change. The one that makes the

@@ -1,11 +1,12 @@
 """Time of an all-reduce of gradients: shared memory, gloo, NCCL and MPI among the same ranks, in turns.
 
-    python benchmarks/allreduce.py
-    python benchmarks/allreduce.py --ranks 4 --machines 2 --kib 4 64 1024
+    python -m benchmarks.allreduce
+    python -m benchmarks.allreduce --ranks 4 --machines 2 --kib 4 64 1024
     torchrun --nproc-per-node 4 benchmarks/allreduce.py     # the ranks that are there, of all nodes
-    mpiexec -n 2 python benchmarks/allreduce.py             # MPI is one of the ways
+    mpiexec -n 2 python -m benchmarks.allreduce             # MPI is one of the ways
 
-Ranks are started on cores or GPUs of their own, unless torchrun or mpiexec has started them. Latency and rate are
+Ranks are started on cores or GPUs of their own, unless torchrun or mpiexec has started them; --machines counts them as
+those of several machines. Latency and rate are
 fitted to the measured times with the least sum of relative errors. The tables are written to runs/bench/allreduce.json.
 """
 
@@ -24,18 +25,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from bench.measure import BenchTable, Timed, cores
-from bench.output import write_results
 from torch import Tensor
 
-from heartlm.distributed.allreduce import (
-    FILL_BYTES,
-    TIMEOUT_S,
-    AllReduceFit,
-    ask_ranks,
-    fit_points,
-    process_group,
-)
+from benchmarks.common.measure import BenchTable, Timed, cores
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options as parser_of
+from heartlm.distributed.allreduce import FILL_BYTES, TIMEOUT_S, AllReduceFit, ask_ranks, fit_points, process_group
 from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.shared_memory import NodesSum, shared_sum_of
 from heartlm.errors import HeartlmError, needs
@@ -221,12 +216,10 @@ def tables_of(found: Mapping[str, Any], points: BenchTable, fits: BenchTable) ->
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, machines=1, rounds=15)
     parser.add_argument("--ranks", type=int, help="to start; by default one for each GPU, or core, 2 to 8")
-    parser.add_argument("--machines", type=int, default=1, help="count the ranks as those of this number of machines")
     parser.add_argument("--kib", type=int, nargs="+", default=[1, 4, 16, 64, 256, 1024, 4096, 16384], help="sizes")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto measures NCCL, if any")
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("runs/bench"), help="folder of the tables")
     options = parser.parse_args(words)
     if len(set(options.kib)) < 2 or min(*options.kib, options.rounds, options.machines) < 1:

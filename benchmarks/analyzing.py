@@ -1,6 +1,6 @@
 """Run time and memory of `heartlm analyze`, from files to pages.
 
-    python benchmarks/analyzing.py --work FOLDER
+    python -m benchmarks.analyzing --work FOLDER
 
 The recordings are simulated: an hour, a day and a week (the day seven times) of three leads at 250 Hz, each on one
 core; and a folder of 1,000 recordings of 15 s, the shortest that the simulator makes, with twelve leads at 500 Hz, on
@@ -11,7 +11,6 @@ same core, in interleaved turns.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -19,8 +18,9 @@ import sys
 import time
 from pathlib import Path
 
-from bench.measure import Table, interleaved, per
-from bench.output import write_results
+from benchmarks.common.measure import Table, interleaved, per
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
 
 HOURS = {"an hour": 1, "a day": 24, "a week": 168}
 
@@ -67,10 +67,8 @@ def analyzed(path: Path, out: Path, processes: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True)
+    parser = options(__doc__, "work", rounds=3)
     parser.add_argument("--longest", choices=HOURS, default="a week")
-    parser.add_argument("--rounds", type=int, default=3)
     settings = parser.parse_args()
     work, out = settings.work, settings.work / "out"
     cores = sorted(os.sched_getaffinity(0))

@@ -31,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from bench.measure import BenchTable, Table
+from benchmarks.common.measure import BenchTable, Table
 
 CHUNK_S = 10
 LIMIT_S = 10.0
@@ -73,7 +73,7 @@ def start_server(core: int) -> tuple[subprocess.Popen[bytes], str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folder = str(Path(__file__).parents[1])
-    words = [sys.executable, "-m", "uvicorn", "bench.chunks:app", "--app-dir", folder, "--port", str(port)]
+    words = [sys.executable, "-m", "uvicorn", "benchmarks.chunks:app", "--app-dir", folder, "--port", str(port)]
     words += ["--timeout-keep-alive", str(2 * KEPT_S), "--no-access-log", "--log-level", "error"]
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     server = subprocess.Popen(words, env=os.environ | one_thread, preexec_fn=lambda: os.sched_setaffinity(0, [core]))

@@ -1,7 +1,7 @@
 """heartlm's convolution compared with those of torch and with the CrossScale study's kernel.
 
-    python benchmarks/conv1d.py               # one thread and two, about six minutes
-    python benchmarks/conv1d.py --quick
+    python -m benchmarks.conv1d               # one thread and two, about six minutes
+    python -m benchmarks.conv1d --quick
 
 Tables, for each number of threads: the study's own grid, where its kernel, written for this comparison, competes too;
 layers of ECG networks in inference and in training, against eager `conv1d`, `conv2d` with channels last,
@@ -17,7 +17,6 @@ array. The peak is measured with multiplications and additions on registers alon
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import subprocess
@@ -27,22 +26,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from bench.convolutions import (
+from torch.nn import functional as F  # noqa: N812
+
+from benchmarks.common.measure import BenchTable, Spread, cores, geometric_mean, seconds
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
+from benchmarks.convolutions import (
     STUDY_GRID,
     case_of,
     described,
     ecg_grid,
+    fastest,
     flops,
     layers_between,
     race,
     timed_turns,
     tiny_ecg_turns,
 )
-from bench.measure import BenchTable, Spread, cores, geometric_mean, seconds
-from bench.output import write_results
-from conv1d_rule import fastest
-from torch.nn import functional as F  # noqa: N812
-
 from heartlm.extensions.conv1d.kernel import ConvShape, prepared
 from heartlm.extensions.conv1d.module import conv1d
 from heartlm.extensions.conv1d.rule import PASSES
@@ -191,9 +191,8 @@ def rule_table(shapes: Sequence[ConvShape], threads: int) -> BenchTable:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, core=0)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--core", type=int, default=0, help="the first to run on")
     parser.add_argument("--quick", action="store_true", help="four shapes, few rounds, without torch.compile")
     chosen = parser.parse_args()
     keep_memory()

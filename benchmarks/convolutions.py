@@ -9,21 +9,30 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.measure import Spread, seconds
+from benchmarks.common.measure import Spread, seconds
+from heartlm.extensions.conv1d import passes
 from heartlm.extensions.conv1d.kernel import ConvShape
-from heartlm.extensions.conv1d.module import Conv1d, replace_conv1d
+from heartlm.extensions.conv1d.module import Conv1d, conv1d, replace_conv1d
+from heartlm.extensions.conv1d.passes import gradients, plan
+from heartlm.extensions.conv1d.rule import PASSES
 from heartlm.models.tiny_ecg import TinyECG
 
 TURN_S = 2e-3
 """Short work is repeated until a turn takes so long."""
+
+PASS_S, PASS_ROUNDS = 4e-4, 9
+"""Of a turn of one pass, and how many turns each has."""
 
 CHOICES: tuple[tuple[int, ...], ...] = (
     (1, 2, 4, 8, 12, 16, 32, 64),
@@ -270,3 +279,48 @@ def _step(model: nn.Module, x: Tensor, target: Tensor) -> Callable[[], object]:
         optimizer.zero_grad(set_to_none=True)
 
     return turn
+
+
+def turns(case: Case) -> dict[str, Callable[[], object]]:
+    """Each pass over a case as autograd calls it; whose it is decides the rule in force."""
+    shape, x, dy = case.shape, case.x, case.dy
+    weight, bias = case.layer.weight.detach(), case.layer.bias
+    assert bias is not None
+    bias = bias.detach()
+    learning = [tensor.detach().requires_grad_() for tensor in (x, weight, bias)]
+    rest = shape.stride, shape.padding, shape.dilation, shape.groups
+    work = plan(x.shape, weight.shape, bias.shape, *rest, torch.get_num_threads())
+    assert work is not None
+    return {
+        "forward": lambda: conv1d(x, weight, bias, *rest),
+        "input_gradient": lambda: gradients(work, x, weight, dy, (True, False, False)),
+        "weight_gradient": lambda: gradients(work, x, weight, dy, (False, True, True)),
+        "training": lambda: torch.autograd.grad(conv1d(*learning, *rest), learning, dy),  # type: ignore[arg-type,call-arg]
+    }
+
+
+ALL_BY_KERNEL, ALL_BY_TORCH = frozenset(PASSES), frozenset[str]()
+
+
+@contextmanager
+def imposed(choice: frozenset[str]) -> Iterator[None]:
+    """Let `choice` hold for every shape."""
+    passes.plan.cache_clear()
+    with mock.patch.object(passes, "fastest", lambda *_: choice):
+        yield
+    passes.plan.cache_clear()
+
+
+def fastest(case: Case) -> dict[str, tuple[float, float]]:
+    """Seconds of the kernel and of torch in each pass."""
+    found: dict[str, list[list[float]]] = {name: [[], []] for name in PASSES}
+    for number in range(PASS_ROUNDS + 1):
+        for who, choice in enumerate((ALL_BY_KERNEL, ALL_BY_TORCH)):
+            with imposed(choice):
+                for name, turn in turns(case).items():
+                    once = min(seconds(turn), seconds(turn))
+                    repeats = max(1, round(PASS_S / once))
+                    taken = seconds(partial(_repeat, turn, repeats)) / repeats
+                    if number:
+                        found[name][who].append(taken)
+    return {name: (min(kernel), min(theirs)) for name, (kernel, theirs) in found.items()}

@@ -1,6 +1,6 @@
 """Cost of the reduction per round for a rank, with four methods in turns: the seconds without computation.
 
-    python benchmarks/federated_rounds.py --data DATABASE --work FOLDER         about 6 minutes
+    python -m benchmarks.federated_rounds --data DATABASE --work FOLDER         about 6 minutes
 
 | way | staleness | what is done |
 |---|---|---|
@@ -30,10 +30,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench.measure import Spread, Table
-from bench.output import write_results
-from steps import Steps, on_ranks
 
+from benchmarks.common.measure import Spread, Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
+from benchmarks.common.steps import Steps, on_ranks
 from heartlm.distributed.joining import communicator_of
 from heartlm.distributed.mpi import MPICommunicator
 from heartlm.extensions.federated.aggregate import Aggregator, PendingMean
@@ -184,7 +185,7 @@ def measured(chosen: argparse.Namespace) -> Table:
             out = (chosen.work / f"rounds-{kind}-{ranks}.json").resolve()
             source = (chosen.data if kind == "tiny_ecg" else corpus).resolve()
             rank = ["--model", kind, "--source", source, "--out", out, "--repeats", chosen.repeats, *words]
-            on_ranks(ranks, __file__, *rank)
+            on_ranks(ranks, "-m", "benchmarks.federated_rounds", *rank)
             add_rows(table, model, ranks, json.loads(out.read_text()))
     return table.close()  # type: ignore[return-value]
 
@@ -207,21 +208,18 @@ def add_rows(table: Table, model: str, ranks: int, found: dict[str, Any]) -> Non
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--work", type=Path)
+    parser = options(__doc__, data="the records of mitdb", repeats=15, local_steps=20, batch_size=64, depth=4)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--work", type=Path)
     of_rank = parser.add_argument_group("of a rank that this script starts")
     of_rank.add_argument("--model", choices=["tiny_ecg", "pretrain"])
     of_rank.add_argument("--source", type=Path)
     of_rank.add_argument("--out", type=Path)
-    for name, value in (("repeats", 15), ("local-steps", 20), ("batch-size", 64), ("depth", 4)):
-        parser.add_argument(f"--{name}", type=int, default=value)
     chosen = parser.parse_args()
     if chosen.model is not None:
         as_rank(chosen)
-    elif chosen.data is None or chosen.work is None:
-        parser.error("--data and --work are needed")
+    elif chosen.work is None:
+        parser.error("--work is needed")
     else:
         write_results("federated_rounds", "What adding up costs a federated round", [measured(chosen)])
 

@@ -1,6 +1,6 @@
 """Data loading rates of heartlm's gather and feed, compared with common loaders, and the data wait of a training step.
 
-    python benchmarks/feeding.py --work FOLDER
+    python -m benchmarks.feeding --work FOLDER
 
 The data are a memory map of random tokens in the page cache. Every loader gives batches of 65,536 tokens in random
 windows, as int64 tensors on the host. Loaders use one core; those with two worker processes may use all. heartlm's feed
@@ -11,25 +11,24 @@ one call. The table lists loaders that are not installed (benchmarks/requirement
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import shutil
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from bench.feeds import OURS, into_memory, made_up, own, timed_supplies
-from bench.measure import Spread, Table, Timed, pin, rates
-from bench.output import write_results
-from bench.peers import Batches, backings, nanogpt, sliding, torch_loaders
-from feeding_peers import PACKAGES, installed
 from numpy.typing import NDArray
-from steps import Steps
 
+from benchmarks.common.measure import Spread, Table, Timed, pin, rates
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
+from benchmarks.common.steps import Steps
+from benchmarks.feeding_peers import PACKAGES, installed
+from benchmarks.feeds import OURS, into_memory, made_up, own, timed_supplies
+from benchmarks.peers import Batches, backings, nanogpt, sliding, torch_loaders
 from heartlm.corpus.corpus import Corpus
 from heartlm.training.config import PretrainConfig
 from heartlm.training.pretrain import pretrain
@@ -80,9 +79,7 @@ def against_peers(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> 
 
 def waiting(folder: Path, steps: int) -> Table:
     """Pretrain the smallest models that make sense, on one core, and read what the run's meters say."""
-    do, data, corpus = Steps(folder), folder / "data", folder / "corpus"
-    do.run("simulate", data, "data", "simulate", data, "--patients", 20, "--minutes", 10, "--seed", 1)
-    do.run("tokenize", corpus, "tokenize", data, "--tokenizer", "beat", "--out", corpus)
+    corpus = Steps(folder).corpus("beat")
     table = Table(
         "What a step of pretraining waits for its data: one core, one thread, 2048 tokens a step",
         ("model", "objective", "step", "data-wait share"),
@@ -100,28 +97,14 @@ def waiting(folder: Path, steps: int) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="folder for the corpus and the rivals' files")
-    parser.add_argument("--tokens", type=int, default=1 << 29, help="of the made-up corpus; 2 bytes each")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--turn-s", type=float, default=0.2)
-    parser.add_argument("--steps", type=int, default=60)
-    given = parser.parse_args()
+    values = {"tokens": 1 << 29, "rounds": 5, "turn_s": 0.2, "steps": 60}
+    given = options(__doc__, "work", **values).parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     pin(0)
-    makers: list[Callable[[], list[Table]]] = [
-        lambda: against_peers(given.work, given.tokens, given.rounds, given.turn_s),
-        lambda: [waiting(given.work, given.steps)],
-    ]
-    tables = [table for make in makers for table in closed(make())]
+    tables = [table.close() for table in against_peers(given.work, given.tokens, given.rounds, given.turn_s)]
+    tables.append(waiting(given.work, given.steps))
     write_results("feeding", "Feeding", tables, {name: metadata.version(name) for _, name, _ in installed().values()})
-
-
-def closed(tables: list[Table]) -> list[Table]:
-    for table in tables:
-        table.close()
-    return tables
 
 
 if __name__ == "__main__":

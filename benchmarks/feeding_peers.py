@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench.peers import WORKERS, Batches
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler
+
+from benchmarks.peers import WORKERS, Batches
 
 
 def endless(loader: Any) -> Batches:

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measure import Timed, interleaved
-from bench.peers import Batches
+from benchmarks.common.measure import Timed, interleaved
+from benchmarks.peers import Batches
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.schema import LeadRow, RecordTable
 from heartlm.corpus.windows import WindowSampler, sampler

@@ -1,7 +1,7 @@
-"""Measured figures in README.md and docs/, written from `results/*.json`.
+"""Measured figures in README.md and docs/, written from the files `results/*.json` of benchmarks, recipes and studies.
 
-    python benchmarks/figures.py            # say which texts differ from the results; exit status 1 if one does
-    python benchmarks/figures.py --write    # fill them in
+    python -m benchmarks.figures            # say which texts differ from the results; exit status 1 if one does
+    python -m benchmarks.figures --write    # fill them in
 
 How to add figures: write a Jinja2 template `benchmarks/templates/NAME.md`, and put the lines `<!-- figures: NAME -->`
 and `<!-- /figures -->` where its text belongs, in README.md or in a file of docs/. Everything between the two lines is
@@ -25,14 +25,14 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from bench.measure import Spread, geometric_mean, row, shown
-from runner import RESULTS, ROOT
 
+from benchmarks.common.measure import Spread, geometric_mean, row, shown
+from benchmarks.common.places import RESULTS, ROOT, result_of
 from heartlm.errors import HeartlmError
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -42,8 +42,8 @@ BLOCK = re.compile(r"(<!-- figures: (\w[\w-]*) -->\n)(.*?)(<!-- /figures -->)", 
 class Results:
     """Reads result files, and keeps which tables were used."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = folders
         self.used: dict[tuple[str, str], dict[str, Any]] = {}
         self.processors: dict[str, None] = {}
 
@@ -53,9 +53,9 @@ class Results:
         Raises:
             HeartlmError: there is none.
         """
-        path = self.folder / f"{name}.json"
-        if not path.is_file():
-            raise HeartlmError(f"{path}: not found; measure it: make benchmarks ONLY={name}")
+        path = result_of(name, self.folders)
+        if path is None:
+            raise HeartlmError(f"results/{name}.json: not found; measure it: make benchmarks ONLY={name}")
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return content
 
@@ -75,9 +75,10 @@ class Results:
             raise HeartlmError(
                 f"{name}.json: {len(found)} tables start with {title!r}, one expected; there are: {titles}"
             )
-        self.used[name, found[0]["title"]] = found[0]
+        table: dict[str, Any] = found[0]
+        self.used[name, table["title"]] = table
         self.processors[content["environment"]["processor"]] = None
-        return found[0]
+        return table
 
     def raw(self, name: str, title: str, key: str | tuple[str, ...], column: str) -> Any:
         """A cell as it was written."""
@@ -180,13 +181,13 @@ def digits(value: float, num: int = 3) -> str:
     return f"{rounded:,.{max(num - 1 - math.floor(math.log10(abs(rounded))), 0)}f}"
 
 
-def rendered(name: str, results: Path = RESULTS, templates: Path = TEMPLATES) -> str:
+def rendered(name: str, folders: Sequence[Path] = RESULTS, templates: Path = TEMPLATES) -> str:
     """The text of a template with its figures, and the paragraph about the machine.
 
     Raises:
         HeartlmError: no such template, or one that asks for what the results do not have.
     """
-    read = Results(results)
+    read = Results(folders)
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates), undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False
     )
@@ -208,9 +209,9 @@ def wrapped(paragraph: str) -> str:
     return textwrap.fill(" ".join(paragraph.split()), 120, break_long_words=False, break_on_hyphens=False)
 
 
-def filled(text: str, results: Path = RESULTS, templates: Path = TEMPLATES) -> str:
+def filled(text: str, folders: Sequence[Path] = RESULTS, templates: Path = TEMPLATES) -> str:
     """A document with every block generated."""
-    return BLOCK.sub(lambda block: block[1] + rendered(block[2], results, templates) + block[4], text)
+    return BLOCK.sub(lambda block: block[1] + rendered(block[2], folders, templates) + block[4], text)
 
 
 def documents() -> Iterator[Path]:

@@ -1,7 +1,7 @@
 """How fast heartlm is on the GPU of this machine, next to what the GPU can do: one command, seven minutes.
 
-    python benchmarks/gpu.py                      # writes results/gpu-CARD.md and .json
-    python benchmarks/gpu.py --out "$OUT" --more  # elsewhere; rows that the result has already are not measured again
+    python -m benchmarks.gpu                      # writes results/gpu-CARD.md and .json
+    python -m benchmarks.gpu --out "$OUT" --more  # elsewhere; rows that the result has already are not measured again
 
 Every row is a process of its own that is ended, with its children, at its limit. The most important rows come first,
 the result is written after every row, and rows that --limit-s does not leave time for are listed. Simulating and
@@ -24,15 +24,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.measure import BenchTable, Cell, cores
-from bench.output import write_results
-from runner import RESULTS, ROOT
-
+from benchmarks.common.measure import BenchTable, Cell, cores
+from benchmarks.common.output import write_results
+from benchmarks.common.places import ROOT, options
 from heartlm.errors import HeartlmError
 from heartlm.extensions.scaling.probe import probe
 from heartlm.extensions.scaling.rates import MeasuredRate, seconds_of
 from heartlm.storage.reading import read_json
 
+RESULTS = ROOT / "benchmarks/results"
 FAILED, LATE, LEFT_OUT = "failed", "over the limit", "left out: time"
 
 
@@ -124,7 +124,7 @@ class Bench:
         before = _probe()
         self.tables = {title: BenchTable(title, columns, probe_before=before) for title, columns in TABLES.items()}
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the server must not start CUDA, or its children cannot
-        multiprocessing.set_forkserver_preload(["torch", "heartlm.training.finetune", "gpu_rows"])
+        multiprocessing.set_forkserver_preload(["torch", "heartlm.training.finetune", "benchmarks.gpu_rows"])
         self.method = "forkserver"
 
     def _size(self, size: Size) -> Size:
@@ -240,7 +240,7 @@ class Bench:
             self.results[row.name] = self.measure(row)
             self.write(path.stem)
         self.write(path.stem)
-        for title in ("Aims", "Not measured"):
+        for title in ("Training", "Not measured"):
             print(f"\n{self.tables[title].markdown()}", flush=True)
 
     def measure(self, row: Row) -> dict[str, Any]:
@@ -301,7 +301,6 @@ class Bench:
             use += [self.cell(ours, "peak_memory", 1e-9), self.cell(ours, "waiting", 100.0)]
             start = [self.cell(ours, key, 1.0) for key in ("first_s", "warm_s")]
             rows["A step of heartlm"].append((*shape, *use, *start))
-        rows["Aims"] = self.aims()
         whole = self.results.get("whole", {})
         if "seconds" in whole:
             ratio = whole["seconds"] / whole["predicted_s"]
@@ -335,34 +334,10 @@ class Bench:
         data = {"rates": [asdict(rate) for rate in self.rates()], "measured": self.results}
         write_results(name, f"heartlm on {setup['card']}", list(self.tables.values()), more, self.chosen.out, data)
 
-    def aims(self) -> list[tuple[Cell, ...]]:
-        """What is aimed at, with what is measured."""
-        found: list[tuple[Cell, ...]] = []
-        for size, full in zip(self.sizes, SIZES, strict=True):
-            ours, of, least = f"{size.name} heartlm", "graph", 0.85 if full.depth == 8 else 0.8
-            if full.depth == 12:
-                of, least = "nanogpt-compiled", 0.98
-            elif full.tokens == "beat" and full.depth == 4:
-                least = 0.7
-            share = self.share(ours, f"{size.name} {of}")
-            found.append((f"{size.name}: of {WAYS[of]}", least, share, _reached(share, least)))
-            busy = self.number(ours, "busy")
-            if full.batch >= 64 or full.depth == 12:
-                found.append((f"{size.name}: share of time the GPU is busy", 0.9, busy, _reached(busy, 0.9)))
-        whole = self.results.get("whole", {})
-        error = abs(whole["seconds"] / whole["predicted_s"] - 1) if "seconds" in whole else None
-        reached = None if error is None else "yes" if error <= 0.1 else "no"
-        found.append(("one minute, difference from its prediction (at most)", 0.1, error, reached))
-        return found
-
 
 def _probe() -> float:
     """Return the speed of one core: the rows are written too often to probe them all."""
     return probe(cores()[:1], 5)
-
-
-def _reached(value: float | None, least: float) -> str | None:
-    return None if value is None else "yes" if value >= least else "no"
 
 
 SHAPE = ("tokens", "objective", "depth", "width", "window", "batch")
@@ -372,7 +347,6 @@ TABLES: dict[str, tuple[str, ...]] = {
         *(*SHAPE, "kernels a step", "GPU busy, %", "of bf16 peak, %", "peak memory, GB", "waits for data, %"),
         *("first step done after, s", "warm-up done after, s"),
     ),
-    "Aims": ("aim", "at least", "measured", "reached"),
     "A minute": ("window", "steps", "predicted, s", "measured, s", "measured / predicted"),
     "Inference": ("command", "CPU, beats/s", "GPU, beats/s", "GPU / CPU"),
     "Not measured": ("rows", "reason"),
@@ -387,8 +361,8 @@ TRAINING_NOTES = [
 
 
 def _row(function: str, arguments: dict[str, Any], result: Path, log: Path) -> None:
-    import gpu_rows
-    from training import Shape
+    from benchmarks import gpu_rows
+    from benchmarks.training import Shape
 
     kinds: dict[str, Any] = {"shape": Shape, "times": gpu_rows.Times}
     settings = {name: kinds[name](**value) if name in kinds else value for name, value in arguments.items()}
@@ -397,12 +371,11 @@ def _row(function: str, arguments: dict[str, Any], result: Path, log: Path) -> N
 
 def main() -> None:
     begin_s = time.monotonic()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, limit_s=420.0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
     parser.add_argument("--rehearsal", action="store_true", help="tiny sizes and few steps; needs --out")
     parser.add_argument("--more", action="store_true", help="keep what the result in --out has already")
-    parser.add_argument("--limit-s", type=float, default=420.0, help="of all rows together, with the set-up")
     parser.add_argument("--work", type=Path, help="folder of corpora and runs; by default removed at the end")
     chosen = parser.parse_args()
     if (chosen.rehearsal or chosen.device == "cpu") and chosen.out.resolve() == RESULTS:

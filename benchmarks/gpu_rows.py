@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from training import MASK_SHARE, OursPlainly, PlainGPT, Shape, plain_batches, trainer
 
 import heartlm
+from benchmarks.training import MASK_SHARE, OursPlainly, PlainGPT, Shape, plain_batches, trainer
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database

@@ -1,6 +1,6 @@
 """Reading speed of WFDB records (signals, annotations, short records), compared with `wfdb`.
 
-    python benchmarks/reading.py --data FOLDER --work FOLDER
+    python -m benchmarks.reading --data FOLDER --work FOLDER
 
 `--data` contains mitdb and nsrdb. `--work` (1.3 GB, kept for the next run) gets simulated records: a thousand of ten
 seconds and one of a day, all with 12 leads at 500 Hz in format 16. Every reader must give the same values before it is
@@ -9,7 +9,6 @@ timed. Files are in the page cache unless a row says otherwise. One core; about 
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import wfdb
-from bench.measure import Table, interleaved, pin, rates, seconds
-from bench.output import write_results
 from numpy.typing import NDArray
 
+from benchmarks.common.measure import Table, interleaved, pin, rates, seconds
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.readers.wfdb import read_wfdb
@@ -235,20 +235,16 @@ def plain(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+    given = options(__doc__, "work", data="mitdb and nsrdb", rounds=5).parse_args()
     pin(0)
-    short, day = generate(options.work)
-    mitdb = sorted((options.data / "mitdb").glob("*.hea"))
-    with_beats = [path.with_suffix(".atr") for path in mitdb[::4]] + sorted((options.data / "nsrdb").glob("*.atr"))[:2]
+    short, day = generate(given.work)
+    mitdb = sorted((given.data / "mitdb").glob("*.hea"))
+    with_beats = [path.with_suffix(".atr") for path in mitdb[::4]] + sorted((given.data / "nsrdb").glob("*.atr"))[:2]
     tables = [
-        signals("Format 212, records of mitdb", mitdb[::4], options.rounds),
-        signals("Format 16, an hour of 12 leads", [first_hour(day, options.work / "hour")], options.rounds),
-        annotations(with_beats, options.rounds),
-        short_records(short, options.rounds),
+        signals("Format 212, records of mitdb", mitdb[::4], given.rounds),
+        signals("Format 16, an hour of 12 leads", [first_hour(day, given.work / "hour")], given.rounds),
+        annotations(with_beats, given.rounds),
+        short_records(short, given.rounds),
     ]
     write_results("reading", "Reading recordings and annotations", tables)
 

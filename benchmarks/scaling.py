@@ -1,7 +1,7 @@
 """Strong scaling: one global batch on one and on two CPU ranks, compared with two independent trainings.
 
-    python benchmarks/scaling.py --work FOLDER                   a study of 16,384 tokens a step, about 6 minutes
-    python benchmarks/scaling.py --work FOLDER --study STUDY     and the table of a study that is there
+    python -m benchmarks.scaling --work FOLDER                   a study of 16,384 tokens a step, about 6 minutes
+    python -m benchmarks.scaling --work FOLDER --study STUDY     and the table of a study that is there
 
 A study is the output of `heartlm scale run`. Speedups are ratios of whole trainings without warm-up: geometric means
 over repeats, with 95 % intervals. The upper bound is the speedup of two independent one-rank trainings.
@@ -9,15 +9,13 @@ over repeats, with 95 % intervals. The upper bound is the speedup of two indepen
 
 from __future__ import annotations
 
-import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-import yaml
-from bench.measure import Table
-from bench.output import write_results
-from steps import Steps
-
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
+from benchmarks.common.steps import Steps
 from heartlm.extensions.scaling.cell import load_measurements
 from heartlm.extensions.scaling.table import CellRow, table_of
 
@@ -34,26 +32,6 @@ COLUMNS = (
     "stragglers %",
     "data %",
 )
-
-
-def make_study(work: Path, windows: list[int], tokens: int, repeats: int) -> Path:
-    """Simulate a database and run the study; one that was interrupted continues."""
-    steps, data, corpus, study = Steps(work), work / "data", work / "corpus", work / "study"
-    steps.run("simulate", data, "data", "simulate", data, "--patients", 20, "--minutes", 10, "--seed", 1)
-    steps.run("tokenize", corpus, "tokenize", data, "--tokenizer", "beat", "--out", corpus)
-    settings = {
-        "databases": {"simulated": str(corpus)},
-        "stages": ["pretrain", "finetune"],
-        "windows": windows,
-        "ranks": [1, 2],
-        "batch_tokens": tokens,
-        "warm_up": 2,
-        "steps": 5,
-        "repeats": repeats,
-    }
-    (work / "study.yaml").write_text(yaml.safe_dump(settings))
-    steps.run("study", study / "no result of its own", "scale", "run", work / "study.yaml", "--out", study)
-    return study
 
 
 def table_from(study: Path) -> Table:
@@ -76,7 +54,6 @@ def table_from(study: Path) -> Table:
         f"{len(measurements)} measurements, {len(found.failed)} failed; the machine's speed changed by more than a "
         f"tenth during {moved}."
     )
-    table.close()
     return table
 
 
@@ -97,14 +74,12 @@ def add(table: Table, one: CellRow, two: CellRow) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True)
+    parser = options(__doc__, "work", tokens=16384, repeats=3)
     parser.add_argument("--study", type=Path, nargs="*", default=[], help="studies that are there")
     parser.add_argument("--windows", type=int, nargs="+", default=[128, 1024])
-    parser.add_argument("--tokens", type=int, default=16384, help="of a step of the study that is made")
-    parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
-    made = make_study(given.work, given.windows, given.tokens, given.repeats)
+    shape = {"batch_tokens": given.tokens, "warm_up": 2, "steps": 5, "repeats": given.repeats}
+    made = Steps(given.work).study(given.windows, stages=["pretrain", "finetune"], **shape)
     tables = [table_from(study) for study in (made, *given.study)]
     write_results("scaling", "Two CPU ranks, strong scaling", tables)
 

@@ -1,7 +1,7 @@
 """DDP, ZeRO-1 and FSDP2: predicted and measured memory per rank, and time per step.
 
-    python benchmarks/sharding.py memory     # results/sharding_memory.md
-    python benchmarks/sharding.py times      # results/sharding.md
+    python -m benchmarks.sharding memory     # results/sharding_memory.md
+    python -m benchmarks.sharding times      # results/sharding.md
 
 Memory is predicted by `heartlm plan memory`. To measure it, every rank builds the model, wraps it as in training and
 takes three steps in a gloo group. The measured value is the peak of resident memory above the level before. An earlier
@@ -35,9 +35,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.distributed as dist
-from bench.measure import Table, per
-from bench.output import write_results
 
+from benchmarks.common.measure import Table, per
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
 from heartlm.distributed.ranks import Ranks
 from heartlm.models.pretrained import FOLDER
 from heartlm.tokenizers.base import load_tokenizer
@@ -130,7 +131,14 @@ def rank(case: Case, timed: bool) -> None:
 def run(case: Case, timed: bool = False) -> float:
     """Start the ranks of `case`; the largest peak in bytes, or the seconds of a step."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
-    command = [sys.executable, *(launcher if case.ranks > 1 else []), __file__, "--case", json.dumps(asdict(case))]
+    command = [
+        sys.executable,
+        *(launcher if case.ranks > 1 else []),
+        "-m",
+        "benchmarks.sharding",
+        "--case",
+        json.dumps(asdict(case)),
+    ]
     command += ["--timed"] if timed else []
     environment = os.environ | ({} if timed else AT_ONCE)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=900, env=environment)
@@ -185,12 +193,11 @@ def memory(depths: Sequence[int]) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, rounds=3)
     parser.add_argument("part", choices=("memory", "times"), nargs="?", default="memory")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--depths", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--timed", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=3, help="of the times")
     chosen = parser.parse_args()
     if chosen.case is not None:
         rank(Case(**json.loads(chosen.case)), chosen.timed)

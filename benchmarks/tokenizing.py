@@ -1,6 +1,6 @@
 """End-to-end tokenising (read, detect beats, make tokens, write the corpus), compared with typical scripts.
 
-    python benchmarks/tokenizing.py --data FOLDER --work FOLDER
+    python -m benchmarks.tokenizing --data FOLDER --work FOLDER
 
 `--data` contains mitdb. `--work` (1.5 GB, kept for the next run) gets a day of 12 leads at 500 Hz (see reading.py), its
 first hour, tokenizers fitted on mitdb, and corpora. Beats are always detected, because large archives have no
@@ -19,7 +19,6 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-import argparse
 import json
 import shutil
 import statistics
@@ -30,11 +29,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.measure import Spread, Table, cores, interleaved, per, pin, rates
-from bench.output import write_results
-from bench.usual_script import detectors, differing_codes, tokenise_record
-from reading import LEADS, RATE_HZ, first_hour, generate, plain, uncached
-
+from benchmarks.common.measure import Spread, Table, cores, interleaved, per, pin, rates
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
+from benchmarks.reading import LEADS, RATE_HZ, first_hour, generate, plain, uncached
+from benchmarks.usual_script import detectors, differing_codes, tokenise_record
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.database import open_database
@@ -46,14 +45,6 @@ NODE_CORES = 64
 """Physical cores of a socket of a MeluXina node."""
 USUAL_S = 300
 """Seconds of a record that the usual script is timed on."""
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=3)
-    return parser.parse_args()
 
 
 class Bench:
@@ -234,13 +225,13 @@ def disk_rate(path: Path) -> float:
 
 
 def main() -> None:
-    options = arguments()
+    given = options(__doc__, "work", data="mitdb", rounds=3).parse_args()
     allowed = os.sched_getaffinity(0)
     pin(0)
-    bench = Bench(options.data, options.work)
-    tables = [end_to_end(bench, options.rounds), archive(bench, options.rounds)]
+    bench = Bench(given.data, given.work)
+    tables = [end_to_end(bench, given.rounds), archive(bench, given.rounds)]
     os.sched_setaffinity(0, allowed)
-    tables.append(processes(bench, options.rounds))
+    tables.append(processes(bench, given.rounds))
     write_results("tokenizing", "Tokenising end to end", tables)
 
 

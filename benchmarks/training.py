@@ -1,6 +1,6 @@
 """Training speed of one process: heartlm compared with Hugging Face Trainer and a plain loop after nanoGPT.
 
-    python benchmarks/training.py --work FOLDER
+    python -m benchmarks.training --work FOLDER
 
 All train on the same tokens (one facet of 128 amplitude levels, simulated patients), with the same width, depth, heads,
 window, batch and precision, without padding and dropout, on the same core (or the GPU with --device cuda). A round
@@ -28,12 +28,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench.measure import Spread, Table, pin
-from bench.output import write_results
-from steps import Steps
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from benchmarks.common.measure import Spread, Table, pin
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
+from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.models.heart import HeartModel
 from heartlm.storage.reading import read_json
@@ -325,23 +326,20 @@ RIVALS: dict[str, dict[str, str]] = {
 }
 
 
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True)
+def arguments() -> argparse.Namespace:
+    shape = {"depth": 4, "width": 128, "heads": 4, "window": 128, "batch": 16}
+    parser = options(__doc__, "work", **shape, steps=40, warm_up=10, rounds=5, core=0)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--compile", action="store_true")
-    for name, value in (("depth", 4), ("width", 128), ("heads", 4), ("window", 128), ("batch", 16)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    for name, value in (("steps", 40), ("warm-up", 10), ("rounds", 5), ("core", 0)):
-        parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--rival", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def in_a_process(rival: str) -> float:
     """Tokens a second of one rival, in a process of its own, so that no rival inherits another's memory or settings."""
-    done = subprocess.run([sys.executable, *sys.argv, "--rival", rival], stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, "-m", "benchmarks.training"]
+    done = subprocess.run([*command, *sys.argv[1:], "--rival", rival], stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
 
 
@@ -360,16 +358,15 @@ def compare(title: str, rivals: dict[str, str], rounds: int) -> Table:
 
 
 def main() -> None:
-    chosen = options()
+    chosen = arguments()
     if chosen.device == "cpu":
         pin(chosen.core)
         torch.set_num_threads(1)
         torch.set_flush_denormal(True)
         keep_memory()
-    steps, data, folder = Steps(chosen.work), chosen.work / "data", chosen.work / "corpus"
+    folder = chosen.work / "corpus"
     if chosen.rival is None:
-        steps.run("simulate", data, "data", "simulate", data, "--patients", 20, "--minutes", 10, "--seed", 1)
-        steps.run("tokenize", folder, "tokenize", data, "--tokenizer", "sample", "--out", folder)
+        Steps(chosen.work).corpus("sample")
     sizes = (chosen.depth, chosen.width, chosen.heads, chosen.window, chosen.batch, chosen.steps, chosen.warm_up)
     shape = Shape(*sizes, chosen.device, chosen.bf16, chosen.compile)
     if chosen.rival is not None:

@@ -1,23 +1,18 @@
-"""The onset of AF in live streams: train the model that judges single beats, and try the sums of its log odds.
+"""The onset of AF in live streams: train the model that judges single beats.
 
-    python benchmarks/af_onset.py --work FOLDER --cinc2017 FOLDER --ltafdb FOLDER [--seed 0]
+    python -m recipes.af_onset --work FOLDER --cinc2017 FOLDER --ltafdb FOLDER [--seed 0]
 
 It learns from the beats of cinc2017 (all recordings with AF, a third of the others except noisy ones, none of the 200
-of `benchmarks/monitor.py`), from those of 1,000 simulated patients, from the beats after annotated S and V beats in
+of `studies/monitor_alarms.py`), from those of 1,000 simulated patients, from the beats after annotated S and V beats in
 every second record of svdb, and from the intervals of ltafdb, of half of nsrdb and of the onsets of AF in afdb: their
 P waves, classes and hidden states are unknown. The first beats of AF after another rhythm, whose intervals are of both,
 are a label of their own. Beats of a source and a label weigh as given by `SOURCES`, whatever their number. The weights
 are written to src/heartlm/models/pretrained/af-onset.
-
-The rules are then tried on what the monitor says of DS1, svdb, 120 other simulated patients and the 200 recordings of
-cinc2017: how long after the onset AF is raised (episodes of a minute or more; those that begin after 30 s, and all),
-and how many alarms of AF meet no AF. In svdb no rhythms are annotated, so some of its alarms may be right.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,25 +20,19 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from bedside import Case, judged
-from bench.measure import Table
-from bench.output import write_results
-from monitor import met, normal_recordings, simulated_patients
 from safetensors.numpy import save_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-import heartlm.ecg.splits as splits
-import heartlm.monitor.rules as live_rules
+from benchmarks.common.places import DATA, options
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Annotations
 from heartlm.models.pretrained import FOLDER
 from heartlm.monitor.af_onset import CLASSES, CODES, NUM_CLASSIFIED, NUM_INTERVALS, AfOnset, interval_measures
-from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.models import BeatsKernel, LiveModels
 from heartlm.monitor.stream import ecg_leads
+from recipes.bedside_cases import Case, judged, normal_recordings, simulated_patients
 
-DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
 SOURCES = {
     "cinc2017": (1.0, 1.0, 0.0),
     "simulated": (0.8, 0.8, 0.4),
@@ -70,12 +59,7 @@ LEAST_AF_S, BEFORE_AF_BEATS = 30, 10
 """Episodes of AF whose first beats are learnt from last this long, and this number of beats before are of no AF."""
 SHARE_OF_INTERVALS, SHARE_OF_SIMULATED, SHARE_OF_AF = 1 / 60, 1 / 5, 3 / 5
 """Shares of the beats that are learnt from, the last one of simulated AF: those of a patient are alike."""
-LOG_ODDS = float(np.log(AlarmRules().af_probability / (1 - AlarmRules().af_probability)))
-"""`af_excess` is the sum that raises AF less these log odds."""
 TOGETHER = 32
-TRIED = ((1.0, 3.0), (1.25, 4.0))
-"""`af_drift` and `af_clip` of the rules that are tried, each with some sums."""
-SUMS = (6.0, 7.0, 8.0, 9.0, 10.0)
 
 
 class Beats(NamedTuple):
@@ -302,67 +286,13 @@ def averaged(networks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return wide | {"weight": weight, "offset": np.mean(both["offset"], axis=0), "edges": networks[0]["edges"]}
 
 
-def tried(sets: dict[str, tuple[Database, list]]) -> Table:
-    """Delays of AF and alarms without AF, of each rule."""
-    whats = "delay after 30 s, median, 95 %, s", "delay of all", "without AF"
-    names = [f"{name}: {what}" for name in sets for what in whats]
-    table = Table("Sums that raise AF", ("drift", "limit", "sum", *names))
-    for drift, clip in TRIED:
-        for total in SUMS:
-            live_rules.LIMITS |= {"af_drift": drift, "af_clip": clip, "af_excess": total - LOG_ODDS}
-            cells = list[str]()
-            for database, recorded in sets.values():
-                after, delays, others = list[float](), list[float](), 0
-                for name, rate_hz, num_leads, seconds in recorded:
-                    rules, alarms = live_rules.Rules(name, AlarmRules(), rate_hz, 0.0, num_leads), dict[str, Alarm]()
-                    for second in seconds:
-                        alarms |= {alarm.key: alarm for alarm in rules.update(*second) if alarm.kind == "AF"}
-                    annotations, num_samples = database.recording(name).annotations, seconds[-1][0]
-                    spans = [span for span in annotations.rhythms if span.name == "AFIB"]
-                    long = [span for span in spans if span.stop - span.start >= 60 * rate_hz]
-                    delays += met(list(alarms.values()), long, ("AF",), num_samples)[0]
-                    long = [span for span in long if span.start >= 30 * rate_hz]
-                    after += met(list(alarms.values()), long, ("AF",), num_samples)[0]
-                    spans += [span for span in annotations.rhythms if span.name == "AFL"]
-                    _, right, num = met(list(alarms.values()), spans, ("AF",), num_samples)
-                    others += num - right
-                for own in (after, delays):
-                    cells.append("{:.1f}, {:.1f}".format(*np.percentile(own, [50, 95])) if own else "–")
-                cells.append(str(others))
-            table.add(drift, clip, total, *cells)
-            print(*cells, flush=True)
-    return table.close()
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="where simulated patients and measures go")
-    parser.add_argument("--cinc2017", type=Path, required=True, help="unpacked training set of CinC 2017")
-    parser.add_argument("--ltafdb", type=Path, required=True, help="unpacked annotations of ltafdb")
-    parser.add_argument("--seed", type=int, default=0)
-    settings = parser.parse_args()
+    settings = options(__doc__, "work", "cinc2017", "ltafdb", seed=0).parse_args()
     torch.set_num_threads(1)
     settings.work.mkdir(parents=True, exist_ok=True)
-    models = LiveModels()
-    sources = training_set(models, settings)
+    sources = training_set(LiveModels(), settings)
     tensors = averaged([trained(sources, settings.seed + number) for number in range(NUM_NETWORKS)])
     save_file(tensors, FOLDER / "af-onset/model.safetensors")
-    models = LiveModels()
-    mitdb, cinc2017 = open_database(DATA / "mitdb"), open_database(settings.cinc2017)
-    svdb, simulated = (
-        open_database(DATA / "svdb"),
-        [simulated_patients(settings.work / f"simulated-{seed}", 60, seed) for seed in (77, 2026)],
-    )
-    sets = {
-        "DS1": (mitdb, list(splits.DS1)),
-        "simulated, seed 77": (simulated[0], list(simulated[0].record_ids)),
-        "simulated, seed 2026": (simulated[1], list(simulated[1].record_ids)),
-        "svdb, learnt from": (svdb, list(svdb.record_ids)[::2]),
-        "svdb, others": (svdb, list(svdb.record_ids)[1::2]),
-        "cinc2017, 200 normal": (cinc2017, normal_recordings(settings.cinc2017)),
-    }
-    recorded = {name: (database, list(given(models, database, ids))) for name, (database, ids) in sets.items()}
-    write_results("af_onset", "The onset of AF in live streams", [tried(recorded)])
 
 
 if __name__ == "__main__":

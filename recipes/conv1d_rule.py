@@ -1,6 +1,6 @@
 """Find the shapes that torch convolves faster: measure every pass and derive `conv1d/rule.yaml`.
 
-    python benchmarks/conv1d_rule.py --threads 1
+    python -m recipes.conv1d_rule --threads 1
 
 Layers of ECG networks and strided, dilated and grouped ones are measured in every pass with the kernel and with torch,
 in turns; of each the fastest round counts, since whatever else runs only adds. Times are kept in
@@ -11,33 +11,26 @@ portable, SSE41 and default.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
-from bench.convolutions import Case, case_of, ecg_grid
-from bench.measure import geometric_mean, pin, seconds
-from runner import RESULTS
 
-from heartlm.extensions.conv1d import passes
+from benchmarks.common.measure import geometric_mean, pin
+from benchmarks.common.places import options
+from benchmarks.convolutions import case_of, ecg_grid, fastest
 from heartlm.extensions.conv1d.kernel import ConvShape
-from heartlm.extensions.conv1d.module import conv1d
-from heartlm.extensions.conv1d.passes import gradients, plan
 from heartlm.extensions.conv1d.rule import PASSES, Box, inside, sizes
 from heartlm.kernels.library import chosen_variant
 from heartlm.system.memory import keep_memory
 
-TURN_S, ROUNDS = 4e-4, 9
 LEAST_GAIN, LARGEST_GAIN, MOST_BOXES = 0.8, 0.25, 4
 SLOWER_WEIGHS, SIMPLICITY = 3.0, 0.02
-PATH = RESULTS / "conv1d_rule.json"
+PATH = Path(__file__).parent / "results/conv1d_rule.json"
 
 
 def shapes(num: int, most_flops: float) -> list[ConvShape]:
@@ -53,51 +46,6 @@ def shapes(num: int, most_flops: float) -> list[ConvShape]:
         varied.append(replace(shape, stride=stride, dilation=dilation, padding=padding, groups=groups if fits else 1))
     single = dict.fromkeys(replace(shape, batch=1) for shape in plain[num // 2 :])
     return [*plain, *varied, *(shape for shape in single if shape not in plain)]
-
-
-def turns(case: Case) -> dict[str, Callable[[], object]]:
-    """Each pass over a case as autograd calls it; whose it is decides the rule in force."""
-    shape, x, dy = case.shape, case.x, case.dy
-    weight, bias = case.layer.weight.detach(), case.layer.bias
-    assert bias is not None
-    bias = bias.detach()
-    learning = [tensor.detach().requires_grad_() for tensor in (x, weight, bias)]
-    rest = shape.stride, shape.padding, shape.dilation, shape.groups
-    work = plan(x.shape, weight.shape, bias.shape, *rest, torch.get_num_threads())
-    assert work is not None
-    return {
-        "forward": lambda: conv1d(x, weight, bias, *rest),
-        "input_gradient": lambda: gradients(work, x, weight, dy, (True, False, False)),
-        "weight_gradient": lambda: gradients(work, x, weight, dy, (False, True, True)),
-        "training": lambda: torch.autograd.grad(conv1d(*learning, *rest), learning, dy),
-    }
-
-
-ALL_BY_KERNEL, ALL_BY_TORCH = frozenset(PASSES), frozenset[str]()
-
-
-@contextmanager
-def imposed(choice: frozenset[str]) -> Iterator[None]:
-    """Let `choice` hold for every shape."""
-    passes.plan.cache_clear()
-    with mock.patch.object(passes, "fastest", lambda *_: choice):
-        yield
-    passes.plan.cache_clear()
-
-
-def fastest(case: Case) -> dict[str, tuple[float, float]]:
-    """Seconds of the kernel and of torch in each pass."""
-    found: dict[str, list[list[float]]] = {name: [[], []] for name in PASSES}
-    for number in range(ROUNDS + 1):
-        for who, choice in enumerate((ALL_BY_KERNEL, ALL_BY_TORCH)):
-            with imposed(choice):
-                for name, turn in turns(case).items():
-                    once = min(seconds(turn), seconds(turn))
-                    repeats = max(1, round(TURN_S / once))
-                    taken = seconds(lambda turn=turn, repeats=repeats: [turn() for _ in range(repeats)]) / repeats
-                    if number:
-                        found[name][who].append(taken)
-    return {name: (min(kernel), min(theirs)) for name, (kernel, theirs) in found.items()}
 
 
 Entry = dict[str, Any]
@@ -178,11 +126,7 @@ def told(entries: list[Entry], boxes: dict[str, list[Box]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--shapes", type=int, default=160)
-    parser.add_argument("--most-gflops", type=float, default=0.1)
+    parser = options(__doc__, threads=1, core=0, shapes=160, most_gflops=0.1)
     parser.add_argument("--fit-only", action="store_true", help="fit again to the times that are there")
     chosen = parser.parse_args()
     pin(*range(chosen.core, chosen.core + chosen.threads))

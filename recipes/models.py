@@ -1,6 +1,6 @@
 """The shipped models: trained, calibrated and written to src/heartlm/models/pretrained.
 
-    python benchmarks/models.py --data ../shared/data --work FOLDER
+    python -m recipes.models --data ../shared/data --work FOLDER
 
 Every step is a `heartlm` command that is not repeated when it is done, so a killed run is continued by the same
 command. Two chains of steps run side by side, one thread each. The models learn from every patient except those of the
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -27,19 +26,19 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import quality
 import torch
-import waveform as vf
 import yaml
-from bench.measure import header, row
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from steps import Steps
 
+from benchmarks.common.intervals import shown
+from benchmarks.common.measure import header, row
+from benchmarks.common.places import database_of, options, splits_of, unpacked
+from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import ARTEFACT
-from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.rhythm import RhythmWindows, window_labels
 from heartlm.evaluation.scored import leads_of_corpus
@@ -53,6 +52,7 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import atomic_folder, write_json
 from heartlm.tasks.beats import beat_labels
 from heartlm.tasks.waveform import VF
+from recipes import beats, vf
 
 PHYSIONET = "Open Data Commons Attribution License 1.0, PhysioNet"
 AF_WEIGHTS = "{afdb: 2, ltafdb: 3, nsrdb: 1, simdb: 1}"
@@ -103,7 +103,7 @@ RECIPES = {
     "beats": Recipe(
         "AAMI classes of heartbeats (N, S, V, F), and detections that are none (`|`), from the whole recording",
         BEATS_DATA,
-        "mitdb DS2, one look: docs/analyze.md; benchmarks/results/quality-ds2.md is of the recipe before. 201 (DS1) "
+        "mitdb DS2, one look: docs/analyze.md; studies/results/quality-ds2.md is of the recipe before. 201 (DS1) "
         "and 202 (DS2) are one patient.",
         "heartlm predict beats mitdb/100",
         BEATS_UNFIT,
@@ -157,7 +157,7 @@ class Maker:
 
     Attributes:
         data: folder of databases and archives.
-        noise, weak: recorded noise, and recordings without ectopic beats with noise added, see `quality.py`.
+        noise, weak: recorded noise, and recordings without ectopic beats with noise added, see `beats.py`.
         work: folder of corpora, runs and notes.
         steps: runs commands, each once.
         settings: numbers of steps and folds.
@@ -166,15 +166,15 @@ class Maker:
     def __init__(self, settings: argparse.Namespace) -> None:
         self.data, self.work, self.settings = settings.data, settings.work, settings
         self.steps = Steps(settings.work)
-        self.noise, self.weak = quality.noise_and_weak(self.data, self.work, self.steps)
+        self.noise, self.weak = beats.noise_and_weak(self.data, self.work, self.steps)
 
-    def beats(self, part: str, splits: dict[str, str], causal: bool) -> None:
-        """Corpora, foundation model and beats model of one split, as `quality.py` trains them."""
+    def train_beats(self, part: str, splits: dict[str, str], causal: bool) -> None:
+        """Corpora, foundation model and beats model of one split, as `beats.py` trains them."""
         kind = "beats-causal" if causal else "beats"
         folder, name = self.work / kind / part, f"{kind}-{part}"
-        databases, tuned = quality.linked(self.data, folder, splits), folder / "tuned"
+        databases, tuned = beats.linked(self.data, folder, splits), folder / "tuned"
         size = (4, self.settings.pretrain_steps)
-        corpus, weights = quality.prepared(
+        corpus, weights = beats.prepared(
             self.steps, name, folder, databases, splits, self.noise, self.weak, causal, *size
         )
         words = ("finetune", folder / "foundation", "--task", "beats", "--corpus", corpus)
@@ -201,14 +201,15 @@ class Maker:
         simulated = self.work / "simdb"
         folder = self.work / "af" / ("final" if fold is None else f"fold-{fold}")
         sources = {name: self.data / name for name in ("afdb", "nsrdb")}
-        sources["ltafdb"] = quality.unpacked(self.data / "ltafdb.tar.xz", self.work / "unpacked/ltafdb")
+        sources["ltafdb"] = unpacked(self.data / "ltafdb.tar.xz", self.work / "unpacked/ltafdb")
         databases = [simulated]
         for name, source in sources.items():
             database = open_database(source)
             records = {record: database.patient_of(record).split("/")[1] for record in database.record_ids}
             patients = sorted(set(records.values()))
-            files = [path for path in source.iterdir() if path.is_file()]
-            databases.append(linked(folder / name, name, files, patients, AF_FOLDS, fold))
+            files = (path for path in source.iterdir() if path.is_file())
+            splits = splits_of(patients, AF_FOLDS, fold)
+            databases.append(database_of(files, folder / name, name=name, splits=splits))
         corpus, foundation, tuned = folder / "corpus", folder / "foundation", folder / "tuned"
         name = f"af-{folder.name}"
         words = ("tokenize", *databases, "--tokenizer", "rhythm", "--damaged", "warn", "--processes", 1)
@@ -224,11 +225,11 @@ class Maker:
     def waveform(self, fold: int | None) -> None:
         """Corpus and network of the task waveform; the patients of `fold` are left out."""
         folders = {name: self.data / name for name in ("cudb", "mitdb", "svdb")}
-        folders["nstdb"] = quality.unpacked(self.data / "nstdb.tar.xz", self.work / "unpacked/nstdb")
-        folders["cinc2017"] = quality.unpacked(self.data / "cinc2017-train.tar.xz", self.work / "unpacked/cinc2017")
+        folders["nstdb"] = unpacked(self.data / "nstdb.tar.xz", self.work / "unpacked/nstdb")
+        folders["cinc2017"] = unpacked(self.data / "cinc2017-train.tar.xz", self.work / "unpacked/cinc2017")
         records = vf.patients_of(self.data, folders["cinc2017"])
         folder = self.work / "waveform" / ("final" if fold is None else f"fold-{fold}")
-        databases = vf.linked(folders, folder, records, VF_FOLDS, -1 if fold is None else fold)
+        databases = vf.linked(folders, folder, records, VF_FOLDS, fold)
         corpus, tuned, name = folder / "corpus", folder / "tuned", f"waveform-{folder.name}"
         words = ("tokenize", *databases, "--tokenizer", "millivolts", "--training-leads", "all", "--processes", 1)
         self.steps.run(f"tokenize-{name}", corpus, *words, "--out", corpus)
@@ -238,8 +239,8 @@ class Maker:
 
     def chains(self) -> list[Chain]:
         """What can run side by side; the longest first."""
-        final = quality.parts_of(self.data, "ds2", 0)["ds2"]
-        folds = quality.parts_of(self.data, "folds", 5)
+        final = beats.parts_of(self.data, "ds2", 0)["ds2"]
+        folds = beats.parts_of(self.data, "folds", 5)
         chosen = [(f"fold-{fold}", folds[f"fold-{fold}"]) for fold in range(self.settings.folds)]
         simulated = self.work / "simdb"
         words = ("data", "simulate", simulated, "--patients", 200, "--minutes", 30, "--leads", "[MLII]", "--seed", 7)
@@ -252,7 +253,7 @@ class Maker:
                 self.waveform(fold)
 
         def of_beats(part: str, splits: dict[str, str], causal: bool) -> Chain:
-            return lambda: self.beats(part, splits, causal)
+            return lambda: self.train_beats(part, splits, causal)
 
         parts = [("final", final), *chosen]
         return [
@@ -264,18 +265,6 @@ class Maker:
                 if name in self.settings.only
             ),
         ]
-
-
-def linked(folder: Path, name: str, files: list[Path], patients: list[str], num_folds: int, fold: int | None) -> Path:
-    """A database as links, the patients of `fold` in the test split and all others in training."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in files:
-        if not (link := folder / path.name).is_symlink():
-            link.symlink_to(path.resolve())
-    order = np.random.default_rng(0).permutation(len(patients)).tolist()
-    splits = {patients[place]: "test" if index % num_folds == fold else "train" for index, place in enumerate(order)}
-    (folder / "database.json").write_text(json.dumps({"name": name, "splits": splits}))
-    return folder
 
 
 @dataclass(frozen=True)
@@ -370,8 +359,7 @@ class HeldOut:
             ratio(2 * total[..., 0], total[..., 1] + total[..., 2])
             for total in (counts.sum(axis=0), resampling.resample(counts))
         ]
-        low, high = estimate(float(values[0]), values[1], len(who))["ci"]
-        return f"{values[0]:.3f} [{low:.3f}, {high:.3f}]"
+        return shown(float(values[0]), values[1], len(who))
 
 
 def decided(held_out: HeldOut, threshold: float, task: str) -> Array:
@@ -503,23 +491,10 @@ def held_out_of(work: Path, name: str) -> HeldOut:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
-    parser.add_argument("--data", type=Path, default=default, help="folder of databases and archives")
-    parser.add_argument("--work", type=Path, required=True, help="where corpora and runs go")
+    numbers = {"folds": 2, "pretrain_steps": 1000, "steps": beats.STEPS, "causal_steps": beats.CAUSAL_STEPS}
+    numbers |= {"second_steps": 400, "af_steps": 300, "waveform_steps": 5000, "side_by_side": 2}
+    parser = options(__doc__, "work", data="databases and archives", **numbers)
     parser.add_argument("--out", type=Path, default=FOLDER, help="where the shipped models go")
-    parser.add_argument("--side-by-side", type=int, default=2, help="chains of steps at once")
-    numbers = {
-        "folds": 2,
-        "pretrain-steps": 1000,
-        "steps": quality.STEPS,
-        "causal-steps": quality.CAUSAL_STEPS,
-        "second-steps": 400,
-        "af-steps": 300,
-        "waveform-steps": 5000,
-    }
-    for name, value in numbers.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
     trained = ("beats", "beats-causal", "af", "waveform")
     parser.add_argument("--only", nargs="+", choices=trained, default=trained, help="models to make and ship")
     settings = parser.parse_args()

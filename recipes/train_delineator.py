@@ -1,6 +1,6 @@
 """Train the network of heartlm.delineation, on all recordings or on all folds of patients but one.
 
-    python benchmarks/train_delineator.py --ludb DIR --qtdb DIR --ptb-xl DIR --nstdb DIR --work DIR [--folds all 0 …]
+    python -m recipes.train_delineator --ludb DIR --qtdb DIR --ptb-xl DIR --nstdb DIR --work DIR [--folds all 0 …]
 
 Every network is written to WORK/NAME.safetensors; `all` is what heartlm ships, `0` to `4` are scored by delineate.py on
 the fold that they have not seen. About five minutes of one core each.
@@ -13,7 +13,6 @@ out, up to P waves on T waves, and in block QRS complexes and T waves are replac
 
 from __future__ import annotations
 
-import argparse
 import ast
 import csv
 import json
@@ -25,14 +24,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from delineation_data import NUM_FOLDS, QRS, Annotated, P, T, annotated_recordings
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.common.places import options
 from heartlm.delineation.network import NETWORK_HZ, prepare
 from heartlm.ecg.database import open_database
+from recipes.delineation_data import NUM_FOLDS, QRS, Annotated, P, T, annotated_recordings
 
 LENGTH = 2048
 """Samples of a training window at 250 Hz; classes are given for every second one."""
@@ -171,7 +171,7 @@ def _qtdb_spans(kinds: NDArray[np.int64], places: Doubles) -> list[tuple[float, 
     return spans
 
 
-def other_items(ptb_xl: Path | None, nstdb: Path | None) -> Iterator[Item]:
+def other_items(ptb_xl: Path, nstdb: Path) -> Iterator[Item]:
     """Yield leads in atrial fibrillation, and pieces of 20 s of noise."""
     nothing = np.empty((0, 3))
     if ptb_xl is not None:
@@ -357,13 +357,8 @@ def train(items: list[Item], steps: int, seed: int) -> DelineationNetwork:
 
 def main() -> None:
     """Read, train, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("ludb", "qtdb", "ptb-xl", "nstdb"):
-        parser.add_argument(f"--{name}", type=Path, help=f"folder of {name}")
-    parser.add_argument("--work", type=Path, required=True, help="folder of the networks")
+    parser = options(__doc__, "ludb", "qtdb", "ptb-xl", "nstdb", "work", steps=STEPS, seed=1)
     parser.add_argument("--folds", nargs="+", default=["all", *map(str, range(NUM_FOLDS))])
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--seed", type=int, default=1)
     settings: Any = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)

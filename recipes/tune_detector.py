@@ -1,6 +1,6 @@
 """Tune the beat detector's settings on DS1 of mitdb only.
 
-    python benchmarks/tune_detector.py DATA [--minutes 20] [--seed 0]
+    python -m recipes.tune_detector DATA [--minutes 20] [--seed 0]
 
 A random search from the present settings of both modes, which share their filters: up to three are multiplied by random
 factors, and the change is kept if there are no more errors than before. Errors are beats missed and made up, in DS1 as
@@ -12,7 +12,6 @@ where a piece was cut, does not count. The last lines are to be copied to
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.signal import resample_poly
 from scipy.signal.windows import hann
 
+from benchmarks.common.places import options
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS, Detector, Settings
 from heartlm.ecg.matching import match_beats
@@ -150,19 +150,17 @@ def with_tall_t_waves(lead: Lead) -> Lead:
 
 def main() -> None:
     """Search, and say what was found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, minutes=20.0, seed=0)
     parser.add_argument("data", type=Path, help="folder that holds mitdb/")
-    parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    random = np.random.default_rng(options.seed)
-    plain = recorded(options.data)
+    given = parser.parse_args()
+    random = np.random.default_rng(given.seed)
+    plain = recorded(given.data)
     other = list(changed(plain, np.random.default_rng(0)))
 
     def errors(settings: Settings) -> Errors:
         return sum(lead.errors(settings) for lead in plain), sum(lead.errors(settings) for lead in other)
 
-    best, end, tries = dict(SETTINGS), time.monotonic() + 60 * options.minutes, 0
+    best, end, tries = dict(SETTINGS), time.monotonic() + 60 * given.minutes, 0
     fewest = {mode: errors(settings) for mode, settings in best.items()}
     print(f"errors as recorded and changed: {fewest}", flush=True)
     try:

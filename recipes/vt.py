@@ -1,41 +1,41 @@
 """The rule of VT: a logistic regression of what is known of the last five beats, fitted and tested between patients.
 
-    python benchmarks/vt.py --work FOLDER --noise FOLDER --cinc2017 FOLDER
+    python -m recipes.vt --work FOLDER --noise FOLDER --cinc2017 FOLDER
 
 A second of a lead counts if its last five beats run at 100/min or faster. It is VT in annotated VT and flutter and in
 annotated runs of five V or F beats of DS1, svdb and the paced recordings of mitdb, and at the end of bedside cases that
-show a row of V beats (benchmarks/bedside.py); it is none elsewhere in these recordings, in false bedside cases and in
-normal recordings of cinc2017 that neither trained a model nor are scored by benchmarks/monitor.py. Seconds weigh by the
-root of the number of a patient's. The table has regressions of other patients (five folds); the weights are those of
-all patients. The rules use them in heartlm.monitor.rules.
+show a row of V beats (bedside_cases.py); it is none elsewhere in these recordings, in false bedside cases and in
+normal recordings of cinc2017 that neither trained a model nor are scored by studies/monitor_alarms.py. Seconds weigh
+by the root of the number of a patient's. The table has regressions of other patients (five folds); the weights are
+those of all patients. The rules use them in heartlm.monitor.rules.
 """
 
 from __future__ import annotations
 
-import argparse
 import pickle
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import bedside
 import numpy as np
 import torch
-from bench.measure import Table
-from bench.output import write_results
-from monitor import normal_recordings
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import heartlm.ecg.splits as splits
 import heartlm.monitor.rules as live_rules
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import DATA, options
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.monitor.models import LiveModels
+from heartlm.monitor.stream import ecg_leads
 from heartlm.tasks.waveform import runs_of
+from recipes import bedside_cases as bedside
 
 NAMES = ("mean p(V)", "beats above 0.3", "VT", "noise", "1 / RR, 1/s", "RR: deviation / mean")
 FOLDS, BLOCK_S, END_S = 5, 30, 2.5
@@ -108,7 +108,7 @@ def of_database(models: LiveModels, name: str, database: Database, record_ids: l
         cases, own = list[bedside.Case](), dict[str, Recording]()
         for record_id in record_ids[begin : begin + bedside.TOGETHER]:
             recording = own[record_id] = database.recording(record_id)
-            signal = recording.signal(0, recording.num_samples, bedside.ecg_leads(recording))
+            signal = recording.signal(0, recording.num_samples, ecg_leads(recording))
             cases.append(bedside.Case(record_id, record_id, name, (), recording.rate_hz, signal))
         for record_id, given in bedside.judged(models, cases).items():
             recording = own[record_id]
@@ -175,21 +175,17 @@ def is_called(score: np.ndarray, once: float, twice: float) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=Path("build/bedside"), help="keeps what the models said")
-    parser.add_argument("--noise", type=Path, required=True, help="folder of nstdb, with `ma` and `bw`")
-    parser.add_argument("--cinc2017", type=Path, required=True, help="training recordings of the Challenge 2017")
-    settings = parser.parse_args()
+    settings = options(__doc__, "work", "noise", "cinc2017").parse_args()
     torch.set_num_threads(1)
     settings.work.mkdir(parents=True, exist_ok=True)
     path = settings.work / "vt.pickle"
     if not path.exists():
-        models, mitdb, svdb = LiveModels(), open_database(bedside.DATA / "mitdb"), open_database(bedside.DATA / "svdb")
+        models, mitdb, svdb = LiveModels(), open_database(DATA / "mitdb"), open_database(DATA / "svdb")
         streams = list(of_cases(models, settings.noise, settings.work))
         streams += of_database(models, "mitdb", mitdb, [*splits.DS1, *bedside.PACED])
         streams += of_database(models, "svdb", svdb, list(svdb.record_ids))
         cinc2017 = open_database(settings.cinc2017)
-        streams += of_database(models, "cinc2017", cinc2017, normal_recordings(settings.cinc2017, others=True))
+        streams += of_database(models, "cinc2017", cinc2017, bedside.normal_recordings(settings.cinc2017, others=True))
         path.write_bytes(pickle.dumps(streams))
     streams = pickle.loads(path.read_bytes())
     patients = sorted({stream.patient for stream in streams})
@@ -230,7 +226,7 @@ def main() -> None:
     for name, fitted, weight in zip(NAMES, weights, limits["vt_weights"], strict=True):
         used.add(name, f"{fitted:.2f}", f"{weight:.2f}")
     used.add("constant", f"{regression.intercept_[0] - weights @ scale.mean_:.2f}", f"{limits['vt_bias']:.2f}")
-    write_results("vt", "The rule of VT", [table.close(), used.close()])
+    write_results("vt", "The rule of VT", [table, used])
 
 
 if __name__ == "__main__":

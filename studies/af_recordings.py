@@ -1,6 +1,6 @@
 """Atrial fibrillation in single short recordings, patients never seen: folds over the 8,528 recordings of cinc2017.
 
-    python benchmarks/af_recordings.py --cinc2017 DIR --work FOLDER
+    python -m studies.af_recordings --cinc2017 DIR --work FOLDER
 
 Each recording is a patient of its own, 9 to 61 s of one lead, and gets one answer; one without a beat is answered "no
 AF". Positive are recordings of the reference class A; classes N, O and ~ (noise) are negative. Beats are detected. For
@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from af_rhythm import MODEL, RANDOM, TREES, ZHOU, cell, f1, kept, sensitivity, specificity
-from bench.measure import Table
-from bench.output import write_results
 from numpy.typing import NDArray
-from steps import Steps
 
+from benchmarks.common.intervals import Score, interval
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import database_of, numbers_of, options, splits_of
+from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.evaluation import zhou
@@ -38,6 +37,7 @@ from heartlm.evaluation.rhythm import rr_of
 from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.leads import lead_of_row
 from heartlm.inference.predictions import window_probabilities
+from studies.af_rhythm import MODEL, RANDOM, TREES, ZHOU, f1, kept, sensitivity, specificity
 
 MAJORITY = "majority class"
 METHODS = (MODEL, RANDOM, TREES, ZHOU, MAJORITY)
@@ -48,13 +48,8 @@ Scores = dict[str, NDArray[Any]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cinc2017", type=Path, required=True, help="folder of the training set of the challenge")
-    parser.add_argument("--work", type=Path, required=True)
-    numbers = {"folds": 3, "seeds": 5, "depth": 2, "pretrain-steps": 200, "steps": 600, "window": 64}
-    for name, value in numbers.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
-    settings = parser.parse_args()
+    values = {"folds": 3, "seeds": 5, "depth": 2, "pretrain_steps": 200, "steps": 600, "window": 64}
+    settings = options(__doc__, "cinc2017", "work", **values).parse_args()
     with (settings.cinc2017 / "REFERENCE-v3-train.csv").open() as file:
         reference = dict(csv.reader(file))
     steps, folds = Steps(settings.work), list[Scores]()
@@ -62,24 +57,18 @@ def main() -> None:
         folder = settings.work / f"fold-{fold}"
         trained(steps, settings, folder, fold, sorted(reference))
         folds.append(kept(folder / "scores.npz", lambda of=folder: scored(of, reference, settings)))
-    about = {key: value for key, value in vars(settings).items() if isinstance(value, int)}
     title = "Atrial fibrillation in single recordings of cinc2017, patient-wise folds"
-    write_results("af_recordings", title, tables(folds, reference, settings.seeds), about)
+    write_results("af_recordings", title, tables(folds, reference, settings.seeds), numbers_of(settings))
 
 
 def trained(steps: Steps, settings: argparse.Namespace, folder: Path, fold: int, records: list[str]) -> None:
     """Corpus, foundation model, and for each seed a model and one from random initialisation."""
-    links, corpus, foundation = folder / "cinc2017", folder / "corpus", folder / "foundation"
-    links.mkdir(parents=True, exist_ok=True)
-    for path in settings.cinc2017.iterdir():
-        if not (links / path.name).is_symlink():
-            (links / path.name).symlink_to(path.resolve())
+    corpus, foundation = folder / "corpus", folder / "foundation"
     # Two recordings are there twice under other names: the catalogue knows them as one patient each.
     database = open_database(settings.cinc2017)
     patients = sorted({database.patient_of(record).split("/")[1] for record in records})
-    order = np.random.default_rng(0).permutation(len(patients))
-    splits = {patients[place]: "test" if at % settings.folds == fold else "train" for at, place in enumerate(order)}
-    (links / "database.json").write_text(json.dumps({"name": database.name, "splits": splits}))
+    splits = splits_of(patients, settings.folds, fold)
+    links = database_of(settings.cinc2017.iterdir(), folder / "cinc2017", name=database.name, splits=splits)
     tokenize = ("tokenize", links, "--tokenizer", "rhythm", "--waveforms", "--beats", "detected", "--processes", 1)
     steps.run(f"tokenize-{fold}", corpus, *tokenize, "--out", corpus)
     common = ("--corpus", corpus, "--window", settings.window, "--threads", 1, "--validate-every", 100_000)
@@ -168,7 +157,7 @@ def tables(folds: list[Scores], reference: dict[str, str], seeds: int) -> list[T
         return np.asarray(total)
 
     every = np.ones(len(classes), bool)
-    rows: tuple[tuple[str, Callable[[Counts, Counts], Floats], NDArray[np.bool_]], ...] = (
+    rows: tuple[tuple[str, Score, NDArray[np.bool_]], ...] = (
         ("F1", f1, every),
         ("sensitivity", sensitivity, every),
         ("specificity, all others", specificity, every),
@@ -181,9 +170,9 @@ def tables(folds: list[Scores], reference: dict[str, str], seeds: int) -> list[T
     differences = Table("Paired differences: heartlm less each rival", ("measure", *rivals))
     for title, measure, keep in rows:
         of = {method: counts(method, keep) for method in METHODS}
-        table.add(title, *(cell(measure, of, method) for method in METHODS))
-        differences.add(title, *(cell(measure, of, MODEL, rival) for rival in rivals))
-    return [table.close(), differences.close()]
+        table.add(title, *(interval(measure, of[method]) for method in METHODS))
+        differences.add(title, *(interval(measure, of[MODEL], of[rival]) for rival in rivals))
+    return [table, differences]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Atrial fibrillation from RR intervals, in unseen patients, at every width from 16 to 512 beats.
 
-    python benchmarks/af_rhythm.py --data ../shared/data --ltafdb DIR --vitaldb DIR --work FOLDER
+    python -m studies.af_rhythm --data ../shared/data --ltafdb DIR --vitaldb DIR --work FOLDER
 
 Everything is chosen in patient-wise folds over afdb, ltafdb, nsrdb and the VitalDB Arrhythmia Database, all by their
 annotated beats. For each fold a foundation model, and for each seed one model of mixed widths and the same from random
@@ -19,23 +19,23 @@ Windows are labelled by the majority of beats. Intervals are by bootstrap over p
 from __future__ import annotations
 
 import argparse
-import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench.measure import Table
-from bench.output import write_results
 from numpy.typing import NDArray
-from steps import Steps
 
+from benchmarks.common.intervals import interval
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import database_of, numbers_of, options, splits_of
+from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.evaluation import zhou
-from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.bootstrap import Counts, Floats, ratio, sum_by
 from heartlm.evaluation.features import boosting
 from heartlm.evaluation.rhythm import RhythmWindows, window_labels
 from heartlm.evaluation.rhythm_task import entropy_of, features_of
@@ -60,15 +60,8 @@ Scores = dict[str, NDArray[Any]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
-    parser.add_argument("--data", type=Path, default=default, help="folder that holds afdb, nsrdb and mitdb")
-    for name in ("ltafdb", "vitaldb", "work"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    numbers = {"folds": 3, "seeds": 5, "depth": 2, "pretrain-steps": 80, "steps": 300, "windows": 20}
-    for name, value in numbers.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
-    settings = parser.parse_args()
+    values = {"folds": 3, "seeds": 5, "depth": 2, "pretrain_steps": 80, "steps": 300, "windows": 20}
+    settings = options(__doc__, "ltafdb", "vitaldb", "work", data="afdb, nsrdb and mitdb", **values).parse_args()
     steps, folds = Steps(settings.work), list[dict[int, Scores]]()
     simulated = settings.work / "simdb"
     patients = ("--patients", 200, "--minutes", 30, "--leads", "[MLII]", "--seed", 7)
@@ -88,9 +81,7 @@ def main() -> None:
     tables += test_tables(
         {width: scored(final, tested, width, settings) for width in WIDTHS}, thresholds, settings.seeds
     )
-    about = {key: value for key, value in vars(settings).items() if isinstance(value, int)} | {
-        "threshold": round(own, 3)
-    }
+    about = numbers_of(settings) | {"threshold": round(own, 3)}
     write_results("af_rhythm", "Atrial fibrillation from RR intervals on patients never seen", tables, about)
 
 
@@ -102,16 +93,9 @@ def linked(settings: argparse.Namespace, folder: Path, fold: int | None) -> list
     for name, source in sources.items():
         database = open_database(source)
         patients = sorted({database.patient_of(record).split("/")[1] for record in database.record_ids})
-        order = np.random.default_rng(0).permutation(len(patients))
-        of = {patients[place]: index % settings.folds for index, place in enumerate(order)}
-        links = folder / name
-        links.mkdir(parents=True, exist_ok=True)
-        for path in source.iterdir():
-            if path.is_file() and not (links / path.name).is_symlink():
-                (links / path.name).symlink_to(path.resolve())
-        splits = {patient: "test" if of[patient] == fold else "train" for patient in patients}
-        (links / "database.json").write_text(json.dumps({"name": name, "splits": splits}))
-        databases.append(links)
+        files = (path for path in source.iterdir() if path.is_file())
+        splits = splits_of(patients, settings.folds, fold)
+        databases.append(database_of(files, folder / name, name=name, splits=splits))
     return databases
 
 
@@ -296,20 +280,6 @@ def sensitivity(drawn: Counts, counts: Counts) -> Floats:
     return ratio(tp, tp + fn)
 
 
-def cell(
-    measure: Callable[[Counts, Counts], Floats], counts: dict[str, Counts], one: str, less: str | None = None
-) -> str:
-    """A score, or a paired difference of two, with its interval."""
-    num, resampling = len(counts[one]), Resampling(1000)
-    values = [
-        measure(drawn, counts[one]) - (0 if less is None else measure(drawn, counts[less]))
-        for drawn in (np.ones((1, num), np.int64), resampling.weights(num))
-    ]
-    each, sign = estimate(float(values[0][0]), values[1], num), "" if less is None else "+"
-    low, high = each["ci"]
-    return "–" if each["value"] is None else f"{each['value']:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
-
-
 def together(folds: list[dict[int, Scores]], width: int, seeds: int) -> tuple[Scores, dict[str, float]]:
     """All folds at one width; each method's scores less the threshold that the other folds choose, so from 0 on."""
     parts = []
@@ -329,9 +299,9 @@ Keep = Callable[[Scores], NDArray[np.bool_]]
 def add_rows(
     scores: Table, differences: Table, width: int, title: str, measure: Any, counts: dict[str, Counts]
 ) -> None:
-    scores.add(title, width, *(cell(measure, counts, method) for method in METHODS))
+    scores.add(title, width, *(interval(measure, counts[method]) for method in METHODS))
     rivals = (TREES, ZHOU, FITTED, RANDOM)
-    differences.add(title, width, *(cell(measure, counts, MODEL, rival) for rival in rivals))
+    differences.add(title, width, *(interval(measure, counts[MODEL], counts[rival]) for rival in rivals))
 
 
 def selection_tables(folds: list[dict[int, Scores]], seeds: int) -> list[Table]:
@@ -355,8 +325,6 @@ def selection_tables(folds: list[dict[int, Scores]], seeds: int) -> list[Table]:
     for title, (measure, keep) in chosen_sets.items():
         for width, (every, thresholds) in joined.items():
             add_rows(scores, differences, width, title, measure, counts_of(every, thresholds, keep(every), seeds)[1])
-    for table in (scores, differences):
-        table.close()
     return [scores, differences]
 
 
@@ -376,8 +344,6 @@ def test_tables(found: dict[int, Scores], thresholds: dict[str, dict[int, float]
         for width, of in found.items():
             at = {name: each[width] for name, each in thresholds.items()}
             add_rows(scores, differences, width, title, measure, counts_of(of, at, keep(of), seeds, flutter)[1])
-    for table in (scores, differences):
-        table.close()
     return [scores, differences]
 
 

@@ -1,6 +1,6 @@
 """Score of `heartlm monitor` on the training recordings of the PhysioNet/CinC Challenge 2015, for those who have them.
 
-    python benchmarks/challenge2015.py FOLDER [--rules FILE] [--out FILE.csv]
+    python -m studies.challenge2015 FOLDER [--rules FILE] [--out FILE.csv]
 
 A bedside monitor raised an alarm 5:00 after each recording began; the header names its kind and whether it was true.
 heartlm gets what was known in real time, the signal up to 5:00, of at most two ECG leads and of no others. It calls an
@@ -13,7 +13,6 @@ Score: (TP + TN) / (TP + TN + FP + 5 FN) (Clifford et al., Computing in Cardiolo
 
 from __future__ import annotations
 
-import argparse
 import csv
 import sys
 from collections import Counter
@@ -21,11 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from bedside import OF_CHALLENGE, TOGETHER, Case, called, challenge_score, judged
-from bench.measure import Table
-from bench.output import write_results
-from runner import RESULTS
 
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
 from heartlm.corpus.encode import NO_ECG_LEAD
 from heartlm.ecg.database import read_recording
 from heartlm.errors import HeartlmError
@@ -33,6 +31,8 @@ from heartlm.monitor.alarms import AlarmRules, read_rules
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import NUM_LEADS, ecg_leads
 from heartlm.storage.atomic import atomic_file
+from recipes.bedside_cases import TOGETHER, Case, judged
+from studies.bedside import OF_CHALLENGE, called, challenge_score
 
 RATE_HZ, ALARM_S = 250, 300
 NAMES = ("Asystole", "Bradycardia", "Tachycardia", "Ventricular_Flutter_Fib", "Ventricular_Tachycardia")
@@ -109,14 +109,19 @@ def score(rows: Sequence[tuple[str, ...]]) -> Table:
             tpr, tnr = (f"{100 * hit / (hit + miss):.1f}" if hit + miss else None for hit, miss in ((tp, fn), (tn, fp)))
             table.add(kind, tp, fn, fp, tn, tpr, tnr, challenge_score(tp, fn, fp, tn))
     table.notes.append(f"{len(rows)} recordings, of which {counts['unreadable']} cannot be read.")
-    return table.close()
+    return table
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Score the recordings of a folder; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("folder", type=Path, help="the training recordings, such as a103l.hea and a103l.mat")
-    parser.add_argument("--out", type=Path, default=RESULTS / "challenge2015.csv", help="verdict of each recording")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(__file__).parent / "results/challenge2015.csv",
+        help="verdict of each recording",
+    )
     parser.add_argument(
         "--rules", type=Path, default=Path("second-opinion"), help="YAML file of alarm rules, or a preset"
     )

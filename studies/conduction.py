@@ -1,6 +1,6 @@
 """AV block of first degree, bundle branch blocks and long QT that `heartlm analyze` finds, against reports.
 
-    python benchmarks/conduction.py --ptb-xl DIR --ludb DIR --work FOLDER
+    python -m studies.conduction --ptb-xl DIR --ludb DIR --work FOLDER
 
 PTB-XL (folds 1 to 8 of what is there) and LUDB: a finding is right where the report of the recording has it. Incomplete
 blocks have rows of their own: how many of them are called a block. No model was trained on these statements, but the
@@ -12,15 +12,11 @@ counts was decided after a look at the even folds. Intervals are by bootstrap ov
 
 from __future__ import annotations
 
-import argparse
-import csv
-from ast import literal_eval
-from pathlib import Path
-
-from bench.measure import Table
-from bench.output import write_results
-from findings import by_recording, linked
-from steps import Steps
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
+from benchmarks.common.steps import Steps
+from studies.findings import PtbXl, by_recording, linked
 
 CODES = {
     "AV block I": {"1AVB"},
@@ -45,32 +41,20 @@ LINES = {
 
 def main() -> None:
     """Analyse the recordings and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("--ptb-xl", "--ludb", "--work"):
-        parser.add_argument(name, type=Path, required=True)
-    chosen = parser.parse_args()
-    steps, links = Steps(chosen.work), chosen.work / "links"
-    with (chosen.ptb_xl / "ptbxl_database.csv").open(encoding="utf-8") as stream:
-        rows = {row["filename_hr"]: row for row in csv.DictReader(stream)}
-    patients = {Path(name).name: row["patient_id"] for name, row in rows.items()}
+    chosen = options(__doc__, "ptb-xl", "ludb", "work").parse_args()
+    steps, ptb_xl = Steps(chosen.work), PtbXl(chosen.ptb_xl)
     columns = ("data", "finding", "method", "in reports", "called", "sensitivity", "positive predictivity")
     table = Table("Findings from intervals, ten seconds of twelve leads", columns)
     for parity, title in ((1, "PTB-XL, odd folds"), (0, "PTB-XL, even folds")):
-        names = sorted(
-            name
-            for name, row in rows.items()
-            if int(row["strat_fold"]) % 2 == parity and (chosen.ptb_xl / f"{name}.hea").is_file()
-        )
-        stated = {Path(name).name: set(literal_eval(rows[name]["scp_codes"])) for name in names}
-        labels = {name: {kind: bool(codes & own) for kind, codes in CODES.items()} for name, own in stated.items()}
-        folder = linked(chosen.ptb_xl, links / f"ptb-xl-{parity}", names)
+        names = ptb_xl.in_folds(range(2 - parity, 11, 2))
+        folder = linked(chosen.ptb_xl, chosen.work / "links" / f"ptb-xl-{parity}", names)
         for name in names:
             header = folder / f"{name}.hea"
             text = header.read_text(encoding="utf-8")
             if "<sex>" not in text:
                 header.unlink()
-                header.write_text(f"{text}#<sex>: {SEXES[rows[name]['sex']]}\n", encoding="utf-8")
-        for row in by_recording(steps, f"ptb-xl-{parity}", folder, labels, patients.__getitem__):
+                header.write_text(f"{text}#<sex>: {SEXES[ptb_xl.row[name]['sex']]}\n", encoding="utf-8")
+        for row in ptb_xl.rows(steps, f"ptb-xl-{parity}", names, CODES):
             table.add(title, *row[1:])
     headers = {path.stem: path.read_text(encoding="utf-8").lower() for path in chosen.ludb.glob("**/*.hea")}
     labels = {
@@ -82,7 +66,6 @@ def main() -> None:
     }
     for row in by_recording(steps, "ludb", chosen.ludb, labels, str):
         table.add("LUDB", *row[1:])
-    table.close()
     write_results("conduction", "Findings from intervals, and what reports say", [table])
 
 

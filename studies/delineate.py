@@ -1,6 +1,6 @@
 """Accuracy and speed of delineation on LUDB and qtdb, compared with NeuroKit2 and ecgdeli.
 
-    python benchmarks/delineate.py --ludb DIR --qtdb DIR --networks DIR
+    python -m studies.delineate --ludb DIR --qtdb DIR --networks DIR
 
 `--networks` holds the networks of train_delineator.py: the patients of a fold are delineated by the network that was
 trained without them. An annotated wave is found if a wave of the same kind has all annotated edges within 150 ms; of a
@@ -15,7 +15,6 @@ Rivals: NeuroKit2 with its own cleaning and R peaks, and ecgdeli with its own fi
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
 from collections import defaultdict
@@ -23,19 +22,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
-from pathlib import Path
 
 import ecgdeli
 import neurokit2
 import numpy as np
-from bench.measure import Table, interleaved, pin, rates
-from bench.output import write_results
-from delineation_data import NAMES, NUM_FOLDS, QRS, Annotated, P, T, annotated_recordings
 from numpy.typing import NDArray
 
+from benchmarks.common.measure import Table, interleaved, pin, rates
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
 from heartlm.delineation.delineate import delineate
 from heartlm.delineation.network import Network, find_waves, load_network
 from heartlm.ecg.recording import Recording
+from recipes.delineation_data import NAMES, NUM_FOLDS, QRS, Annotated, P, T, annotated_recordings
 
 Waves = NDArray[np.float64]
 """Kind, onset, peak and offset of waves, NaN where not given, `[num_waves, 4]`."""
@@ -268,7 +267,6 @@ def score(
             for (of_title, name), of_kinds in counts.items():
                 if of_title == title:
                     table.add(name, wave, *of_kinds[kind].cells(has_extra))
-        table.close()
         yield table
 
 
@@ -303,10 +301,7 @@ def _add_speeds(table: Table, signals: NDArray[np.float32], rate_hz: float, netw
 
 def main() -> None:
     """Score, time, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("ludb", "qtdb", "networks"):
-        parser.add_argument(f"--{name}", type=Path, required=True, help=f"folder of {name}")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = options(__doc__, "ludb", "qtdb", "networks", rounds=5)
     parser.add_argument("--every", type=int, default=1, help="score every n-th record only, and write nothing")
     parser.add_argument("--no-rivals", action="store_true", help="score heartlm only, and write nothing")
     settings = parser.parse_args()

@@ -1,6 +1,6 @@
 """Accuracy and speed of beat detection, compared with wfdb's XQRS, sleepecg and, if available, the C gqrs.
 
-    python benchmarks/detect.py DATA [--ludb FOLDER]
+    python -m studies.detect DATA [--ludb FOLDER]
 
 `DATA` contains mitdb. Lead 0 of every whole record is scored within 150 ms (ANSI/AAMI EC57), with gross statistics.
 Detections in ventricular flutter or fibrillation do not count, as in the WFDB tools. The tables also give the fraction
@@ -12,29 +12,27 @@ https://github.com/bemoody/wfdb and are not part of heartlm. One core; about eig
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sleepecg
 import wfdb
-from bench.measure import Table, interleaved, pin, rates
-from bench.output import write_results
-from detect_peers import DETECTORS, Positions, Referees, annotated, by_sleepecg, by_xqrs, ludb_leads
 from numpy.typing import NDArray
 
+from benchmarks.common.measure import Table, interleaved, pin, rates
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
 from heartlm.ecg.database import open_database
-from heartlm.ecg.detect import SETTINGS, Detector, Mode, StreamingDetector
+from heartlm.ecg.detect import StreamingDetector
 from heartlm.ecg.matching import MATCH_WINDOW_S, match_beats
 from heartlm.ecg.recording import RHYTHM_INDEX
 from heartlm.ecg.splits import DS1, DS2, PACED
-from heartlm.kernels.library import using, variants
+from studies.detect_peers import DETECTORS, Positions, Referees, annotated, by_sleepecg, by_xqrs, ludb_leads
 
 OFF_S = 0.010
 FIBRILLATION = [RHYTHM_INDEX["VFL"], RHYTHM_INDEX["VFIB"]]
@@ -130,7 +128,6 @@ def agreement(
             differ = [record for record in records if own[record] != counts[name][record]]
             cells = (" / ".join(f"{value:,}" for value in one) for one in sums)
             table.add(name, title, *cells, ", ".join(differ) or "none")
-    table.close()
     return table
 
 
@@ -139,7 +136,6 @@ def totals(scores: Mapping[str, Mapping[str, Scores]]) -> Table:
     for title, records in SETS.items():
         for name, of_record in scores.items():
             table.add(title, name, *total(of_record[record] for record in records).cells())
-    table.close()
     return table
 
 
@@ -159,7 +155,6 @@ def score_ludb(folder: Path) -> Table:
     table = Table("ludb, recordings of 10 s at 500 Hz", ("recordings", "leads", "detector", *COLUMNS))
     for key, each in sorted(scores.items()):
         table.add(*key, *total(each).cells())
-    table.close()
     return table
 
 
@@ -170,16 +165,11 @@ def in_chunks(signal: NDArray[np.float32], rate_hz: float, chunk_s: float) -> in
     return found + len(detector.finish())
 
 
-def speeds(
-    title: str,
-    signals: list[NDArray[np.float32]],
-    rate_hz: float,
-    rounds: int,
-    more: Mapping[str, Callable[[], None]] | None = None,
-) -> Table:
-    """Rates on one core, of `more` rivals too; XQRS, which is slow, has two minutes of the first signal."""
-    total_samples = sum(map(len, signals))
-    few = signals[0][: round(120 * rate_hz)]
+def speeds(folder: Path, referees: Referees, rounds: int) -> Table:
+    """Rates on eight recordings on one core; gqrs, a program, reads files, and XQRS, which is slow, has two minutes."""
+    database, records, rate_hz = open_database(folder), DS1[:8], 360.0
+    signals = [database.recording(record).signal(leads=[0])[0] for record in records]
+    num_samples, few = sum(map(len, signals)), signals[0][: round(120 * rate_hz)]
 
     def each(find: Callable[..., Any], *more: Any) -> Callable[[], None]:
         def work() -> None:
@@ -188,27 +178,18 @@ def speeds(
 
         return work
 
-    def by_variant(signal: NDArray[np.float32], mode: Mode, variant: str) -> None:
-        with using(variant):
-            Detector(rate_hz, SETTINGS[mode]).push(signal, ends=True)
-
-    rivals: dict[str, Callable[[], None]] = {
+    rivals: dict[str, Callable[[], object]] = {
         "heartlm, offline": each(DETECTORS["heartlm, offline"], rate_hz),
         "heartlm, causal": each(DETECTORS["heartlm, causal"], rate_hz),
         "heartlm, causal, chunks of 1 s": each(in_chunks, rate_hz, 1.0),
-        **{
-            f"kernel, offline, {variant}": each(partial(by_variant, mode="offline", variant=variant))
-            for variant in variants()
-        },
         "sleepecg": each(by_sleepecg, rate_hz),
-        "wfdb XQRS": lambda: (by_xqrs(few, rate_hz), None)[1],
-        **(more or {}),
+        "wfdb XQRS": lambda: by_xqrs(few, rate_hz),
     }
-    amounts = dict.fromkeys(rivals, total_samples) | {"wfdb XQRS": len(few)}
-    table = Table(
-        f"{title}, {total_samples / 1e6:.1f} M samples in memory, one core (median of {rounds})",
-        ("detector", "M samples/s", "times XQRS", "times sleepecg"),
-    )
+    if referees.gqrs:
+        rivals["WFDB gqrs, files read and written"] = lambda: [referees.find(record) for record in records]
+    amounts = dict.fromkeys(rivals, num_samples) | {"wfdb XQRS": len(few)}
+    title = f"mitdb, 360 Hz, {num_samples / 1e6:.1f} M samples in memory, one core (median of {rounds})"
+    table = Table(title, ("detector", "M samples/s", "times XQRS", "times sleepecg"))
     times = interleaved(rivals, rounds)
     found = {name: rates(taken, amounts[name] / 1e6) for name, taken in times.items()}
     for name, rate in found.items():
@@ -217,22 +198,9 @@ def speeds(
     return table
 
 
-def mitdb_speeds(folder: Path, referees: Referees, rounds: int) -> Table:
-    """Rates on eight recordings; gqrs, which is a program, reads them from files."""
-    database, records = open_database(folder), DS1[:8]
-    signals = [database.recording(record).signal(leads=[0])[0] for record in records]
-
-    def by_gqrs() -> None:
-        for record in records:
-            referees.find(record)
-
-    more = {"WFDB gqrs, files read and written": by_gqrs} if referees.gqrs else {}
-    return speeds("mitdb, 360 Hz", signals, 360.0, rounds, more)
-
-
 def main() -> None:
     """Score, time, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, rounds=5)
     parser.add_argument("data", type=Path, help="folder that holds mitdb/")
     parser.add_argument("--ludb", type=Path, help="folder of ludb")
     for name in ("gqrs", "bxb"):
@@ -240,19 +208,18 @@ def main() -> None:
         parser.add_argument(
             f"--{name}", type=Path, default=found and Path(found), help="program of the WFDB package; that on the PATH"
         )
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+    given = parser.parse_args()
     pin(0)
-    mitdb = options.data / "mitdb"
+    mitdb = given.data / "mitdb"
     with tempfile.TemporaryDirectory() as temporary:
-        referees = Referees(Path(temporary), options.gqrs, options.bxb)
+        referees = Referees(Path(temporary), given.gqrs, given.bxb)
         for path in mitdb.iterdir():
             (referees.folder / path.name).symlink_to(path.resolve())
-        tables = [mitdb_speeds(mitdb, referees, options.rounds)]
+        tables = [speeds(mitdb, referees, given.rounds)]
         scores, agreements = score_mitdb(mitdb, referees)
     tables += [totals(scores), *agreements]
-    if options.ludb:
-        tables.append(score_ludb(options.ludb))
+    if given.ludb:
+        tables.append(score_ludb(given.ludb))
     detector = StreamingDetector(360.0)
     delays = {"causal delay_s": round(detector.delay_s, 2), "at most": round(detector.longest_delay_s, 2)}
     versions = {"sleepecg": sleepecg.__version__, "wfdb": wfdb.__version__}

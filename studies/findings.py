@@ -1,6 +1,6 @@
 """Comparison of every finding of `heartlm analyze` with the reference annotations.
 
-    python benchmarks/findings.py --data ../shared/data --cinc2017 DIR --ptb-xl DIR --work FOLDER
+    python -m studies.findings --data ../shared/data --cinc2017 DIR --ptb-xl DIR --work FOLDER
 
 Recordings are analysed as a user would: `heartlm analyze FOLDER`, shipped models, beats detected, leads chosen by
 heartlm. On DS2 of mitdb, svdb and cudb, events of the annotators follow from their beats by the same rules as
@@ -19,29 +19,30 @@ Intervals are by bootstrap over patients.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench.measure import Table
-from bench.output import write_results
 from numpy.typing import ArrayLike, NDArray
-from steps import Steps
 
+from benchmarks.common.intervals import shown
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import link, options
+from benchmarks.common.steps import Steps
 from heartlm.analysis.events import beat_events
 from heartlm.analysis.findings import KINDS
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.matching import match_beats
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Annotations
-from heartlm.ecg.splits import DS2
-from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
+from heartlm.ecg.splits import DS1, DS2
+from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
 from heartlm.evaluation.episodes import compare_spans
 
 NUM_DRAWN = 200
@@ -79,12 +80,11 @@ class Tally:
         patients, sums = sum_by(self.patients, np.array(self.counts, np.int64))
         resampling, total = Resampling(2000), sums.sum(axis=0)
         drawn = resampling.resample(sums)
-        shown = []
+        cells = []
         for part, whole in ((1, 0), (3, 2)):
             value = float(ratio(total[part], total[whole]))
-            low, high = estimate(value, ratio(drawn[:, part], drawn[:, whole]), len(patients))["ci"]
-            shown.append("–" if np.isnan(value) else f"{value:.3f} [{low:.3f}, {high:.3f}]")
-        return [f"{total[0]:,}", f"{total[2]:,}", *shown]
+            cells.append(shown(value, ratio(drawn[:, part], drawn[:, whole]), len(patients)))
+        return [f"{total[0]:,}", f"{total[2]:,}", *cells]
 
 
 def analysed(
@@ -100,15 +100,42 @@ def analysed(
             yield database, record_id, out / record_id, json.loads((out / f"{record_id}.json").read_text())
 
 
-def linked(source: Path, folder: Path, records: list[str]) -> Path:
-    """The recordings of `source` named in `records`, as links."""
+def linked(source: Path, folder: Path, records: Iterable[str]) -> Path:
+    """The recordings of `source` named in `records`, as links in the same folders."""
     for record in records:
-        for path in source.glob(f"{record}.*"):
-            link = folder / path.relative_to(source)
-            link.parent.mkdir(parents=True, exist_ok=True)
-            if not link.exists():
-                link.symlink_to(path.resolve())
+        link(source.glob(f"{record}.*"), (folder / record).parent)
     return folder
+
+
+class PtbXl:
+    """The recordings of PTB-XL that are there.
+
+    Attributes:
+        folder: of the database.
+        row: row of its table of each recording.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with (folder / "ptbxl_database.csv").open(newline="", encoding="utf-8") as table:
+            rows = list(csv.DictReader(table))
+        # The archive may lie in its own folders, or be unpacked flat.
+        paths = [{each["filename_hr"]: each, Path(each["filename_hr"]).name: each} for each in rows]
+        self.row = {name: row for of in paths for name, row in of.items() if (folder / f"{name}.hea").is_file()}
+
+    def in_folds(self, folds: Iterable[int]) -> list[str]:
+        """Sorted names of the recordings of some folds."""
+        return sorted(name for name, each in self.row.items() if int(each["strat_fold"]) in folds)
+
+    def rows(
+        self, steps: Steps, title: str, names: list[str], codes: Mapping[str, Iterable[str]], more: Sequence[str] = ()
+    ) -> list[list[str]]:
+        """Rows of `by_recording`: of each finding, which of the recordings have one of its SCP codes."""
+        stated = {Path(name).name: set(literal_eval(self.row[name]["scp_codes"])) for name in names}
+        labels = {name: {kind: bool(own & set(of)) for kind, of in codes.items()} for name, own in stated.items()}
+        patients = {Path(name).name: self.row[name]["patient_id"] for name in names}
+        folder = linked(self.folder, steps.work / "links" / title, names)
+        return by_recording(steps, title, folder, labels, patients.__getitem__, more)
 
 
 def spans_of(events: list[dict[str, Any]], rate_hz: float) -> dict[str, Spans]:
@@ -228,34 +255,15 @@ def by_recording(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
-    parser.add_argument("--data", type=Path, default=default, help="folder that holds mitdb, svdb and cudb")
-    for name in ("cinc2017", "ptb-xl", "ludb", "work"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser = options(__doc__, "cinc2017", "ptb-xl", "ludb", "work", data="mitdb, svdb and cudb")
     parser.add_argument("--dry", action="store_true", help="DS1 instead of the test sets, no result files")
     settings = parser.parse_args()
     steps, links = Steps(settings.work), settings.work / "links"
-    beats = (
-        "AF",
-        "flutter",
-        "VT",
-        "IVR",
-        "SVT",
-        "couplet",
-        "bigeminy",
-        "trigeminy",
-        "pause",
-        "bradycardia",
-        "tachycardia",
-    )
+    beats = ("AF", "flutter", "VT", "IVR", "SVT", "couplet", "bigeminy", "trigeminy")
+    beats += ("pause", "bradycardia", "tachycardia")
     columns = ("data", "finding", "method", "in reference", "called", "sensitivity", "positive predictivity")
     events = Table("By event, or by beat", columns)
-    ds2 = sorted(map(str, DS2))
-    if settings.dry:
-        from heartlm.ecg.splits import DS1
-
-        ds2 = sorted(map(str, DS1))
+    ds2 = sorted(DS1 if settings.dry else DS2)
     for name, folder, kinds in (
         ("mitdb", linked(settings.data / "mitdb", links / "mitdb", ds2), beats),
         ("svdb", settings.data / "svdb", beats[2:]),
@@ -263,8 +271,6 @@ def main() -> None:
     ):
         for row in by_event(steps, name, folder, kinds):
             events.add(*row)
-    events.close()
-    tables = [events]
     if not settings.dry:
         recordings = Table("By recording", columns)
         rng = np.random.default_rng(0)
@@ -273,30 +279,18 @@ def main() -> None:
         folder = linked(settings.cinc2017, links / "cinc2017", chosen)
         labels = {record: {"AF": of_cinc[record] == "A", "unreadable": of_cinc[record] == "~"} for record in chosen}
         rows = by_recording(steps, "cinc2017", folder, labels, str)
-        with (settings.ptb_xl / "ptbxl_database.csv").open() as stream:
-            of_ptb = {row["filename_hr"]: row for row in csv.DictReader(stream)}
-        there = sorted(name for name in of_ptb if (settings.ptb_xl / f"{name}.hea").is_file())
-        patient_of = {Path(name).name: row["patient_id"] for name, row in of_ptb.items()}
-        chosen = sorted(rng.choice(there, NUM_DRAWN, replace=False).tolist())
-        folder = linked(settings.ptb_xl, links / "ptb-xl", chosen)
-        row_of = {Path(name).name: of_ptb[name] for name in chosen}
-        codes = {name: set(json.loads(row["scp_codes"].replace("'", '"'))) for name, row in row_of.items()}
-        labels = {
-            name: {kind: bool(of & set(names)) for kind, names in OF_PTB_XL.items()} for name, of in codes.items()
-        }
-        rows += by_recording(steps, "ptb-xl", folder, labels, lambda name: patient_of[name])
-        labels = {Path(name).name: {"flutter": "AFLT" in of_ptb[name]["scp_codes"]} for name in there}
-        folder = linked(settings.ptb_xl, links / "ptb-xl-all", there)
-        rows += by_recording(steps, "ptb-xl, all", folder, labels, lambda name: patient_of[name])
+        ptb_xl = PtbXl(settings.ptb_xl)
+        chosen = sorted(rng.choice(sorted(ptb_xl.row), NUM_DRAWN, replace=False).tolist())
+        rows += ptb_xl.rows(steps, "ptb-xl", chosen, OF_PTB_XL)
+        every = ptb_xl.rows(steps, "ptb-xl-all", sorted(ptb_xl.row), {"flutter": ("AFLT",)})
+        rows += [["ptb-xl, all", *row[1:]] for row in every]
         folder = settings.ludb
         headers = {path.stem: path.read_text() for path in folder.glob("**/*.hea")}
         labels = {name: {"flutter": "Atrial flutter" in header} for name, header in headers.items()}
         rows += by_recording(steps, "ludb", folder, labels, str)
         for row in rows:
             recordings.add(*row)
-        recordings.close()
-        tables.append(recordings)
-        write_results("findings", "What heartlm analyze finds, and what annotators say", tables)
+        write_results("findings", "What heartlm analyze finds, and what annotators say", [events, recordings])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Number of labelled patients saved by pretraining: beat scores in unseen patients, with labels of k patients.
 
-    python benchmarks/labels.py --quality FOLDER --work FOLDER
+    python -m studies.labels --quality FOLDER --work FOLDER
 
-Needs the folds of `benchmarks/quality.py`: corpora of DS1 of mitdb and svdb, split by patients. Each fold is one draw
+Needs the folds of `studies/quality.py`: corpora of DS1 of mitdb and svdb, split by patients. Each fold is one draw
 of labelled patients: its training patients in random order, seeded by the fold, of mitdb and svdb in turns (the first
 of svdb in even folds, of mitdb in odd ones, those that are left over at the end). k patients are the first k, so 2 k
 hold k. A labelled patient's beats on drawn rhythms (`heartlm data retime`) count as his, for every method.
@@ -34,17 +34,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench.measure import Table
-from bench.output import write_results
 from numpy.typing import NDArray
-from quality import FEWEST_S, LABELS, PRETRAINING_WEIGHTS, WEIGHTS, S, V, f1_of, macro_s, weights_of
-from runner import RESULTS
-from steps import Steps
 
+from benchmarks.common.intervals import Score, interval
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
+from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import covering_windows
 from heartlm.evaluation.beats_task import features_of
-from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate
+from heartlm.evaluation.bootstrap import Counts
 from heartlm.evaluation.features import boosting
 from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.leads import lead_of_row
@@ -57,6 +57,8 @@ from heartlm.tasks.beats import beat_labels
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.training.config import FinetuneConfig
 from heartlm.training.finetune import finetune
+from recipes.beats import REAL, WEIGHTS, weights_of
+from studies.quality import FEWEST_S, LABELS, S, V, f1_of, macro_s
 
 PATIENTS = (1, 2, 4, 8, 16, 32)
 STEPS = {1: 100, 2: 100, 4: 100, 8: 100, 16: 150, 32: 150}
@@ -123,7 +125,7 @@ class Fold:
     def pretrain(self) -> None:
         """Make the foundation models `masked` and `foundation`."""
         databases = []
-        for name in PRETRAINING_WEIGHTS:
+        for name in REAL:
             databases.append(self.work / f"{name}-retimed")
             words = ("data", "retime", self.source / name, databases[-1], "--no-labels", "--seed", 1)
             self.steps.run(f"retime-{self.number}-{name}", databases[-1], *words)
@@ -131,7 +133,7 @@ class Fold:
         encode = ("--training-leads", "all", "--tokenizer-from", self.source / "corpus", "--processes", 1)
         self.steps.run(f"tokenize-{self.number}", drawn, "tokenize", *databases, *encode, "--out", drawn)
         size = ("--batch-size", BATCH, "--threads", 1)
-        weights = weights_of(set(PRETRAINING_WEIGHTS), PRETRAINING_WEIGHTS)
+        weights = weights_of(set(REAL), REAL)
         words = ("pretrain", "--corpus", self.source / "corpus", "--depth", DEPTH, "--steps", MASKED_STEPS, *size)
         self.steps.run(f"masked-{self.number}", masked / "models/last", *words, "--weights", weights, "--out", masked)
         weights = "{mitdb-retimed: 1, svdb-retimed: 2}"
@@ -287,28 +289,22 @@ def tables_of(found: dict[tuple[str, int], dict[str, Counts]], seeds: int) -> li
     """Scores, and the differences that decide whether labels are saved."""
     patients = sorted(next(iter(found.values())))
     confusions = {key: np.stack([of[patient] for patient in patients]) for key, of in found.items()}
-    resampling = Resampling(2000)
-    drawn, once = resampling.weights(len(patients)), np.ones((1, len(patients)), np.int64)
     fewest = FEWEST_S * max(seeds if method in SEEDED else 1 for method, _ in found)
     enough = np.max([each[:, S].sum(axis=1) for each in confusions.values()], axis=0) >= fewest
     measures = {"V F1": f1_of(V), "S F1, mean over patients": macro_s(enough), "S F1, pooled": f1_of(S)}
     files = dict(zip(measures, ("V", "S", "S-pooled"), strict=True))
 
-    def cell(score: Callable[[Counts, Counts], Floats], of: tuple[str, int], less: tuple[str, int] | None) -> str:
+    def cell(score: Score, of: tuple[str, int], less: tuple[str, int] | None = None) -> str:
         if of not in found or (less is not None and less not in found):
             return "–"
-        value, resampled = (
-            score(draws, confusions[of]) - (0 if less is None else score(draws, confusions[less]))
-            for draws in (once, drawn)
-        )
-        (low, high), sign = estimate(float(value[0]), resampled, len(patients))["ci"], "" if less is None else "+"
-        return f"{value[0]:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
+        return interval(score, confusions[of], None if less is None else confusions[less], num_bootstrap=2000)
 
+    once = np.ones((1, len(patients)), np.int64)
     tables, measured_ones = [], {method for method, _ in found}
     for name, score in measures.items():
         table = Table(f"{name}, by labelled patients", ("method", *(f"k = {k}" for k in PATIENTS)))
         for method in (each for each in METHODS if each in measured_ones):
-            table.add(method, *(cell(score, (method, k), None) for k in PATIENTS))
+            table.add(method, *(cell(score, (method, k)) for k in PATIENTS))
         tables.append(table)
         curves = [
             Series(short, counts, [float(score(once, confusions[method, k])[0]) for k in counts], colour, dots=True)
@@ -317,7 +313,7 @@ def tables_of(found: dict[tuple[str, int], dict[str, Counts]], seeds: int) -> li
         ]
         chart = line_chart(curves, title=name, along="labelled patients", ticks=PATIENTS)
         if chart:
-            save_drawings([("", chart)], RESULTS / f"labels-{files[name]}.svg")
+            save_drawings([("", chart)], Path(__file__).parent / f"results/labels-{files[name]}.svg")
     for title, pairs, factor in (
         ("Pretrained with k patients less random initialisation with 2 k", ((TUNED, RANDOM), (FROZEN, RANDOM)), 2),
         ("Pretrained with k patients less gradient boosting with k", ((TUNED, TREES), (TUNED, TREES_DRAWN)), 1),
@@ -331,17 +327,11 @@ def tables_of(found: dict[tuple[str, int], dict[str, Counts]], seeds: int) -> li
                 table.add(f"{one} − {other}", name, *cells)
         if table.rows:
             tables.append(table)
-    for table in tables:
-        table.close()
     return tables
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quality", type=Path, required=True, help="the work folder of quality.py; it is only read")
-    parser.add_argument("--work", type=Path, required=True, help="where runs and scores go")
-    parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser = options(__doc__, "quality", "work", folds=5, seeds=3)
     parser.add_argument("--so-far", action="store_true", help="tables of the fits done so far, without further ones")
     settings = parser.parse_args()
     torch.set_num_threads(1)

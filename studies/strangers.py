@@ -1,7 +1,7 @@
 """Recordings of people and devices that no model was trained on or chosen by: the second selection set.
 
-    python benchmarks/strangers.py --data ../shared/data --work FOLDER
-    python benchmarks/strangers.py --data ../shared/data --work FOLDER --before RUN --before-foundation RUN
+    python -m studies.strangers --data ../shared/data --work FOLDER
+    python -m studies.strangers --data ../shared/data --work FOLDER --before RUN --before-foundation RUN
 
 Recordings are analysed as a user would, `heartlm analyze`, one of a hand-held device at a time (CinC 2017) or twelve
 leads of ten seconds (PTB-XL). Of CinC 2017 the first recordings of each label by the SHA-256 of their names are used:
@@ -20,33 +20,33 @@ here rarely, and add a line to `results/looks.md`: what is chosen by these recor
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
-import os
 from ast import literal_eval
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from bench.measure import Table
-from bench.output import write_results
-from findings import OF_PTB_XL, analysed, by_recording, linked
 from numpy.typing import NDArray
-from quality import SELECTION_FOLDS, by_hash, unpacked
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from steps import Steps
 
+from benchmarks.common.intervals import shown
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options, unpacked
+from benchmarks.common.steps import Steps
 from heartlm.api import load_model
 from heartlm.corpus.encode import Source, Unusable, usable_leads
 from heartlm.ecg.database import open_database
-from heartlm.evaluation.bootstrap import Resampling, estimate, ratio
+from heartlm.evaluation.bootstrap import Resampling, ratio
 from heartlm.models.store import build_model, geometry_of
+from recipes.beats import SELECTION_FOLDS, by_hash
+from studies.findings import OF_PTB_XL, PtbXl, analysed, linked
 
 Floats = NDArray[np.float64]
 
@@ -58,52 +58,14 @@ C = 3e-3
 """Inverse strength of the regularisation of the probe, chosen on folds 1 to 6."""
 
 
-@dataclass(frozen=True)
-class Recordings:
-    """The two sets, unpacked.
-
-    Attributes:
-        cinc2017: folder of CinC 2017.
-        label: label of each of its recordings.
-        ptb_xl: folder of PTB-XL.
-        row: row of its table of each recording.
-    """
-
-    cinc2017: Path
-    label: dict[str, str]
-    ptb_xl: Path
-    row: dict[str, dict[str, str]]
-
-    @classmethod
-    def of(cls, data: Path, work: Path) -> Recordings:
-        cinc2017 = unpacked(data / "cinc2017-train.tar.xz", work / "unpacked/cinc2017")
-        ptb_xl = unpacked(data / "ptb-xl.tar.xz", work / "unpacked/ptb-xl")
-        label = dict(csv.reader((cinc2017 / "REFERENCE-v3-train.csv").read_text().splitlines()))
-        with (ptb_xl / "ptbxl_database.csv").open(newline="") as table:
-            row = {Path(each["filename_hr"]).name: each for each in csv.DictReader(table)}
-        there = {name: each for name, each in row.items() if (ptb_xl / f"{name}.hea").is_file()}
-        return cls(cinc2017, label, ptb_xl, there)
-
-    def in_folds(self, folds: set[int]) -> list[str]:
-        return sorted(name for name, each in self.row.items() if int(each["strat_fold"]) in folds)
-
-    def codes(self, name: str) -> set[str]:
-        return set(literal_eval(self.row[name]["scp_codes"]))
-
-
-def shown(values: Floats, once: float, num: int) -> str:
-    """A value with its interval."""
-    low, high = estimate(once, values, num)["ci"]
-    return f"{once:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def hand_held(steps: Steps, name: str, recordings: Recordings, options: Sequence[str]) -> tuple[list[str], list[str]]:
+def hand_held(steps: Steps, name: str, cinc2017: Path, options: Sequence[str]) -> tuple[list[str], list[str]]:
     """Cells of the recordings with a finding by label, and of AF among all, in the proportions of the whole set."""
     calls: dict[str, NDArray[np.int64]] = {}
+    label_of = dict(csv.reader((cinc2017 / "REFERENCE-v3-train.csv").read_text().splitlines()))
     for label, num in LABELS.items():
-        chosen = by_hash(record for record, of in recordings.label.items() if of == label)[:num]
+        chosen = by_hash(record for record, of in label_of.items() if of == label)[:num]
         kind = {"~": "noisy"}.get(label, label)
-        folder = linked(recordings.cinc2017, steps.work / "links" / f"cinc2017-{kind}", chosen)
+        folder = linked(cinc2017, steps.work / "links" / f"cinc2017-{kind}", chosen)
         (folder / "database.json").write_text(json.dumps({"name": "challenge-2017"}))
         rows = []
         for _, _, _, content in analysed(steps, f"{name}-{kind}", folder, options):
@@ -113,11 +75,11 @@ def hand_held(steps: Steps, name: str, recordings: Recordings, options: Sequence
         calls[label] = np.array(rows, np.int64)
     drawn = {label: Resampling(2000).resample(counts) / len(counts) for label, counts in calls.items()}
     cells = [
-        shown(drawn[label][:, column], float(calls[label][:, column].mean()), len(calls[label]))
+        shown(float(calls[label][:, column].mean()), drawn[label][:, column], len(calls[label]))
         for label, columns in (("N", range(4)), ("~", (0, 2, 4)))
         for column in columns
     ]
-    share = {label: sum(of == label for of in recordings.label.values()) for label in LABELS}
+    share = {label: sum(of == label for of in label_of.values()) for label in LABELS}
     whole = {label: counts.mean(axis=0)[None] for label, counts in calls.items()}
 
     def af(part: dict[str, Floats]) -> tuple[Floats, Floats, Floats]:
@@ -126,42 +88,28 @@ def hand_held(steps: Steps, name: str, recordings: Recordings, options: Sequence
         return ratio(2 * right, called + share["A"]), part["A"][:, 4], ratio(right, called)
 
     total = sum(map(len, calls.values()))
-    of_af = [shown(values, float(once[0]), total) for values, once in zip(af(drawn), af(whole), strict=True)]
+    of_af = [shown(float(once[0]), values, total) for values, once in zip(af(drawn), af(whole), strict=True)]
     return cells, of_af
 
 
-def twelve_leads(steps: Steps, name: str, recordings: Recordings, options: Sequence[str]) -> list[list[str]]:
-    """Rows of findings of PTB-XL: number in the reference and called, sensitivity, positive predictivity."""
-    chosen = recordings.in_folds(SELECTION_FOLDS)
-    folder = linked(recordings.ptb_xl, steps.work / "links/ptb-xl", chosen)
-    labels = {
-        record: {kind: bool(recordings.codes(record) & set(codes)) for kind, codes in OF_LEADS.items()}
-        for record in chosen
-    }
-    rows = by_recording(
-        steps, f"{name}-ptb-xl", folder, labels, lambda record: recordings.row[record]["patient_id"], options
-    )
-    return [[kind, *cells] for _, kind, _, *cells in rows]
-
-
-def superclasses(recordings: Recordings, names: Sequence[str]) -> NDArray[np.int64]:
+def superclasses(ptb_xl: PtbXl, names: Sequence[str]) -> NDArray[np.int64]:
     """Whether each recording has each of `CLASSES`, `[num_recordings, 5]`."""
-    with (recordings.ptb_xl / "scp_statements.csv").open(newline="") as table:
+    with (ptb_xl.folder / "scp_statements.csv").open(newline="") as table:
         of_code = {row[""]: row["diagnostic_class"] for row in csv.DictReader(table)}
-    found = [{of_code.get(code) for code in recordings.codes(name)} for name in names]
+    found = [{of_code.get(code) for code in literal_eval(ptb_xl.row[name]["scp_codes"])} for name in names]
     return np.array([[int(each in classes) for each in CLASSES] for classes in found], np.int64)
 
 
-def probed(recordings: Recordings, names: Sequence[str], vectors: Floats) -> list[str]:
+def probed(ptb_xl: PtbXl, names: Sequence[str], vectors: Floats) -> list[str]:
     """Cells of the probe: macro AUROC with its interval by patients, and that of each class."""
-    fold = np.array([int(recordings.row[name]["strat_fold"]) for name in names])
-    labels, tested = superclasses(recordings, names), np.isin(fold, list(SELECTION_FOLDS))
+    fold = np.array([int(ptb_xl.row[name]["strat_fold"]) for name in names])
+    labels, tested = superclasses(ptb_xl, names), np.isin(fold, list(SELECTION_FOLDS))
     said = np.empty((int(tested.sum()), len(CLASSES)))
     for column in range(len(CLASSES)):
         probe = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=500))
         probe.fit(vectors[~tested], labels[~tested, column])
         said[:, column] = probe.predict_proba(vectors[tested])[:, 1]
-    truth, patients = labels[tested], np.array([recordings.row[name]["patient_id"] for name in names])[tested]
+    truth, patients = labels[tested], np.array([ptb_xl.row[name]["patient_id"] for name in names])[tested]
     whose, patient_of = np.unique(patients, return_inverse=True)
 
     def areas(weight: NDArray[np.int64]) -> Floats:
@@ -169,12 +117,12 @@ def probed(recordings: Recordings, names: Sequence[str], vectors: Floats) -> lis
 
     once = areas(np.ones(len(truth), np.int64))
     drawn = [areas(weight[patient_of]).mean() for weight in Resampling(500).weights(len(whose))]
-    return [shown(np.array(drawn), float(once.mean()), len(whose)), *(f"{value:.3f}" for value in once)]
+    return [shown(float(once.mean()), np.array(drawn), len(whose)), *(f"{value:.3f}" for value in once)]
 
 
-def handmade(recordings: Recordings, names: Sequence[str]) -> Floats:
+def handmade(ptb_xl: PtbXl, names: Sequence[str]) -> Floats:
     """Mean waveform in mV of each lead from 0.25 s before to 0.45 s after its beats at 100 Hz, and RR intervals."""
-    tokenizer, database = load_model("foundation").tokenizer, open_database(recordings.ptb_xl)
+    tokenizer, database = load_model("foundation").tokenizer, open_database(ptb_xl.folder)
     vectors = []
     for name in names:
         recording, row = database.recording(name), list[Floats]()
@@ -192,10 +140,7 @@ def handmade(recordings: Recordings, names: Sequence[str]) -> Floats:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
-    parser.add_argument("--data", type=Path, default=default, help="folder of the archives")
-    parser.add_argument("--work", type=Path, required=True, help="where recordings are unpacked and results are kept")
+    parser = options(__doc__, "work", data="the archives")
     parser.add_argument("--before", type=Path, help="another beats model, shown first")
     parser.add_argument("--before-foundation", type=Path, help="another foundation model, shown first")
     parser.add_argument("--beats", default="beats", help="the beats model")
@@ -206,7 +151,9 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print the tables alone")
     settings = parser.parse_args()
     torch.set_num_threads(1)
-    steps, recordings = Steps(settings.work), Recordings.of(settings.data, settings.work)
+    steps, kept = Steps(settings.work), settings.work / "unpacked"
+    cinc2017 = unpacked(settings.data / "cinc2017-train.tar.xz", kept / "cinc2017")
+    ptb_xl = PtbXl(unpacked(settings.data / "ptb-xl.tar.xz", kept / "ptb-xl"))
     normal = Table(
         "Hand-held device: share of recordings with a finding",
         ("beats model", "normal: V", "S", "VT", "VF", "too noisy: V", "VT", "AF"),
@@ -216,14 +163,15 @@ def main() -> None:
     leads = Table("Twelve leads of ten seconds, folds 7 and 8 of PTB-XL", columns)
     models = [("before", settings.before)] if settings.before else []
     for name, beats in (*models, ("shipped", settings.beats)):
-        options = ("--beats", str(beats))
+        chosen = ("--beats", str(beats))
         if "cinc2017" in settings.only:
-            cells, of_af = hand_held(steps, name, recordings, options)
+            cells, of_af = hand_held(steps, name, cinc2017, chosen)
             normal.add(name, *cells)
             af.add(name, *of_af)
         if "ptb-xl" in settings.only:
-            for row in twelve_leads(steps, name, recordings, options):
-                leads.add(name, *row)
+            names = ptb_xl.in_folds(SELECTION_FOLDS)
+            for _, kind, _, *cells in ptb_xl.rows(steps, f"{name}-ptb-xl", names, OF_LEADS, chosen):
+                leads.add(name, kind, *cells)
     probe = Table("Probe of all leads, folds 7 and 8 of PTB-XL: AUROC", ("vectors", "macro", *CLASSES))
     if "probe" in settings.only:
         models = [("before", settings.before_foundation)] if settings.before_foundation else []
@@ -234,13 +182,11 @@ def main() -> None:
                     torch.manual_seed(0)
                     geometry = geometry_of(model.network.state_dict(), model.network.config)
                     model = replace(model, network=build_model(model.network.config, geometry).eval())
-                found = model.embed(recordings.ptb_xl, level="recording")
-                probe.add(kind, *probed(recordings, found.record.tolist(), found.vectors.astype(np.float64)))
+                found = model.embed(ptb_xl.folder, level="recording")
+                probe.add(kind, *probed(ptb_xl, found.record.tolist(), found.vectors.astype(np.float64)))
         names = found.record.tolist()
-        probe.add("mean waveforms and intervals", *probed(recordings, names, handmade(recordings, names)))
+        probe.add("mean waveforms and intervals", *probed(ptb_xl, names, handmade(ptb_xl, names)))
     tables = [table for table in (normal, af, leads, probe) if table.rows]
-    for table in tables:
-        table.close()
     if not settings.dry:
         write_results("strangers", "Recordings of strangers: hand-held devices and twelve leads", tables)
 

@@ -1,6 +1,6 @@
 """Recordings that `heartlm analyze` reports as unlike the training data of its models.
 
-    python benchmarks/unlike.py --data ../shared/data --cinc2017 DIR --ptb-xl DIR --ludb DIR --nstdb DIR
+    python -m studies.unlike --data ../shared/data --cinc2017 DIR --ptb-xl DIR --ludb DIR --nstdb DIR
 
 Limits are chosen on selection data: DS1 of mitdb and svdb in five patient-wise folds, each measured with a tokenizer
 fitted on the other patients, beats detected, all leads. The usual range of a measure reaches to about the 99th
@@ -11,18 +11,16 @@ tokenizer: 5 minutes of the first lead, all of it where shorter. DS2 of mitdb is
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from bench.measure import Table
-from bench.output import write_results
 from numpy.typing import NDArray
-from quality import parts_of
 
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import options
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.unlike import USUAL, measures_of_beats, medians, unlike
 from heartlm.ecg.database import Database, open_database
@@ -30,6 +28,7 @@ from heartlm.ecg.detect import detect_beats
 from heartlm.ecg.recording import Annotations
 from heartlm.tokenizers.base import Lead, Tokenizer
 from heartlm.tokenizers.beat import BeatTokenizer
+from recipes.beats import parts_of
 
 FOLDS, PIECES, PIECE_S, LONGEST_S, NUM_DRAWN = 5, 10, 10.0, 300.0, 200
 PACED = ("102", "104", "107", "217")
@@ -72,12 +71,7 @@ def first_lead(database: Database, record_id: str) -> tuple[Signal, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
-    parser.add_argument("--data", type=Path, default=default, help="folder that holds mitdb, svdb and cudb")
-    for name in ("cinc2017", "ptb-xl", "ludb", "nstdb"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    settings = parser.parse_args()
+    settings = options(__doc__, "cinc2017", "ptb-xl", "ludb", "nstdb", data="mitdb, svdb and cudb").parse_args()
     databases = {name: open_database(settings.data / name) for name in ("mitdb", "svdb", "cudb")}
     rng = np.random.default_rng(0)
     of_kind: dict[tuple[str, str], list[NDArray[np.float64]]] = defaultdict(list)
@@ -125,14 +119,12 @@ def main() -> None:
             values = [found[name] for each in of_kind["held-out patients", length] if name in (found := medians(each))]
             cells.append("{:.3g} to {:.3g}".format(*np.percentile(values, [1, 99])))
         ranges.add(name, usual.low, usual.high, *cells)
-    ranges.close()
     flagged = Table("Called unlike", ("recordings", "length", "number", "called unlike", *USUAL))
     for (kind, length), items in of_kind.items():
         parts = [[name for name in USUAL if _outside(each, name)] for each in items]
         by_measure = [f"{np.mean([name in part for part in parts]):.2f}" for name in USUAL]
         share = np.mean([bool(unlike(each)) for each in items])
         flagged.add(kind, length, len(items), f"{share:.3f}", *by_measure)
-    flagged.close()
     write_results("unlike", "Recordings unlike those that the shipped models learned from", [ranges, flagged])
 
 

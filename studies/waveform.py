@@ -1,6 +1,6 @@
 """Ventricular fibrillation in unseen patients: the waveform task compared with a random forest on published features.
 
-    python benchmarks/waveform.py --data ../shared/data --cinc2017 FOLDER --nstdb FOLDER --work FOLDER
+    python -m studies.waveform --data ../shared/data --cinc2017 FOLDER --nstdb FOLDER --work FOLDER
 
 Everything about the network is chosen here, on selection data: patient-wise folds over cudb, DS1 of mitdb, svdb, the
 noise of nstdb (118 of nstdb is 118 of mitdb, and is left out) and some recordings of cinc2017. DS2 has no part in it.
@@ -15,20 +15,17 @@ Intervals are by bootstrap over patients, all seeds of a patient together. Steps
 from __future__ import annotations
 
 import argparse
-import csv
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench.measure import Table
-from bench.output import write_results
 from numpy.typing import NDArray
-from steps import Steps
 
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import numbers_of, options
+from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import open_corpus
-from heartlm.ecg.splits import DS1
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.rhythm import Verdicts
 from heartlm.evaluation.scored import leads_of_corpus
@@ -36,11 +33,10 @@ from heartlm.evaluation.waveform_task import WaveformWindows, forest_verdicts, s
 from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.waveform import class_probabilities, vf_scores
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT
+from recipes.vf import linked, patients_of
 
 Windows = dict[str, NDArray[Any]]
 NETWORK, FOREST, MAJORITY = "network", "forest on 12 features", "majority class"
-OF_CINC2017 = {"~": 1000, "A": 150, "N": 200, "O": 200}
-"""Recordings of each class at most: all noisy ones."""
 WANTED_SE, WANTED_SP = 0.93, 0.95
 OTHERS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "mitdb 207, flutter": (("mitdb",), (VF,)),
@@ -52,36 +48,6 @@ OTHERS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "cinc2017, other": (("challenge-2017",), (OTHER, ASYSTOLE)),
 }
 """Columns of the second table: databases and labels of their windows."""
-
-
-def patients_of(data: Path, cinc2017: Path) -> dict[str, list[str]]:
-    """The recordings of each database, each of a patient of its own."""
-    taken, chosen = dict.fromkeys(OF_CINC2017, 0), []
-    for record, label in csv.reader((cinc2017 / "REFERENCE-v3-train.csv").read_text().splitlines()):
-        if (cinc2017 / f"{record}.hea").is_file() and taken[label] < OF_CINC2017[label]:
-            taken[label] += 1
-            chosen.append(record)
-    records = {name: sorted(path.stem for path in (data / name).glob("*.hea")) for name in ("cudb", "svdb")}
-    return records | {"mitdb": list(DS1), "nstdb": ["bw", "ma"], "cinc2017": chosen}
-
-
-def linked(
-    folders: dict[str, Path], folder: Path, records: dict[str, list[str]], num_folds: int, fold: int
-) -> list[Path]:
-    """The databases as links, the patients of `fold` in the test split and all others in training."""
-    databases = []
-    for name, of_name in records.items():
-        database = folder / name
-        database.mkdir(parents=True, exist_ok=True)
-        patterns = [f"{record}.*" for record in of_name] + ["REFERENCE*.csv"]
-        for path in [path for pattern in patterns for path in folders[name].glob(pattern)]:
-            if not (link := database / path.name).is_symlink():
-                link.symlink_to(path.resolve())
-        order = np.random.default_rng(0).permutation(len(of_name)).tolist()
-        splits = {of_name[place]: "test" if index % num_folds == fold else "train" for index, place in enumerate(order)}
-        (database / "database.json").write_text(json.dumps({"splits": splits}))
-        databases.append(database)
-    return databases
 
 
 def measured(settings: argparse.Namespace) -> dict[str, list[Windows]]:
@@ -189,10 +155,7 @@ def tables_of(found: dict[str, list[Windows]]) -> list[Table]:
             "–" if number != number else f"{number:.3f}" if isinstance(number, float) else number for number in numbers
         ]
         hardest.add(patient, *shown)
-    tables = [on_cudb, others, hardest]
-    for table in tables:
-        table.close()
-    return tables
+    return [on_cudb, others, hardest]
 
 
 def called_share(seeds: list[Windows], databases: tuple[str, ...], labels: tuple[int, ...]) -> str:
@@ -220,23 +183,14 @@ def by_patient(seeds: list[Windows]) -> list[tuple[str, int, float, int, float]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
-    parser.add_argument("--data", type=Path, default=default, help="folder that holds cudb, mitdb and svdb")
-    parser.add_argument("--cinc2017", type=Path, required=True, help="unpacked training set of CinC 2017")
-    parser.add_argument("--nstdb", type=Path, required=True, help="unpacked noise of nstdb")
-    parser.add_argument("--work", type=Path, required=True, help="where corpora and runs go")
+    parser = options(__doc__, "cinc2017", "nstdb", "work", data="cudb, mitdb and svdb", folds=5, seeds=5, steps=5000)
     parser.add_argument("--name", default="run", help="of the runs; another name trains again on the same corpora")
-    for name, value in (("folds", 5), ("seeds", 5), ("steps", 5000)):
-        parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--dry", action="store_true", help="show the tables, write no result files")
     settings = parser.parse_args()
     tables = tables_of(measured(settings))
-    chosen = {key: value for key, value in vars(settings).items() if isinstance(value, int)}
     if not settings.dry:
-        write_results(
-            "waveform", "Ventricular fibrillation: patient-wise folds, windows of 4 s, first lead", tables, chosen
-        )
+        title = "Ventricular fibrillation: patient-wise folds, windows of 4 s, first lead"
+        write_results("waveform", title, tables, numbers_of(settings))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`bench/chunks.py` in small: what the server answers, requests that fail, and the load at which the study ends."""
+"""`benchmarks/chunks.py` in small: what the server answers, requests that fail, and the load at which it ends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import requests
-from bench import chunks
-from bench.measure import cores
 
+from benchmarks import chunks
+from benchmarks.common.measure import cores
 from tests.synthetic_leads import ecg_mv
 
 pytest.importorskip("neurokit2", reason="NeuroKit2 is not installed")

@@ -1,21 +1,21 @@
-"""How benches measure and what they leave: turns, medians, ratios, tables, figures."""
+"""How benchmarks and studies measure and what they leave: turns, medians, ratios, intervals, tables."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from bench.figure import save_figure
-from bench.measure import BenchTable, Chart, Rival, Timed, geometric_mean, interleaved, race, shown
-from bench.options import BenchOptions
-from bench.output import environment, show, write_bench
 from hypothesis import given
 from hypothesis import strategies as st
-from machine import BENCHES, main
 
-from heartlm.errors import HeartlmError
+from benchmarks.common import output
+from benchmarks.common.intervals import interval
+from benchmarks.common.measure import BenchTable, Timed, geometric_mean, interleaved, shown
 
 SECONDS = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=9)
 
@@ -35,11 +35,6 @@ def test_rivals_take_turns_after_a_first_that_does_not_count():
     times = interleaved({name: lambda name=name: order.append(name) for name in "ab"}, rounds=2)
     assert order == ["a", "b"] * 3
     assert {name: len(taken) for name, taken in times.items()} == {"a": 2, "b": 2}
-
-
-def test_a_race_keeps_amounts():
-    found = race([Rival("a", lambda: None, 5.0)], rounds=3)
-    assert found["a"].amount == 5.0 and found["a"].rate == pytest.approx(5.0 / found["a"].median_s)
 
 
 @given(SECONDS, st.floats(0.1, 100), st.floats(0.1, 100))
@@ -83,41 +78,27 @@ def test_json_has_numbers_and_nothing_that_is_none():
     assert content["probe_before"] == 100 and content["moved"] is False
 
 
-@pytest.mark.parametrize(
-    "chart",
-    [
-        Chart("lines", ("size",), ("MB/s",), "MB/s", by="way", log=True),
-        Chart("bars", ("way", "size"), ("MB/s",), "MB/s"),
-        Chart("stack", ("way",), ("size", "MB/s"), "both", only=("size", 64)),
-    ],
-    ids=lambda chart: chart.kind,
-)
-def test_every_kind_of_chart_is_drawn(chart: Chart, tmp_path: Path):
-    save_figure([table(chart=chart, more_charts=(chart,))], tmp_path / "x.png")
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in tmp_path.iterdir()] == ["x.png"]
+def test_a_result_has_its_command_and_lies_next_to_its_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "studies/results").mkdir(parents=True)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "studies/speed.py"), "--work", "/somewhere", "--seed", "1"])
+    output.write_results("speed", "How fast", [table(notes=["all of it"])], {"seeds": 3})
+    content = json.loads((tmp_path / "studies/results/speed.json").read_text())
+    assert content["command"] == "python -m studies.speed --work FOLDER --seed 1"
+    assert content["environment"]["seeds"] == 3 and content["tables"][0]["rows"][0] == ["ours", 64, 1234.5]
+    text = (tmp_path / "studies/results/speed.md").read_text()
+    assert "# How fast" in text and "all of it" in text and "| ours | 64 | 1,234 |" in text
 
 
-def test_what_a_bench_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    made = table(notes=["all of it"])
-    show([made])
-    printed = capsys.readouterr().out
-    assert "Speed" in printed and "all of it" in printed and "1,234" in printed
-    paths = write_bench("speed", BenchOptions(out=tmp_path), [made], 1.5)
-    assert [path.name for path in paths] == ["speed.json"]
-    content = json.loads(paths[0].read_text())
-    assert content["bench"] == "speed" and content["options"]["rounds"] == 5 and content["elapsed_s"] == 1.5
-    assert content["environment"]["cores"] == environment()["cores"] >= 1
+def accuracy(drawn: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    right, wrong = np.moveaxis(drawn @ counts, -1, 0)
+    return right / (right + wrong)
 
 
-@pytest.mark.parametrize("name", BENCHES)
-def test_every_bench_explains_itself(name: str, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        main([name, "--help"])
-    told = capsys.readouterr().out
-    assert "--rounds" in told and f"python benchmarks/machine.py {name}" in told
-
-
-def test_rounds_are_counted():
-    with pytest.raises(HeartlmError, match="rounds: 0 found, at least 1 expected"):
-        BenchOptions(rounds=0)
+def test_intervals_are_of_patients_and_differences_of_the_same_ones():
+    counts = np.array([[9, 1], [1, 9], [5, 5], [8, 2]])
+    value, low, high = (float(part) for part in re.findall(r"[\d.]+", interval(accuracy, counts)))
+    assert value == 23 / 40 and 0.1 <= low < value < high <= 0.9
+    assert interval(accuracy, counts, counts) == "+0.000 [+0.000, +0.000]"
+    better = counts + np.array([10, 0])
+    assert interval(accuracy, better, counts).startswith("+0.")
+    assert interval(accuracy, counts[:1]) == "0.900" and interval(accuracy, np.zeros((2, 2), int)) == "–"

@@ -10,12 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-import gpu
-import gpu_rows
 import pytest
 import torch
-import training
 
+from benchmarks import gpu, gpu_rows, training
 from heartlm.extensions.scaling.rates import MeasuredRate, load_rates, seconds_of
 from heartlm.storage.reading import read_json
 

@@ -1,4 +1,4 @@
-"""`benchmarks/challenge2015.py`: verdicts on small recordings like those of the Challenge, and on two of them."""
+"""`studies/challenge2015.py`: verdicts on small recordings like those of the Challenge, and on two of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import wfdb
-from challenge2015 import COLUMNS, KINDS, main, read_case, score
 
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.errors import HeartlmError
+from studies.challenge2015 import COLUMNS, KINDS, main, read_case, score
 from tests.conftest import shared_data
 
 ALARM = 300 * 250
@@ -22,7 +22,7 @@ ALARM = 300 * 250
 @pytest.fixture(autouse=True)
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of results, which is not that of the checkout."""
-    monkeypatch.setattr("bench.output.RESULTS", tmp_path / "results")
+    monkeypatch.setattr("sys.argv", [str(tmp_path / "challenge2015.py")])
     return tmp_path / "results"
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from conv1d_rule import ALL_BY_KERNEL, ALL_BY_TORCH, imposed
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from benchmarks.convolutions import ALL_BY_KERNEL, ALL_BY_TORCH, imposed
 from heartlm.extensions.conv1d import Conv1d, kernel, passes, replace_conv1d, rule
 from heartlm.extensions.conv1d.module import conv1d
 from heartlm.kernels.library import VARIANTS

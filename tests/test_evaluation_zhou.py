@@ -5,13 +5,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from af_rhythm import fit_threshold
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import RHYTHM_INDEX
 from heartlm.evaluation import zhou
+from studies.af_rhythm import fit_threshold
 from tests.conftest import shared_data
 
 intervals = st.lists(st.sampled_from([0.0, 0.19, 0.3, 0.5, 0.6, 0.8, 1.0, 1.3, 2.4]), min_size=4, max_size=40).map(

@@ -8,11 +8,11 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import figures
 import pytest
-import runner
-from bench.measure import BenchTable, Spread
 
+from benchmarks import figures, runner
+from benchmarks.common import catalog, places
+from benchmarks.common.measure import BenchTable, Spread
 from heartlm.errors import HeartlmError
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +23,9 @@ TEXT = "Before.\n<!-- figures: speed -->\nstale\n<!-- /figures -->\nAfter.\n"
 @pytest.mark.parametrize("path", list(figures.documents()), ids=lambda path: path.name)
 def test_figures_are_those_of_the_result_files(path: Path):
     text = path.read_text(encoding="utf-8")
-    assert figures.filled(text) == text, f"call benchmarks/figures.py --write: {path.name} differs from the results"
+    assert figures.filled(text) == text, (
+        f"call python -m benchmarks.figures --write: {path.name} differs from the results"
+    )
 
 
 TIMED = re.compile(r"/s\b|^seconds$|(?<!distance )\bms\b(?! %)|µs|\bns\b")
@@ -31,7 +33,7 @@ TIMED = re.compile(r"/s\b|^seconds$|(?<!distance )\bms\b(?! %)|µs|\bns\b")
 
 @pytest.mark.parametrize("name", [each.name for each in runner.BENCHMARKS if not each.long])
 def test_every_timed_table_has_a_spread_a_date_and_a_steady_or_marked_machine(name: str):
-    for table in json.loads((runner.RESULTS / f"{name}.json").read_text(encoding="utf-8"))["tables"]:
+    for table in json.loads(places.result_of(name).read_text(encoding="utf-8"))["tables"]:
         assert table["date"] and table["probe_before"] and table["probe_after"] and "moved" in table
         if any(TIMED.search(column) for column in table["columns"]):
             spread = any(isinstance(cell, dict) for cells in table["rows"] for cell in cells)
@@ -70,34 +72,34 @@ def table_of(folder: Path) -> dict[str, Any]:
 
 
 def test_a_block_is_filled_and_a_number_edited_by_hand_is_found(folder: Path):
-    text = figures.filled(TEXT, folder, folder)
+    text = figures.filled(TEXT, [folder], folder)
     assert "1,300 (1,300) MB/s, 1.90 times." in text and "stale" not in text
     assert text.startswith("Before.\n") and text.endswith("After.\n")
-    assert figures.filled(text, folder, folder) == text
+    assert figures.filled(text, [folder], folder) == text
     edited = text.replace("1.90", "1.95")
-    assert figures.filled(edited, folder, folder) != edited
+    assert figures.filled(edited, [folder], folder) != edited
 
 
 def test_a_result_with_a_date_measured_on_a_steady_machine_needs_no_remark(folder: Path):
-    text = figures.rendered("speed", folder, folder)
+    text = figures.rendered("speed", [folder], folder)
     assert table_of(folder)["date"][:10] in text and "a processor" in text
     assert "Without" not in text and "changed" not in text
 
 
 def test_a_result_without_a_date_is_marked(folder: Path):
     save(folder, {key: value for key, value in table_of(folder).items() if key != "date"})
-    assert "Without a recorded date: speed." in figures.rendered("speed", folder, folder)
+    assert "Without a recorded date: speed." in figures.rendered("speed", [folder], folder)
 
 
 def test_a_result_of_a_machine_that_changed_its_speed_is_marked(folder: Path):
     save(folder, table_of(folder) | {"moved": True})
-    assert "speed changed by more than a tenth during: speed." in figures.rendered("speed", folder, folder)
+    assert "speed changed by more than a tenth during: speed." in figures.rendered("speed", [folder], folder)
 
 
 def test_scores_without_a_date_are_marked_like_tables(folder: Path):
     (folder / "scores.json").write_text(json.dumps({"machine": {"cpu": "a processor"}, "f1": 0.5}))
     (folder / "scores.md").write_text('{{ plain("scores").f1 }}')
-    assert "Without a recorded date: scores." in figures.rendered("scores", folder, folder)
+    assert "Without a recorded date: scores." in figures.rendered("scores", [folder], folder)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_scores_without_a_date_are_marked_like_tables(folder: Path):
 def test_what_the_results_do_not_have_is_named(template: str, message: str, folder: Path):
     (folder / "speed.md").write_text(template)
     with pytest.raises(HeartlmError, match=message):
-        figures.rendered("speed", folder, folder)
+        figures.rendered("speed", [folder], folder)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +127,11 @@ def test_three_digits(value: float, text: str):
 
 
 def test_a_result_is_out_of_date_once_its_sources_or_the_machine_change(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    from bench.output import environment
+    from benchmarks.common.output import environment
 
     benchmark = next(each for each in runner.BENCHMARKS if each.name == "feeding")
-    monkeypatch.setattr(runner, "RESULTS", folder)
-    result = {"sources": runner.sources_of("feeding"), "environment": environment()}
+    monkeypatch.setattr(runner, "result_of", lambda name: places.result_of(name, [folder]))
+    result = {"sources": catalog.sources_of("feeding"), "environment": environment()}
 
     def measured(content: dict[str, Any]) -> bool:
         (folder / "feeding.json").write_text(json.dumps(content))
@@ -144,7 +146,7 @@ def test_a_result_is_out_of_date_once_its_sources_or_the_machine_change(folder: 
 def test_every_benchmark_is_a_script_and_measures_packages_that_exist():
     for benchmark in runner.BENCHMARKS:
         assert benchmark.path.is_file()
-        assert all(runner.folder_of(package).is_dir() for package in benchmark.packages)
+        assert all((places.ROOT / "src/heartlm" / package).is_dir() for package in benchmark.packages)
 
 
 SCRIPT = """import sys
@@ -161,14 +163,16 @@ def test_an_interrupted_benchmark_continues_and_a_measured_one_starts_from_nothi
 ):
     archive, scripts = tmp_path / "signals.tar.xz", tmp_path / "benchmarks"
     scripts.mkdir()
+    (scripts / "__init__.py").touch()
     (scripts / "small.py").write_text(SCRIPT)
     (tmp_path / "record").write_text("data")
     with tarfile.open(archive, "w:xz") as tar:
         tar.add(tmp_path / "record", "record")
-    benchmark = runner.Benchmark("small", ("{signals}/record", "{work}"), (), 0.1)
-    for name, value in {"HERE": scripts, "ROOT": tmp_path, "DATA": tmp_path, "WORK": tmp_path / "work"}.items():
+    benchmark = catalog.Benchmark("small", "{signals}/record {work}", (), 0.1)
+    for name, value in {"ROOT": tmp_path, "DATA": tmp_path, "WORK": tmp_path / "work"}.items():
         monkeypatch.setattr(runner, name, value)
-    monkeypatch.setattr(runner, "BENCHMARKS", (benchmark,))
+    monkeypatch.setattr(catalog, "ROOT", tmp_path)
+    monkeypatch.setattr(catalog, "FOLDERS", (scripts,))
     (tmp_path / "work").mkdir()
 
     def said(status: str) -> str:

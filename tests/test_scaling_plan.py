@@ -306,7 +306,7 @@ def test_one_pass_and_ten_are_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("gpu.json", "none.json", "none.json not found: measure it on the GPU with  python benchmarks/gpu.py"),
+        ("gpu.json", "none.json", "none.json not found: measure it on the GPU with  python -m benchmarks.gpu"),
         ("1024]", "2048]", "pretrain-2048: rates: windows 128, 512, 1024 found for masked of beat tokens, depth 8"),
         (
             "depth: 8",

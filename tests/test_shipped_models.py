@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import models
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.models import pretrained
 from heartlm.models.pretrained import FOLDER, find_run, shipped_models
+from recipes import models
 
 NAMES = ["af", "beats", "beats-causal", "foundation", "waveform"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import sharding
 
+from benchmarks import sharding
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import FOLDER

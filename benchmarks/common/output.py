@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from runner import RESULTS, sources_of
 
-from bench.measure import BenchTable, cores
+from benchmarks.common.catalog import sources_of
+from benchmarks.common.measure import BenchTable, cores
 from heartlm import __version__
 from heartlm.extensions.cluster.doctor.hardware import ROOT, cgroup_cpus, processors
 from heartlm.storage.atomic import atomic_file
@@ -63,14 +63,18 @@ def write_results(
     Args:
         name: of the files.
         heading: title of the document.
-        tables: closed.
+        tables: those that are not closed yet are closed.
         more: entries of the environment.
-        folder: output folder.
+        folder: output folder; by default `results` next to the script.
         data: more entries of the JSON file.
     """
-    folder = folder or RESULTS
+    script = Path(sys.argv[0]).resolve()
+    folder = folder or script.parent / "results"
     words = ["FOLDER" if word.startswith("/") else word for word in sys.argv[1:]]
-    command = "python " + shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *words])
+    command = "python " + shlex.join(["-m", f"{script.parent.name}.{script.stem}", *words])
+    for table in tables:
+        if table.probe_after is None:
+            table.close()
     about = environment() | dict(more or {})
     told = {"date": min(table.date for table in tables)} | about
     text = [f"# {heading}", "", f"    {command}", "", ", ".join(f"{key} {value}" for key, value in told.items()), ""]

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import yaml
+
 
 class Steps:
     """Runs `heartlm` commands, each once: a step whose result is there is not done again.
@@ -33,6 +35,21 @@ class Steps:
             subprocess.run([sys.executable, "-m", "heartlm", *command], check=True)
             note.write_text(f"{time.monotonic() - begin:.1f}")
         self.seconds[name] = float(note.read_text())
+
+    def corpus(self, tokenizer: str) -> Path:
+        """The corpus of 20 simulated patients of ten minutes each."""
+        data, corpus = self.work / "data", self.work / "corpus"
+        self.run("simulate", data, "data", "simulate", data, "--patients", 20, "--minutes", 10, "--seed", 1)
+        self.run("tokenize", corpus, "tokenize", data, "--tokenizer", tokenizer, "--out", corpus)
+        return corpus
+
+    def study(self, windows: list[int], **settings: object) -> Path:
+        """A scaling study of one rank and two over that corpus; one that was interrupted continues."""
+        study, path = self.work / "study", self.work / "study.yaml"
+        databases = {"simulated": str(self.corpus("beat"))}
+        path.write_text(yaml.safe_dump({"databases": databases, "ranks": [1, 2], "windows": windows, **settings}))
+        self.run("study", study / "no result of its own", "scale", "run", path, "--out", study)
+        return study
 
 
 def mpiexec(num_ranks: int) -> list[str]:

@@ -1,7 +1,7 @@
 """Comparison of a recording with the training data of the shipped models, by named measures.
 
 Wrong sampling rates or units in headers, noise, pulse waves and clipped signals give beats that the codebooks of the
-beat tokenizer cannot reconstruct, or widths, rates and amplitudes outside of the training data. `benchmarks/unlike.py`
+beat tokenizer cannot reconstruct, or widths, rates and amplitudes outside of the training data. `studies/unlike.py`
 measures the limits on patients that were not used to fit the codebooks.
 """
 

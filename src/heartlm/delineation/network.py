@@ -3,7 +3,7 @@
     lead in mV ─► 250 Hz, without wander, divided by its range ─► U-Net ─► 4 classes every 8 ms ─► waves
                                                                    └─ agreement of the leads ─┘
 
-The weights are those of `network.safetensors`, which `benchmarks/train_delineator.py` makes: convolutions with the
+The weights are those of `network.safetensors`, which `recipes/train_delineator.py` makes: convolutions with the
 batch normalisation folded in, in the order in which c/delineate_network.c applies them.
 """
 
@@ -122,7 +122,7 @@ class Network:
 
 
 def load_network(path: Path) -> Network:
-    """Read a network that `benchmarks/train_delineator.py` wrote."""
+    """Read a network that `recipes/train_delineator.py` wrote."""
     from safetensors import safe_open
 
     with safe_open(path, "numpy") as file:

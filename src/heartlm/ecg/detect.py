@@ -12,7 +12,7 @@ The detector has two modes. The offline mode uses seconds of later signal for ea
 the causal mode, for live streams, uses only the past. In both modes the beats do not depend on how the signal is
 divided into chunks.
 
-The settings in `detect.json` were tuned on DS1 of mitdb (`benchmarks/tune_detector.py`). Those of the beat's mark were
+The settings in `detect.json` were tuned on DS1 of mitdb (`recipes/tune_detector.py`). Those of the beat's mark were
 tuned on DS1 and on the odd-numbered recordings of ludb.
 """
 

@@ -61,7 +61,7 @@ def window_entropy(rr_s: Floats) -> Floats:
 
     With N words, k of them different, and p the fraction of each: `-k / (N log2 N) * sum(p log2 p)`. N depends on the
     width (N = width - 2), so a window of all different words gives 1 at every width. However, the fraction of different
-    words decreases with the width, so the published threshold is valid only near `WINDOW`. `benchmarks/af_rhythm.py`
+    words decreases with the width, so the published threshold is valid only near `WINDOW`. `studies/af_rhythm.py`
     fits one for each width.
 
     Raises:

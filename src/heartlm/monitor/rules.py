@@ -95,7 +95,7 @@ LIMITS: dict[str, Any] = {
     # VT may have this number of beats whose probability of being ventricular is below. Bigeminy has more.
     "most_others": 1,
     "other": 0.1,
-    # The logistic regression of VT, fitted by benchmarks/vt.py, on six measures of the last beats and windows: the mean
+    # The logistic regression of VT, fitted by recipes/vt.py, on six measures of the last beats and windows: the mean
     # probability that the beats are ventricular, the fraction of beats whose probability is above `perhaps`, the mean
     # probabilities of VT and of noise in the last three windows, one by the mean RR interval in seconds, and the
     # standard deviation of the intervals by their mean.

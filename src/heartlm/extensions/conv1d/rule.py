@@ -6,7 +6,7 @@ whole, where small shapes pay for the way through autograd. The boxes were fitte
 and on two (105 with AVX2, 75 portably, on one), as few and as simple as take in what is slower. On a machine of another
 kind, derive them again, and paste what is printed into that file:
 
-    python benchmarks/conv1d_rule.py
+    python -m recipes.conv1d_rule
 
 `fastest` is called once per shape and number of threads, and `passes.plan` caches the result.
 """

@@ -52,7 +52,7 @@ def load_rates(path: Path) -> list[MeasuredRate]:
         HeartlmError: the file does not exist or has no valid rates; the text names the file and the field.
     """
     if not path.is_file():
-        raise HeartlmError(f"rates: {path} not found: measure it on the GPU with  python benchmarks/gpu.py")
+        raise HeartlmError(f"rates: {path} not found: measure it on the GPU with  python -m benchmarks.gpu")
     content = read_json(path)
     entries = content.get("rates") if isinstance(content, dict) else None
     rates = typed(dict[str, list[MeasuredRate]], {"rates": entries}, path)["rates"]

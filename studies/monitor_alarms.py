@@ -1,67 +1,44 @@
-"""Alarms and delays of `heartlm monitor`, the number of streams per core, and the effect of hostile links.
+"""Alarms and delays of `heartlm monitor`, and the effect of hostile links.
 
-    python benchmarks/monitor.py [--work FOLDER] [--study alarms|load|chunks|links]
+    python -m studies.monitor_alarms --work FOLDER --cinc2017 FOLDER
+    python -m studies.monitor_alarms --links 1000
 
-Alarms: the shipped models run on recordings as streams, as in `analyze --causal`. Reported are annotated episodes with
-an alarm, the delay of the alarm after the onset, and lethal alarms per patient-day. cudb and DS1 were used to choose
-the models or rules, and so were most normal recordings of cinc2017 (none that a model was trained on); DS2 and 200 of
-cinc2017 were not. Load:
-recordings of mitdb at 250 Hz as streams in real time, one monitor per core, without a journal. Chunks: a load next to
-the published method on the same cores, with the load that it holds: a request with 10 s of a stream to a server that
-analyses it in Python (bench/chunks.py). Links: seeded faults.
+The shipped models run on recordings as streams, as in `analyze --causal`. Reported are annotated episodes with an
+alarm, the delay of the alarm after the onset, and lethal alarms per patient-day. cudb and DS1 were used to choose the
+models or rules, and so were most normal recordings of cinc2017 (none that a model was trained on); DS2 and 200 of
+cinc2017 were not. `--links` measures that number of links with seeded faults instead.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import os
 import random
-import re
-import resource
-import time
 from collections import Counter
-from multiprocessing import Queue, get_context
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from bench.chunks import CHUNK_S, measure_chunks
-from bench.measure import Table, cores
-from bench.output import write_results
-from scipy.signal import resample_poly
 
 import heartlm.ecg.splits as splits
+from benchmarks.common.measure import Table
+from benchmarks.common.output import write_results
+from benchmarks.common.places import DATA, options
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Recording, RhythmSpan
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
-from heartlm.inference.finetuned import load_finetuned
-from heartlm.models.pretrained import find_run
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
-from heartlm.monitor.engine import Monitor, tune_garbage_collector
+from heartlm.monitor.engine import Monitor
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, ecg_leads
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json
-from heartlm.system.parent import end_with_parent
 from heartlm.tasks.waveform import runs_of
+from recipes.bedside_cases import normal_recordings, simulated_patients
 
-DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
-FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "outage", "rate")
-ABSURD = (b"\x00" * 50, b"{}", b"null", b'{"stream": 3}', b"[" * 5000, b'{"mv": "x"}' * 10)
 TOGETHER = 16
 """Recordings that are watched together."""
-RATE_HZ = 250
-MOST_BEDS, MADE_S = 240, 120
-"""Different stretches of recordings in a load, and seconds of them; more streams, and a longer time, repeat them."""
-BEGIN_S = 60
-"""Seconds in which the streams of a load begin: patients are not admitted at once."""
-CHUNKS_S = 60
-"""Longest time in which each load of the published method is sent."""
+FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "outage", "rate")
+ABSURD = (b"\x00" * 50, b"{}", b"null", b'{"stream": 3}', b"[" * 5000, b'{"mv": "x"}' * 10)
 EARLY_S, LATE_S = 5.0, 10.0
 """An alarm that begins so long before an episode or after its end still meets it."""
 
@@ -153,12 +130,7 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
     lethal = [kind for kind in SEVERITIES if SEVERITIES[kind] == LETHAL]
     rates = Table(
         "Lethal alarms (of these, not confirmed by annotations)",
-        (
-            "recordings",
-            "hours",
-            *lethal,
-            "not confirmed, a patient-day",
-        ),
+        ("recordings", "hours", *lethal, "not confirmed, a patient-day"),
     )
     num_false, all_hours = 0, 0.0
     for name, database, record_ids in sets:
@@ -197,14 +169,7 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
                 episodes.add(f"{name}: {what}", num, len(delays), f"{median:.1f}", f"{most:.1f}", alarmed, true)
     rate = f"{24 * num_false / all_hours:.1f}"
     rates.add("mitdb, svdb, cinc2017 together", f"{all_hours:.1f}", *("" for _ in lethal), rate)
-    return [episodes.close(), rates.close()]
-
-
-def simulated_patients(folder: Path, num: int, seed: int) -> Database:
-    """The database of this number of patients, ten minutes each; made if there is none."""
-    if not folder.exists():
-        simulate_database(folder, SimulationConfig(patients=num, minutes=10, seed=seed, name=folder.name))
-    return open_database(folder)
+    return [episodes, rates]
 
 
 def by_annotations(recording: Recording) -> list[Alarm]:
@@ -257,133 +222,6 @@ def beats_in(sample: np.ndarray, span: RhythmSpan) -> int:
     return int(np.searchsorted(sample, span.stop) - np.searchsorted(sample, span.start))
 
 
-def normal_recordings(folder: Path, others: bool = False) -> list[str]:
-    """200 recordings of cinc2017 labelled normal, drawn with seed 0 from those that no shipped model was trained on.
-
-    With `others` those that were not drawn.
-    """
-    trained = set(load_finetuned(find_run(Path("waveform")), "last").folder.trained_on[0]["patients"])
-    reference = next(path for path in (folder / "REFERENCE-v3-train.csv", folder / "REFERENCE-v3.csv") if path.exists())
-    normal = [line.split(",")[0] for line in reference.read_text().split() if line.endswith(",N")]
-    normal = [name for name in normal if not any(patient.endswith(name) for patient in trained)]
-    drawn = set(random.Random(0).sample(normal, 200))
-    return sorted(set(normal) - drawn if others else drawn)
-
-
-def stretches(number: int, seconds: int) -> list[list[float]]:
-    """Seconds of recordings of mitdb at `RATE_HZ`, in mV, one stretch for each bed."""
-    database, signals = open_database(DATA / "mitdb"), []
-    for place in range(number):
-        turn, which = divmod(place, len(database.record_ids))
-        recording = database.recording(database.record_ids[which])
-        start, stop = (round((97 * turn + second) * recording.rate_hz) for second in (0, seconds))
-        signal = recording.signal(start, stop, ecg_leads(recording, 1))[0].astype(float)
-        signals.append(resample_poly(signal, RATE_HZ, round(recording.rate_hz)).round(4).tolist())
-    return signals
-
-
-def beds(number: int, seconds: int) -> list[list[bytes]]:
-    """Of each second the end of a message for each bed."""
-    signals = stretches(number, seconds)
-    starts = range(0, seconds * RATE_HZ, RATE_HZ)
-    return [[b'"mv": %s}' % json.dumps(own[start : start + RATE_HZ]).encode() for own in signals] for start in starts]
-
-
-def watch(core: int, number: int, seconds: int, ready: Barrier, results: Queue[tuple[Any, ...]]) -> None:
-    """Judge streams in real time on one core; their messages are made before, for senders make them elsewhere."""
-    end_with_parent()
-    os.sched_setaffinity(0, [core])
-    torch.set_num_threads(1)
-    tune_garbage_collector()
-    made = beds(min(number, MOST_BEDS), min(seconds, MADE_S))
-    monitor = Monitor(Ward(LiveModels()), log=lambda _: None)
-    begins = [place * min(BEGIN_S, seconds) // number for place in range(number)]
-    ready.wait()
-    before, begin, delays = resource.getrusage(resource.RUSAGE_SELF), time.monotonic(), list[float]()
-    memory = list[int]()
-    for second in range(seconds):
-        due, own = begin + second, made[second % len(made)]
-        time.sleep(max(0.0, due - time.monotonic()))
-        for place, first in enumerate(begins):
-            if first <= second:
-                head = b'{"stream": "%d", "rate_hz": %d, "start": %d, ' % (place, RATE_HZ, RATE_HZ * (second - first))
-                monitor.receive(head + own[place % len(own)])
-        monitor.run()
-        delays.append(time.monotonic() - due)
-        memory.append(resident_kib())
-        if second % 60 == 59:
-            print(f"core {core}, {second + 1} s: {max(delays[-60:]):.2f} s, {memory[-1] >> 10} MB", flush=True)
-    took = time.monotonic() - begin
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    busy_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    judged = sum(patient.stream.num_seconds for patient in monitor.patients.values())
-    lost = sum(seconds - first for first in begins) - judged
-    results.put((busy_s / took, took, delays, memory, lost + monitor.faults.total(), len(monitor.alarms)))
-
-
-def resident_kib() -> int:
-    """Memory of this process."""
-    return int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1])  # type: ignore[index]
-
-
-def study_load(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
-    """Streams in real time, an equal share of them on each core."""
-    own_cores = cores()[:num_cores]
-    table = Table(
-        f"Streams of mitdb in real time for {seconds} s, {RATE_HZ} Hz, frames of 1 s, cores: {len(own_cores)}",
-        (
-            "streams",
-            "cores busy, %",
-            "memory after a third, MB",
-            "at the end, MB",
-            "s from the last sample of a second to the last of its alarms: median",
-            "95 %",
-            "99 %",
-            "seconds late at the end",
-            "seconds of streams lost",
-            "alarms",
-            "ms of a core for a stream and second",
-        ),
-    )
-    context = get_context("spawn")
-    for number in counts:
-        ready, results = context.Barrier(len(own_cores)), context.Queue()
-        shares = [number // len(own_cores)] * len(own_cores)
-        workers = [
-            context.Process(target=watch, args=(core, share, seconds, ready, results), daemon=True)
-            for core, share in zip(own_cores, shares, strict=True)
-        ]
-        for worker in workers:
-            worker.start()
-        busy, took, delays, memory, lost, alarms = zip(*(results.get() for _ in workers), strict=True)
-        for worker in workers:
-            worker.join()
-        delays_s, memory_mb = np.concatenate(delays), np.sum(memory, axis=0) / 1024
-        table.add(
-            f"{sum(shares):,}",
-            f"{100 * np.mean(busy):.0f}",
-            *(f"{memory_mb[place]:.0f}" for place in (seconds // 3, -1)),
-            *(f"{np.percentile(delays_s, share):.2f}" for share in (50, 95, 99)),
-            f"{max(0.0, max(took) - seconds):.1f}",
-            sum(lost),
-            f"{sum(alarms):,}",
-            f"{1000 * np.dot(busy, took) / seconds / sum(shares):.3f}",
-        )
-        print(f"{number} streams: {100 * np.mean(busy):.0f} %", flush=True)
-    return [table.close()]
-
-
-def study_chunks(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
-    """The load, and the published way with the load that it holds, one after the other on the same cores."""
-    starts, length = range(0, MADE_S * RATE_HZ, CHUNK_S * RATE_HZ), CHUNK_S * RATE_HZ
-    bodies = [
-        [json.dumps({"rate_hz": RATE_HZ, "mv": own[start : start + length]}).encode() for start in starts]
-        for own in stretches(MOST_BEDS, MADE_S)
-    ]
-    chunks = measure_chunks(bodies, cores()[:num_cores], min(seconds, CHUNKS_S))
-    return [*study_load(counts, seconds, num_cores), chunks]
-
-
 def study_links(number: int) -> list[Table]:
     """Mutations of a link: lethal alarms that the clean stream does not have."""
     models, faults = LiveModels(), Counter[str]()
@@ -416,7 +254,7 @@ def study_links(number: int) -> list[Table]:
     for name, count in sorted(faults.items()):
         table.add(name, count)
     table.add("false lethal alarms", sum(count for name, count in faults.items() if name.startswith("false")))
-    return [table.close()]
+    return [table]
 
 
 def signal_of(database: Database, record_id: str) -> tuple[np.ndarray, float]:
@@ -465,30 +303,16 @@ def mutated(name: str, signal: np.ndarray, rate_hz: float, choose: random.Random
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--study", choices=("alarms", "load", "chunks", "links"), action="append")
+    parser = options(__doc__)
     parser.add_argument("--work", type=Path, default=Path("build/monitor"), help="keeps the alarms that were found")
     parser.add_argument("--cinc2017", type=Path, help="folder with the training recordings of the Challenge 2017")
-    parser.add_argument("--streams", type=int, nargs="+", default=[50, 100, 150, 200, 300])
-    parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--cores", type=int, default=1, help="of the load")
-    parser.add_argument("--links", type=int, default=1000)
+    parser.add_argument("--links", type=int, default=0, help="number of hostile links")
     settings = parser.parse_args()
     torch.set_num_threads(1)
-    for study in settings.study or ("alarms", "load", "chunks", "links"):
-        if study == "alarms":
-            write_results("monitor-alarms", "Alarms of live streams", study_alarms(settings.cinc2017, settings.work))
-        elif study == "load":
-            write_results(
-                "monitor-load",
-                "Streams that cores hold",
-                study_load(settings.streams, settings.seconds, settings.cores),
-            )
-        elif study == "chunks":
-            title = "The published way next to heartlm"
-            write_results("monitor-chunks", title, study_chunks(settings.streams, settings.seconds, settings.cores))
-        else:
-            write_results("monitor-links", "Hostile links", study_links(settings.links))
+    if settings.links:
+        write_results("monitor-links", "Hostile links", study_links(settings.links))
+    else:
+        write_results("monitor-alarms", "Alarms of live streams", study_alarms(settings.cinc2017, settings.work))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Speed of heartlm, next to other packages: see README.md."""

@@ -1,0 +1,1 @@
+"""Helpers of recipes, studies and benchmarks: measuring, result files, data, commands."""

@@ -1,0 +1,1 @@
+"""How the shipped models and constants are made: see README.md."""

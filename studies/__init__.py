@@ -1,0 +1,1 @@
+"""How often answers of heartlm are right: see README.md."""
