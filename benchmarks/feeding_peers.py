@@ -1,4 +1,4 @@
-"""More rivals of the feeding benchmark than `benchmarks/machine.py loader` has: packages with loaders.
+"""More rivals of the feeding benchmark than peers.py has: packages with loaders.
 
 Each gives endless batches of int64 `[B, W]` from the same tokens in its usual way. Those that store windows as items
 hold the first tokens of the corpus, cut side by side; they are shuffled within that. What is not installed gives none.

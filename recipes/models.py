@@ -118,7 +118,7 @@ RECIPES = {
     "foundation": Recipe(
         "Foundation model of heartbeats, to fine-tune on labels of your own",
         CAUSAL_DATA.replace("made of the same patients", "made of the same patients; no label was used"),
-        "mitdb DS2; how many labels it saves: benchmarks/results/labels.md.",
+        "mitdb DS2; how many labels it saves: studies/results/labels.md.",
         "heartlm tokenize MINE --tokenizer-from foundation --out corpora/mine\n"
         "    heartlm finetune foundation --task beats --corpus corpora/mine --out runs/mine",
         "Anything without labels of your own: it has seen drawn rhythms alone.",
@@ -130,7 +130,7 @@ RECIPES = {
 - Long-Term AF Database, 84 records, annotations ({PHYSIONET})
 - MIT-BIH Normal Sinus Rhythm Database, 18 records, annotations ({PHYSIONET})
 - 200 patients of heartlm's simulator""",
-        "All of mitdb: benchmarks/results/af_rhythm.md.",
+        "All of mitdb: studies/results/af_rhythm.md.",
         "heartlm predict af mitdb/201",
         "Atrial flutter, which counts as no fibrillation. Recordings whose beats are poorly detected.",
     ),
@@ -143,7 +143,7 @@ RECIPES = {
 - MIT-BIH Noise Stress Test Database, `bw` and `ma` ({PHYSIONET})
 - PhysioNet/CinC Challenge 2017, part of its training set ({PHYSIONET})
 - asystole made from the recordings above""",
-        "mitdb DS2; in folds with all rivals: benchmarks/results/waveform.md.",
+        "mitdb DS2; in folds with all rivals: studies/results/waveform.md.",
         "heartlm predict waveform cudb/cu01",
         "Alarms or defibrillators. Whatever is not in millivolts: asystole is a voltage.",
     ),
