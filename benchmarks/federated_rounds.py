@@ -147,13 +147,8 @@ class Rank:
                 self.clock(barrier=True)
                 costs = self.communicator.gather_objects(work(barrier))
                 if repeat:
-                    taken.setdefault(name_of(way, barrier), []).append(statistics.mean(costs))
+                    taken.setdefault(f"{way}, barrier" if barrier else way, []).append(statistics.mean(costs))
         return taken
-
-
-def name_of(way: str, barrier: bool) -> str:
-    """What the times of a way are called in the file of a run."""
-    return f"{way}, barrier" if barrier else way
 
 
 def as_rank(chosen: argparse.Namespace) -> None:
@@ -193,7 +188,7 @@ def measured(chosen: argparse.Namespace) -> Table:
 def add_rows(table: Table, model: str, ranks: int, found: dict[str, Any]) -> None:
     """A row for each way; ratios are medians over repeats, whose ways took turns."""
     ways, about = found["ways"], f"{model} ({found['num_parameters']:,} parameters, {found['num_tensors']} tensors)"
-    ours = {way: np.array(ways[name_of(way, True)]) for way in WAYS}
+    ours = {way: np.array(ways[f"{way}, barrier"]) for way in WAYS}
     for way, staleness in WAYS.items():
         table.add(
             about,
@@ -202,7 +197,7 @@ def add_rows(table: Table, model: str, ranks: int, found: dict[str, Any]) -> Non
             staleness,
             Spread.of([1e3 * each for each in ours[way]]),
             *(Spread.of(list(ours[rival] / ours[way])) for rival in list(WAYS)[:2]),
-            Spread.of([1e3 * each for each in ways[name_of(way, False)]]),
+            Spread.of([1e3 * each for each in ways[way]]),
             found["num_parameters"] * (8 if way.startswith("exact") else 4) / 1e3,
         )
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.common.measure import Spread, Table, Timed, pin, rates
+from benchmarks.common.measure import Table, pin, rates
 from benchmarks.common.output import write_results
 from benchmarks.common.places import options
 from benchmarks.common.steps import Steps
@@ -50,16 +50,6 @@ def rivals_of(corpus: Corpus, width: int, folder: Path) -> dict[str, Batches]:
     return rivals
 
 
-def timed(rivals: dict[str, Batches], rounds: int, turn_s: float) -> dict[str, Timed]:
-    """What every rival took: each takes as many batches a turn as it makes in about `turn_s`."""
-    return timed_supplies(rivals, rounds, turn_s, BATCH_TOKENS)
-
-
-def millions(found: Timed) -> Spread:
-    """M tokens a second over the rounds."""
-    return rates(found.seconds, found.amount / 1e6)
-
-
 def against_peers(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> list[Table]:
     """All widths, one facet: rates, and how many times faster than each rival our feed is."""
     corpus = into_memory(made_up(folder / "codes.bin", num_tokens, 1))
@@ -68,9 +58,9 @@ def against_peers(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> 
     found = {}
     for width in WIDTHS:
         print(f"width {width}", flush=True)
-        found[width] = timed(rivals_of(corpus, width, folder), rounds, turn_s)
+        found[width] = timed_supplies(rivals_of(corpus, width, folder), rounds, turn_s, BATCH_TOKENS)
     for name in found[WIDTHS[0]]:
-        table.add(name, *(millions(found[width][name]) for width in WIDTHS))
+        table.add(name, *(rates(found[width][name].seconds, found[width][name].amount / 1e6) for width in WIDTHS))
         ratios.add(name, *(found[width][OURS].times_faster_than(found[width][name]) for width in WIDTHS))
     for module in PACKAGES.keys() - installed().keys():
         table.add(PACKAGES[module][0], *("not installed" for _ in WIDTHS))

@@ -220,21 +220,14 @@ RIVALS: dict[str, Delineator] = {
 }
 
 
-def _references(record: Annotated) -> list[Waves]:
-    return [np.where(waves < 0, np.nan, waves.astype(np.float64)) for waves in record.waves]
-
-
-def _new() -> dict[int, Counts]:
-    return {kind: Counts() for kind in range(3)}
-
-
 def score(
     records: list[Annotated], networks: Mapping[int, Network], rivals: Mapping[str, Delineator]
 ) -> Iterator[Table]:
     """Score all methods."""
-    counts: dict[tuple[str, str], dict[int, Counts]] = defaultdict(_new)
+    counts: dict[tuple[str, str], dict[int, Counts]] = defaultdict(lambda: {kind: Counts() for kind in range(3)})
     for record in records:
-        network, references, signals = networks[record.fold], _references(record), record.signals()
+        network, signals = networks[record.fold], record.signals()
+        references = [np.where(waves < 0, np.nan, waves.astype(np.float64)) for waves in record.waves]
         names = [name.lower() for name in record.recording.leads]
         some = [place for place, name in enumerate(names) if record.database == "qtdb" or name in RIVAL_LEADS]
         title = {"ludb": "LUDB, 12 leads", "qtdb": "qtdb, each lead"}[record.database]

@@ -160,7 +160,8 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
                     if span.name in rhythms and span.stop - span.start >= shortest_s * recording.rate_hz
                 ]
                 if what.startswith("VT"):
-                    spans = [span for span in spans if beats_in(recording.annotations.sample, span) >= 5]
+                    beats = recording.annotations.sample
+                    spans = [span for span in spans if np.diff(np.searchsorted(beats, (span.start, span.stop)))[0] >= 5]
                 own, right, raised = met(alarms, spans, kinds, recording.num_samples)
                 delays, true, num = delays + own, true + right, num + len(spans)
                 alarmed += raised
@@ -216,10 +217,6 @@ def pauses(recording: Recording) -> list[RhythmSpan]:
         for first, last in itertools.pairwise(sample)
         if last - first >= 2 * rate_hz and not any(span.start < last and span.stop > first for span in silent)
     ]
-
-
-def beats_in(sample: np.ndarray, span: RhythmSpan) -> int:
-    return int(np.searchsorted(sample, span.stop) - np.searchsorted(sample, span.start))
 
 
 def study_links(number: int) -> list[Table]:
