@@ -89,8 +89,7 @@ def noise_and_weak(data: Path, work: Path, steps: Steps) -> tuple[Path, list[Pat
     noise = work / "noise/nstdb"
     noise.mkdir(parents=True, exist_ok=True)
     source = unpacked(data / "nstdb.tar.xz", work / "unpacked/nstdb")
-    for path in (path for name in ("bw", "ma") for path in source.glob(f"{name}.*")):
-        link(path, noise)
+    link((path for name in ("bw", "ma") for path in source.glob(f"{name}.*")), noise)
     weak = []
     for name, archive, pieces in (("cinc2017", "cinc2017-train.tar.xz", 3), ("ptb-xl", "ptb-xl.tar.xz", 3)):
         source, folder = unpacked(data / archive, work / "unpacked" / name), work / "normal" / name
@@ -104,10 +103,7 @@ def noise_and_weak(data: Path, work: Path, steps: Steps) -> tuple[Path, list[Pat
                     fold_of = {Path(row["filename_hr"]).name: int(row["strat_fold"]) for row in csv.DictReader(table)}
                 chosen = [each for names in of.values() for each in names if fold_of[each] not in SELECTION_FOLDS]
             folder.mkdir(parents=True, exist_ok=True)
-            for path in source.glob("*.csv"):
-                link(path, folder)
-            for path in (path for record in chosen for path in source.glob(f"{record}.*")):
-                link(path, folder)
+            link((*source.glob("*.csv"), *files_of(source, chosen)), folder)
             (folder / "database.json").write_text(json.dumps({"name": open_database(source).name}))
             database = open_database(folder)
             patients = {database.patient_of(record).split("/")[1] for record in database.record_ids}
