@@ -88,8 +88,11 @@ def noisy_database(folder: Path, out: Path, *, noise: Path | None = None, pieces
                 lead = list(beats_by_lead)[int(rng.integers(len(beats_by_lead)))]
                 start, stop = _stretch(recording, beats_by_lead[lead], rng)
                 clean = np.nan_to_num(recording.signal(start, stop, [lead])[0])
-                known = _between(beats_by_lead[lead], start, stop)
-                height = _usual_height(clean, known.sample, recording.rate_hz)
+                beats = beats_by_lead[lead]
+                inside = (beats.sample >= start) & (beats.sample < stop)
+                known = Annotations(beats.rate_hz, beats.sample[inside] - start, beats.symbol[inside])
+                heights = _heights(clean, known.sample, recording.rate_hz) if known.num_beats else np.ptp(clean)
+                height = float(np.median(heights))
                 signal = clean
                 if rng.random() >= UNCHANGED:
                     signal = add_noise(clean, recording.rate_hz, height, sources, rng)
@@ -232,17 +235,8 @@ def _stretch(recording: Recording, beats: Annotations, rng: Generator) -> tuple[
     return start, start + length
 
 
-def _between(beats: Annotations, start: int, stop: int) -> Annotations:
-    inside = (beats.sample >= start) & (beats.sample < stop)
-    return Annotations(beats.rate_hz, beats.sample[inside] - start, beats.symbol[inside])
-
-
 def _heights(signal_mv: Floats, sample: Places, rate_hz: float) -> NDArray[np.float64]:
     """Return the range of the signal within 0.1 s of each beat in millivolts, `[num_beats]`."""
     reach = round(0.1 * rate_hz)
     around = np.clip(sample[:, None] + np.arange(-reach, reach + 1), 0, len(signal_mv) - 1)
     return np.asarray(np.ptp(signal_mv[around], axis=1), np.float64)
-
-
-def _usual_height(signal_mv: Floats, sample: Places, rate_hz: float) -> float:
-    return float(np.median(_heights(signal_mv, sample, rate_hz))) if len(sample) else float(np.ptp(signal_mv))

@@ -65,7 +65,11 @@ def run(arguments: Sequence[str]) -> int:
     steps = read_yaml(Path(__file__).with_suffix(".yaml"), "the steps of the demo")
     for number, (title, command) in enumerate(steps.items(), start=1):
         if "{record}" in command:
-            values["record"] = _test_record(options.out / "data")
+            from heartlm.ecg.database import open_database
+
+            database = open_database(options.out / "data")
+            test = [name for name in database.record_ids if database.split_of(name) == "test"]
+            values["record"] = (test or list(database.record_ids))[0]  # few patients may leave the test split empty
         line = command.format(**values)
         print(f"\n{number}. {title.format(**values)}\n$ heartlm {line}", flush=True)
         sys.argv = ["heartlm", *shlex.split(line)]  # which the run folders record
@@ -75,12 +79,3 @@ def run(arguments: Sequence[str]) -> int:
     print(f"Open the page of a simulated day:      {next((options.out / 'analysis').glob('*.html'))}")
     print(f"Open the report of the training runs:  {options.out / 'report.html'}")
     return 0
-
-
-def _test_record(folder: Path) -> str:
-    """Return the first recording of the test split, or of all splits if the test split is empty."""
-    from heartlm.ecg.database import open_database
-
-    database = open_database(folder)
-    test = [record_id for record_id in database.record_ids if database.split_of(record_id) == "test"]
-    return (test or list(database.record_ids))[0]

@@ -87,7 +87,10 @@ def parse(
     try:
         values = parser.parse_args(words).as_dict()
     except (ArgumentError, TypeError, ValueError) as error:
-        raise HeartlmError(f"{_one_line(_hyphenated(str(error)))}  (see heartlm {command} --help)") from error
+        text = " ".join(_hyphenated(str(error)).split())  # jsonargparse writes several lines
+        for pattern, plain in _PLAIN_WORDS:
+            text = re.sub(pattern, plain, text)
+        raise HeartlmError(f"{text}  (see heartlm {command} --help)") from error
     values.pop("config", None)
     if command in OPEN_RECORDINGS:
         _state(options, values)
@@ -196,13 +199,6 @@ _PLAIN_WORDS = (
     (r"<class 'dict'>", "mapping, such as {name: 1}"),
 )
 """Patterns in error messages of jsonargparse, and their replacements."""
-
-
-def _one_line(text: str) -> str:
-    text = " ".join(text.split())
-    for pattern, plain in _PLAIN_WORDS:
-        text = re.sub(pattern, plain, text)
-    return text
 
 
 def given_to_resume(arguments: Sequence[str], layout: Collection[str], what: str) -> list[str]:

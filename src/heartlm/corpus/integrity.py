@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -47,8 +46,9 @@ def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str]
             with suppress(OSError):  # without a cache folder that supports locks, every rank reads the files
                 cache.mkdir(mode=0o700, parents=True, exist_ok=True)
                 fcntl.flock(stack.enter_context(note.with_suffix(".lock").open("w")), fcntl.LOCK_EX)
-            if _noted(note) == state:  # maybe by the previous rank
-                return
+            with suppress(HeartlmError):  # no note yet, or a damaged one
+                if read_json(note) == state:  # maybe by the previous rank
+                    return
             limits = {
                 "codes.bin": [(0, size - 1) for size in facet_sizes],
                 "labels.bin": [(-1, len(BEAT_CLASSES) - 1), (-1, len(RHYTHMS) - 1)],
@@ -90,10 +90,3 @@ def _check(path: Path, checksum: str, limits: list[tuple[int, int]]) -> None:
         )
     if wrong:
         raise HeartlmError(f"{path}: values {wrong}: written by another version of heartlm, or changed; tokenize again")
-
-
-def _noted(note: Path) -> Any:
-    try:
-        return read_json(note)
-    except HeartlmError:
-        return None

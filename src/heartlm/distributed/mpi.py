@@ -101,18 +101,16 @@ class _UnderWay(Pending):
         try:
             if self._request is None:
                 self._request = self._begin()
-            elif waits:
+                return
+            if waits:
                 self._request.Wait()
-                self._found()
-            elif self._request.Test():
-                self._found()
+            elif not self._request.Test():
+                return
+            self.there_s = time.perf_counter()
+            self._done.set_result(None)
         except Exception as error:
             self.there_s = time.perf_counter()
             self._done.set_exception(error)
-
-    def _found(self) -> None:
-        self.there_s = time.perf_counter()
-        self._done.set_result(None)
 
     def wait(self) -> Tensor:
         if not self.there_s:

@@ -105,12 +105,10 @@ class SharedSum:
                     raise RankGone(f"rank {gone[0]} has exited")
                 if stage != DONE and time.monotonic() - begin_s > self.timeout_s:
                     raise RankGone(f"no answer within {self.timeout_s:g} s")
-                gone = [] if stage == DONE else self._gone()  # its part may be complete: check once more
+                if stage != DONE:  # the part of a rank that has exited may be complete: check once more
+                    gone = [rank for rank in range(self.num_ranks) if rank != self.rank and self._takes_lock(rank)]
 
         return wait
-
-    def _gone(self) -> list[int]:
-        return [rank for rank in range(self.num_ranks) if rank != self.rank and self._takes_lock(rank)]
 
     def _takes_lock(self, rank: int) -> bool:
         try:

@@ -396,16 +396,12 @@ class _Work:
                 changes.append(f"{long} notes cut to 255 characters")
         leads = [
             {"name": lead, "unit": unit, "exact": is_exact, "largest_error": error}
-            | ({"invalid_samples": own.num_invalid} if (own := _at(steps, place)) else {})
+            | ({"invalid_samples": steps[place].num_invalid} if steps else {})
             for place, (lead, unit, is_exact, error) in enumerate(
                 zip(recording.lead_names, recording.units, exact, errors, strict=True)
             )
         ]
         return files, leads, changes
-
-
-def _at(steps: Sequence[LeadSteps], place: int) -> LeadSteps | None:
-    return steps[place] if steps else None
 
 
 def _write_database_file(task: Conversion, entries: Sequence[dict[str, Any]]) -> None:

@@ -78,7 +78,8 @@ def _of_frame(frame: Any, stated: Stated) -> Recording:
         frame = frame.to_frame() if frame.ndim == 1 else frame
         attributes = dict(frame.attrs)
         frame = frame.rename(columns=str)
-        table = pa.Table.from_pandas(frame, preserve_index=not _is_count(frame.index))
+        only_counts = type(frame.index).__name__ == "RangeIndex"  # the numbers of the rows, no column of times
+        table = pa.Table.from_pandas(frame, preserve_index=not only_counts)
     else:
         table = frame
     units = attributes.get("units", {})
@@ -88,11 +89,6 @@ def _of_frame(frame: Any, stated: Stated) -> Recording:
         recording = arrow_recording(_ARRAY, table)
     start = attributes.get("start")
     return replace(recording, start=recording.start or (start and start_of(_ARRAY, start)))
-
-
-def _is_count(index: Any) -> bool:
-    """Return whether an index only numbers the rows."""
-    return type(index).__name__ == "RangeIndex"
 
 
 def frame_of(recording: Recording, start: int, stop: int | None, leads: Sequence[int | str] | None) -> Any:

@@ -426,12 +426,6 @@ def is_beat(symbols: Iterable[str]) -> NDArray[np.bool_]:
     return np.fromiter((symbol in CLASS_OF_SYMBOL for symbol in symbols), dtype=np.bool_)
 
 
-def aami_classes(symbols: Iterable[str]) -> NDArray[np.int8]:
-    """Map WFDB codes to indices into `BEAT_CLASSES`, or `UNLABELLED` for other codes; int8 `[num_symbols]`."""
-    classes = CLASS_OF_SYMBOL | {ARTEFACT: BEAT_CLASSES.index(ARTEFACT)}
-    return np.fromiter((classes.get(symbol, UNLABELLED) for symbol in symbols), dtype=np.int8)
-
-
 def rhythm_index(name: str) -> int:
     """Return the index of a rhythm name, ignoring a bracket or NUL around it; an unknown name is `OTHER`."""
     bare = name.strip("\x00 \t\n(")
@@ -538,7 +532,8 @@ class Annotations:
         """Return the AAMI class index of each beat, or `UNLABELLED` if beats are not labelled; int8 `[num_beats]`."""
         if not self.beats_labelled:
             return np.full(self.num_beats, UNLABELLED, np.int8)
-        return aami_classes(self.symbol.tolist())
+        classes = CLASS_OF_SYMBOL | {ARTEFACT: BEAT_CLASSES.index(ARTEFACT)}
+        return np.array([classes.get(symbol, UNLABELLED) for symbol in self.symbol.tolist()], np.int8)
 
     def rhythm_at(self, sample: NDArray[np.int64]) -> NDArray[np.int8]:
         """Return the rhythm index at each position, `UNLABELLED` outside all spans; int8, same shape as `sample`."""

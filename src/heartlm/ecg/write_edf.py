@@ -129,7 +129,10 @@ def write_edf(
         stream.write(b"".join(_ascii(text).ljust(w)[:w] for w, column in columns for text in column))
         number = 0
         for block in _records(whole_numbers(recording, steps, invalid), per_record, invalid):
-            own = block.astype("<i2").view(np.uint8) if width == 2 else _three_bytes(block)
+            if width == 2:
+                own = block.astype("<i2").view(np.uint8)
+            else:  # BDF has numbers of 24 bits: the lower three of four bytes
+                own = np.ascontiguousarray(block, "<i4").view(np.uint8).reshape(*block.shape, 4)[..., :3]
             of_block = np.frombuffer(b"".join(records[number : number + len(block)]), np.uint8).reshape(
                 len(block), size
             )
@@ -159,10 +162,6 @@ def _records(pieces: Iterator[NDArray[np.int32]], per_record: int, invalid: int)
         filled = np.full((len(rest), per_record), invalid, np.int32)
         filled[:, : rest.shape[1]] = rest
         yield filled[np.newaxis]
-
-
-def _three_bytes(block: NDArray[np.int32]) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(np.ascontiguousarray(block, "<i4").view(np.uint8).reshape(*block.shape, 4)[..., :3])
 
 
 def _record_of(rate_hz: float, bytes_per_sample: int) -> tuple[int, str]:

@@ -152,7 +152,9 @@ def beat_blocks(
     size = DOMINANT_EVERY * -(-groups // max(1, -(-num_beats // BLOCK_BEATS)))
     for begin in range(0, num_beats, size or 1):
         beats = slice(begin, min(begin + size, num_beats))
-        near = _around(beats, num_beats, causal)
+        # dominant beats are looked for on both sides, or in twice as many beats before
+        before, after = (2 * DOMINANT_BEATS, 0) if causal else (DOMINANT_BEATS, DOMINANT_BEATS)
+        near = slice(max(begin - before, 0), min(beats.stop + after, num_beats))
         again = min(window.scale_beats - 1, stop)  # beats cut once more, as the running amplitude looks back at them
         cut = _cut(signal_mv, sample[stop - again : near.stop], rate_hz, window)
         around = np.concatenate([around[near.start - first :], cut.shape[again:]])
@@ -162,15 +164,8 @@ def beat_blocks(
         yield BeatBlock(beats, scale_mv[beats], deviation, around, first)
 
 
-def _around(beats: slice, num_beats: int, causal: bool) -> slice:
-    """The beats among which the dominant beats of `beats` are looked for."""
-    if causal:
-        return slice(max(beats.start - 2 * DOMINANT_BEATS, 0), beats.stop)
-    return slice(max(beats.start - DOMINANT_BEATS, 0), min(beats.stop + DOMINANT_BEATS, num_beats))
-
-
 def _deviations(shape: Floats, beats: slice, first_beat: int, num_beats: int, causal: bool) -> Floats:
-    """Deviations of `beats`; `shape` holds the waveforms from `first_beat` on, as far as `_around` reaches."""
+    """Deviations of `beats`; `shape` holds the waveforms from `first_beat` on, of all beats that are compared."""
     begin = np.arange(beats.start, beats.stop, DOMINANT_EVERY)
     first = np.maximum(begin - (2 * DOMINANT_BEATS if causal else DOMINANT_BEATS), 0)
     last = begin + 1 if causal else np.minimum(begin + DOMINANT_EVERY + DOMINANT_BEATS, num_beats)

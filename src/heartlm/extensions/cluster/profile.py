@@ -32,11 +32,6 @@ class SiteOptions:
     qos: str | None = None
     image: str | None = None
 
-    def applied_to(self, profile: SiteProfile) -> SiteProfile:
-        """Return the profile with the given options applied."""
-        options = {each.name: getattr(self, each.name) for each in fields(SiteOptions)}
-        return replace(profile, **{name: value for name, value in options.items() if value is not None})
-
 
 @dataclass(frozen=True, kw_only=True)
 class SiteProfile(SiteOptions):
@@ -117,7 +112,8 @@ def load_site(name_or_path: str, options: SiteOptions) -> SiteProfile:
     Raises:
         HeartlmError: the profile does not exist, or is incomplete.
     """
-    profile = options.applied_to(load_profile(name_or_path))
+    given = {each.name: getattr(options, each.name) for each in fields(SiteOptions)}
+    profile = replace(load_profile(name_or_path), **{name: value for name, value in given.items() if value is not None})
     profile.check()
     return profile
 

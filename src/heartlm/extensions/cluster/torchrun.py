@@ -56,8 +56,11 @@ def main(arguments: Sequence[str]) -> int:
     from torch.distributed.run import main as torchrun
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    module = list(arguments).index("-m") + 1
+    own = ["--signals-to-handle=SIGHUP,SIGQUIT", *placed(arguments), *arguments[:module]]
     try:
-        torchrun(["--signals-to-handle=SIGHUP,SIGQUIT", *placed(arguments), *kept_apart(arguments)])
+        # without `--`, torchrun reads the module's `--run` as an abbreviation of one of its own options
+        torchrun([*own, "--", *arguments[module:]])
     except ChildFailedError as error:
         wait_for_others(arguments)
         rank, failure = error.get_first_failure()
@@ -113,12 +116,6 @@ def _meeting(arguments: Sequence[str]) -> tuple[int, str, int]:
     options = dict(word.removeprefix("--").partition("=")[::2] for word in own)
     host, _, port = options.get("rdzv-endpoint", ":0").rpartition(":")
     return int(options.get("nnodes", "1")), host, int(port)
-
-
-def kept_apart(arguments: Sequence[str]) -> list[str]:
-    """Insert `--` before the module: torchrun would read its `--run` as an abbreviation of one of its own options."""
-    module = list(arguments).index("-m") + 1
-    return [*arguments[:module], "--", *arguments[module:]]
 
 
 def _pass_on() -> None:

@@ -126,7 +126,8 @@ def conv1d(
         if work is None and x.dim() == 2:
             return conv1d(x.unsqueeze(0), weight, bias, stride, padding, dilation, groups, relu).squeeze(0)
         if work is not None:
-            learns = torch.is_grad_enabled() and _learns(x, weight, bias)
+            learns = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+            learns = learns and torch.is_grad_enabled()
             if ("training" if learns else "forward") in work.by_kernel and _plain(x, weight, bias):
                 if not learns:
                     return forward(work, x, weight, bias, relu)
@@ -159,10 +160,6 @@ class _Conv1d(torch.autograd.Function):
         else:
             found = gradients(ctx.work, x, weight, dy, needed, y)
         return *found, None, None
-
-
-def _learns(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    return x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
 
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def seconds_of(asked: MeasuredRate, tokens: float, rates: Sequence[MeasuredRate]
     Raises:
         HeartlmError: no two measured windows of the same training enclose the window.
     """
-    same = sorted((rate for rate in rates if _without_window(rate) == _without_window(asked)), key=lambda r: r.window)
+    shape = attrgetter("training", "tokenizer", "depth", "width", "batch_size")  # all but the window
+    same = sorted((rate for rate in rates if shape(rate) == shape(asked)), key=attrgetter("window"))
     # a window that was measured is its own bracket
     for low, high in (*((rate, rate) for rate in same), *pairwise(same)):
         if low.window <= asked.window <= high.window:
@@ -95,7 +97,3 @@ def seconds_of(asked: MeasuredRate, tokens: float, rates: Sequence[MeasuredRate]
         f"rates: windows {measured} found for {asked.training} of {asked.tokenizer} tokens, depth {asked.depth}, width "
         f"{asked.width}, batch size {asked.batch_size}; measured windows around {asked.window} expected"
     )
-
-
-def _without_window(rate: MeasuredRate) -> tuple[str, str, int, int, int]:
-    return rate.training, rate.tokenizer, rate.depth, rate.width, rate.batch_size

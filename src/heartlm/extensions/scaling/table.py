@@ -90,7 +90,8 @@ def table_of(measurements: Iterable[Measurement]) -> Table:
             passed[each.cell][each.repeat] = each
         else:
             failed.append(each)
-    own = sorted((cell for cell in passed if cell.copies == 1 and not _is_reference(cell, passed)), key=_order)
+    own = [cell for cell in passed if cell.copies == 1 and not _is_reference(cell, passed)]
+    own.sort(key=lambda cell: (cell.stage != "pretrain", *asdict(cell).values()))
     rows = [_row(cell, passed) for cell in own]
     environment = next((each.environment for cell in own for each in passed[cell].values()), {})
     return Table(rows, failed, environment)
@@ -105,10 +106,6 @@ def _is_reference(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> bool:
         return replace(each.base, global_batch=0, accumulation=1)
 
     return any(layout(other) == layout(cell) for other in passed if other.ranks > 1)
-
-
-def _order(cell: StudyCell) -> tuple[object, ...]:
-    return cell.stage != "pretrain", *asdict(cell).values()
 
 
 def _row(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> CellRow:
