@@ -38,6 +38,7 @@ MAKERS: dict[str, MakeBatch] = {
 
 def curve(objective: str, folder: Path, resume: bool = False, **changed: Any) -> list[float]:
     """Train, or continue a training; return the loss of every step."""
+    make_batch = changed.pop("make_batch", MAKERS[objective])
     labels = objective == "labels"
     how = {"window": 16, "batch_size": 8, "steps": 200, "warmup_steps": 20, "learning_rate": 1e-3, "log_every": 1}
     how |= {"threads": 1, "device": "cpu", "validate_every": 100, "checkpoint_every": 100, **changed}
@@ -49,7 +50,7 @@ def curve(objective: str, folder: Path, resume: bool = False, **changed: Any) ->
         model,
         folder,
         TrainingConfig(**how),
-        make_batch=MAKERS[objective],
+        make_batch=make_batch,
         loss=LabelLoss(torch.ones(1, 4)) if labels else FacetLoss(("count", "half")),
         ranks=this(),
     )

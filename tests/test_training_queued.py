@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from heartlm.errors import HeartlmError
 from heartlm.kernels.draws import Stream, hide_spans
@@ -26,17 +27,22 @@ from heartlm.models import fused, transformer
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import build_model
+from heartlm.tasks.waveform import WINDOW
+from heartlm.tokenizers.millivolts import MillivoltTokenizer
 from heartlm.training import learner, loop
 from heartlm.training.bad_steps import BadSteps, DeviceCheck
 from heartlm.training.batches import BatchPosition, HostBatch, LabelBatches, MakeBatch, MaskedBatches, most_hidden
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import TrainingConfig
+from heartlm.training.device_keys import DeviceKeys
 from heartlm.training.layout import BatchLayout
 from heartlm.training.learner import Learner, dropout_keys
 from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss, LabelLoss, LossSum
 from heartlm.training.queued import MAX_PENDING, QueuedSteps
 from heartlm.training.resident import ResidentCodes
+from heartlm.training.waveform import WaveformLoss
+from heartlm.training.waveform_batches import WaveformBatches
 from tests.synthetic_corpus import SIZES, every_window, job, small_model, synthetic_corpus
 from tests.test_training_curves import CLOSE, CORPUS, GOLDEN, MAKERS, MASK, curve
 
@@ -81,6 +87,92 @@ def test_a_measured_run_reads_the_steps_that_were_in_flight_at_its_end(as_on_gpu
     curve("causal", tmp_path / "run", steps=12, measure=True)
     steps = json.loads((tmp_path / "run" / "measured" / "rank-0.json").read_text())["steps"]
     assert [step["loss"] for step in steps] == pytest.approx(json.loads(GOLDEN.read_text())["causal"][:12], abs=1)
+
+
+# --- capture ----------------------------------------------------------------------------------------------------------
+
+
+class Graph(TorchDispatchMode):
+    """A CUDA graph on a CPU: repeats the operations of a step on the memory that they had; no Python runs again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[tuple[Any, ...]] = []
+        self.is_replayed = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert function is not torch.ops.aten._local_scalar_dense.default, "a number is read on the host"
+        out = function(*args, **(kwargs or {}))
+        self.operations.append((function, args, kwargs or {}, out))
+        return out
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        is_first, self.is_replayed = not self.is_replayed, True
+        for function, args, kwargs, out in () if is_first else self.operations:  # CUDA computes nothing in a capture
+            for old, new in zip(tree_leaves(out), tree_leaves(function(*args, **kwargs)), strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+class CapturedSteps(QueuedSteps):
+    """Steps captured as a `Graph`."""
+
+    draws_keys = True
+
+    def __init__(
+        self, learner: Learner, make: MakeBatch, check: BadSteps, resident: Any, captures: bool = True
+    ) -> None:
+        super().__init__(learner, make, check, resident, captures=True)
+        num_sites, layout = learner.model.num_dropout_sites, learner.layout
+        if num_sites and self.draws_keys:
+            self._draw_keys = DeviceKeys(learner.config.seed, num_sites, layout.num_windows, learner.device, False)
+        CapturedSteps.last = self
+
+    def _captured(self, parts: Any) -> Graph:
+        with Graph() as graph:
+            self._run(parts)
+        return graph
+
+
+@pytest.fixture
+def as_captured(as_on_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capture steps, and draw dropout keys in them."""
+    monkeypatch.setattr(loop, "QueuedSteps", CapturedSteps)
+
+
+@pytest.mark.parametrize("objective", sorted(MAKERS))
+@pytest.mark.parametrize("how", [{}, {"accumulation": 2, "resident": True}])
+def test_the_losses_of_captured_steps_are_those_of_a_cpu(
+    as_captured: None, tmp_path: Path, objective: str, how: dict[str, Any]
+) -> None:
+    found = curve(objective, tmp_path / "run", **how)
+    assert found == pytest.approx(json.loads(GOLDEN.read_text())[objective], abs=CLOSE)
+    shapes = CapturedSteps.last._shapes.values()
+    assert sum(shape.graph is not None for shape in shapes) >= 1
+    assert sum(shape.num_runs for shape in shapes if shape.graph is not None) >= 180
+
+
+def test_windows_of_mixed_widths_are_captured_once_for_each_width(
+    as_captured: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make = replace(MAKERS["labels"], shortest=4)  # type: ignore[type-var]
+    monkeypatch.setattr(CapturedSteps, "draws_keys", False)
+    found = curve("labels", tmp_path / "captured", make_batch=make, steps=80)
+    shapes = CapturedSteps.last._shapes
+    widths = {shape.parts[0].labels.shape[1] for shape in shapes.values() if shape.graph is not None}
+    assert widths == {4, 8, 16} and len(shapes) <= 2 * len(widths)
+    monkeypatch.undo()
+    assert found == pytest.approx(curve("labels", tmp_path / "cpu", make_batch=make, steps=80), abs=CLOSE)
+
+
+@pytest.mark.parametrize(("num_sites", "num_windows"), [(1, 1), (3, 7), (13, 64)])
+def test_the_device_draws_the_dropout_keys_of_the_host(num_sites: int, num_windows: int) -> None:
+    for seed in (0, 1, 2**63 - 1, 0x123456789ABCDEF):
+        draw = DeviceKeys(seed, num_sites, num_windows, torch.device("cpu"), compiles=False)
+        for step in (0, 1, 2**33 + 5, 2**62):
+            expected = dropout_keys(seed, step, num_sites, 0, num_windows)
+            assert torch.equal(draw(torch.tensor(step)), expected)
 
 
 # --- facets -----------------------------------------------------------------------------------------------------------
@@ -197,6 +289,57 @@ def test_a_step_of_a_window_head_with_statistics_reads_no_number(as_on_gpu: None
     part = make.choose(make.draft(windows, BatchPosition(0, 0, 6)), is_static=True)
     part = replace(part, keys=dropout_keys(0, 0, model.num_dropout_sites, 0, 6))
     assert operations_of_a_step(model, LabelLoss(torch.ones(1, 2)), make, part) > 300
+
+
+def test_a_step_takes_the_same_operations_for_windows_of_all_widths(as_on_gpu: None) -> None:
+    labels, counts = (CORPUS.beat_class > 1).astype(np.int64), {}
+    make = LabelBatches(CORPUS, labels, MASK, False, 0.1, seed=3, shortest=4)
+    for step in range(12):
+        model = small_model(num_classes=2, dropout=0.1, depth=4)
+        model.facet_heads.requires_grad_(False)
+        part = make.choose(make.draft(every_window(CORPUS, 16)[:6], BatchPosition(step, 0, 6)), is_static=True)
+        assert part.labels is not None
+        num_rows, width = part.labels.shape
+        part = replace(part, keys=dropout_keys(0, step, model.num_dropout_sites, 0, num_rows))
+        if width not in counts:
+            counts[width] = operations_of_a_step(model, LabelLoss(torch.ones(1, 2)), make, part)
+    assert set(counts) == {4, 8, 16} and len(set(counts.values())) == 1
+    assert max(counts.values()) <= 700, "275 without dropout, which has 13 layers"
+
+
+# --- the waveform task ------------------------------------------------------------------------------------------------
+
+VOLTAGES = torch.from_numpy(MillivoltTokenizer().geometry()[0])
+WAVEFORM_MAKE = WaveformBatches(CORPUS, np.empty(0, np.int64), np.empty(0, np.int64), seed=0)
+
+
+def waveform_network() -> HeartModel:
+    torch.manual_seed(0)
+    return build_model(ModelConfig((len(VOLTAGES),), 4, 48, dropout=0.1, network="waveform").resolve(), [VOLTAGES], 5)
+
+
+def waveform_part(step: int) -> HostBatch:
+    torch.manual_seed(step)
+    codes, one = torch.randint(400, (6, WINDOW, 1)), np.ones(6, np.int64)
+    return HostBatch(codes, torch.ones(6, WINDOW, dtype=torch.bool), one * WINDOW, one, labels=torch.randint(6, (6,)))
+
+
+def test_a_step_of_the_waveform_task_reads_no_number(as_on_gpu: None) -> None:
+    part = replace(waveform_part(0), keys=dropout_keys(0, 0, 2, 0, 6))
+    assert 100 < operations_of_a_step(waveform_network(), WaveformLoss(), WAVEFORM_MAKE, part) <= 300
+
+
+def test_captured_steps_of_the_waveform_task_are_those_that_are_not(as_on_gpu: None) -> None:
+    numbers = []
+    for steps in (QueuedSteps, CapturedSteps):
+        config = TrainingConfig(batch_size=6)
+        how = {"device": torch.device("cpu"), "precision": torch.float32, "layout": BatchLayout(6)}
+        queued = steps(Learner(waveform_network(), WaveformLoss(), config, **how), WAVEFORM_MAKE, BadSteps(), None)
+        for step in range(10):
+            part = waveform_part(step)
+            queued.queue(step, [replace(part, keys=queued.host_keys(step, 0, 6))], 6.0, 1e-3 * (step + 1))
+        numbers.append([number.losses["loss"] for number in queued.read()])
+    assert numbers[0] == pytest.approx(numbers[1], abs=1e-6) and numbers[0][-1] != numbers[0][-2]
 
 
 # --- static shapes ----------------------------------------------------------------------------------------------------

@@ -342,8 +342,11 @@ class LabelBatches(MakeBatch):
         num_counting = (labels != IGNORE).reshape(len(of_tokens), -1).sum(axis=1)
         hides = place.step is not None and (self.facet_dropout or self.waveform_dropout)
         hidden = torch.from_numpy(self._dropped(windows, place)) if hides else None
-        num_valid, inputs = windows.valid.reshape(-1, width).sum(axis=1), self.inputs(windows, form)
-        return HostBatch(*inputs, num_valid, num_counting, hidden, torch.from_numpy(labels))
+        codes, valid = self.inputs(windows, form)
+        of_parts = valid.view(-1, width)
+        of_parts[:, 0] = True  # a part may be all padding, and attention to no token at all is not a number
+        num_valid = of_parts.numpy().sum(axis=1)
+        return HostBatch(codes, valid, num_valid, num_counting, hidden, torch.from_numpy(labels))
 
     def _dropped(self, windows: Windows, place: BatchPosition) -> NDArray[np.bool_]:
         shape = len(windows), windows.width, self.corpus.codes.shape[1]

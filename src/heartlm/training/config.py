@@ -77,8 +77,9 @@ class ComputeConfig:
         pin: pin each rank to its own cores when several ranks train on CPUs.
         parallel: how ranks share the work; ddp keeps the whole model on each rank, fsdp keeps a shard; auto is ddp.
         bucket_cap_mb: size of a ddp gradient bucket in MiB.
-        compile: compile the model for training (torch.compile), which delays the first step; on one GPU a step is then
-            captured as a CUDA graph. By default on a GPU, unless windows have mixed widths. Validation runs uncompiled.
+        compile: compile the model for training (torch.compile), which delays the first step. By default on a GPU, but
+            neither the task waveform nor windows of mixed widths. Validation runs uncompiled. On one GPU, steps are
+            captured as CUDA graphs unless this is set to false.
         resident: keep the codes of the corpus in the memory of the GPU; by default if they need at most half of what is
             free.
         activation_checkpointing: recompute activations in the backward pass instead of keeping them; saves memory and

@@ -114,7 +114,7 @@ class _Loop:
                 device=device,
                 prefetch=prefetch,
                 is_static=self.learner.is_static,
-                keys=self.learner.draw_keys if queued else None,
+                keys=queued.host_keys if queued else None,
                 is_resident=queued is not None and queued.resident is not None,
             )
             with self._signals(), feed, _own_stream(device):
@@ -149,7 +149,7 @@ class _Loop:
             wanted = on_gpu and fits(corpus, learner.device)
         if wanted and self.job.make_batch.can_be_resident:
             resident = ResidentCodes(corpus, self.job.sampler.width, learner.device)
-        captures = on_gpu and learner.compiles and self.ranks.world_size == 1
+        captures = on_gpu and self.config.compile is not False and self.ranks.world_size == 1
         where = "on the GPU" if resident else "in host memory, sent each step"
         self.log.say(f"codes of the corpus: {corpus.codes.nbytes / 1e6:.0f} MB {where}")
         if on_gpu and learner.compiles:

@@ -5,7 +5,8 @@
 
 The check of `BadSteps` is done on the device: AdamW does not take a bad step, nor any step after one that stops the
 run. So the weights are right whenever the host reads the numbers. Nothing in a step depends on a number on the host,
-except the learning rate and the number of counted tokens, which are written to tensors.
+except the number of the step, the learning rate and the number of counted tokens, which are written to tensors. Each
+shape of the inputs has a graph of its own, so windows of mixed widths are captured, too, one graph for each width.
 
 Capture follows https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs: everything runs on one side stream,
 steps before the capture initialise libraries, compiled code and the moments of AdamW, and gradients are None at its
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from torch import Tensor
 from heartlm.system.progress import say
 from heartlm.training.bad_steps import BadSteps, DeviceCheck
 from heartlm.training.batches import HostBatch, MakeBatch
+from heartlm.training.device_keys import DeviceKeys
 from heartlm.training.learner import Learner
 from heartlm.training.resident import ResidentCodes
 
@@ -86,16 +88,24 @@ class QueuedSteps:
         device = learner.device
         self.check = DeviceCheck(check, device)
         self.rate, self.counted = torch.zeros((), device=device), torch.ones((), device=device)
+        self.step, self._draw_keys = torch.zeros((), dtype=torch.int64, device=device), None
+        if captures and learner.compiles and (num_sites := learner.model.num_dropout_sites):
+            self._draw_keys = DeviceKeys(learner.config.seed, num_sites, learner.layout.num_windows, device)
         self._shapes: dict[Any, _Shape] = {}
         self._names: tuple[str, ...] = ()
         self._numbers: Tensor | None = None
         self._pool: Any = None
         self._pending = deque[tuple[int, float, Tensor, Any]]()
 
+    def host_keys(self, step: int, index: int, num_rows: int) -> Tensor | None:
+        """Return the dropout keys of a micro-batch to send; None if the device draws them, or without dropout."""
+        return None if self._draw_keys is not None else self.learner.draw_keys(step, index, num_rows)
+
     def queue(self, step: int, parts: Sequence[HostBatch], num_counted: float, rate: float) -> None:
         """Queue a step; `num_counted` is the number of counted tokens of the global batch."""
         learner = self.learner
         shape = self._inputs(parts)
+        self.step.fill_(step)
         self.rate.fill_(rate)
         self.counted.fill_(max(1.0, num_counted))
         if shape.graph is None and self.captures and shape.num_runs == WARM_UP:
@@ -155,6 +165,9 @@ class QueuedSteps:
     def _run(self, parts: Sequence[HostBatch]) -> None:
         """Take a step without a synchronisation with the host, and write its numbers."""
         learner = self.learner
+        if self._draw_keys is not None:
+            keys = self._draw_keys(self.step).chunk(len(parts), dim=1)
+            parts = [replace(part, keys=own) for part, own in zip(parts, keys, strict=True)]
         batches = [self.make_batch.finish(part.with_codes(self.resident)) for part in parts]
         self._names, values = learner.backward(0, batches, lambda: self.counted)
         if dist.is_initialized():
