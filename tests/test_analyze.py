@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from heartlm.analysis.analyze import Analyst, _blocks, _voted
 from heartlm.analysis.findings import Findings
@@ -22,6 +23,7 @@ from heartlm.cli.main import main
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.matching import match_beats
 from heartlm.ecg.recording import Recording
+from heartlm.models.heart import TOKENS_AT_ONCE, HeartModel
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.storage.reading import read_json
 
@@ -230,6 +232,56 @@ def test_what_cannot_be_analysed_is_listed(
     assert "1 recordings analysed, 1 left out" in out
     assert main(["analyze", str(folder / "torn"), "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_leads_and_windows_are_computed_together_where_a_device_takes_many(
+    analyst: Analyst, database: Database, findings: list[Findings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In batches as large as those of a GPU, the findings are the same."""
+    num_windows, num_passes = list[int](), 0
+    compute, classify = HeartModel.class_logits, Analyst._class_probabilities
+
+    def counted(model: HeartModel, codes: torch.Tensor, *arguments: Any) -> torch.Tensor:
+        if model is analyst.beats.model:
+            num_windows.append(len(codes))
+        return compute(model, codes, *arguments)
+
+    def classified(*arguments: Any) -> Any:
+        nonlocal num_passes
+        num_passes += 1
+        return classify(*arguments)
+
+    monkeypatch.setattr(HeartModel, "class_logits", counted)
+    monkeypatch.setattr(Analyst, "_class_probabilities", classified)
+    monkeypatch.setitem(TOKENS_AT_ONCE, "cpu", TOKENS_AT_ONCE["cuda"])
+    found = analyst.analyze(database.recording(database.record_ids[0]))
+    assert len(found.leads) > 1 and len(num_windows) == num_passes
+    assert min(num_windows) > len(found.leads)
+    expected = findings[0]
+    assert np.array_equal(found.sample, expected.sample) and found.symbol.tolist() == expected.symbol.tolist()
+    np.testing.assert_allclose(found.probability, expected.probability, atol=1e-5)
+    assert [(each.kind, each.start, each.stop) for each in found.events] == [
+        (each.kind, each.start, each.stop) for each in expected.events
+    ]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("words", [["--processes", "1"], ["--processes", "2"], ["--causal"]])
+def test_a_gpu_that_cannot_compute_is_a_user_error(
+    database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["analyze", str(database.folder), "--out", str(tmp_path), "--device", "cuda", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("heartlm analyze: device: 'cuda' found") and said.count("\n") == 1
+
+
+def test_an_unknown_model_is_reported_once_for_all_processes(
+    database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--out", str(tmp_path), "--beats", "nonesuch", "--processes", "2"]
+    assert main(["analyze", str(database.folder), *words]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("heartlm analyze: nonesuch: no such run folder") and said.count("\n") == 1
 
 
 def test_a_recording_unlike_those_learned_from_is_said_to_be_so(analyst: Analyst, findings: list[Findings]) -> None:

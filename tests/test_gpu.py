@@ -212,6 +212,20 @@ def test_inference_on_a_gpu_is_that_of_a_cpu(tiny_database: Path) -> None:
         np.testing.assert_allclose(*scores, atol=absolute)
 
 
+def test_an_analysis_on_a_gpu_is_that_of_a_cpu(tiny_database: Path, tmp_path: Path) -> None:
+    recording = open_database(tiny_database).recording("s0001")
+    model, other = (heartlm.load_model("beats", device=each) for each in (DEVICE, "cpu"))
+    models = model.analyst.beats.model, model.analyst.af.model, model.analyst.waveform.model
+    assert {next(each.parameters()).device.type for each in models} == {DEVICE}
+    found, expected = model.analyze(recording), other.analyze(recording)
+    assert np.mean(np.isin(expected.sample, found.sample)) > 0.99
+    both, own, theirs = np.intersect1d(found.sample, expected.sample, return_indices=True)
+    assert np.mean(found.symbol[own] == expected.symbol[theirs]) > 0.99 and len(both)
+    np.testing.assert_allclose(found.probability[own], expected.probability[theirs], atol=1e-2)
+    done = heartlm.analyze(tiny_database, tmp_path / "out", page=False, processes=2, device=DEVICE)
+    assert done.summaries and not done.left_out
+
+
 @real_gpu
 def test_energy_is_counted_and_only_grows() -> None:
     counter = energy_counter(str(torch.cuda.get_device_properties(0).uuid))

@@ -314,6 +314,7 @@ def analyze(
     strict: bool = False,
     limits: Limits | None = None,
     processes: int | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "cpu",
 ) -> Analyses:
     """Analyse a recording or a folder of recordings, and write findings, tables and pages.
 
@@ -327,13 +328,15 @@ def analyze(
         strict: whether to refuse recordings whose files must be repaired to be read.
         limits: limits of the rules: `heartlm.analysis.limits.Limits`, with the names of those of the monitor.
         processes: number of recordings of a folder to analyse in parallel; by default one per core.
+        device: device of the models; auto uses a GPU if there is one. Beats and waves are found on the CPU.
 
     Returns:
         `.summaries` has one mapping per recording; `.left_out` one line per recording that could not be analysed;
         `.unwritten` one line per file of the whole folder that could not be written.
 
     Raises:
-        HeartlmError: no recording could be analysed, a model or file cannot be read, or a file cannot be written.
+        HeartlmError: no recording could be analysed, a model or file cannot be read, a file cannot be written, or there
+            is no GPU.
 
     Examples:
         >>> import heartlm
@@ -351,7 +354,7 @@ def analyze(
     models = (Path(beats), Path(af), Path(waveform))
     drawing = holter_page if page else None, index_page if page else None
     repaired: Repaired = "refuse" if strict else "warn"
-    task = AnalysisTask(Path(path), Path(out), models, *drawing, anonymous, repaired, limits or USUAL_LIMITS)
+    task = AnalysisTask(Path(path), Path(out), models, *drawing, anonymous, repaired, limits or USUAL_LIMITS, device)
     return analyze_recordings(task, processes or len(usable_cores()))
 
 
@@ -448,8 +451,7 @@ def load_model(
             `embed`.
         af, waveform: models for `analyze`. `af` detects atrial fibrillation; `waveform` detects ventricular
             fibrillation, asystole and noise.
-        device: device of `network`, on which `embed` computes; auto uses a GPU if there is one. `analyze` computes on
-            the CPU.
+        device: device on which the models of `embed` and `analyze` compute; auto uses a GPU if there is one.
 
     Raises:
         HeartlmError: the model does not exist, its files cannot be read, the hub cannot be reached, or there is no GPU.

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 import heartlm
@@ -42,12 +43,12 @@ from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
 from heartlm.inference.annotate import second_probabilities
 from heartlm.inference.finetuned import FineTuned, load_of_tasks
-from heartlm.inference.predictions import token_probabilities, without_artefacts
+from heartlm.inference.predictions import recording_probabilities, without_artefacts
 from heartlm.inference.waveform import called
 from heartlm.models.pretrained import FOLDER
 from heartlm.storage.reading import read_json
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
-from heartlm.tokenizers.base import Lead
+from heartlm.tokenizers.base import Lead, Tokens
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0
 AF_BEATS, FEWEST_AF_BEATS = 128, 9
@@ -117,14 +118,14 @@ class Analyst:
     waveform: FineTuned
 
     @classmethod
-    def load(cls, beats: Path, af: Path, waveform: Path) -> Analyst:
-        """Load three models, each by the name of a shipped model or by a run folder.
+    def load(cls, beats: Path, af: Path, waveform: Path, device: torch.device | str = "cpu") -> Analyst:
+        """Load three models on `device`, each by the name of a shipped model or by a run folder.
 
         Raises:
             HeartlmError: a model cannot be read, is of another task, or is the shipped foundation model, whose classes
                 of beats were only used for its training.
         """
-        analyst = cls(*load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform}))
+        analyst = cls(*load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform}, device))
         foundation = read_json(FOLDER / "foundation/run.json", dict[str, object])  # also in a saved copy
         if analyst.beats.about["manifest_hash"] == foundation["manifest_hash"]:
             raise HeartlmError("foundation names no beats (see its card): fine-tune it, or use the model beats")
@@ -302,6 +303,7 @@ class Analyst:
         piece = beats.sample // round(QUALITY_S * beats.rate_hz)
         sample, signals = cut_lost(beats.sample, signals, stretches)
         beats = replace(beats, sample=sample)
+        leads, of_leads = list[int](), list[Tokens]()
         for lead in range(len(signals)):
             if np.nanmin(signals[lead], initial=np.inf) >= np.nanmax(signals[lead], initial=-np.inf):
                 continue  # flat, or no valid sample
@@ -310,8 +312,12 @@ class Analyst:
             if not len(measures):
                 measures = measures_of_beats(self.beats.tokenizer, read, tokens)
             if tokens.num_tokens:
-                answer = token_probabilities(model, tokens.codes, info.window, overlap=lead == 0)
-                total += answer[nearest(beats.sample, tokens.sample)] * (quality[lead, piece][:, None] + 1e-3)
+                leads.append(lead)
+                of_leads.append(tokens)
+        codes, overlaps = (tokens.codes for tokens in of_leads), (lead == 0 for lead in leads)
+        answers = recording_probabilities(model, codes, info.window, overlaps)
+        for lead, tokens, answer in zip(leads, of_leads, answers, strict=True):
+            total += answer[nearest(beats.sample, tokens.sample)] * (quality[lead, piece][:, None] + 1e-3)
         total[total.sum(axis=1) == 0, 0] = 1
         return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
 
@@ -331,13 +337,14 @@ class Analyst:
     def _af_events(self, sample: Places, clear: NDArray[np.bool_], rate_hz: float) -> list[Event]:
         """Return the AF events in each run of beats without an unreadable interval."""
         events, info = list[Event](), self.af.info
-        for first, last in runs(clear).tolist():
-            own = sample[first : last + 1]
-            if len(own) < FEWEST_AF_BEATS:
-                continue
-            known = Annotations(rate_hz, own, np.full(len(own), "Q", "<U1"), beats_labelled=False)
-            tokens = self.af.tokenizer.encode(Lead(known))
-            score = token_probabilities(self.af.model, tokens.codes, min(AF_BEATS, info.window))[:, 1]
+        stretches = [sample[first : last + 1] for first, last in runs(clear).tolist()]
+        stretches = [own for own in stretches if len(own) >= FEWEST_AF_BEATS]
+        known = (Annotations(rate_hz, own, np.full(len(own), "Q", "<U1"), beats_labelled=False) for own in stretches)
+        encoded = [self.af.tokenizer.encode(Lead(beats)) for beats in known]
+        codes = (tokens.codes for tokens in encoded)
+        answers = recording_probabilities(self.af.model, codes, min(AF_BEATS, info.window))
+        for own, tokens, answer in zip(stretches, encoded, answers, strict=True):
+            score = answer[:, 1]
             is_few = tokens.num_tokens < info.shortest
             threshold = min(info.threshold, FEW_BEATS_THRESHOLD) if is_few else info.threshold
             for begin, end in runs(score >= threshold).tolist():

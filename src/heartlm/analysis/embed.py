@@ -187,7 +187,7 @@ def hidden_states(
     try:
         for chunk in chunks_of_recordings(model, recordings):
             states = [np.empty((len(codes), model.config.width), np.float32) for codes in chunk]
-            for index, own, state in over_windows(model, chunk, window, max(1, window // 2), compute):
+            for index, own, state in over_windows(model, chunk, window, [max(1, window // 2)] * len(chunk), compute):
                 # the first quarter of each later window has more context in the window before it
                 skipped = window // 4 if own.start else 0
                 states[index][own.start + skipped : own.stop] = state[skipped:]

@@ -88,7 +88,8 @@ class Model:
 
         if not self.analysts:
             raise HeartlmError("the model was pretrained only and names no beats: fine-tune it, or use load_model()")
-        return Analyst.load(*self.analysts)
+        beats, af, waveform = self.analysts
+        return Analyst.load(beats, af, waveform, next(self.network.parameters()).device)
 
     @public
     def analyze(

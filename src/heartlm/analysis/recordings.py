@@ -25,6 +25,7 @@ from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure
 from heartlm.delineation.network import network_digest
+from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.recording import Recording, Repaired
@@ -91,6 +92,7 @@ class AnalysisTask:
         anonymous: leave patient data and dates out of the results.
         repaired: treatment of recordings whose files must be repaired to be read.
         limits: limits of the rules.
+        device: device of the models: auto, cpu or cuda.
     """
 
     path: Path
@@ -101,6 +103,15 @@ class AnalysisTask:
     anonymous: bool = False
     repaired: Repaired = "warn"
     limits: Limits = USUAL_LIMITS
+    device: str = "cpu"
+
+    def load(self) -> Analyst:
+        """Load the models.
+
+        Raises:
+            HeartlmError: a model cannot be read, or there is no GPU.
+        """
+        return Analyst.load(*self.models, device=device_and_precision(self.device, "fp32")[0])
 
     def of(self, analyst: Analyst, recording: Recording, watch: Watch = iter) -> dict[str, Any]:
         """Return the summary of a recording; unless its results exist, analyse it and write them.
@@ -182,7 +193,7 @@ def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
     """
     if not task.path.is_dir():
         database, record_id = locate(task.path, repaired=task.repaired)
-        analyst, recording = Analyst.load(*task.models), database.recording(record_id)
+        analyst, recording = task.load(), database.recording(record_id)
         summary = task.of(analyst, recording, lambda blocks: track(blocks, len(blocks), record_id))
         for note in notes_of(recording)[len(recording.repairs) :]:
             say(f"{recording.path}: {note}")
@@ -213,6 +224,7 @@ def _outcomes(task: AnalysisTask, record_ids: tuple[str, ...], processes: int) -
         _start(task)
         yield from map(_try, record_ids)
         return
+    task.load()  # an error of the models is reported once, not as a traceback of each process
     # Spawned, not forked: a forked process that computes with torch can hang.
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _start, (task, os.getpid()))
     yield from in_order(pool, _try, record_ids, AHEAD * processes, "analyses")
@@ -230,7 +242,7 @@ def _start(task: AnalysisTask, parent: int | None = None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         end_with_parent(parent)
         torch.set_num_threads(1)
-    _job = task, open_database(task.path, repaired=task.repaired), Analyst.load(*task.models)
+    _job = task, open_database(task.path, repaired=task.repaired), task.load()
 
 
 def _try(record_id: str) -> dict[str, Any] | str:

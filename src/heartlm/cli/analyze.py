@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError, require
@@ -27,6 +27,8 @@ class AnalyzeOptions:
         anonymous: leave the patient data of the header and all dates out of the results.
         strict: refuse a recording whose file must be repaired to be read, instead of analysing it with a warning.
         processes: number of recordings analysed in parallel; by default one per core.
+        device: device of the models; auto uses a GPU if there is one, of which every process needs some memory. Beats
+            and waves are found on the CPU.
         causal: find the alarms that `heartlm monitor` would raise for the recording, with its causal models.
         rules: YAML file with the limits below, or with --causal of alarm rules as for the monitor, or second-opinion.
         pause_s: seconds between two beats of a pause; 2 by default.
@@ -48,6 +50,7 @@ class AnalyzeOptions:
     anonymous: bool = False
     strict: bool = False
     processes: int | None = None
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
     causal: bool = False
     rules: Path | None = None
     pause_s: float | None = None
@@ -87,6 +90,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     options = parse(AnalyzeOptions, arguments, "analyze", run, positionals=["path"])
     require(options, lambda value: value >= 1, "at least 1", "processes")
+    if options.causal and options.device == "cuda":
+        raise HeartlmError("device: 'cuda' found, but --causal computes beat by beat, on the CPU: leave it out")
     import torch
 
     torch.set_num_threads(1)

@@ -17,8 +17,10 @@ def device_and_precision(device: str, precision: str, local_rank: int = 0) -> tu
     """Resolve `auto` and return device and dtype; a rank uses the GPU with index `local_rank`.
 
     Raises:
-        HeartlmError: there is no GPU or fewer GPUs than ranks, or the device does not support bf16.
+        HeartlmError: `device` is unknown, there is no GPU or fewer GPUs than ranks, or it does not support bf16.
     """
+    if device not in ("auto", "cpu", "cuda"):
+        raise HeartlmError(f"device: {device!r} found, auto, cpu or cuda expected")
     if device == "cuda" and not torch.cuda.is_available():
         raise HeartlmError("device: 'cuda' found, but torch sees no GPU: use --device cpu")
     found = torch.device("cpu")

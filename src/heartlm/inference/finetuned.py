@@ -114,16 +114,17 @@ def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | 
     return FineTuned(folder, about, model, info)
 
 
-def load_of_tasks(runs: Mapping[str, Path]) -> list[FineTuned]:
+def load_of_tasks(runs: Mapping[str, Path], device: torch.device | str = "cpu") -> list[FineTuned]:
     """Load the last models of several runs.
 
     Args:
         runs: for each expected task, the name of a shipped model or a run folder.
+        device: device of the models.
 
     Raises:
         HeartlmError: a model cannot be read, or is of another task.
     """
-    models = [load_finetuned(find_run(run), "last") for run in runs.values()]
+    models = [load_finetuned(find_run(run), "last", device) for run in runs.values()]
     for model, task in zip(models, runs, strict=True):
         if model.info.task != task:
             raise HeartlmError(f"{model.folder.path}: task {model.info.task} found, {task} expected")

@@ -8,6 +8,7 @@ edge of one window is also classified from the middle of another. The host reads
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -43,7 +44,7 @@ def chunks_of_recordings(model: HeartModel, recordings: Iterable[Codes]) -> Iter
 
 
 def over_windows(
-    model: HeartModel, chunk: Sequence[Codes], window: int, stride: int, compute: Callable[[Tensor], Tensor]
+    model: HeartModel, chunk: Sequence[Codes], window: int, strides: Sequence[int], compute: Callable[[Tensor], Tensor]
 ) -> Iterator[tuple[int, slice, Floats]]:
     """Compute on all windows of some recordings.
 
@@ -51,14 +52,14 @@ def over_windows(
         model: model whose device the codes are moved to.
         chunk: codes of each recording, uint16 `[num_tokens, num_facets]`.
         window: tokens per window; a shorter recording is one window.
-        stride: tokens between the starts of consecutive windows; the last window ends with the recording.
+        strides: of each recording, the tokens between the starts of consecutive windows; the last window ends with it.
         compute: function of the codes of windows, int64 `[num_windows, width, num_facets]`.
 
     Yields:
         Index of the recording, the tokens of a window, and its row of the result. Windows of a recording are in order.
     """
     by_width = defaultdict[int, list[tuple[int, int]]](list)
-    for index, codes in enumerate(chunk):
+    for index, (codes, stride) in enumerate(zip(chunk, strides, strict=True)):
         windows = covering_windows(0, len(codes), window, stride)
         width = int(windows.length[0])  # every window of a recording has the same length
         by_width[width] += [(index, first) for first in windows.first.tolist()]
@@ -108,7 +109,7 @@ def _read(key: Key, result: Tensor, done: Any) -> tuple[Key, Floats]:
 
 @torch.inference_mode()
 def recording_probabilities(
-    model: HeartModel, recordings: Iterable[Codes], window: int, overlap: bool = True
+    model: HeartModel, recordings: Iterable[Codes], window: int, overlaps: Iterable[bool] = itertools.repeat(True)
 ) -> Iterator[Floats]:
     """Iterate over the class probabilities of every token of each recording.
 
@@ -116,19 +117,20 @@ def recording_probabilities(
         model: model with a class head; the output of a pooled head applies to every token of its window.
         recordings: codes of all tokens of each recording, uint16 `[num_tokens, num_facets]`; read some ahead.
         window: tokens per window.
-        overlap: whether windows overlap by half, which takes twice the time.
+        overlaps: whether the windows of each recording overlap by half, which takes twice the time; by default all.
 
     Yields:
         Probabilities, float32 `[num_tokens, num_classes]`.
     """
-    stride = max(1, window // 2) if overlap else window
+    strides = (max(1, window // 2) if overlaps_half else window for overlaps_half in overlaps)
     for chunk in chunks_of_recordings(model, recordings):
         totals = [np.zeros((len(codes), model.num_classes), np.float32) for codes in chunk]
         counts = [np.zeros((len(codes), 1), np.float32) for codes in chunk]
-        answers = over_windows(model, chunk, window, stride, lambda part: model.class_logits(part).softmax(dim=-1))
-        for index, own, answer in answers:
-            totals[index][own] += answer
-            counts[index][own] += 1
+        own = list(itertools.islice(strides, len(chunk)))
+        answers = over_windows(model, chunk, window, own, lambda part: model.class_logits(part).softmax(dim=-1))
+        for index, tokens, answer in answers:
+            totals[index][tokens] += answer
+            counts[index][tokens] += 1
         yield from (total / count for total, count in zip(totals, counts, strict=True))
 
 
@@ -165,9 +167,9 @@ def without_artefacts(
     return probability / np.maximum(probability.sum(axis=1, keepdims=True), 1e-9), ~kept
 
 
-def token_probabilities(model: HeartModel, codes: Codes, window: int, overlap: bool = True) -> Floats:
+def token_probabilities(model: HeartModel, codes: Codes, window: int) -> Floats:
     """Return class probabilities of every token of one recording; see `recording_probabilities`."""
-    return next(recording_probabilities(model, [codes], window, overlap))
+    return next(recording_probabilities(model, [codes], window))
 
 
 @torch.inference_mode()
