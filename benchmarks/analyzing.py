@@ -76,10 +76,8 @@ def main() -> None:
     os.sched_setaffinity(0, cores[:1])
     names = list(HOURS)[: list(HOURS).index(settings.longest) + 1]
     for name in names:
-        leads = "[MLII, V1, V5]"
-        folder = (
-            week_of(work) if HOURS[name] > 24 else simulated(work, name.split()[1], 1, 60 * HOURS[name], leads, 250)
-        )
+        size = 1, 60 * HOURS[name], "[MLII, V1, V5]", 250
+        folder = week_of(work) if HOURS[name] > 24 else simulated(work, name.split()[1], *size)
         (record,) = (path.stem for path in folder.glob("s*.hea"))
         found = [analyzed(folder / record, out, 1) for _ in range(settings.rounds if HOURS[name] < 24 else 1)]
         seconds, memory = zip(*found, strict=True)

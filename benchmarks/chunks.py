@@ -138,19 +138,11 @@ def measure_chunks(
     bodies: Bodies, cores: Sequence[int], seconds: int, per_core: Sequence[int] = PER_CORE
 ) -> BenchTable:
     """Send the chunks of more and more patients for `seconds` each, until the server does not hold the load."""
+    columns = ("patients", "requests/s", "failed, %", "s from the last sample of a chunk to its answer: median")
     table = Table(
         f"The published way for {seconds} s: chunks of {CHUNK_S} s as HTTP requests, each analysed by NeuroKit2, "
         f"cores: {len(cores)}",
-        (
-            "patients",
-            "requests/s",
-            "failed, %",
-            "s from the last sample of a chunk to its answer: median",
-            "95 %",
-            "99 %",
-            "cores busy, %",
-            "with the sender, %",
-        ),
+        (*columns, "95 %", "99 %", "cores busy, %", "with the sender, %"),
     )
     allowed, held = os.sched_getaffinity(0), 0
     servers, addresses = zip(*map(start_server, cores), strict=True)

@@ -120,13 +120,17 @@ class Case:
     layer: nn.Conv1d
 
 
+def settings_of(shape: ConvShape) -> dict[str, Any]:
+    """What a shape has besides its sizes, as arguments of torch's convolutions."""
+    return {name: getattr(shape, name) for name in ("stride", "padding", "dilation", "groups")}
+
+
 def case_of(shape: ConvShape, bias: bool = True) -> Case:
     """Fixed random numbers of a shape."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(shape.batch, shape.in_channels, shape.length, generator=generator)
     dy = torch.randn(shape.batch, shape.out_channels, shape.out_length, generator=generator)
-    where: dict[str, Any] = {name: getattr(shape, name) for name in ("stride", "padding", "dilation", "groups")}
-    layer = nn.Conv1d(shape.in_channels, shape.out_channels, shape.kernel_size, bias=bias, **where)
+    layer = nn.Conv1d(shape.in_channels, shape.out_channels, shape.kernel_size, bias=bias, **settings_of(shape))
     return Case(shape, x, dy, layer)
 
 
@@ -137,9 +141,8 @@ Rivals = dict[str, tuple[Layer, Tensor, Tensor]]
 
 def ours(case: Case) -> Conv1d:
     """Our layer with the weights of the case."""
-    shape = case.shape
-    where: dict[str, Any] = {name: getattr(shape, name) for name in ("stride", "padding", "dilation", "groups")}
-    layer = Conv1d(shape.in_channels, shape.out_channels, shape.kernel_size, bias=case.layer.bias is not None, **where)
+    shape, bias = case.shape, case.layer.bias is not None
+    layer = Conv1d(shape.in_channels, shape.out_channels, shape.kernel_size, bias=bias, **settings_of(shape))
     layer.load_state_dict(case.layer.state_dict())
     return layer
 
@@ -237,15 +240,8 @@ def race(shape: ConvShape, rounds: int, compiled: bool, train: bool) -> dict[str
 def check(case: Case, rivals: Iterable[tuple[Layer, Tensor, Tensor]]) -> None:
     """See that every rival computes the same: a fast wrong answer is no rival."""
     with torch.no_grad():
-        exact = nn.functional.conv1d(
-            case.x.double(),
-            case.layer.weight.double(),
-            None if case.layer.bias is None else case.layer.bias.double(),
-            case.shape.stride,
-            case.shape.padding,
-            case.shape.dilation,
-            case.shape.groups,
-        )
+        bias = None if case.layer.bias is None else case.layer.bias.double()
+        exact = nn.functional.conv1d(case.x.double(), case.layer.weight.double(), bias, **settings_of(case.shape))
         for layer, x, _ in rivals:
             error = (layer(x).reshape(exact.shape) - exact).abs().max() / exact.abs().max()
             assert error < 1e-5, (case.shape, layer, float(error))
@@ -288,14 +284,14 @@ def turns(case: Case) -> dict[str, Callable[[], object]]:
     assert bias is not None
     bias = bias.detach()
     learning = [tensor.detach().requires_grad_() for tensor in (x, weight, bias)]
-    rest = shape.stride, shape.padding, shape.dilation, shape.groups
+    rest = settings_of(shape).values()
     work = plan(x.shape, weight.shape, bias.shape, *rest, torch.get_num_threads())
     assert work is not None
     return {
         "forward": lambda: conv1d(x, weight, bias, *rest),
         "input_gradient": lambda: gradients(work, x, weight, dy, (True, False, False)),
         "weight_gradient": lambda: gradients(work, x, weight, dy, (False, True, True)),
-        "training": lambda: torch.autograd.grad(conv1d(*learning, *rest), learning, dy),  # type: ignore[arg-type,call-arg]
+        "training": lambda: torch.autograd.grad(conv1d(*learning, *rest), learning, dy),  # type: ignore[arg-type]
     }
 
 

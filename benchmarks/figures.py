@@ -26,6 +26,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +98,11 @@ class Results:
         place: int = table["columns"].index(column)
         return place
 
-    def cell(self, name: str, title: str, key: str | tuple[str, ...], column: str) -> float:
-        """The number of a cell; of a measured one, the median over rounds."""
-        return number(self.raw(name, title, key, column))
+    def cell(self, name: str, title: str, key: str | tuple[str, ...], column: str, part: str = "median") -> float:
+        """The number of a cell; of a measured one, the median over rounds, or the quartile `low` or `high`."""
+        return number(self.raw(name, title, key, column), part)
 
-    def low(self, name: str, title: str, key: str | tuple[str, ...], column: str) -> float:
-        """The lower quartile of a measured cell."""
-        return number(self.raw(name, title, key, column), "low")
-
-    def high(self, name: str, title: str, key: str | tuple[str, ...], column: str) -> float:
-        """The upper quartile of a measured cell."""
-        return number(self.raw(name, title, key, column), "high")
+    low, high = partialmethod(cell, part="low"), partialmethod(cell, part="high")
 
     def spread(self, name: str, title: str, key: str | tuple[str, ...], column: str) -> str:
         """The quartiles of a measured cell in brackets, with a space before; nothing for other cells."""

@@ -95,10 +95,8 @@ class Watched:
         self.steps: list[dict[str, Any]] = []
         self.timed = (times.warm_up, 0)
         self.ends_s: list[float] = []
-        kinds = [
-            torch.profiler.ProfilerActivity.CUDA if times.device == "cuda" else torch.profiler.ProfilerActivity.CPU
-        ]
-        self.profiler: Any = torch.profiler.profile(activities=kinds)
+        kind = "CUDA" if times.device == "cuda" else "CPU"
+        self.profiler: Any = torch.profiler.profile(activities=[getattr(torch.profiler.ProfilerActivity, kind)])
 
     def train(self, words: list[str]) -> None:
         """Call heartlm in this process.

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
 import time
 from multiprocessing import Queue, get_context
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ import torch
 from scipy.signal import resample_poly
 
 from benchmarks.chunks import CHUNK_S, measure_chunks
-from benchmarks.common.measure import Table, cores
+from benchmarks.common.measure import Table, cores, kilobytes
 from benchmarks.common.output import write_results
 from benchmarks.common.places import DATA, options
 from heartlm.ecg.database import open_database
@@ -82,7 +80,7 @@ def watch(core: int, number: int, seconds: int, ready: Barrier, results: Queue[t
                 monitor.receive(head + own[place % len(own)])
         monitor.run()
         delays.append(time.monotonic() - due)
-        memory.append(resident_kib())
+        memory.append(kilobytes("VmRSS"))
         if second % 60 == 59:
             print(f"core {core}, {second + 1} s: {max(delays[-60:]):.2f} s, {memory[-1] >> 10} MB", flush=True)
     took = time.monotonic() - begin
@@ -93,29 +91,15 @@ def watch(core: int, number: int, seconds: int, ready: Barrier, results: Queue[t
     results.put((busy_s / took, took, delays, memory, lost + monitor.faults.total(), len(monitor.alarms)))
 
 
-def resident_kib() -> int:
-    """Memory of this process."""
-    return int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1])  # type: ignore[index]
-
-
 def study_load(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
     """Streams in real time, an equal share of them on each core."""
     own_cores = cores()[:num_cores]
+    columns = ("streams", "cores busy, %", "memory after a third, MB", "at the end, MB")
+    columns += ("s from the last sample of a second to the last of its alarms: median", "95 %", "99 %")
+    columns += ("seconds late at the end", "seconds of streams lost", "alarms", "ms of a core for a stream and second")
     table = Table(
         f"Streams of mitdb in real time for {seconds} s, {RATE_HZ} Hz, frames of 1 s, cores: {len(own_cores)}",
-        (
-            "streams",
-            "cores busy, %",
-            "memory after a third, MB",
-            "at the end, MB",
-            "s from the last sample of a second to the last of its alarms: median",
-            "95 %",
-            "99 %",
-            "seconds late at the end",
-            "seconds of streams lost",
-            "alarms",
-            "ms of a core for a stream and second",
-        ),
+        columns,
     )
     context = get_context("spawn")
     for number in counts:

@@ -10,7 +10,8 @@ timed. Files are in the page cache unless a row says otherwise. One core; about 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import wfdb
 from numpy.typing import NDArray
 
-from benchmarks.common.measure import Table, interleaved, pin, rates, seconds
+from benchmarks.common.measure import Table, interleaved, one_by_one, pin, rates, seconds
 from benchmarks.common.output import write_results
 from benchmarks.common.places import options
 from heartlm.ecg.database import open_database
@@ -92,16 +93,6 @@ def read_adu(path: Path, variant: str) -> NDArray[Any]:
     return out
 
 
-def each(read: Callable[[Any], object], what: Iterable[Any]) -> Callable[[], None]:
-    """Read one after the other, keeping nothing."""
-
-    def work() -> None:
-        for one in what:
-            read(one)
-
-    return work
-
-
 def by_wfdb(path: Path, **options: Any) -> Any:
     return wfdb.rdrecord(str(path.with_suffix("")), **options)
 
@@ -120,25 +111,19 @@ def signals(title: str, paths: list[Path], rounds: int) -> Table:
         return database.recording(path.stem).signal(leads=leads)
 
     all_leads: dict[str, Callable[[Path], object]] = {
-        "wfdb, float64": lambda path: by_wfdb(path),
-        "wfdb, int16": lambda path: by_wfdb(path, physical=False, return_res=16),
-        **{
-            f"heartlm, int16, {variant}": lambda path, variant=variant: read_adu(path, variant)
-            for variant in variants()
-        },
+        "wfdb, float64": by_wfdb,
+        "wfdb, int16": partial(by_wfdb, physical=False, return_res=16),
+        **{f"heartlm, int16, {variant}": partial(read_adu, variant=variant) for variant in variants()},
         "heartlm recording().signal(), float32 mV, checksums": opened,
     }
     one_lead: dict[str, Callable[[Path], object]] = {
-        "wfdb, float64": lambda path: by_wfdb(path, channels=[0]),
-        "wfdb, int16": lambda path: by_wfdb(path, channels=[0], physical=False, return_res=16),
+        "wfdb, float64": partial(by_wfdb, channels=[0]),
+        "wfdb, int16": partial(by_wfdb, channels=[0], physical=False, return_res=16),
         "heartlm recording().signal(leads=[0]), float32 mV, checksum": lambda path: opened(path, [0]),
     }
-    ways = {
-        (leads, name): read
-        for leads, all_of in (("all", all_leads), ("one", one_lead))
-        for name, read in all_of.items()
-    }
-    times = interleaved({str(key): each(read, paths) for key, read in ways.items()}, rounds)
+    ways = {("all", name): read for name, read in all_leads.items()}
+    ways |= {("one", name): read for name, read in one_lead.items()}
+    times = interleaved({str(key): one_by_one(read, paths) for key, read in ways.items()}, rounds)
     table = Table(
         f"{title}: {total / 1e6:.1f} M samples (median of {rounds})",
         ("leads", "reader", "M samples/s", "times wfdb as float64, the same leads"),
@@ -146,17 +131,7 @@ def signals(title: str, paths: list[Path], rounds: int) -> Table:
     found = {key: rates(times[str(key)], (total if key[0] == "all" else one) / 1e6) for key in ways}
     for (leads, name), rate in found.items():
         table.add(leads, name, rate, rate.median / found[leads, "wfdb, float64"].median)
-    table.close()
-    return table
-
-
-def fill(table: Table, times: dict[str, list[float]], amounts: dict[str, int], rival: str, unit: float = 1e6) -> Table:
-    """A row for every reader: its rate, and how often that of `rival`."""
-    found = {name: rates(taken, amounts[name] / unit) for name, taken in times.items()}
-    for name, rate in found.items():
-        table.add(name, rate, rate.median / found[rival].median)
-    table.close()
-    return table
+    return table.close()
 
 
 def annotations(paths: list[Path], rounds: int) -> Table:
@@ -176,8 +151,8 @@ def annotations(paths: list[Path], rounds: int) -> Table:
     table = Table(
         f"Annotations: {total} in {len(paths)} files (median of {rounds})", ("reader", "M annotations/s", "times wfdb")
     )
-    times = interleaved({name: each(read, paths) for name, read in rivals.items()}, rounds)
-    return fill(table, times, dict.fromkeys(rivals, total), "wfdb")
+    times = interleaved({name: one_by_one(read, paths) for name, read in rivals.items()}, rounds)
+    return table.add_rates(times, dict.fromkeys(rivals, total / 1e6), "wfdb")
 
 
 def short_records(folder: Path, rounds: int) -> Table:
@@ -188,12 +163,12 @@ def short_records(folder: Path, rounds: int) -> Table:
         assert np.array_equal(read_wfdb(path).signal(), by_wfdb(path).p_signal.T.astype(np.float32))
     few = paths[:: len(paths) // 100]
     rivals: dict[str, tuple[Callable[[], object], int]] = {
-        "wfdb, float64": (each(by_wfdb, few), len(few)),
-        "wfdb, int16": (each(lambda path: by_wfdb(path, physical=False, return_res=16), few), len(few)),
-        "heartlm, header": (each(read_header, paths), len(paths)),
-        "heartlm, header and int16, no checksums": (each(read_adu, paths), len(paths)),
+        "wfdb, float64": (one_by_one(by_wfdb, few), len(few)),
+        "wfdb, int16": (one_by_one(lambda path: by_wfdb(path, physical=False, return_res=16), few), len(few)),
+        "heartlm, header": (one_by_one(read_header, paths), len(paths)),
+        "heartlm, header and int16, no checksums": (one_by_one(read_adu, paths), len(paths)),
         "heartlm, float32 mV, checksums": (
-            each(lambda name: database.recording(name).signal(), database.record_ids),
+            one_by_one(lambda name: database.recording(name).signal(), database.record_ids),
             len(paths),
         ),
         "heartlm, open_database() and every recording opened": (lambda: open_all(folder), len(paths)),
@@ -203,27 +178,22 @@ def short_records(folder: Path, rounds: int) -> Table:
         ("reader", "records/s", "times wfdb"),
     )
     times = interleaved({name: work for name, (work, _) in rivals.items()}, rounds)
-    return fill(table, times, {name: num for name, (_, num) in rivals.items()}, "wfdb, float64", 1)
+    return table.add_rates(times, {name: num for name, (_, num) in rivals.items()}, "wfdb, float64")
 
 
 def open_all(folder: Path) -> None:
     database = open_database(folder)
-    each(database.recording, database.record_ids)()
+    one_by_one(database.recording, database.record_ids)()
 
 
 def uncached(path: Path, work: Callable[[], object], rounds: int) -> list[float]:
     """Seconds of `work` in every round, `path` out of the page cache before each."""
     times = []
     for _ in range(rounds):
-        forget(path)
+        with path.open("rb") as stream:
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         times.append(seconds(work))
     return times
-
-
-def forget(path: Path) -> None:
-    """Take a file out of the page cache."""
-    with path.open("rb") as stream:
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def plain(path: Path) -> None:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.sharding memory     # results/sharding_memory.md
     python -m benchmarks.sharding times      # results/sharding.md
+    python -m benchmarks.sharding plan       # results/campaign_plan.md: larger models, PREDICTED, not run on a GPU
 
 Memory is predicted by `heartlm plan memory`. To measure it, every rank builds the model, wraps it as in training and
 takes three steps in a gloo group. The measured value is the peak of resident memory above the level before. An earlier
@@ -36,7 +37,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.common.measure import Table, per
+from benchmarks.common.measure import Table, kilobytes, per
 from benchmarks.common.output import write_results
 from benchmarks.common.places import options
 from heartlm.distributed.ranks import Ranks
@@ -49,6 +50,9 @@ from heartlm.training.pretrain import model_to_pretrain
 WAYS: tuple[Sharing, ...] = ("ddp", "zero1", "fsdp")
 SETTINGS = "precision", "activation_checkpointing", "dropout"
 """What changes the memory of activations; measured in combinations."""
+
+PLANNED: list[tuple[Sharing, int]] = [("ddp", 4), ("zero1", 4), ("zero1", 16), ("fsdp", 4), ("fsdp", 16), ("fsdp", 64)]
+"""Ways and numbers of ranks of larger models."""
 
 TIMED_STEPS = 7
 """Of which the first two do not count."""
@@ -86,10 +90,10 @@ def measured(case: Case) -> int:
     train(case, steps=1)  # what libraries keep once they have seen these shapes
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    before = _kilobytes("VmRSS")
+    before = kilobytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     train(case)
-    return 1024 * (_kilobytes("VmHWM") - before)
+    return 1024 * (kilobytes("VmHWM") - before)
 
 
 def train(case: Case, steps: int = 3) -> list[float]:
@@ -104,11 +108,6 @@ def train(case: Case, steps: int = 3) -> list[float]:
         take_step(learner, config, step)
         taken_s.append(time.perf_counter() - begin_s)
     return taken_s
-
-
-def _kilobytes(name: str) -> int:
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
 
 
 def rank(case: Case, timed: bool) -> None:
@@ -130,15 +129,8 @@ def rank(case: Case, timed: bool) -> None:
 
 def run(case: Case, timed: bool = False) -> float:
     """Start the ranks of `case`; the largest peak in bytes, or the seconds of a step."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
-    command = [
-        sys.executable,
-        *(launcher if case.ranks > 1 else []),
-        "-m",
-        "benchmarks.sharding",
-        "--case",
-        json.dumps(asdict(case)),
-    ]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"] * (case.ranks > 1)
+    command = [sys.executable, *launcher, "-m", "benchmarks.sharding", "--case", json.dumps(asdict(case))]
     command += ["--timed"] if timed else []
     environment = os.environ | ({} if timed else AT_ONCE)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=900, env=environment)
@@ -156,8 +148,7 @@ def times(depths: Sequence[int], rounds: int) -> Table:
             taken[way].append(run(Case(depth, 128, 4, ranks, way), timed=True))
         ratios = [statistics.median(np.divide(taken[way], taken["ddp"]).tolist()) for way in WAYS[1:]]
         table.add(depth, ranks, *(per(taken[way]) for way in WAYS), *ratios)
-    table.close()
-    return table
+    return table.close()
 
 
 def grid(depths: Sequence[int]) -> list[Case]:
@@ -188,13 +179,26 @@ def memory(depths: Sequence[int]) -> Table:
         megabytes = [getattr(plan, kind) / 1e6 for kind in kinds]
         sizes = case.depth, case.window, case.ranks
         table.add(*sizes, way, case.settings, plan.peak / 1e6, peak / 1e6, error, *megabytes)
-    table.close()
+    return table.close()
+
+
+def larger_models() -> Table:
+    """Memory of a rank by depth, ranks and way: what `heartlm plan memory` counts on CPU kernels."""
+    tokenizer = load_tokenizer(FOLDER / "foundation" / "tokenizer")
+    columns = ("depth", "parameters, M", *(f"{way}, {ranks} ranks" for way, ranks in PLANNED))
+    table = Table("Prediction: GB of a rank, 8 windows of 512 tokens each", columns)
+    for depth in (8, 16, 24, 32):
+        plans = [
+            step_memory(PretrainConfig(depth=depth, window=512, batch_size=8 * ranks), tokenizer, ranks, way)
+            for way, ranks in PLANNED
+        ]
+        table.add(depth, plans[0].num_parameters / 1e6, *(plan.peak / 1e9 for plan in plans))
     return table
 
 
 def main() -> None:
     parser = options(__doc__, rounds=3)
-    parser.add_argument("part", choices=("memory", "times"), nargs="?", default="memory")
+    parser.add_argument("part", choices=("memory", "times", "plan"), nargs="?", default="memory")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--depths", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--timed", action="store_true", help=argparse.SUPPRESS)
@@ -203,6 +207,8 @@ def main() -> None:
         rank(Case(**json.loads(chosen.case)), chosen.timed)
     elif chosen.part == "memory":
         write_results("sharding_memory", "Memory of a rank of a shared training", [memory(chosen.depths)])
+    elif chosen.part == "plan":
+        write_results("campaign_plan", "Memory of larger models, predicted", [larger_models()])
     else:
         write_results("sharding", "Sharing a training among ranks", [times(chosen.depths, chosen.rounds)])
 

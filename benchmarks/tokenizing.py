@@ -19,7 +19,6 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-import json
 import shutil
 import statistics
 import subprocess
@@ -31,7 +30,7 @@ from typing import Any
 
 from benchmarks.common.measure import Spread, Table, cores, interleaved, per, pin, rates
 from benchmarks.common.output import write_results
-from benchmarks.common.places import options
+from benchmarks.common.places import database_of, link, options
 from benchmarks.reading import LEADS, RATE_HZ, first_hour, generate, plain, uncached
 from benchmarks.usual_script import detectors, differing_codes, tokenise_record
 from heartlm.corpus.build import build_corpus
@@ -61,27 +60,17 @@ class Bench:
 
     def _training(self, header: Path) -> Path:
         """A database of one record, in the training split, so that all of its leads can be tokenised."""
-        folder = self.work / header.stem
-        folder.mkdir(exist_ok=True)
-        for suffix in (".hea", ".dat"):
-            link = folder / f"{header.stem}{suffix}"
-            link.unlink(missing_ok=True)
-            link.symlink_to(header.with_suffix(suffix).resolve())
-        (folder / "database.json").write_text(json.dumps({"splits": {header.stem: "train"}}))
-        return folder
+        files = header, header.with_suffix(".dat")
+        return database_of(files, self.work / header.stem, splits={header.stem: "train"})
 
     def copies(self, times: int) -> Path:
         """A database of several copies of mitdb, each record of one patient wherever it lies."""
-        copies, patients = self.work / f"copies-{times}", dict[str, str]()
+        copies = self.work / f"copies-{times}"
+        files = [path for path in self.mitdb.iterdir() if path.suffix in (".hea", ".dat", ".atr")]
         for number in range(times):
-            (copies / str(number)).mkdir(parents=True, exist_ok=True)
-            for path in (path for path in self.mitdb.iterdir() if path.suffix in (".hea", ".dat", ".atr")):
-                patients[f"{number}/{path.stem}"] = path.stem
-                link = copies / str(number) / path.name
-                if not link.is_symlink():
-                    link.symlink_to(path.resolve())
-        (copies / "database.json").write_text(json.dumps({"patients": patients}))
-        return copies
+            link(files, copies / str(number))
+        patients = {f"{number}/{path.stem}": path.stem for number in range(times) for path in files}
+        return database_of((), copies, patients=patients)
 
     def tokenizer(self, kind: str, **settings: Any) -> Tokenizer:
         """The tokenizer of a kind, fitted on mitdb once a run for each of `settings`."""
@@ -96,9 +85,8 @@ class Bench:
         """Make a corpus of `folder` where there was none, by one process unless told otherwise."""
         place = self.work / out
         shutil.rmtree(place, ignore_errors=True)
-        return build_corpus(
-            [folder], tokenizer, place, **{"beats": "detected", "fit": False, "processes": 1} | settings
-        )
+        settings = {"beats": "detected", "fit": False, "processes": 1} | settings
+        return build_corpus([folder], tokenizer, place, **settings)
 
     def num_samples(self, out: str = "corpus") -> int:
         """Samples of all leads of a corpus."""
@@ -144,8 +132,7 @@ def end_to_end(bench: Bench, rounds: int) -> Table:
     ):
         fast = bench.rate(partial(bench.build, folder, tokenizer, **settings), rounds)
         table.add(name, leads, "heartlm", fast, None)
-    table.close()
-    return table
+    return table.close()
 
 
 def processes(bench: Bench, rounds: int) -> Table:
@@ -154,10 +141,7 @@ def processes(bench: Bench, rounds: int) -> Table:
     Two builds also start and end side by side; the last row says how long that takes in one.
     """
     copies, record = bench.copies(8), bench.work / "one-record"
-    record.mkdir(exist_ok=True)
-    for suffix in (".hea", ".dat"):
-        if not (record / f"100{suffix}").is_symlink():
-            (record / f"100{suffix}").symlink_to((bench.mitdb / f"100{suffix}").resolve())
+    link((bench.mitdb / "100.hea", bench.mitdb / "100.dat"), record)
     tokenizer = bench.work / "fitted-beat"
     words = ["--tokenizer-from", str(tokenizer), "--beats", "detected", "--out"]
     two = cores()[:2]
@@ -191,8 +175,7 @@ def processes(bench: Bench, rounds: int) -> Table:
         typical = statistics.median(taken)
         work = 2 * samples if "side" in name else bench.num_samples("short") if "start" in name else samples
         table.add(name, per(taken), rates(taken, work / 1e6), f"{work / samples * alone / typical:.2f}")
-    table.close()
-    return table
+    return table.close()
 
 
 def archive(bench: Bench, rounds: int) -> Table:
@@ -215,8 +198,7 @@ def archive(bench: Bench, rounds: int) -> Table:
         table.add(kind, *found, f"{corpus / 1e9:.0f}", f"{core_h:.2f}", f"{node_h:.2f}")
     reading_h = f"{ARCHIVE_BYTES / disk / 3600:.2f}"
     table.add(f"reading alone, {disk / 1e6:.0f} MB/s", "", "", "", reading_h, reading_h)
-    table.close()
-    return table
+    return table.close()
 
 
 def disk_rate(path: Path) -> float:

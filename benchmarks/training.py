@@ -353,8 +353,7 @@ def compare(title: str, rivals: dict[str, str], rounds: int) -> Table:
     for name, found in rates.items():
         ratios = [ours / theirs for ours, theirs in zip(rates["heartlm"], found, strict=True)]
         table.add(name, Spread.of(found), Spread.of(ratios), min(ratios), max(ratios))
-    table.close()
-    return table
+    return table.close()
 
 
 def main() -> None:

@@ -78,9 +78,8 @@ def main() -> None:
     tokenize = ("tokenize", mitdb, "--tokenizer-from", final / "foundation", "--beats", "annotated")
     steps.run("tokenize-mitdb", tested, *tokenize, "--out", tested)
     tables = selection_tables(folds, settings.seeds)
-    tables += test_tables(
-        {width: scored(final, tested, width, settings) for width in WIDTHS}, thresholds, settings.seeds
-    )
+    of_widths = {width: scored(final, tested, width, settings) for width in WIDTHS}
+    tables += test_tables(of_widths, thresholds, settings.seeds)
     about = numbers_of(settings) | {"threshold": round(own, 3)}
     write_results("af_rhythm", "Atrial fibrillation from RR intervals on patients never seen", tables, about)
 
@@ -156,9 +155,8 @@ def scored(folder: Path, on: Path, width: int, settings: argparse.Namespace) -> 
                 found[f"{name}/{seed}"] = judged[:, 1].astype(np.float64)
         return found
 
-    return kept(folder / f"rivals-{on.name}-{width}.npz", rivals) | kept(
-        folder / f"models-{on.name}-{width}.npz", models
-    )
+    end = f"{on.name}-{width}.npz"
+    return kept(folder / f"rivals-{end}", rivals) | kept(folder / f"models-{end}", models)
 
 
 def fit_threshold(scores: Floats, fibrillates: NDArray[np.bool_]) -> float:

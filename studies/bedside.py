@@ -70,10 +70,9 @@ def score(title: str, all_cases: list[Case], kinds_called: dict[str, set[str]]) 
         counts = num_true * tp, num_true * (1 - tp), num_false * fp, num_false * (1 - fp)
         total += counts
         table.add(kind, len(true), f"{100 * tp:.1f}", len(false), f"{100 * fp:.1f}", challenge_score(*counts))
-    missed = 100 * total[1] / (total[0] + total[1])
-    table.add(
-        "all", "", f"{100 - missed:.1f}", "", f"{100 * total[2] / (total[2] + total[3]):.1f}", challenge_score(*total)
-    )
+    tp, fn, fp, tn = total
+    called_true, called_false = f"{100 * tp / (tp + fn):.1f}", f"{100 * fp / (fp + tn):.1f}"
+    table.add("all", "", called_true, "", called_false, challenge_score(*total))
     return table
 
 

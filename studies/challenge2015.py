@@ -116,15 +116,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """Score the recordings of a folder; return the exit status."""
     parser = options(__doc__)
     parser.add_argument("folder", type=Path, help="the training recordings, such as a103l.hea and a103l.mat")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(__file__).parent / "results/challenge2015.csv",
-        help="verdict of each recording",
-    )
-    parser.add_argument(
-        "--rules", type=Path, default=Path("second-opinion"), help="YAML file of alarm rules, or a preset"
-    )
+    out = Path(__file__).parent / "results/challenge2015.csv"
+    parser.add_argument("--out", type=Path, default=out, help="verdict of each recording")
+    parser.add_argument("--rules", type=Path, default=Path("second-opinion"), help="YAML file of rules, or a preset")
     settings = parser.parse_args(words)
     torch.set_num_threads(1)
     try:

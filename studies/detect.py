@@ -16,15 +16,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import sleepecg
 import wfdb
 from numpy.typing import NDArray
 
-from benchmarks.common.measure import Table, interleaved, pin, rates
+from benchmarks.common.measure import Table, interleaved, one_by_one, pin
 from benchmarks.common.output import write_results
 from benchmarks.common.places import options
 from heartlm.ecg.database import open_database
@@ -171,31 +171,19 @@ def speeds(folder: Path, referees: Referees, rounds: int) -> Table:
     signals = [database.recording(record).signal(leads=[0])[0] for record in records]
     num_samples, few = sum(map(len, signals)), signals[0][: round(120 * rate_hz)]
 
-    def each(find: Callable[..., Any], *more: Any) -> Callable[[], None]:
-        def work() -> None:
-            for signal in signals:
-                find(signal, *more)
-
-        return work
-
     rivals: dict[str, Callable[[], object]] = {
-        "heartlm, offline": each(DETECTORS["heartlm, offline"], rate_hz),
-        "heartlm, causal": each(DETECTORS["heartlm, causal"], rate_hz),
-        "heartlm, causal, chunks of 1 s": each(in_chunks, rate_hz, 1.0),
-        "sleepecg": each(by_sleepecg, rate_hz),
+        "heartlm, offline": one_by_one(partial(DETECTORS["heartlm, offline"], rate_hz=rate_hz), signals),
+        "heartlm, causal": one_by_one(partial(DETECTORS["heartlm, causal"], rate_hz=rate_hz), signals),
+        "heartlm, causal, chunks of 1 s": one_by_one(partial(in_chunks, rate_hz=rate_hz, chunk_s=1.0), signals),
+        "sleepecg": one_by_one(partial(by_sleepecg, rate_hz=rate_hz), signals),
         "wfdb XQRS": lambda: by_xqrs(few, rate_hz),
     }
     if referees.gqrs:
         rivals["WFDB gqrs, files read and written"] = lambda: [referees.find(record) for record in records]
-    amounts = dict.fromkeys(rivals, num_samples) | {"wfdb XQRS": len(few)}
+    amounts = dict.fromkeys(rivals, num_samples / 1e6) | {"wfdb XQRS": len(few) / 1e6}
     title = f"mitdb, 360 Hz, {num_samples / 1e6:.1f} M samples in memory, one core (median of {rounds})"
     table = Table(title, ("detector", "M samples/s", "times XQRS", "times sleepecg"))
-    times = interleaved(rivals, rounds)
-    found = {name: rates(taken, amounts[name] / 1e6) for name, taken in times.items()}
-    for name, rate in found.items():
-        table.add(name, rate, *(rate.median / found[rival].median for rival in ("wfdb XQRS", "sleepecg")))
-    table.close()
-    return table
+    return table.add_rates(interleaved(rivals, rounds), amounts, "wfdb XQRS", "sleepecg")
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ scores of every fit are kept in the work folder, and a second run continues from
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 from collections import Counter
@@ -109,10 +110,8 @@ class Fold:
         for database in ("svdb/", "mitdb/"):
             patients = sorted({each for each in self.patient[self.train].tolist() if each.startswith(database)})
             found.append([patients[place] for place in rng.permutation(len(patients))])
-        first, second = found if self.number % 2 == 0 else found[::-1]
-        longest = max(len(first), len(second))
-        in_turns = [part[place] for place in range(longest) for part in (first, second) if place < len(part)]
-        return in_turns
+        pairs = itertools.zip_longest(*(found if self.number % 2 == 0 else found[::-1]))
+        return [patient for pair in pairs for patient in pair if patient is not None]
 
     def rows(self, k: int) -> NDArray[np.int64]:
         """Rows of the corpus of the first `k` patients, all leads and drawn rhythms."""

@@ -115,18 +115,8 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
         others = normal_recordings(cinc2017, others=True)
         sets.append((f"cinc2017, {len(others):,} other normal (chosen by)", open_database(cinc2017), others))
     sets.append(("simulated, 60 patients", simulated_patients(work / "databases" / "simulated", 60, 2026), None))
-    episodes = Table(
-        "Annotated episodes and alarms of their kind",
-        (
-            "recordings",
-            "episodes",
-            "found",
-            "s from onset to alarm, median",
-            "95 %",
-            "alarms",
-            "of these in an episode",
-        ),
-    )
+    columns = ("recordings", "episodes", "found", "s from onset to alarm, median", "95 %", "alarms")
+    episodes = Table("Annotated episodes and alarms of their kind", (*columns, "of these in an episode"))
     lethal = [kind for kind in SEVERITIES if SEVERITIES[kind] == LETHAL]
     rates = Table(
         "Lethal alarms (of these, not confirmed by annotations)",
@@ -154,11 +144,8 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
             for record_id, alarms in found.items():
                 recording = database.recording(record_id)
                 spans = pauses(recording) if what.startswith("pause") else list(recording.annotations.rhythms)
-                spans = [
-                    span
-                    for span in spans
-                    if span.name in rhythms and span.stop - span.start >= shortest_s * recording.rate_hz
-                ]
+                least = shortest_s * recording.rate_hz
+                spans = [span for span in spans if span.name in rhythms and span.stop - span.start >= least]
                 if what.startswith("VT"):
                     beats = recording.annotations.sample
                     spans = [span for span in spans if np.diff(np.searchsorted(beats, (span.start, span.stop)))[0] >= 5]

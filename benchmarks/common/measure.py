@@ -14,10 +14,11 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
@@ -130,6 +131,22 @@ class Timed:
         return statistics.median(theirs / other.amount / (ours / self.amount) for ours, theirs in pairs)
 
 
+def one_by_one(work: Callable[[Any], object], what: Iterable[Any]) -> Callable[[], None]:
+    """A turn that does `work` with one after the other, keeping nothing."""
+
+    def turn() -> None:
+        for each in what:
+            work(each)
+
+    return turn
+
+
+def kilobytes(name: str) -> int:
+    """A memory of this process by its name in /proc/self/status, such as VmRSS."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
 def rates(times: Sequence[float], amount: float) -> Spread:
     """Amount a second over the rounds of a rival: median and quartiles, to stand in a table as one cell."""
     return Spread.of([amount / taken for taken in times])
@@ -172,7 +189,14 @@ class BenchTable:
         assert len(cells) == len(self.columns), (cells, self.columns)
         self.rows.append(cells)
 
-    def close(self) -> BenchTable:
+    def add_rates(self, times: Mapping[str, Sequence[float]], amounts: Mapping[str, float], *rivals: str) -> Self:
+        """A row for every method: its rate, and how often that of each of `rivals`; closes the table."""
+        found = {name: rates(taken, amounts[name]) for name, taken in times.items()}
+        for name, rate in found.items():
+            self.add(name, rate, *(rate.median / found[rival].median for rival in rivals))
+        return self.close()
+
+    def close(self) -> Self:
         """Probe the machine again; returns the table itself."""
         self.probe_after = probe()
         return self
