@@ -28,7 +28,7 @@ from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.readers.wfdb_header import adu_type, decode, read_header
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
-from heartlm.kernels.library import using, variants
+from heartlm.kernels.library import chosen_variant, using, variants
 
 RATE_HZ = 500
 LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
@@ -162,11 +162,12 @@ def short_records(folder: Path, rounds: int) -> Table:
     for path in paths[:20]:
         assert np.array_equal(read_wfdb(path).signal(), by_wfdb(path).p_signal.T.astype(np.float32))
     few = paths[:: len(paths) // 100]
+    read = partial(read_adu, variant=chosen_variant())
     rivals: dict[str, tuple[Callable[[], object], int]] = {
         "wfdb, float64": (one_by_one(by_wfdb, few), len(few)),
-        "wfdb, int16": (one_by_one(lambda path: by_wfdb(path, physical=False, return_res=16), few), len(few)),
+        "wfdb, int16": (one_by_one(partial(by_wfdb, physical=False, return_res=16), few), len(few)),
         "heartlm, header": (one_by_one(read_header, paths), len(paths)),
-        "heartlm, header and int16, no checksums": (one_by_one(read_adu, paths), len(paths)),
+        "heartlm, header and int16, no checksums": (one_by_one(read, paths), len(paths)),
         "heartlm, float32 mV, checksums": (
             one_by_one(lambda name: database.recording(name).signal(), database.record_ids),
             len(paths),
