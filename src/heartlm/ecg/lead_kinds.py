@@ -99,7 +99,10 @@ def channels_without_ecg(recording: Recording) -> dict[int, str]:
     except (HeartlmError, ValueError):  # also a rate that is too low for the detector
         return others
     beats = {lead: np.concatenate([piece[lead][0] for piece in pieces]) for lead in (*named, *unknown)}
-    sharpness = {lead: _median([piece[lead][1] for piece in pieces]) for lead in (*named, *unknown)}
+    sharpness = dict[int, float]()
+    for lead in (*named, *unknown):
+        values = np.concatenate([piece[lead][1] for piece in pieces])
+        sharpness[lead] = float(np.median(values)) if len(values) else 1.0  # no beat, and nothing against an ECG
     for lead in unknown:
         if sharpness[lead] < _SLOW:
             others[lead] = "a slow wave"
@@ -147,11 +150,6 @@ def _sharpness(signal_mv: NDArray[np.float32], beats: NDArray[np.int64], rate_hz
         if len(around) > step and around.max() > around.min():
             sharpness.append(np.abs(around[step:] - around[:-step]).max() / (around.max() - around.min()))
     return np.array(sharpness)
-
-
-def _median(of_pieces: Sequence[NDArray[np.float64]]) -> float:
-    values = np.concatenate(of_pieces)
-    return float(np.median(values)) if len(values) else 1.0  # without a beat nothing speaks against an ECG
 
 
 def _delays(beats: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:

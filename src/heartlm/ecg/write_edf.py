@@ -80,7 +80,10 @@ def write_edf(
         OSError: the file cannot be written.
     """
     changes, num_leads = list[str](), recording.num_leads
-    width = 2 if all(_fits(each, 16) for each in steps) else 3
+    # EDF has whole numbers of 16 bits, of which the lowest marks samples without a value; BDF has 24 bits
+    lowest = -(1 << 15)
+    is_edf = all(lowest + bool(each.num_invalid) <= each.low and each.high < -lowest for each in steps)
+    width = 2 if is_edf else 3
     of_leads = zip(recording.lead_names, recording.units, steps, strict=True)
     ranges = [_range_of(lead, unit, each, 8 * width) for lead, unit, each in of_leads]
     per_record, duration = _record_of(recording.rate_hz, num_leads * width)
@@ -94,10 +97,10 @@ def write_edf(
     begins = [f"+{_decimal(start_s + number * float(duration))}\x14\x14\0".encode() for number in range(num_records)]
     records, size = _spread(texts, begins, width)
     labels = _labels(recording.lead_names, changes)
-    path = folder / f"{name}.{'edf' if width == 2 else 'bdf'}"
+    path = folder / f"{name}.{'edf' if is_edf else 'bdf'}"
     invalid = -(1 << 8 * width - 1)
     marks = [f"{f'invalid {invalid} of' if each.num_invalid else 'valid'} {recording.num_samples}" for each in steps]
-    kind = "EDF" if width == 2 else "BDF"
+    kind = "EDF" if is_edf else "BDF"
     columns: list[tuple[int, list[str]]] = [
         (16, [*labels, f"{kind} Annotations"]),
         (80, [""] * (num_leads + 1)),
@@ -124,14 +127,14 @@ def write_edf(
         (4, str(num_leads + 1)),
     ]
     with path.open("wb") as stream:
-        stream.write(b"0".ljust(8) if width == 2 else b"\xffBIOSEMI")
+        stream.write(b"0".ljust(8) if is_edf else b"\xffBIOSEMI")
         stream.write(b"".join(_ascii(text).ljust(width_of)[:width_of] for width_of, text in fixed))
         stream.write(b"".join(_ascii(text).ljust(w)[:w] for w, column in columns for text in column))
         number = 0
         for block in _records(whole_numbers(recording, steps, invalid), per_record, invalid):
-            if width == 2:
+            if is_edf:
                 own = block.astype("<i2").view(np.uint8)
-            else:  # BDF has numbers of 24 bits: the lower three of four bytes
+            else:  # the lower three of four bytes
                 own = np.ascontiguousarray(block, "<i4").view(np.uint8).reshape(*block.shape, 4)[..., :3]
             of_block = np.frombuffer(b"".join(records[number : number + len(block)]), np.uint8).reshape(
                 len(block), size
@@ -142,11 +145,6 @@ def write_edf(
     return WrittenEdf(
         path, errors, [each.exact and of_range.exact for each, of_range in zip(steps, ranges, strict=True)], changes
     )
-
-
-def _fits(steps: LeadSteps, bits: int) -> bool:
-    lowest = -(1 << bits - 1)
-    return lowest + bool(steps.num_invalid) <= steps.low and steps.high < -lowest
 
 
 def _records(pieces: Iterator[NDArray[np.int32]], per_record: int, invalid: int) -> Iterator[NDArray[np.int32]]:

@@ -100,12 +100,11 @@ def describe_folder(folder: Path) -> str:
     if not kinds:
         return "the folder is empty"
     frequent = sorted(kinds.items(), key=lambda kind: -len(kind[1]))
-    texts = [f"{_named(names)}: {text}" for text, names in frequent[:_MOST_KINDS]]
+    texts = list[str]()
+    for text, names in frequent[:_MOST_KINDS]:
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        texts.append(f"{names[0]}{others}: {text}")
     return "; ".join(texts) + (f"; and {len(frequent) - _MOST_KINDS} other kinds" * (len(frequent) > _MOST_KINDS))
-
-
-def _named(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -289,7 +289,10 @@ def read_columns(
     separator = table.separator or "\x1f"
     if table.separator == " ":
         rows, separator = pa.py_buffer(_single_blanks(rows.to_pybytes())), " "
-    width = _width_of_rows(rows, table)
+    # the first row decides how many fields there are, with those that separators at its end make
+    begin = bytes(rows[: 1 << 16]).decode("utf-8", "replace")
+    first = next((line for line in re.split(r"\r\n|\n|\r", begin) if line.strip()), "")
+    width = max(len(_split(first, table.separator, table.quote)), 1)
     skipped = list[str]()
 
     def skip(row: Any) -> str:
@@ -480,13 +483,6 @@ def _single_blanks(rows: bytes) -> bytes:
         .replace(b" \n", b"\n")
         .replace(b" \r", b"\r")
     )
-
-
-def _width_of_rows(rows: Any, table: TextTable) -> int:
-    """Return the number of fields of the first row, with those that separators at its end make."""
-    begin = bytes(rows[: 1 << 16]).decode("utf-8", "replace")
-    line = next((line for line in re.split(r"\r\n|\n|\r", begin) if line.strip()), "")
-    return max(len(_split(line, table.separator, table.quote)), 1)
 
 
 def _end_of_rows(buffer: Any, table: TextTable) -> tuple[int, list[str]]:

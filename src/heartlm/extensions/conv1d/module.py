@@ -83,15 +83,10 @@ def _fuse_relu(model: nn.Module) -> None:
         for (_, first), (name, second) in itertools.pairwise(modules):
             if not isinstance(first, Conv1d) or type(second) is not nn.ReLU or places[id(first)] > 1:
                 continue
-            if not _hooked(first) and not _hooked(second):
+            # a hook would see other outputs, or none of the ReLU
+            if not any(getattr(module, kind) for module in (first, second) for kind in _HOOKS):
                 first.relu = True
                 sequence._modules[name] = nn.Identity().train(second.training)
-
-
-def _hooked(module: nn.Module) -> bool:
-    """Return whether `module` has hooks on its input or output."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, kind) for kind in kinds)
 
 
 def conv1d(
@@ -180,6 +175,7 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 _PLAIN_TYPES = (torch.nn.Parameter, Tensor)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _FLOAT, _STRIDED = torch.float32, torch.strided
 # Looked up once: of a small convolution, each attribute of a module on the way counts.
 _dispatch_modes, _tracing_state = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
