@@ -154,6 +154,21 @@ def test_the_causal_model_is_compiled(tiny_corpus: Path, tmp_path: Path) -> None
     )
 
 
+def test_windows_of_mixed_widths_are_captured(tiny_corpus: Path, tmp_path: Path) -> None:
+    """Enough steps that each of the three widths is replayed."""
+    trained(tiny_corpus, tmp_path / "parent", device="cpu", steps=2, validate_every=2, checkpoint_every=2)
+    words = [f"--corpus={tiny_corpus}", "--task=beats", "--window=48", "--shortest-window=12", "--batch-size=16"]
+    words += ["--steps=40", "--log-every=1", "--dropout=0.1", "--precision=fp32", "--threads=1"]
+    found = []
+    for device in (DEVICE, "cpu"):
+        out = tmp_path / f"{device}-{len(found)}"
+        program = [sys.executable, "-m", "heartlm", "finetune", str(tmp_path / "parent"), f"--out={out}", *words]
+        done = subprocess.run([*program, f"--device={device}"], capture_output=True, text=True, timeout=TIMEOUT_S)
+        assert done.returncode == 0 and "not captured" not in done.stderr, done.stderr
+        found.append(losses(out))
+    assert found[0] == pytest.approx(found[1], rel=1e-2)
+
+
 @pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=two_gpus)])
 def test_a_run_stopped_in_the_middle_goes_on_as_if_never_stopped(
     tiny_corpus: Path, tmp_path: Path, num_ranks: int
