@@ -9,7 +9,6 @@ same recipe on patients left out. Every step is a `heartlm` command and is not r
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
@@ -34,6 +33,9 @@ SELECTION_FOLDS = {7, 8}
 """Of ptb-xl, not trained on."""
 REAL = {"mitdb": 1, "svdb": 2}
 """Of the databases in pretraining."""
+UNLABELLED = {"mitdb": 2, "svdb": 4, "cudb": 2, "ludb": 4, "qtdb": 2, "challenge-2017": 8, "ptb-xl": 12}
+UNLABELLED |= {"mitdb-retimed": 1, "svdb-retimed": 2, "challenge-2017-noisy": 3, "ptb-xl-noisy": 4}
+"""Of the databases that the foundation model learns from: most of what has many patients or twelve leads."""
 
 
 def parts_of(data: Path, study: str, num_folds: int) -> dict[str, dict[str, str]]:
@@ -84,6 +86,39 @@ def of_rhythms(folder: Path, rhythms: Iterable[str]) -> dict[str, list[str]]:
     return {rhythm: by_hash(found.get(rhythm, ())) for rhythm in rhythms}
 
 
+def folds_of_ptb_xl(folder: Path) -> dict[str, int]:
+    """The fold of every recording of PTB-XL, as its authors drew them."""
+    with (folder / "ptbxl_database.csv").open(newline="") as table:
+        return {Path(row["filename_hr"]).name: int(row["strat_fold"]) for row in csv.DictReader(table)}
+
+
+def for_training(source: Path, folder: Path, records: Iterable[str]) -> Path:
+    """A database of links to some of the recordings of another, all of them in the training split."""
+    chosen = set(records)
+    files = (path for path in source.iterdir() if path.suffix == ".csv" or path.name.split(".")[0] in chosen)
+    database = open_database(database_of(files, folder))
+    patients = sorted({database.patient_of(record).split("/")[1] for record in database.record_ids})
+    return database_of((), folder, splits=dict.fromkeys(patients, "train"))
+
+
+def unlabelled(data: Path, unpacked_into: Path, folder: Path) -> list[Path]:
+    """Every recording under an open licence here that may be learnt from without labels, as links, all for training.
+
+    What is for selection or a test is left out: DS2 of mitdb, `HELD_OUT` of cinc2017, `SELECTION_FOLDS` of PTB-XL.
+    """
+    archives = {"cinc2017": "cinc2017-train"} | {name: name for name in ("ludb", "qtdb", "ptb-xl")}
+    sources = {name: data / name for name in ("mitdb", "svdb", "cudb")}
+    sources |= {name: unpacked(data / f"{of}.tar.xz", unpacked_into / name) for name, of in archives.items()}
+    of_rhythm = of_rhythms(sources["cinc2017"], HELD_OUT)
+    held_out = {each for rhythm, num in HELD_OUT.items() for each in of_rhythm[rhythm][:num]}
+    held_out |= {name for name, fold in folds_of_ptb_xl(sources["ptb-xl"]).items() if fold in SELECTION_FOLDS}
+    databases = []
+    for name, source in sources.items():
+        records = map(str, DS1) if name == "mitdb" else (path.stem for path in source.glob("*.hea"))
+        databases.append(for_training(source, folder / name, set(records) - held_out))
+    return databases
+
+
 def noise_and_weak(data: Path, work: Path, steps: Steps) -> tuple[Path, list[Path]]:
     """Recorded noise, and databases of recordings in sinus rhythm or AF, with noise added; each made once."""
     noise = work / "noise/nstdb"
@@ -99,16 +134,9 @@ def noise_and_weak(data: Path, work: Path, steps: Steps) -> tuple[Path, list[Pat
             if name == "cinc2017":
                 chosen = [each for rhythm, num in HELD_OUT.items() for each in of[rhythm][num:][:NUM_WEAK]]
             else:
-                with (source / "ptbxl_database.csv").open(newline="") as table:
-                    fold_of = {Path(row["filename_hr"]).name: int(row["strat_fold"]) for row in csv.DictReader(table)}
+                fold_of = folds_of_ptb_xl(source)
                 chosen = [each for names in of.values() for each in names if fold_of[each] not in SELECTION_FOLDS]
-            folder.mkdir(parents=True, exist_ok=True)
-            link((*source.glob("*.csv"), *files_of(source, chosen)), folder)
-            (folder / "database.json").write_text(json.dumps({"name": open_database(source).name}))
-            database = open_database(folder)
-            patients = {database.patient_of(record).split("/")[1] for record in database.record_ids}
-            about = {"name": database.name, "splits": dict.fromkeys(sorted(patients), "train")}
-            (folder / "database.json").write_text(json.dumps(about))
+            for_training(source, folder, chosen)
         words = ("data", "noisy", folder, noisy, "--noise", noise, "--pieces", pieces)
         steps.run(f"noisy-{name}", noisy, *words)
         weak.append(noisy)

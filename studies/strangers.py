@@ -186,9 +186,12 @@ def main() -> None:
                 probe.add(kind, *probed(ptb_xl, found.record.tolist(), found.vectors.astype(np.float64)))
         names = found.record.tolist()
         probe.add("mean waveforms and intervals", *probed(ptb_xl, names, handmade(ptb_xl, names)))
-    tables = [table for table in (normal, af, leads, probe) if table.rows]
-    if not settings.dry:
-        write_results("strangers", "Recordings of strangers: hand-held devices and twelve leads", tables)
+    for name, heading, tables in (
+        ("strangers", "Recordings of strangers: hand-held devices and twelve leads", (normal, af, leads)),
+        ("strangers-probe", "A probe of twelve leads of strangers, on vectors of all leads", (probe,)),
+    ):
+        if (filled := [table for table in tables if table.rows]) and not settings.dry:
+            write_results(name, heading, filled)
 
 
 if __name__ == "__main__":

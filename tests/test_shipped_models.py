@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 
 from heartlm.cli.main import main
+from heartlm.ecg.database import open_database
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
+from heartlm.ecg.splits import DS2
 from heartlm.errors import HeartlmError
 from heartlm.models import pretrained
 from heartlm.models.pretrained import FOLDER, find_run, shipped_models
+from heartlm.models.store import load_model, whole_tensors
 from recipes import models
+from recipes.beats import for_training
 
 NAMES = ["af", "beats", "beats-causal", "foundation", "waveform"]
 
@@ -97,3 +101,34 @@ def test_what_is_shipped_is_small_and_every_card_names_its_licences():
         assert "Open Data Commons Attribution License" in card and "Not for" in card and "not a medical device" in card
         patients = json.loads((FOLDER / name / "data.json").read_text())[0]["patients"]
         assert patients and not any(each.startswith("vitaldb") for each in patients)
+        assert not {f"mitdb/{record}" for record in DS2}.intersection(patients)
+        of_ptb_xl = any(each.startswith("ptb-xl/") for each in patients)
+        assert of_ptb_xl == ("Creative Commons Attribution 4.0" in " ".join(card.split()))
+
+
+def test_the_foundation_model_keeps_a_share_of_the_weights_before_the_drawn_rhythms(made: Path, tmp_path: Path):
+    models.ship("foundation", made / "one/beats", tmp_path, None)
+    before, after, shipped = (
+        whole_tensors(load_model(folder)[0])
+        for folder in (
+            made / "one/foundation/models/last",
+            made / "one/beats/models/last",
+            tmp_path / "foundation/models/last",
+        )
+    )
+    changed = [each for each in before.keys() & shipped.keys() if (before[each] - after[each]).abs().max() > 1e-3]
+    assert changed
+    for each in changed:
+        mixed = 0.75 * after[each] + 0.25 * before[each]
+        np.testing.assert_allclose(shipped[each].numpy(), mixed.numpy(), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(shipped["class_head.bias"].numpy(), after["class_head.bias"].numpy())
+
+
+def test_links_for_training_hold_the_chosen_recordings_alone_and_all_train(made: Path, tmp_path: Path):
+    database = open_database(made / "simdb")
+    first, second, _ = database.record_ids
+    linked = open_database(for_training(made / "simdb", tmp_path / "ludb", [first, second]))
+    assert linked.name == "ludb" and linked.record_ids == (first, second)
+    stated = json.loads((linked.folder / "database.json").read_text())
+    patients = [linked.patient_of(record).split("/")[1] for record in linked.record_ids]
+    assert stated == {"splits": dict.fromkeys(sorted(patients), "train")}
