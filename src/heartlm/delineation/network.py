@@ -95,8 +95,8 @@ class Network:
         self._struct.num_residual = len(layers) - 11
         for number, (weight, bias, dilation) in enumerate(layers):
             outer, inner, width = weight.shape
-            padded = np.zeros((-(-outer // _GROUP) * _GROUP, inner * width + 1), np.float32)
-            padded[:outer, :-1], padded[:outer, -1] = weight.reshape(outer, -1), bias
+            padded = np.zeros((-(-outer // _GROUP) * _GROUP, width * inner + 1), np.float32)
+            padded[:outer, :-1], padded[:outer, -1] = weight.transpose(0, 2, 1).reshape(outer, -1), bias
             packed += [padded[:, :-1].reshape(-1, _GROUP, inner * width).transpose(0, 2, 1).ravel(), padded[:, -1]]
             sizes = {"inner": inner, "outer": outer, "kernel": width, "dilation": dilation}
             for name, size in sizes.items():

@@ -4,15 +4,24 @@
  *
  * Every convolution pads with zeros and ends in a ReLU. On the way up a layer of kernel 1 is repeated twice and added to
  * the layer of the same rate on the way down. The lead is cut into tiles that fit in the cache; each is computed with
- * HALO samples on either side, which is more than what an answer depends on, so that the tiles leave no trace. */
+ * HALO samples on the sides where the lead continues, which is more than what an answer depends on, so that the tiles
+ * leave no trace.
+ *
+ * A tile is COLUMNS consecutive pieces of the lead next to each other: [time in a piece, channel, piece]. All vectors lie
+ * over pieces, so that halving the rate, doubling it and any dilation are steps in the first dimension. The ends of a
+ * piece continue in its neighbours, from which MARGIN times before and after it are copied. */
 #include "kernel.h"
+#include "transpose.h"
 #include "vector.h"
 
 #define MOST_LAYERS 16
-#define GROUP 8   /* outputs whose weights lie next to each other: [outer / GROUP, inner, kernel, GROUP], then the bias */
-#define PAD 64    /* floats before and after each row: what a tap reaches, and what the last vectors write too much */
-#define TILE 5536 /* samples; with the halo every level is a whole number of three vectors of 16 */
-#define HALO 304
+#define GROUP 8      /* outputs whose weights lie next to each other: [outer / GROUP, kernel, inner, GROUP], then the bias */
+#define COLUMNS 48   /* three vectors of 16 */
+#define MARGIN 8     /* times that a tap reaches */
+#define MOST_TIMES 256
+#define HALO 304     /* samples */
+#define MULTIPLE 16  /* of a piece: the rate is halved four times */
+#define ALIGNED 64   /* bytes */
 #define LEVELS 5
 #define CLASSES 4
 #define LEAST -13.8f /* a lead alone may not rule out what the others show */
@@ -30,106 +39,119 @@ struct delineator {
     const float *weights;
 };
 
-/* A level of a tile: rows of `length` values, the first of which is number `start` of `total` of the lead. */
-typedef struct {
-    int64_t start, length, total, row;
-} Level;
-
 typedef struct {
     const float *weights;
     int64_t inner, outer, kernel, dilation;
 } Layer;
 
-static Level level_of(int64_t start, int64_t length, int64_t total, int depth) {
-    return (Level){start >> depth, length >> depth, total >> depth, (length >> depth) + 2 * PAD};
-}
+/* How the sums of a convolution become outputs. */
+enum ending { LINEAR, RELU, RESIDUAL /* ReLU, then added to `add` */, RISE /* twice, ReLU after `add` is added */ };
 
-/* Zero what lies outside of the lead, and the padding. */
-static void clear_outside(const Level *of, float *rows, int64_t num) {
-    int64_t begin = of->start < 0 ? -of->start : 0, end = of->total - of->start;
-    end = end > of->length ? of->length : end < begin ? begin : end;
-    begin = begin > end ? end : begin;
-    for (int64_t i = 0; i < num; i++, rows += of->row) {
-        memset(rows, 0, (size_t)(PAD + begin) * sizeof(float));
-        memset(rows + PAD + end, 0, (size_t)(of->length - end + PAD) * sizeof(float));
+/* Copy to the `reach` times before and after the pieces what their neighbours have there, and zeros outside of the tile. */
+static void fill_margins(float *x, int64_t times, int64_t channels, int64_t reach) {
+    for (int64_t i = 0; i < 2 * reach; i++) {
+        int64_t time = i < reach ? -1 - i : times + i - reach, piece = i < reach ? -(i / times) - 1 : (i - reach) / times + 1;
+        const float *from = x + (time - piece * times) * channels * COLUMNS;
+        float *to = x + time * channels * COLUMNS;
+        for (int64_t c = 0; c < channels; c++, from += COLUMNS, to += COLUMNS)
+            if (piece == -1) {
+                to[0] = 0;
+                memcpy(to + 1, from, (COLUMNS - 1) * sizeof(float));
+            } else if (piece == 1) {
+                memcpy(to, from + 1, (COLUMNS - 1) * sizeof(float));
+                to[COLUMNS - 1] = 0;
+            } else
+                for (int64_t column = 0; column < COLUMNS; column++)
+                    to[column] = column + piece >= 0 && column + piece < COLUMNS ? from[column + piece] : 0;
     }
 }
 
-/* The even values of each row, then the odd ones, each as a row of the next level. */
-static void split(const Level *from, const float *rows, int64_t num, const Level *to, float *out) {
-    for (int64_t i = 0; i < num; i++, rows += from->row, out += 2 * to->row) {
-        float *even = out, *odd = out + to->row;
-        for (int64_t t = 0; t < to->row; t++) even[t] = odd[t] = 0;
-        for (int64_t t = 0; t < to->length; t++)
-            even[PAD + t] = rows[PAD + 2 * t], odd[PAD + t] = rows[PAD + 2 * t + 1];
-    }
-}
-
-/* OUTPUTS rows of a convolution: `taps` says where each tap lies relative to an output. */
-static inline void convolve_group(const float *x, int64_t inner, int64_t row, const int64_t *taps, int64_t kernel,
-                                  const float *weights, const float *bias, int relu, const float *add, float *out,
-                                  int64_t out_row, int64_t length) {
-    vfloat zero = {0};
-    for (int64_t t = 0; t < length; t += VECTORS * LANES) {
-        vfloat sums[OUTPUTS][VECTORS];
-        for (int o = 0; o < OUTPUTS; o++)
+/* `outputs` channels of a convolution at one time. */
+static inline __attribute__((always_inline)) void convolve_group(const float *x, int64_t run, int64_t num_runs, int64_t gap,
+                                                                 const float *weights, const float *bias, int outputs,
+                                                                 enum ending ending, const float *add, float *out,
+                                                                 int64_t next) {
+    for (int64_t column = 0; column < COLUMNS; column += VECTORS * LANES) {
+        vfloat sums[OUTPUTS][VECTORS], zero = {0};
+        for (int o = 0; o < outputs; o++)
             for (int v = 0; v < VECTORS; v++) sums[o][v] = all_lanes(bias[o]);
-        const float *w = weights;
-        for (int64_t i = 0; i < inner; i++)
-            for (int64_t k = 0; k < kernel; k++, w += GROUP) {
-                const float *at = x + i * row + taps[k] + t;
+        const float *w = weights, *at = x + column;
+        for (int64_t k = 0; k < num_runs; k++, at += gap)
+            for (int64_t i = 0; i < run; i++, w += GROUP, at += COLUMNS) {
                 vfloat values[VECTORS];
                 for (int v = 0; v < VECTORS; v++) values[v] = load(at + v * LANES);
-                for (int o = 0; o < OUTPUTS; o++)
+                for (int o = 0; o < outputs; o++)
                     for (int v = 0; v < VECTORS; v++)
                         sums[o][v] = multiply_add(all_lanes(w[o]), values[v], sums[o][v]);
             }
-        for (int o = 0; o < OUTPUTS; o++)
+        for (int o = 0; o < outputs; o++)
             for (int v = 0; v < VECTORS; v++) {
-                vfloat sum = relu ? larger(sums[o][v], zero) : sums[o][v];
-                int64_t place = o * out_row + t + v * LANES;
-                store(out + place, add ? sum + load(add + place) : sum);
+                int64_t place = o * COLUMNS + column + v * LANES;
+                vfloat sum = ending == RELU || ending == RESIDUAL ? larger(sums[o][v], zero) : sums[o][v];
+                if (ending == RISE) {
+                    store(out + place, larger(sum + load(add + place), zero));
+                    store(out + next + place, larger(sum + load(add + next + place), zero));
+                } else
+                    store(out + place, ending == RESIDUAL ? sum + load(add + place) : sum);
             }
     }
 }
 
-/* A convolution of x to rows of level `to`; with stride 2, x is split and its rows are pairs of them. */
-static void convolve(const Layer *of, const float *x, int64_t row, int stride, int relu, const float *add, const Level *to,
-                     float *out) {
-    int64_t taps[32], half = of->kernel / 2, group_size = of->inner * of->kernel * GROUP;
-    for (int64_t k = 0; k < of->kernel; k++) {
-        int64_t shift = (k - half) * of->dilation;
-        taps[k] = PAD + (stride == 2 ? (shift & 1) * row + (shift - (shift & 1)) / 2 : shift);
-    }
+/* A convolution of x to `times` times of the output, or twice as many, of which `num` of the tile lie in the lead. */
+static inline __attribute__((always_inline)) void convolve(const Layer *of, float *x, int64_t times, int64_t stride,
+                                                           enum ending ending, const float *add, int64_t num, float *out) {
+    int64_t reach = of->kernel / 2 * of->dilation, row = of->inner * COLUMNS, twice = ending == RISE ? 2 : 1;
+    int64_t next = of->outer * COLUMNS, group_size = of->inner * of->kernel * GROUP, runs = of->dilation > 1 ? of->kernel : 1;
     const float *bias = of->weights + (of->outer + GROUP - 1) / GROUP * group_size;
-    for (int64_t o = 0; o < of->outer; o += OUTPUTS)
-        convolve_group(x, of->inner, stride * row, taps, of->kernel, of->weights + o / GROUP * group_size + o % GROUP,
-                       bias + o, relu, add ? add + o * to->row + PAD : NULL, out + o * to->row + PAD, to->row,
-                       to->length);
-    clear_outside(to, out, of->outer);
-}
-
-/* out = ReLU(rows of the level below, each value twice, + skip). */
-static void rise(const Level *from, const float *rows, int64_t num, const Level *to, const float *skip, float *out) {
-    for (int64_t i = 0; i < num; i++, rows += from->row, skip += to->row, out += to->row)
-        for (int64_t t = 0; t < from->length; t++) {
-            float even = rows[PAD + t] + skip[PAD + 2 * t], odd = rows[PAD + t] + skip[PAD + 2 * t + 1];
-            out[PAD + 2 * t] = even > 0 ? even : 0, out[PAD + 2 * t + 1] = odd > 0 ? odd : 0;
+    fill_margins(x, stride * times, of->inner, reach);
+    for (int64_t t = 0; t < times; t++)
+        for (int64_t o = 0; o < of->outer; o += OUTPUTS) {
+            const float *from = x + (stride * t - reach) * row, *w = of->weights + o / GROUP * group_size + o % GROUP;
+            int64_t run = of->inner * of->kernel / runs, place = twice * t * next + o * COLUMNS;
+            if (of->outer - o < OUTPUTS)
+                convolve_group(from, run, runs, (of->dilation - 1) * row, w, bias + o, 4, ending, add + place, out + place, next);
+            else
+                convolve_group(from, run, runs, (of->dilation - 1) * row, w, bias + o, OUTPUTS, ending, add + place,
+                               out + place, next);
         }
-    clear_outside(to, out, num);
+    for (int64_t t = 0; num < twice * times * COLUMNS && t < twice * times; t++) {
+        int64_t inside = num > t ? (num - t - 1) / (twice * times) + 1 : 0;
+        for (float *own = out + t * next; own < out + (t + 1) * next; own += COLUMNS)
+            memset(own + inside, 0, (size_t)(COLUMNS - inside) * sizeof(float));
+    }
 }
 
-static int64_t most_rows(const struct delineator *d) {
+static void convolve_down(const Layer *of, float *x, int64_t times, int64_t num, float *out) {
+    convolve(of, x, times, 2, RELU, x, num, out);
+}
+static void convolve_residual(const Layer *of, float *x, int64_t times, int64_t num, float *out) {
+    convolve(of, x, times, 1, RESIDUAL, x, num, out);
+}
+static void convolve_rise(const Layer *of, float *x, int64_t times, const float *add, int64_t num, float *out) {
+    convolve(of, x, times, 1, RISE, add, num, out);
+}
+static void convolve_same(const Layer *of, float *x, int64_t times, int64_t num, float *out) {
+    convolve(of, x, times, 1, RELU, x, num, out);
+}
+static void convolve_last(const Layer *of, float *x, int64_t times, int64_t num, float *out) {
+    convolve(of, x, times, 1, LINEAR, x, num, out);
+}
+
+static int64_t most_channels(const struct delineator *d) {
     int64_t most = GROUP, num = 11 + d->num_residual;
     for (int64_t i = 0; i < num; i++) most = d->outer[i] > most ? d->outer[i] : most;
     return most;
 }
 
+static int64_t size_of(const struct delineator *d, int64_t times) {
+    return (times + 2 * MARGIN) * most_channels(d) * COLUMNS;
+}
+
 /* Floats of scratch that `delineate_network` needs. */
 int64_t HEARTLM(delineate_network_scratch)(const struct delineator *d) {
-    int64_t samples = 0;
-    for (int depth = 0; depth < LEVELS; depth++) samples += level_of(0, TILE + 2 * HALO, 0, depth).row;
-    return 5 * samples * most_rows(d);
+    int64_t total = ALIGNED / sizeof(float) + 2 * (MOST_TIMES + 2 * MARGIN) * COLUMNS;
+    for (int depth = 1; depth < LEVELS; depth++) total += 3 * size_of(d, MOST_TIMES >> depth);
+    return total;
 }
 
 /* Logarithms of how probable the classes are relative to the most probable one, [CLASSES, num_samples / 2], at least
@@ -145,49 +167,47 @@ void HEARTLM(delineate_network)(const struct delineator *d, const float *x, int6
         weights += padded * (d->inner[i] * d->kernel[i] + 1);
     }
     const Layer *residual = layers + 4, *up = residual + d->num_residual;
-    for (int64_t begin = 0; begin < num_samples; begin += TILE) {
-        Level levels[LEVELS];
-        float *down[LEVELS], *pairs[LEVELS], *rows[LEVELS], *other[LEVELS], *free = scratch;
-        for (int depth = 0; depth < LEVELS; depth++) {
-            levels[depth] = level_of(begin - HALO, TILE + 2 * HALO, num_samples, depth);
-            int64_t size = levels[depth].row * most_rows(d);
-            down[depth] = free, rows[depth] = free + size, other[depth] = free + 2 * size, pairs[depth] = free + 3 * size;
-            free += 5 * size;
-        }
-        const Level *all = levels;
-        int64_t first = begin - HALO < 0 ? 0 : begin - HALO, last = begin + TILE + HALO;
-        last = last > num_samples ? num_samples : last;
-        clear_outside(all, down[0], 1);
-        memcpy(down[0] + PAD + first - all->start, x + first, (size_t)(last - first) * sizeof(float));
-        for (int depth = 1; depth < LEVELS; depth++) {
-            const Layer *layer = layers + depth - 1;
-            split(all + depth - 1, down[depth - 1], layer->inner, all + depth, pairs[depth]);
-            convolve(layer, pairs[depth], all[depth].row, 2, 1, NULL, all + depth, down[depth]);
-        }
-        float *h = down[LEVELS - 1], *spare = rows[LEVELS - 1];
+    float *line = scratch + (-(uintptr_t)scratch % ALIGNED) / sizeof(float), *down[LEVELS], *spare[LEVELS], *other[LEVELS];
+    down[0] = line + (MOST_TIMES + 2 * MARGIN) * COLUMNS + MARGIN * COLUMNS;
+    float *free = line + 2 * (MOST_TIMES + 2 * MARGIN) * COLUMNS + MARGIN * most_channels(d) * COLUMNS;
+    for (int depth = 1; depth < LEVELS; depth++) {
+        int64_t size = size_of(d, MOST_TIMES >> depth);
+        down[depth] = free, spare[depth] = free + size, other[depth] = free + 2 * size, free += 3 * size;
+    }
+    for (int64_t begin = 0, end; begin < num_samples; begin = end) {
+        int64_t first = begin ? begin - HALO : 0, left = num_samples - first;
+        int64_t times = (left + COLUMNS * MULTIPLE - 1) / (COLUMNS * MULTIPLE) * MULTIPLE;
+        times = times < MOST_TIMES ? times : MOST_TIMES;
+        int64_t tile = times * COLUMNS, num = left < tile ? left : tile;
+        end = left <= tile ? num_samples : first + tile - HALO;
+        memcpy(line, x + first, (size_t)num * sizeof(float));
+        memset(line + num, 0, (size_t)(tile - num) * sizeof(float));
+        turn_matrix(line, COLUMNS, times, times, down[0], COLUMNS);
+        for (int depth = 1; depth < LEVELS; depth++)
+            convolve_down(layers + depth - 1, down[depth - 1], times >> depth, num >> depth, down[depth]);
+        float *h = down[LEVELS - 1], *to = spare[LEVELS - 1];
         for (int64_t i = 0; i < d->num_residual; i++) {
-            convolve(residual + i, h, all[LEVELS - 1].row, 1, 1, h, all + LEVELS - 1, spare);
+            convolve_residual(residual + i, h, times >> (LEVELS - 1), num >> (LEVELS - 1), to);
             float *swap = h;
-            h = spare, spare = swap;
+            h = to, to = swap;
         }
         for (int depth = LEVELS - 2; depth > 0; depth--) {
             const Layer *layer = up + 2 * (LEVELS - 2 - depth);
-            convolve(layer, h, all[depth + 1].row, 1, 0, NULL, all + depth + 1, other[depth + 1]);
-            rise(all + depth + 1, other[depth + 1], layer->outer, all + depth, down[depth], rows[depth]);
-            convolve(layer + 1, rows[depth], all[depth].row, 1, 1, NULL, all + depth, pairs[depth]);
-            h = pairs[depth];
+            convolve_rise(layer, h, times >> (depth + 1), down[depth], num >> depth, spare[depth]);
+            h = other[depth];
+            convolve_same(layer + 1, spare[depth], times >> depth, num >> depth, h);
         }
-        const Level *of = all + 1;
-        convolve(up + 6, h, of->row, 1, 0, NULL, of, other[1]);
-        int64_t own = cells - begin / 2 < TILE / 2 ? cells - begin / 2 : TILE / 2;
-        const float *logits = other[1] + PAD + HALO / 2;
-        for (int64_t t = 0; t < own; t += LANES) {
-            int64_t left = own - t < LANES ? own - t : LANES;
-            vfloat largest = load(logits + t);
-            for (int c = 1; c < CLASSES; c++) largest = larger(largest, load(logits + c * of->row + t));
-            for (int c = 0; c < CLASSES; c++)
-                store_first(out + c * cells + begin / 2 + t,
-                            larger(load(logits + c * of->row + t) - largest, all_lanes(LEAST)), left);
+        convolve_last(up + 6, h, times / 2, num / 2, spare[1]);
+        for (float *row = spare[1]; row < spare[1] + tile / 2 * CLASSES; row += CLASSES * COLUMNS)
+            for (int column = 0; column < COLUMNS; column += LANES) {
+                vfloat largest = load(row + column);
+                for (int c = 1; c < CLASSES; c++) largest = larger(largest, load(row + c * COLUMNS + column));
+                for (float *at = row + column; at < row + CLASSES * COLUMNS; at += COLUMNS)
+                    store(at, larger(load(at) - largest, all_lanes(LEAST)));
+            }
+        for (int c = 0; c < CLASSES; c++) {
+            turn_matrix(spare[1] + c * COLUMNS, times / 2, COLUMNS, CLASSES * COLUMNS, line, times / 2);
+            memcpy(out + c * cells + begin / 2, line + (begin - first) / 2, (size_t)(end - begin) / 2 * sizeof(float));
         }
     }
 }
