@@ -89,7 +89,7 @@ def test_waves_are_those_of_numpy(step: float) -> None:
         places, confidence = np.empty((cells, 4), np.int64), np.empty(cells, np.float32)
         num_found = kernel("delineate_waves")(
             *(probability, plain, cells, signal, len(signal), step, 5, least_sum, least_top, False),
-            *(cells, places, confidence),
+            *(cells, np.empty(cells, np.float32), places, confidence),
         )
         assert places[:num_found].tolist() == [list(wave[:4]) for wave in expected], variant
         np.testing.assert_allclose(confidence[:num_found], [wave[4] for wave in expected], rtol=1e-5, err_msg=variant)

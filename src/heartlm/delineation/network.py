@@ -223,7 +223,7 @@ def _waves(probability: Floats, signal_mv: Floats, step: float, flat: bool = Fal
     for again in (False, True):
         num = kernel("delineate_waves")(
             *(probability, plain, cells, signal_mv, len(signal_mv), step, _BRIDGE, _LEAST_SUM, _LEAST_TOP),
-            *(flat or not again, len(confidence), places, confidence),
+            *(flat or not again, len(confidence), scratch, places, confidence),
         )
         if not again:
             kernel("delineate_expect")(probability, cells, places, num, step, reach, _P_BEATS, _P_STRENGTH, scratch)

@@ -248,7 +248,7 @@ void delineate_expect(float *probability, int64_t cells, const int64_t *waves, i
     int64_t reach, int64_t beats, float strength, float *scratch);
 int64_t delineate_waves(const float *probability, const float *plain, int64_t cells, const float *signal,
     int64_t num_samples, double step, int64_t bridge, const float *least_sum, const float *least_top, int64_t flat,
-    int64_t most, int64_t *waves, float *confidence);
+    int64_t most, float *scratch, int64_t *waves, float *confidence);
 
 /* extensions/conv1d/c/conv1d.c */
 int64_t conv1d_scratch(const conv1d_call *call, int64_t pass, int64_t *lists);

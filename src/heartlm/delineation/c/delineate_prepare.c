@@ -4,6 +4,7 @@
 
 #define WINDOW 512         /* samples in which a range is measured */
 #define NEAR 4             /* the usual range is the median of those of a window and of as many on either side */
+#define PARTS 4
 #define RADIUS 75          /* of the moving average, applied twice, that is the baseline */
 #define LEAST_RANGE 0.05f  /* mV */
 
@@ -13,26 +14,31 @@ static inline int is_valid(float x) { return x > -LARGEST && x < LARGEST; }
 
 /* Lines over invalid samples; before the first valid one and after the last one, its value. */
 static void fill(const float *signal, int64_t num_samples, float *out) {
-    int64_t last = -1;
-    for (int64_t t = 0; t < num_samples; t++) {
-        if (!is_valid(signal[t])) continue;
-        if (last < 0)
-            for (int64_t u = 0; u < t; u++) out[u] = signal[t];
-        else
+    memcpy(out, signal, (size_t)num_samples * sizeof(float));
+    for (int64_t t = 0, end; t < num_samples; t = end > t ? end : t) {
+        int invalid = 0;
+        end = t + 64 < num_samples ? t + 64 : num_samples;
+        for (int64_t u = t; u < end; u++) invalid += !is_valid(signal[u]);
+        for (; invalid && t < end; t++) {
+            if (is_valid(signal[t])) continue;
+            int64_t last = t - 1;
+            while (t < num_samples && !is_valid(signal[t])) t++;
+            float before = last >= 0 ? signal[last] : t < num_samples ? signal[t] : 0;
+            float after = t < num_samples ? signal[t] : before;
             for (int64_t u = last + 1; u < t; u++)
-                out[u] = signal[last] + (signal[t] - signal[last]) * (float)(u - last) / (float)(t - last);
-        out[t] = signal[t], last = t;
+                out[u] = before + (after - before) * (float)(u - last) / (float)(t - last);
+        }
     }
-    for (int64_t u = last + 1; u < num_samples; u++) out[u] = last < 0 ? 0 : signal[last];
 }
 
-/* out[j] = the filter of the nearest of `num_phases` fractions at place j * step of x. */
+/* out[j] = the filter of the nearest of `num_phases` fractions, a power of two, at place j * step of x. */
 static void resample(const float *x, int64_t num_samples, double step, const float *taps, int64_t num_taps,
                      int64_t num_phases, int64_t num_out, float *out) {
     int64_t before = num_taps / 2;
+    int shift = __builtin_ctzll((uint64_t)num_phases);
     for (int64_t j = 0; j < num_out; j++) {
-        int64_t place = (int64_t)(j * step * (double)num_phases + 0.5), first = place / num_phases - before;
-        const float *weights = taps + place % num_phases * num_taps;
+        int64_t place = (int64_t)(j * step * (double)num_phases + 0.5), first = (place >> shift) - before;
+        const float *weights = taps + (place & (num_phases - 1)) * num_taps;
         if (first >= 0 && first + num_taps <= num_samples) {
             vfloat sum = {0};
             for (int64_t k = 0; k < num_taps; k += LANES) {
@@ -51,13 +57,18 @@ static void resample(const float *x, int64_t num_samples, double step, const flo
     }
 }
 
+/* In PARTS parts at the same time: a running sum alone waits for each of its additions. */
 static void average(const float *x, int64_t num, float *out) {
-    double sum = (RADIUS + 1) * (double)x[0];
-    for (int64_t t = 1; t <= RADIUS; t++) sum += x[t < num ? t : num - 1];
-    for (int64_t t = 0; t < num; t++) {
-        out[t] = (float)(sum / (2 * RADIUS + 1));
-        sum += (double)x[t + RADIUS + 1 < num ? t + RADIUS + 1 : num - 1] - (double)x[t > RADIUS ? t - RADIUS : 0];
-    }
+    double sums[PARTS] = {0};
+    int64_t length = (num + PARTS - 1) / PARTS;
+    for (int part = 0; part < PARTS; part++)
+        for (int64_t t = part * length - RADIUS; t <= part * length + RADIUS; t++)
+            sums[part] += x[t < 0 ? 0 : t < num ? t : num - 1];
+    for (int64_t i = 0; i < length; i++)
+        for (int64_t part = 0, t = i; part < PARTS && t < num; part++, t += length) {
+            out[t] = (float)(sums[part] * (1.0 / (2 * RADIUS + 1)));
+            sums[part] += (double)x[t + RADIUS + 1 < num ? t + RADIUS + 1 : num - 1] - (double)x[t > RADIUS ? t - RADIUS : 0];
+        }
 }
 
 static float median_of(float *values, int64_t num) {
@@ -75,9 +86,13 @@ static void divide_by_range(float *x, int64_t num, float *ranges) {
     float *usual = ranges + windows;
     for (int64_t i = 0; i < windows; i++) {
         int64_t end = i + 1 == windows ? num : (i + 1) * WINDOW;
-        float low = x[i * WINDOW], high = low;
-        for (int64_t t = i * WINDOW; t < end; t++) low = x[t] < low ? x[t] : low, high = x[t] > high ? x[t] : high;
-        ranges[i] = high - low;
+        vfloat high = all_lanes(x[i * WINDOW]), negative_low = -high;
+        int64_t t = i * WINDOW;
+        for (; t + LANES <= end; t += LANES)
+            high = larger(high, load(x + t)), negative_low = larger(negative_low, -load(x + t));
+        for (; t < end; t++)
+            high = larger(high, all_lanes(x[t])), negative_low = larger(negative_low, all_lanes(-x[t]));
+        ranges[i] = largest_lane(high) + largest_lane(negative_low);
     }
     for (int64_t i = 0; i < windows; i++) {
         int64_t first = i > NEAR ? i - NEAR : 0, last = i + NEAR < windows ? i + NEAR + 1 : windows;
@@ -113,16 +128,21 @@ void HEARTLM(delineate_prepare)(const float *signal, int64_t num_samples, double
     divide_by_range(out, num_out, once);
 }
 
+static inline int changes(const float *signal, int64_t t) { return signal[t] != signal[t - 1] && is_valid(signal[t]); }
+
 /* Which cells, of two samples of 250 Hz, lie in signal: 0 where it is constant or invalid for `longest` samples. */
 void HEARTLM(delineate_usable)(const float *signal, int64_t num_samples, double step, int64_t longest, int64_t cells,
                                float *usable) {
     for (int64_t c = 0; c < cells; c++) usable[c] = 1;
-    for (int64_t begin = 0, t = 1; t <= num_samples; t++) {
-        if (t < num_samples && (signal[t] == signal[t - 1] || !is_valid(signal[t]))) continue;
-        if (t - begin >= longest) {
+    for (int64_t begin = 0; begin < num_samples;) { /* from a change of the signal to the last one in reach, or the next */
+        int64_t reach = begin + longest < num_samples ? begin + longest : num_samples, t = reach - 1;
+        while (t > begin && !changes(signal, t)) t--;
+        if (t == begin && reach == begin + longest) {
+            for (t = reach; t < num_samples && !changes(signal, t);) t++;
             int64_t last = (int64_t)((double)t / step / 2);
             for (int64_t c = (int64_t)((double)begin / step / 2); c <= last && c < cells; c++) usable[c] = 0;
-        }
+        } else if (t == begin)
+            return;
         begin = t;
     }
 }

@@ -10,6 +10,8 @@
 #define CLEAR 0.8f   /* a wave whose greatest probability is less has lower edges */
 #define DOUBT 0.02f /* of a lead without any */
 
+static const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 /* Weights of a lead, in place of which cells are usable (1, else 0): 1 / (1 - c + DOUBT)^2, where c is the mean of the
  * greatest probability over `radius` cells on either side. Where it is not usable, its weight is 0, and c counts it as 0.
  * `answer` [CLASSES, cells] is what delineate_network gave. Scratch: cells floats. */
@@ -65,12 +67,19 @@ void HEARTLM(delineate_agree)(float *leads, const float *weights, int64_t num_le
     }
 }
 
-static int likeliest(const float *probability, int64_t cells, int64_t t) {
-    int best = 0;
-    if (probability[t] > 0.5f) return 0; /* most of the time */
-    for (int c = 1; c < CLASSES; c++)
-        if (probability[c * cells + t] > probability[best * cells + t]) best = c;
-    return best;
+/* The most probable class of each cell, the first of several. */
+static void likeliest(const float *probability, int64_t cells, float *classes) {
+    for (int64_t t = 0; t < cells; t += LANES) {
+        int64_t left = cells - t < LANES ? cells - t : LANES;
+        vfloat most = load_first(probability + t, left), class = {0};
+        for (int c = 1; c < CLASSES; c++) {
+            vfloat other = load_first(probability + c * cells + t, left);
+            vint more = other > most;
+            class = (vfloat)(((vint)all_lanes((float)c) & more) | ((vint)class & ~more));
+            most = larger(other, most);
+        }
+        store_first(classes + t, class, left);
+    }
 }
 
 /* The edge between cell `outside` and its neighbour `inside`, in cells: where a line between their centres is `level`. */
@@ -92,34 +101,38 @@ static int64_t sample_of(double cell, double step, int64_t num_samples) {
  * probabilities sum to less than least_sum[class], or whose greatest is less than least_top[class], is no wave;
  * nor, unless `flat`, is one over signal that is constant or invalid. The edges are where `plain` crosses a half:
  * `probability` before delineate_expect, or the same, as an expected wave is not wider than another. The peak is
- * where the signal is farthest from the line between onset and offset. Returns how many. */
+ * where the signal is farthest from the line between onset and offset. Scratch: cells floats. Returns how many. */
 int64_t HEARTLM(delineate_waves)(const float *probability, const float *plain, int64_t cells, const float *signal,
                                  int64_t num_samples, double step, int64_t bridge, const float *least_sum,
-                                 const float *least_top, int64_t flat, int64_t most, int64_t *waves,
-                                 float *confidence) {
+                                 const float *least_top, int64_t flat, int64_t most, float *scratch,
+                                 int64_t *waves, float *confidence) {
     int64_t num = 0;
+    float *classes = scratch;
+    likeliest(probability, cells, classes);
     for (int64_t t = 0; t < cells && num < most;) {
-        int class = likeliest(probability, cells, t);
+        int class = (int)classes[t];
         if (!class) {
             t++;
             continue;
         }
         int64_t begin = t, end = t;
         while (t < cells) { /* `end` is behind the last cell of the class, `t` behind those looked at */
-            int next = likeliest(probability, cells, t);
+            int next = (int)classes[t];
             if (next == class) end = ++t;
             else if (next || t - end >= bridge) break;
             else t++;
         }
         t = end;
         const float *of_class = probability + class * cells;
-        float sum = 0, top = 0;
-        for (int64_t u = begin; u < end; u++) sum += of_class[u], top = of_class[u] > top ? of_class[u] : top;
+        const float *plain_class = plain + class * cells;
+        float sum = 0, top = 0, plain_top = 0;
+        for (int64_t u = begin; u < end; u++) {
+            sum += of_class[u];
+            top = of_class[u] > top ? of_class[u] : top;
+            plain_top = plain_class[u] > plain_top ? plain_class[u] : plain_top;
+        }
         float mean = sum / (float)(end - begin);
         if (sum < least_sum[class] || top < least_top[class]) continue;
-        const float *plain_class = plain + class * cells;
-        float plain_top = 0;
-        for (int64_t u = begin; u < end; u++) plain_top = plain_class[u] > plain_top ? plain_class[u] : plain_top;
         float level = plain_top < CLEAR ? 0.5f * plain_top / CLEAR : 0.5f;
         int64_t first = begin, last = end - 1;
         while (first < last && plain_class[first] < level) first++;
@@ -129,10 +142,20 @@ int64_t HEARTLM(delineate_waves)(const float *probability, const float *plain, i
         int64_t onset = sample_of(edge_between(plain_class, cells, level, first - 1, first), step, num_samples);
         int64_t offset = sample_of(edge_between(plain_class, cells, level, last + 1, last), step, num_samples);
         int64_t peak = -1;
-        float farthest = 0, slope = offset > onset ? (signal[offset] - signal[onset]) / (float)(offset - onset) : 0;
-        for (int64_t s = onset; s <= offset; s++) {
-            float away = fabsf(signal[s] - signal[onset] - slope * (float)(s - onset));
-            if (away > farthest && away < LARGEST) farthest = away, peak = s;
+        float slope = offset > onset ? (signal[offset] - signal[onset]) / (float)(offset - onset) : 0;
+        vfloat farthest = {0}, places = all_lanes(-1.0f); /* of the samples in each lane */
+        for (int64_t s = onset; s <= offset; s += LANES) {
+            vfloat place = load(lane_numbers) + (float)(int32_t)(s - onset);
+            vfloat away = load_first(signal + s, offset + 1 - s) - signal[onset] - slope * place;
+            away = larger(away, -away);
+            vint chosen = (away > farthest) & (away < LARGEST) & (place <= (float)(int32_t)(offset - onset));
+            farthest = (vfloat)(((vint)away & chosen) | ((vint)farthest & ~chosen));
+            places = (vfloat)(((vint)place & chosen) | ((vint)places & ~chosen));
+        }
+        float most_away = largest_lane(farthest);
+        for (int lane = 0; lane < LANES && most_away > 0; lane++) {
+            int64_t place = onset + (int64_t)places[lane];
+            if (farthest[lane] == most_away && (peak < 0 || place < peak)) peak = place;
         }
         if (peak < 0 && !flat) continue;
         if (peak < 0) peak = (onset + offset) / 2;
@@ -170,11 +193,16 @@ void HEARTLM(delineate_expect)(float *probability, int64_t cells, const int64_t 
         float start = i ? place[i - 1] : 0, length = i && i < num ? place[i] - start : 1;
         int64_t end = i < num ? (int64_t)place[i] + 1 : cells;
         float low = i ? before : here, slope = (here - low) / (length > 1 ? length : 1);
-        for (end = end < cells ? end : cells; cell < end; cell++) {
-            float odds = exponential(low + slope * ((float)(int32_t)cell - start));
-            float total = 1 + probability[cells + cell] * (odds - 1);
-            for (int c = 0; c < CLASSES; c++) probability[c * cells + cell] *= (c == 1 ? odds : 1) / total;
+        for (end = end < cells ? end : cells; cell < end; cell += LANES) {
+            int64_t left = end - cell < LANES ? end - cell : LANES;
+            vfloat odds = exponentials(low + slope * (load(lane_numbers) + ((float)(int32_t)cell - start)));
+            vfloat total = 1 + load_first(probability + cells + cell, left) * (odds - 1);
+            for (int c = 0; c < CLASSES; c++) {
+                float *at = probability + c * cells + cell;
+                store_first(at, load_first(at, left) * (c == 1 ? odds / total : 1 / total), left);
+            }
         }
+        cell = end > cell ? cell : end;
         before = here;
     }
 }
