@@ -33,6 +33,7 @@ from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError, needs
 from heartlm.storage.atomic import atomic_file, write_csv, write_json
 from heartlm.storage.reading import read_json
+from heartlm.system.memory import keep_memory
 from heartlm.system.parent import end_with_parent
 from heartlm.system.processes import AHEAD, in_order
 from heartlm.system.progress import say, track
@@ -106,11 +107,12 @@ class AnalysisTask:
     device: str = "cpu"
 
     def load(self) -> Analyst:
-        """Load the models.
+        """Load the models, and keep the memory of a recording for the next one.
 
         Raises:
             HeartlmError: a model cannot be read, or there is no GPU.
         """
+        keep_memory()
         return Analyst.load(*self.models, device=device_and_precision(self.device, "fp32")[0])
 
     def of(self, analyst: Analyst, recording: Recording, watch: Watch = iter) -> dict[str, Any]:

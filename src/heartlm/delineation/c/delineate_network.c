@@ -15,7 +15,7 @@
 #include "vector.h"
 
 #define MOST_LAYERS 16
-#define GROUP 8      /* outputs whose weights lie next to each other: [outer / GROUP, kernel, inner, GROUP], then the bias */
+#define GROUP 8      /* outputs whose weights lie together: [outer / GROUP, kernel, inner, GROUP], then the bias */
 #define COLUMNS 48   /* three vectors of 16 */
 #define MARGIN 8     /* times that a tap reaches */
 #define MOST_TIMES 256
@@ -47,10 +47,11 @@ typedef struct {
 /* How the sums of a convolution become outputs. */
 enum ending { LINEAR, RELU, RESIDUAL /* ReLU, then added to `add` */, RISE /* twice, ReLU after `add` is added */ };
 
-/* Copy to the `reach` times before and after the pieces what their neighbours have there, and zeros outside of the tile. */
+/* Copy to the `reach` times before and after the pieces what their neighbours have there; zeros outside of the tile. */
 static void fill_margins(float *x, int64_t times, int64_t channels, int64_t reach) {
     for (int64_t i = 0; i < 2 * reach; i++) {
-        int64_t time = i < reach ? -1 - i : times + i - reach, piece = i < reach ? -(i / times) - 1 : (i - reach) / times + 1;
+        int64_t time = i < reach ? -1 - i : times + i - reach;
+        int64_t piece = i < reach ? -(i / times) - 1 : (i - reach) / times + 1; /* relative to that of the column */
         const float *from = x + (time - piece * times) * channels * COLUMNS;
         float *to = x + time * channels * COLUMNS;
         for (int64_t c = 0; c < channels; c++, from += COLUMNS, to += COLUMNS)
@@ -66,11 +67,10 @@ static void fill_margins(float *x, int64_t times, int64_t channels, int64_t reac
     }
 }
 
-/* `outputs` channels of a convolution at one time. */
-static inline __attribute__((always_inline)) void convolve_group(const float *x, int64_t run, int64_t num_runs, int64_t gap,
-                                                                 const float *weights, const float *bias, int outputs,
-                                                                 enum ending ending, const float *add, float *out,
-                                                                 int64_t next) {
+/* `outputs` channels of a convolution at one time: of `num_runs` runs of rows of x, with gaps between them. */
+static inline __attribute__((always_inline)) void convolve_group(
+    const float *x, int64_t run, int64_t num_runs, int64_t gap, const float *weights, const float *bias, int outputs,
+    enum ending ending, const float *add, float *out, int64_t next) {
     for (int64_t column = 0; column < COLUMNS; column += VECTORS * LANES) {
         vfloat sums[OUTPUTS][VECTORS], zero = {0};
         for (int o = 0; o < outputs; o++)
@@ -98,43 +98,27 @@ static inline __attribute__((always_inline)) void convolve_group(const float *x,
 }
 
 /* A convolution of x to `times` times of the output, or twice as many, of which `num` of the tile lie in the lead. */
-static inline __attribute__((always_inline)) void convolve(const Layer *of, float *x, int64_t times, int64_t stride,
-                                                           enum ending ending, const float *add, int64_t num, float *out) {
-    int64_t reach = of->kernel / 2 * of->dilation, row = of->inner * COLUMNS, twice = ending == RISE ? 2 : 1;
-    int64_t next = of->outer * COLUMNS, group_size = of->inner * of->kernel * GROUP, runs = of->dilation > 1 ? of->kernel : 1;
+static void convolve(const Layer *of, float *x, int64_t times, int64_t stride, enum ending ending, const float *add,
+                     int64_t num, float *out) {
+    int64_t reach = of->kernel / 2 * of->dilation, row = of->inner * COLUMNS, next = of->outer * COLUMNS;
+    int64_t num_runs = of->dilation > 1 ? of->kernel : 1, run = of->inner * of->kernel / num_runs;
+    int64_t gap = (of->dilation - 1) * row, group_size = of->inner * of->kernel * GROUP, twice = ending == RISE ? 2 : 1;
     const float *bias = of->weights + (of->outer + GROUP - 1) / GROUP * group_size;
     fill_margins(x, stride * times, of->inner, reach);
     for (int64_t t = 0; t < times; t++)
         for (int64_t o = 0; o < of->outer; o += OUTPUTS) {
             const float *from = x + (stride * t - reach) * row, *w = of->weights + o / GROUP * group_size + o % GROUP;
-            int64_t run = of->inner * of->kernel / runs, place = twice * t * next + o * COLUMNS;
-            if (of->outer - o < OUTPUTS)
-                convolve_group(from, run, runs, (of->dilation - 1) * row, w, bias + o, 4, ending, add + place, out + place, next);
+            int64_t place = twice * t * next + o * COLUMNS;
+            if (of->outer - o >= OUTPUTS)
+                convolve_group(from, run, num_runs, gap, w, bias + o, OUTPUTS, ending, add + place, out + place, next);
             else
-                convolve_group(from, run, runs, (of->dilation - 1) * row, w, bias + o, OUTPUTS, ending, add + place,
-                               out + place, next);
+                convolve_group(from, run, num_runs, gap, w, bias + o, 4, ending, add + place, out + place, next);
         }
     for (int64_t t = 0; num < twice * times * COLUMNS && t < twice * times; t++) {
         int64_t inside = num > t ? (num - t - 1) / (twice * times) + 1 : 0;
         for (float *own = out + t * next; own < out + (t + 1) * next; own += COLUMNS)
             memset(own + inside, 0, (size_t)(COLUMNS - inside) * sizeof(float));
     }
-}
-
-static void convolve_down(const Layer *of, float *x, int64_t times, int64_t num, float *out) {
-    convolve(of, x, times, 2, RELU, x, num, out);
-}
-static void convolve_residual(const Layer *of, float *x, int64_t times, int64_t num, float *out) {
-    convolve(of, x, times, 1, RESIDUAL, x, num, out);
-}
-static void convolve_rise(const Layer *of, float *x, int64_t times, const float *add, int64_t num, float *out) {
-    convolve(of, x, times, 1, RISE, add, num, out);
-}
-static void convolve_same(const Layer *of, float *x, int64_t times, int64_t num, float *out) {
-    convolve(of, x, times, 1, RELU, x, num, out);
-}
-static void convolve_last(const Layer *of, float *x, int64_t times, int64_t num, float *out) {
-    convolve(of, x, times, 1, LINEAR, x, num, out);
 }
 
 static int64_t most_channels(const struct delineator *d) {
@@ -167,7 +151,8 @@ void HEARTLM(delineate_network)(const struct delineator *d, const float *x, int6
         weights += padded * (d->inner[i] * d->kernel[i] + 1);
     }
     const Layer *residual = layers + 4, *up = residual + d->num_residual;
-    float *line = scratch + (-(uintptr_t)scratch % ALIGNED) / sizeof(float), *down[LEVELS], *spare[LEVELS], *other[LEVELS];
+    float *line = scratch + (-(uintptr_t)scratch % ALIGNED) / sizeof(float);
+    float *down[LEVELS], *spare[LEVELS], *other[LEVELS];
     down[0] = line + (MOST_TIMES + 2 * MARGIN) * COLUMNS + MARGIN * COLUMNS;
     float *free = line + 2 * (MOST_TIMES + 2 * MARGIN) * COLUMNS + MARGIN * most_channels(d) * COLUMNS;
     for (int depth = 1; depth < LEVELS; depth++) {
@@ -184,20 +169,20 @@ void HEARTLM(delineate_network)(const struct delineator *d, const float *x, int6
         memset(line + num, 0, (size_t)(tile - num) * sizeof(float));
         turn_matrix(line, COLUMNS, times, times, down[0], COLUMNS);
         for (int depth = 1; depth < LEVELS; depth++)
-            convolve_down(layers + depth - 1, down[depth - 1], times >> depth, num >> depth, down[depth]);
+            convolve(layers + depth - 1, down[depth - 1], times >> depth, 2, RELU, down[0], num >> depth, down[depth]);
         float *h = down[LEVELS - 1], *to = spare[LEVELS - 1];
         for (int64_t i = 0; i < d->num_residual; i++) {
-            convolve_residual(residual + i, h, times >> (LEVELS - 1), num >> (LEVELS - 1), to);
+            convolve(residual + i, h, times >> (LEVELS - 1), 1, RESIDUAL, h, num >> (LEVELS - 1), to);
             float *swap = h;
             h = to, to = swap;
         }
         for (int depth = LEVELS - 2; depth > 0; depth--) {
             const Layer *layer = up + 2 * (LEVELS - 2 - depth);
-            convolve_rise(layer, h, times >> (depth + 1), down[depth], num >> depth, spare[depth]);
+            convolve(layer, h, times >> (depth + 1), 1, RISE, down[depth], num >> depth, spare[depth]);
             h = other[depth];
-            convolve_same(layer + 1, spare[depth], times >> depth, num >> depth, h);
+            convolve(layer + 1, spare[depth], times >> depth, 1, RELU, h, num >> depth, h);
         }
-        convolve_last(up + 6, h, times / 2, num / 2, spare[1]);
+        convolve(up + 6, h, times / 2, 1, LINEAR, h, num / 2, spare[1]);
         for (float *row = spare[1]; row < spare[1] + tile / 2 * CLASSES; row += CLASSES * COLUMNS)
             for (int column = 0; column < COLUMNS; column += LANES) {
                 vfloat largest = load(row + column);

@@ -4,7 +4,7 @@
 
 #define WINDOW 512         /* samples in which a range is measured */
 #define NEAR 4             /* the usual range is the median of those of a window and of as many on either side */
-#define PARTS 4
+#define PARTS 4            /* of a moving average, computed at the same time */
 #define RADIUS 75          /* of the moving average, applied twice, that is the baseline */
 #define LEAST_RANGE 0.05f  /* mV */
 
@@ -57,7 +57,7 @@ static void resample(const float *x, int64_t num_samples, double step, const flo
     }
 }
 
-/* In PARTS parts at the same time: a running sum alone waits for each of its additions. */
+/* A moving average. One running sum alone would wait for each of its additions. */
 static void average(const float *x, int64_t num, float *out) {
     double sums[PARTS] = {0};
     int64_t length = (num + PARTS - 1) / PARTS;
@@ -67,7 +67,8 @@ static void average(const float *x, int64_t num, float *out) {
     for (int64_t i = 0; i < length; i++)
         for (int64_t part = 0, t = i; part < PARTS && t < num; part++, t += length) {
             out[t] = (float)(sums[part] * (1.0 / (2 * RADIUS + 1)));
-            sums[part] += (double)x[t + RADIUS + 1 < num ? t + RADIUS + 1 : num - 1] - (double)x[t > RADIUS ? t - RADIUS : 0];
+            int64_t next = t + RADIUS + 1 < num ? t + RADIUS + 1 : num - 1;
+            sums[part] += (double)x[next] - (double)x[t > RADIUS ? t - RADIUS : 0];
         }
 }
 
@@ -134,7 +135,7 @@ static inline int changes(const float *signal, int64_t t) { return signal[t] != 
 void HEARTLM(delineate_usable)(const float *signal, int64_t num_samples, double step, int64_t longest, int64_t cells,
                                float *usable) {
     for (int64_t c = 0; c < cells; c++) usable[c] = 1;
-    for (int64_t begin = 0; begin < num_samples;) { /* from a change of the signal to the last one in reach, or the next */
+    for (int64_t begin = 0; begin < num_samples;) { /* a change of the signal */
         int64_t reach = begin + longest < num_samples ? begin + longest : num_samples, t = reach - 1;
         while (t > begin && !changes(signal, t)) t--;
         if (t == begin && reach == begin + longest) {

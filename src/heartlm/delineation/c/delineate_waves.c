@@ -125,12 +125,13 @@ int64_t HEARTLM(delineate_waves)(const float *probability, const float *plain, i
         t = end;
         const float *of_class = probability + class * cells;
         const float *plain_class = plain + class * cells;
-        float sum = 0, top = 0, plain_top = 0;
-        for (int64_t u = begin; u < end; u++) {
-            sum += of_class[u];
-            top = of_class[u] > top ? of_class[u] : top;
-            plain_top = plain_class[u] > plain_top ? plain_class[u] : plain_top;
+        vfloat sums = {0}, tops = {0}, plain_tops = {0};
+        for (int64_t u = begin; u < end; u += LANES) {
+            vfloat here = load_first(of_class + u, end - u);
+            sums += here, tops = larger(tops, here);
+            plain_tops = larger(plain_tops, load_first(plain_class + u, end - u));
         }
+        float sum = sum_of_lanes(sums), top = largest_lane(tops), plain_top = largest_lane(plain_tops);
         float mean = sum / (float)(end - begin);
         if (sum < least_sum[class] || top < least_top[class]) continue;
         float level = plain_top < CLEAR ? 0.5f * plain_top / CLEAR : 0.5f;
