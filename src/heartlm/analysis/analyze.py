@@ -34,9 +34,12 @@ from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
 from heartlm.analysis.limits import Limits
 from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
+from heartlm.analysis.short_af import LONGEST_S, WEIGHTS, log_odds
+from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
+from heartlm.delineation.delineate import LOWEST_RATE_HZ
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
@@ -111,11 +114,13 @@ class Analyst:
         beats: classifier of beats.
         af: detector of atrial fibrillation from RR intervals.
         waveform: classifier of ventricular fibrillation, tachycardia, asystole and noise in windows of samples.
+        judge_short: function that returns the log odds of AF in a short recording of one lead by its measures.
     """
 
     beats: FineTuned
     af: FineTuned
     waveform: FineTuned
+    judge_short: Callable[[dict[str, float]], float] = log_odds
 
     @classmethod
     def load(cls, beats: Path, af: Path, waveform: Path, device: torch.device | str = "cpu") -> Analyst:
@@ -125,7 +130,8 @@ class Analyst:
             HeartlmError: a model cannot be read, is of another task, or is the shipped foundation model, whose classes
                 of beats were only used for its training.
         """
-        analyst = cls(*load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform}, device))
+        of_beats, of_rhythm, of_waveform = load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform}, device)
+        analyst = cls(of_beats, of_rhythm, of_waveform)
         foundation = read_json(FOLDER / "foundation/run.json", dict[str, object])  # also in a saved copy
         if analyst.beats.about["manifest_hash"] == foundation["manifest_hash"]:
             raise HeartlmError("foundation names no beats (see its card): fine-tune it, or use the model beats")
@@ -196,7 +202,12 @@ class Analyst:
         classes = np.array([name for name in self.beats.info.classes if name != ARTEFACT])
         clear = ~crossed(events, sample) & (num_lost == 0)
         of_atria = second_events("flutter", found.flutter, (found.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
-        af = self._af_events(sample, clear, rate_hz)
+        af, af_probability = self._af_events(sample, clear, rate_hz)
+        is_short = recording.duration_s <= LONGEST_S and rate_hz >= LOWEST_RATE_HZ
+        if len(candidates) == 1 and is_short and len(af_probability):
+            odds = self.judge_short(short_af_measures(recording, leads[0], sample, af_probability, quality[0]))
+            whole = Event("AF", int(sample[0]), int(sample[-1]) + 1, float(1 / (1 + np.exp(-odds))))
+            af = (af or [whole]) if odds >= WEIGHTS["threshold"] else []
         af = of_atria + [each for each in af if covered(of_atria, sample[covered([each], sample)]).mean() < 0.5]
         in_af = covered(in_order(af), sample)
         supraventricular = list(classes).index("S")
@@ -334,9 +345,11 @@ class Analyst:
         seconds[len(found) :] = found[-1]
         return seconds
 
-    def _af_events(self, sample: Places, clear: NDArray[np.bool_], rate_hz: float) -> list[Event]:
-        """Return the AF events in each run of beats without an unreadable interval."""
-        events, info = list[Event](), self.af.info
+    def _af_events(
+        self, sample: Places, clear: NDArray[np.bool_], rate_hz: float
+    ) -> tuple[list[Event], NDArray[np.float64]]:
+        """Return the AF events in runs of beats without an unreadable interval, and the probability of their beats."""
+        events, info, scores = list[Event](), self.af.info, [np.empty(0)]
         stretches = [sample[first : last + 1] for first, last in runs(clear).tolist()]
         stretches = [own for own in stretches if len(own) >= FEWEST_AF_BEATS]
         known = (Annotations(rate_hz, own, np.full(len(own), "Q", "<U1"), beats_labelled=False) for own in stretches)
@@ -345,13 +358,14 @@ class Analyst:
         answers = recording_probabilities(self.af.model, codes, min(AF_BEATS, info.window))
         for own, tokens, answer in zip(stretches, encoded, answers, strict=True):
             score = answer[:, 1]
+            scores.append(score.astype(np.float64))
             is_few = tokens.num_tokens < info.shortest
             threshold = min(info.threshold, FEW_BEATS_THRESHOLD) if is_few else info.threshold
             for begin, end in runs(score >= threshold).tolist():
                 start, stop = int(tokens.sample[begin]), int(tokens.sample[end - 1])
                 if stop - start >= min(SHORTEST_AF_S * rate_hz, own[-1] - own[0]):
                     events.append(Event("AF", start, stop + 1, float(score[begin:end].mean())))
-        return events
+        return events, np.concatenate(scores)
 
 
 def _blocks(recording: Recording) -> list[Stretch]:
