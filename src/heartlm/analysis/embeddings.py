@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_file
+from heartlm.system.late import pandas
 
 Vectors = NDArray[np.float32]
 
@@ -63,10 +64,8 @@ class Embeddings:
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with one row per vector: its metadata, then `v0`, `v1`, …"""
-        with needs("pandas"):
-            import pandas
-        values = pandas.DataFrame(self.vectors, columns=[f"v{index}" for index in range(self.vectors.shape[1])])
-        return pandas.concat([pandas.DataFrame(self.columns()), values], axis=1)
+        values = pandas().DataFrame(self.vectors, columns=[f"v{index}" for index in range(self.vectors.shape[1])])
+        return pandas().concat([pandas().DataFrame(self.columns()), values], axis=1)
 
     @classmethod
     def from_frame(cls, frame: Any) -> Embeddings:

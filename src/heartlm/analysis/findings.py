@@ -16,8 +16,8 @@ from heartlm.analysis.limits import Limits
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import joined_spans
 from heartlm.ecg.write_annotations import write_annotations
-from heartlm.errors import HeartlmError, needs
-from heartlm.system.late import plots
+from heartlm.errors import HeartlmError
+from heartlm.system.late import pandas, plots
 
 if TYPE_CHECKING:
     from heartlm.delineation.intervals import Intervals
@@ -335,15 +335,9 @@ class Findings:
 
     def events_frame(self) -> Any:
         """Return the events as a pandas DataFrame, see `event_rows`."""
-        with needs("pandas"):
-            import pandas
-
-        return pandas.DataFrame(self.event_rows(), columns=list(EVENT_FIELDS))
+        return pandas().DataFrame(self.event_rows(), columns=list(EVENT_FIELDS))
 
     def to_frame(self) -> Any:
         """Return the beats as a pandas DataFrame: sample, time_s, symbol and probability."""
-        with needs("pandas"):
-            import pandas
-
         columns = {"sample": self.sample, "time_s": self.sample / self.recording.rate_hz}
-        return pandas.DataFrame(columns | {"symbol": self.symbol, "probability": self.probability})
+        return pandas().DataFrame(columns | {"symbol": self.symbol, "probability": self.probability})

@@ -30,9 +30,10 @@ from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.recording import Recording, Repaired
 from heartlm.ecg.write_annotations import write_annotations
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_file, write_csv, write_json
 from heartlm.storage.reading import read_json
+from heartlm.system.late import pandas
 from heartlm.system.memory import keep_memory
 from heartlm.system.parent import end_with_parent
 from heartlm.system.processes import AHEAD, in_order
@@ -73,10 +74,7 @@ class Analyses:
 
     def to_frame(self) -> Any:
         """Return `rows` as a pandas DataFrame."""
-        with needs("pandas"):
-            import pandas
-
-        return pandas.DataFrame(self.rows())
+        return pandas().DataFrame(self.rows())
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, QRS, Delineation, P, T
-from heartlm.errors import needs
+from heartlm.system.late import pandas
 
 Doubles = NDArray[np.float64]
 
@@ -96,10 +96,7 @@ class Intervals:
         Raises:
             HeartlmError: pandas is not installed.
         """
-        with needs("pandas", "pandas"):
-            import pandas as pd
-
-        return pd.DataFrame(self.beat_rows())
+        return pandas().DataFrame(self.beat_rows())
 
     def leads_frame(self) -> Any:
         """Return `lead_rows` as a pandas data frame.
@@ -107,10 +104,7 @@ class Intervals:
         Raises:
             HeartlmError: pandas is not installed.
         """
-        with needs("pandas", "pandas"):
-            import pandas as pd
-
-        return pd.DataFrame(self.lead_rows())
+        return pandas().DataFrame(self.lead_rows())
 
     def summary(self) -> dict[str, Any]:
         """Return the medians of the recording with their spread (lower and upper quartile).

@@ -31,6 +31,7 @@ from heartlm.ecg.recording import (
 from heartlm.ecg.whole_steps import lead_steps
 from heartlm.ecg.write_recording import write_wfdb
 from heartlm.errors import HeartlmError, needs
+from heartlm.system.late import pandas
 
 _ARRAY = Path("array")
 """Name of an array in messages."""
@@ -93,14 +94,11 @@ def _of_frame(frame: Any, stated: Stated) -> Recording:
 
 def frame_of(recording: Recording, start: int, stop: int | None, leads: Sequence[int | str] | None) -> Any:
     """Return samples as a pandas frame; see `Recording.to_frame`."""
-    with needs("pandas"):
-        import pandas
-
     signal = recording.signal(start, stop, leads)
     chosen = [recording.lead_index(lead) for lead in (range(recording.num_leads) if leads is None else leads)]
-    index = pandas.Index((start + np.arange(signal.shape[1])) / recording.rate_hz, name="time_s")
+    index = pandas().Index((start + np.arange(signal.shape[1])) / recording.rate_hz, name="time_s")
     names = [recording.lead_names[lead] for lead in chosen]
-    frame = pandas.DataFrame(signal.T, index=index, columns=names)
+    frame = pandas().DataFrame(signal.T, index=index, columns=names)
     frame.attrs = {
         "rate_hz": recording.rate_hz,
         "units": {name: recording.units[lead] for name, lead in zip(names, chosen, strict=True)},

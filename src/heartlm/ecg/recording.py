@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import one_line
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.storage.reading import read_json
-from heartlm.system.late import plots
+from heartlm.system.late import pandas, plots
 from heartlm.system.progress import say
 
 ARTEFACT = "|"
@@ -506,19 +506,13 @@ class Annotations:
 
         Without labels of the beats there is no `symbol`.
         """
-        with needs("pandas"):
-            import pandas
-
         rhythm = np.array([*RHYTHMS, ""])[self.rhythm_at(self.sample)]
         columns = {"sample": self.sample, "time_s": self.sample / self.rate_hz, "symbol": self.symbol, "rhythm": rhythm}
-        return pandas.DataFrame(columns if self.beats_labelled else {n: columns[n] for n in columns if n != "symbol"})
+        return pandas().DataFrame(columns if self.beats_labelled else {n: columns[n] for n in columns if n != "symbol"})
 
     def rhythms_frame(self) -> Any:
         """Return the rhythms as a pandas frame: `start` and `stop` in samples, `name`, `start_s` and `duration_s`."""
-        with needs("pandas"):
-            import pandas
-
-        frame = pandas.DataFrame([asdict(span) for span in self.rhythms], columns=["start", "stop", "name"])
+        frame = pandas().DataFrame([asdict(span) for span in self.rhythms], columns=["start", "stop", "name"])
         return frame.assign(
             start_s=frame["start"] / self.rate_hz, duration_s=(frame["stop"] - frame["start"]) / self.rate_hz
         )

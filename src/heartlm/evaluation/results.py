@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead
 from heartlm.storage.atomic import atomic_folder, write_json
-from heartlm.system.late import plots
+from heartlm.system.late import pandas, plots
 
 SCHEMA_VERSION = 1
 
@@ -139,20 +139,14 @@ class Scores:
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame of all scores with an interval: method, score, value, low, high."""
-        with needs("pandas"):
-            import pandas
-
         methods = {"model": self.content["scores"], **self.content["baselines"]}
         rows = [(method, *row) for method, block in methods.items() for row in _flat(block or {}, "")]
-        return pandas.DataFrame(rows, columns=["method", "score", "value", "low", "high"])
+        return pandas().DataFrame(rows, columns=["method", "score", "value", "low", "high"])
 
     @property
     def per_patient(self) -> Any:
         """Pandas DataFrame with one row per patient (beats task)."""
-        with needs("pandas"):
-            import pandas
-
-        return pandas.json_normalize(self.content["scores"].get("per_patient", []))
+        return pandas().json_normalize(self.content["scores"].get("per_patient", []))
 
 
 def _flat(block: dict[str, Any], prefix: str) -> Iterator[tuple[str, float, float | None, float | None]]:
