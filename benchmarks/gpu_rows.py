@@ -396,7 +396,7 @@ def trainer_row(objective: str, corpus: Path, shape: Shape, work: Path) -> dict[
 def setup(work: Path, patients: int, minutes: int, device: str) -> dict[str, Any]:
     """Simulate and tokenise, and return what the machine is and how long Python needs to import heartlm."""
     database = work / "data"
-    for name in ("data", "beat", "sample"):
+    for name in ("data", "beat", "beats", "sample"):
         shutil.rmtree(work / name, ignore_errors=True)
     for words in (
         ("data", "simulate", database, "--patients", patients, "--minutes", minutes, "--seed", 1),
@@ -439,6 +439,9 @@ def whole_row(words: list[str], out: Path, device: str) -> dict[str, Any]:
 def inference_row(work: Path, device: str) -> dict[str, Any]:
     """Return beats per second of embed, evaluate and predict on the device."""
     corpus = open_corpus(work / "beat")
+    if not (work / "beats").exists():  # the models of beats and of the foundation read tokenizers of their own
+        heartlm.tokenize([work / "data"], work / "beats", tokenizer_from="beats")
+    beats = open_corpus(work / "beats")
     model = heartlm.load_model(device=device)
     row: dict[str, Any] = {}
 
@@ -453,7 +456,7 @@ def inference_row(work: Path, device: str) -> dict[str, Any]:
     timed("embed", lambda: model.embed(corpus), lambda found: len(found.vectors))
     settings: dict[str, Any] = {"split": "all", "baselines": False, "bootstrap": 2, "device": device}
     os.chdir(work)  # the scores of a shipped model are written to the current folder
-    timed("evaluate", lambda: heartlm.evaluate("beats", corpus, **settings), lambda _: len(corpus.codes))
+    timed("evaluate", lambda: heartlm.evaluate("beats", beats, **settings), lambda _: len(beats.codes))
     paths = [work / "data" / name for name in open_database(work / "data").record_ids[:5]]
     timed(
         "predict",
