@@ -101,24 +101,24 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.analysis.findings import definitions
     from heartlm.analysis.limits import Limits
 
-    stated = {} if options.rules is None else read_yaml(options.rules, "limits")
-    stated = typed(dict[str, Any], stated, options.rules or "") | options.given_limits
-    limits = typed(Limits, stated, options.rules or "")
+    limit_values = {} if options.rules is None else read_yaml(options.rules, "limits")
+    limit_values = typed(dict[str, Any], limit_values, options.rules or "") | options.given_limits
+    limits = typed(Limits, limit_values, options.rules or "")
     settings = {name: value for name, value in vars(options).items() if name not in ("causal", "rules", *LIMITS)}
-    found = api.analyze(**settings, limits=limits)
+    result = api.analyze(**settings, limits=limits)
     if options.path.is_dir():
-        for line in found.left_out:
+        for line in result.left_out:
             print(f"left out: {line}")
-        if apart := sum(bool(each["unlike"]) for each in found.summaries):
-            print(f"{apart:,} unlike those that the models learned from, expect more errors there: column unlike")
+        if num_unlike := sum(bool(each["unlike"]) for each in result.summaries):
+            print(f"{num_unlike:,} unlike those that the models learned from, expect more errors there: column unlike")
     else:
-        _print_findings(found.summaries[0], definitions(limits))
-    for line in found.unwritten:
+        _print_findings(result.summaries[0], definitions(limits))
+    for line in result.unwritten:
         print(line)
-    print(found.file)
+    print(result.file)
     if options.path.is_dir():
-        print(f"{len(found.summaries):,} recordings analysed, {len(found.left_out):,} left out")
-    return 1 if found.left_out or found.unwritten else 0
+        print(f"{len(result.summaries):,} recordings analysed, {len(result.left_out):,} left out")
+    return 1 if result.left_out or result.unwritten else 0
 
 
 def _print_findings(summary: dict[str, Any], kinds: dict[str, str]) -> None:
@@ -141,9 +141,9 @@ def _causal(options: AnalyzeOptions) -> int:
     from heartlm.storage.atomic import write_csv
     from heartlm.system.progress import track
 
-    common, of_patients = read_rules(options.rules)
-    common, *others = (replace(each, **options.given_limits) for each in (common, *of_patients.values()))
-    of_patients = dict(zip(of_patients, others, strict=True))
+    common, rules_by_patient = read_rules(options.rules)
+    common, *patient_rules = (replace(each, **options.given_limits) for each in (common, *rules_by_patient.values()))
+    rules_by_patient = dict(zip(rules_by_patient, patient_rules, strict=True))
     repaired: Repaired = "refuse" if options.strict else "warn"
     if options.path.is_dir():
         database = open_database(options.path, repaired=repaired)
@@ -158,13 +158,13 @@ def _causal(options: AnalyzeOptions) -> int:
     for record_id in track(record_ids, len(record_ids), "analyze"):
         try:
             recording = database.recording(record_id)
-            found = api.find_alarms(recording, of_patients.get(record_id, common), **models)
+            alarms = api.find_alarms(recording, rules_by_patient.get(record_id, common), **models)
         except HeartlmError as error:
             if len(record_ids) == 1:
                 raise
             left_out.append(f"{record_id}: {error}")
             continue
-        rows = [alarm.to_json() for alarm in found]
+        rows = [alarm.to_json() for alarm in alarms]
         table = options.out / f"{record_id}.alarms.csv"
         write_csv(
             rows, table, ["key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence"], digits=4

@@ -48,20 +48,20 @@ def run(arguments: Sequence[str]) -> int:
         raise HeartlmError(f"ranks: {options.ranks} found, 1 to {MOST_RANKS} expected")
     folder = FOLDER / "foundation" if options.corpus is None else existing(options.corpus, "corpus")
     sharing: Literal["ddp", "fsdp"] = "fsdp" if options.parallel == "fsdp" else "ddp"
-    found = step_memory(options, load_tokenizer(folder / "tokenizer"), options.ranks, sharing)
-    fits = options.memory_gb is None or found.peak <= options.memory_gb * 1e9
+    memory = step_memory(options, load_tokenizer(folder / "tokenizer"), options.ranks, sharing)
+    fits = options.memory_gb is None or memory.peak <= options.memory_gb * 1e9
     if options.json:
-        print(json.dumps({**asdict(found), "peak": found.peak, "batch_size": options.batch_size, "fits": fits}))
+        print(json.dumps({**asdict(memory), "peak": memory.peak, "batch_size": options.batch_size, "fits": fits}))
         return 0 if fits else 1
     ranks = f"{options.ranks} ranks, {sharing}" if options.ranks > 1 else "one rank"
     windows = f"{options.batch_size} windows of {options.window} tokens a step"
     precision = "bf16" if options.precision == "bf16" else "fp32"
-    print(f"depth {options.depth}, {found.num_parameters:,} parameters, {windows}, {precision}, {ranks}")
+    print(f"depth {options.depth}, {memory.num_parameters:,} parameters, {windows}, {precision}, {ranks}")
     rows = [["bytes of a rank when a step needs most", "MB"]]
     for name in ("parameters", "gradients", "optimizer", "activations", "rest", "peak"):
-        rows.append([name, f"{getattr(found, name) / 1e6:,.1f}"])
+        rows.append([name, f"{getattr(memory, name) / 1e6:,.1f}"])
     print("\n".join(aligned(rows)))
     print("Counted: what torch allocates. Not counted: Python, libraries, the process group, the context of a GPU.")
     if not fits:
-        print(f"does not fit: {found.peak / 1e9:.2f} GB needed, {options.memory_gb:g} GB given")
+        print(f"does not fit: {memory.peak / 1e9:.2f} GB needed, {options.memory_gb:g} GB given")
     return 0 if fits else 1

@@ -76,14 +76,14 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def rhythm_shares(found: Annotations) -> str:
+def rhythm_shares(predicted: Annotations) -> str:
     """Return the duration and number of spans of each rhythm as text."""
-    total = sum(span.stop - span.start for span in found.rhythms)
+    total = sum(span.stop - span.start for span in predicted.rhythms)
     samples, spans = Counter[str](), Counter[str]()
-    for span in found.rhythms:
+    for span in predicted.rhythms:
         samples[span.name] += span.stop - span.start
         spans[span.name] += 1
     return "  ".join(
-        f"{name} {samples[name] / found.rate_hz / 60:.1f} min ({100 * samples[name] / total:.1f} %) in {num} spans"
+        f"{name} {samples[name] / predicted.rate_hz / 60:.1f} min ({100 * samples[name] / total:.1f} %) in {num} spans"
         for name, num in spans.most_common()
     )

@@ -79,10 +79,10 @@ def _by_time(scores: Scores) -> dict[str, Scores]:
 def _episode_lines(scores: Scores) -> list[str]:
     lines = []
     for name, block in _by_time(scores).items():
-        found, confirmed, *delays = _cells(block, ("episode_se", "episode_ppv", *DELAYS))
+        se, ppv, *delays = _cells(block, ("episode_se", "episode_ppv", *DELAYS))
         lines.append(
             f"  episodes{name.removeprefix('by time')}: {block['num_found']:,} of {block['num_reference']:,} found, "
-            f"Se {found}; {block['num_confirmed']:,} of {block['num_predicted']:,} true, +P {confirmed}; onset found "
+            f"Se {se}; {block['num_confirmed']:,} of {block['num_predicted']:,} true, +P {ppv}; onset found "
             "after {} s (median), {} s (90th percentile), {} s (worst)".format(*delays)
         )
     return lines

@@ -132,8 +132,8 @@ def _under_way(out: Path) -> Iterator[Journal]:
 
 def _begin(journal: Journal, plan: Parts, tokenizer: Tokenizer, choice: BuildSettings) -> Tokenizer:
     """Resume an earlier build, or start by fitting the tokenizer; return the tokenizer to encode with."""
-    settings, found = choice.described(tokenizer, plan), journal.settings
-    if found == settings:
+    settings, earlier_settings = choice.described(tokenizer, plan), journal.settings
+    if earlier_settings == settings:
         journal.resume()
         clear(journal.folder, ".*")  # files that a killed build did not finish
         if choice.skip_unreadable or not any(entry["num_unreadable"] for entry in journal.entries()):
@@ -141,8 +141,8 @@ def _begin(journal: Journal, plan: Parts, tokenizer: Tokenizer, choice: BuildSet
             num_records = sum(len(record_ids) for _, record_ids in plan)
             say(f"tokenize: continues after {done:,} of {num_records:,} recordings, done before")
             return load_tokenizer(journal.folder / "tokenizer") if choice.fit else tokenizer
-    if found is not None:
-        changed = [name for name in settings if found.get(name) != settings[name]] or ["skip_unreadable"]
+    if earlier_settings is not None:
+        changed = [name for name in settings if earlier_settings.get(name) != settings[name]] or ["skip_unreadable"]
         say(f"tokenize: an earlier build was not finished, but {', '.join(changed)} changed since: starts again")
     clear(journal.folder, "*")
     if choice.fit:

@@ -201,11 +201,11 @@ def beats_for(
     try:
         if signal_mv is None or not signal_mv.size:
             signal_mv = recording.signal(leads=[lead])[0]
-        found = detect_beats(signal_mv, recording.rate_hz)
+        beat_samples = detect_beats(signal_mv, recording.rate_hz)
     except ValueError as error:
         raise HeartlmError(f"{recording.path}: {error}: give beat annotations") from error
-    symbols = np.full(len(found), "Q", "<U1")
-    return replace(known, sample=found, symbol=symbols, beats_labelled=False, source="detected")
+    symbols = np.full(len(beat_samples), "Q", "<U1")
+    return replace(known, sample=beat_samples, symbol=symbols, beats_labelled=False, source="detected")
 
 
 @dataclass

@@ -57,7 +57,7 @@ class WatchedFile:
         if state.st_size < self.num_bytes:
             raise self._lost(f"{state.st_size} bytes found, {self.num_bytes} expected")
 
-    def _lost(self, found: str | None) -> HeartlmError:
+    def _lost(self, fault: str | None) -> HeartlmError:
         return HeartlmError(
-            f"{self.path}: {found} while the run reads it: bring the corpus back as it was and continue with --resume"
+            f"{self.path}: {fault} while the run reads it: bring the corpus back as it was and continue with --resume"
         )

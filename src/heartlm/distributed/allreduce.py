@@ -214,10 +214,10 @@ def ask_ranks(measure: Callable[..., Any], num_ranks: int, *arguments: Any) -> A
             spawn(_ask_rank, (num_ranks, Path(folder), measure, arguments), num_ranks)  # type: ignore[no-untyped-call]
         except ProcessException as error:
             raise HeartlmError(f"a rank failed: {str(error).strip().splitlines()[-1]}") from None
-        return pickle.loads((Path(folder) / "found").read_bytes())
+        return pickle.loads((Path(folder) / "measured").read_bytes())
 
 
 def _ask_rank(rank: int, num_ranks: int, folder: Path, measure: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    found = measure(Ranks(rank, num_ranks, rank, num_ranks), f"file://{folder}/store", *arguments)
+    measured = measure(Ranks(rank, num_ranks, rank, num_ranks), f"file://{folder}/store", *arguments)
     if rank == 0:
-        (folder / "found").write_bytes(pickle.dumps(found))
+        (folder / "measured").write_bytes(pickle.dumps(measured))

@@ -109,12 +109,12 @@ def agreed(communicator: Communicator, act: Callable[[], Result]) -> Result:
         CollectiveError: `act` failed on some rank, raised on rank 0.
         ReportedByPeer: `act` failed on some rank, raised on the other ranks.
     """
-    results, told = list[Result](), None
+    results, failure = list[Result](), None
     try:
         results.append(act())
     except HeartlmError as error:
-        told = str(error)
-    first = next((each for each in communicator.gather_objects(told) if each is not None), None)
+        failure = str(error)
+    first = next((each for each in communicator.gather_objects(failure) if each is not None), None)
     if first is not None:
         raise CollectiveError(first) if communicator.rank == 0 else ReportedByPeer(first)
     return results[0]

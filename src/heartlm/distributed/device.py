@@ -23,21 +23,21 @@ def device_and_precision(device: str, precision: str, local_rank: int = 0) -> tu
         raise HeartlmError(f"device: {device!r} found, auto, cpu or cuda expected")
     if device == "cuda" and not torch.cuda.is_available():
         raise HeartlmError("device: 'cuda' found, but torch sees no GPU: use --device cpu")
-    found = torch.device("cpu")
+    chosen = torch.device("cpu")
     if device != "cpu" and torch.cuda.is_available():
         if local_rank >= torch.cuda.device_count():
             raise HeartlmError(
                 f"device: rank {local_rank} of this machine needs a GPU of its own, torch sees "
                 f"{torch.cuda.device_count()}: start fewer ranks, or use --device cpu"
             )
-        found = torch.device("cuda", local_rank)
-        torch.cuda.set_device(found)
+        chosen = torch.device("cuda", local_rank)
+        torch.cuda.set_device(chosen)
     # without emulation: GPUs before Ampere emulate bf16, which is slower than fp32
-    has_bf16 = found.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    if precision == "bf16" and found.type == "cuda" and not has_bf16:
+    has_bf16 = chosen.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if precision == "bf16" and chosen.type == "cuda" and not has_bf16:
         raise HeartlmError("precision: 'bf16' found, but this GPU has none: use --precision fp32")
     use_bf16 = precision == "bf16" or (precision == "auto" and has_bf16)
-    return found, torch.bfloat16 if use_bf16 else torch.float32
+    return chosen, torch.bfloat16 if use_bf16 else torch.float32
 
 
 def on_this_device(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

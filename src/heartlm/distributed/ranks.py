@@ -57,8 +57,8 @@ class Ranks:
             try:
                 number[name] = int(environment[name])
             except (KeyError, ValueError):
-                found = repr(environment[name]) if name in environment else "nothing"
-                raise HeartlmError(f"{name}: {found} found, a whole number expected: {hint}") from None
+                value = repr(environment[name]) if name in environment else "nothing"
+                raise HeartlmError(f"{name}: {value} found, a whole number expected: {hint}") from None
         for inner, outer in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
             if not 0 <= number[inner] < number[outer]:
                 raise HeartlmError(f"{inner}: {number[inner]} found, below {outer} {number[outer]} expected: {hint}")

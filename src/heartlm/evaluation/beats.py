@@ -60,11 +60,11 @@ def score_beats(
     extra = [place for place in (other, none) if np.any(scored & ((column == place) | (row == place)))]
     labels = [*range(num), *extra]
     patients, index = np.unique(patient.astype(np.str_), return_inverse=True)
-    of_patient = np.zeros((len(patients), none + 1, none + 1), np.int64)
-    np.add.at(of_patient, (index[scored], row[scored], column[scored]), 1)
-    of_patient = of_patient[:, labels][:, :, labels]
-    confusion = of_patient.sum(axis=0)
-    point, drawn = _ratios(confusion), _ratios(resampling.resample(of_patient))
+    by_patient = np.zeros((len(patients), none + 1, none + 1), np.int64)
+    np.add.at(by_patient, (index[scored], row[scored], column[scored]), 1)
+    by_patient = by_patient[:, labels][:, :, labels]
+    confusion = by_patient.sum(axis=0)
+    point, drawn = _ratios(confusion), _ratios(resampling.resample(by_patient))
     scores = {
         name: [
             estimate(value, resampled, len(patients))
@@ -102,7 +102,7 @@ def score_beats(
                     for each, f1 in zip(SCORED_CLASSES, _ratios(own)["f1"].tolist(), strict=True)
                 },
             }
-            for name, own in zip(patients.tolist(), of_patient, strict=True)
+            for name, own in zip(patients.tolist(), by_patient, strict=True)
         ],
     }
 
@@ -112,17 +112,17 @@ def _ratios(confusion: Counts) -> dict[str, Floats]:
     num_classes = len(SCORED_CLASSES)
     tp = np.diagonal(confusion, axis1=-2, axis2=-1)[..., :num_classes]
     support = confusion.sum(axis=-1)[..., :num_classes]
-    called = confusion.sum(axis=-2)[..., :num_classes]
-    called_beats = confusion[..., :num_classes, :].sum(axis=-2)[..., :num_classes]
+    predicted = confusion.sum(axis=-2)[..., :num_classes]
+    predicted_beats = confusion[..., :num_classes, :].sum(axis=-2)[..., :num_classes]
     other_beats = support.sum(axis=-1, keepdims=True) - support
-    tn = other_beats - (called_beats - tp)
-    f1 = ratio(2 * tp, support + called)
+    tn = other_beats - (predicted_beats - tp)
+    f1 = ratio(2 * tp, support + predicted)
     defined = ~np.isnan(f1)
     return {
         "se": ratio(tp, support),
-        "ppv": ratio(tp, called),
+        "ppv": ratio(tp, predicted),
         "f1": f1,
-        "sp": ratio(tn, tn + called - tp),
+        "sp": ratio(tn, tn + predicted - tp),
         "accuracy": ratio(tp.sum(axis=-1), confusion.sum(axis=(-2, -1))),
         "macro_f1": ratio(np.where(defined, f1, 0).sum(axis=-1), defined.sum(axis=-1)),
     }

@@ -325,9 +325,9 @@ def summarize(records: Sequence[RecordComparison]) -> dict[str, Any]:
     }
     average: dict[str, Any] = _means(beat_ratios(matrices))
     for kind in EPISODES:
-        found = [each.episodes[kind] for each in records]
-        gross[kind] = score_episodes(found, patients)
-        average[kind] = _means(episode_ratios(np.array([each[:NUM_COUNTS] for each in found])))
+        episodes = [each.episodes[kind] for each in records]
+        gross[kind] = score_episodes(episodes, patients)
+        average[kind] = _means(episode_ratios(np.array([each[:NUM_COUNTS] for each in episodes])))
     return {"gross": gross, "average": average}
 
 

@@ -56,21 +56,21 @@ def compare_spans(
     Raises:
         ValueError: spans overlap or are not ascending.
     """
-    true, called = _cut(reference, start, stop), _cut(predicted, start, stop)
-    shared = _shared(true, called)
-    found = shared > 0
+    true_spans, predicted_spans = _cut(reference, start, stop), _cut(predicted, start, stop)
+    shared = _shared(true_spans, predicted_spans)
+    is_found = shared > 0
     # The first predicted span that ends after the onset defines the delay.
-    first = called[np.searchsorted(called[:, 1], true[found, 0], side="right"), 0]
+    first = predicted_spans[np.searchsorted(predicted_spans[:, 1], true_spans[is_found, 0], side="right"), 0]
     return Episodes(
-        reference_s=float(np.diff(true).sum() / ticks_hz),
-        predicted_s=float(np.diff(called).sum() / ticks_hz),
+        reference_s=float(np.diff(true_spans).sum() / ticks_hz),
+        predicted_s=float(np.diff(predicted_spans).sum() / ticks_hz),
         both_s=float(shared.sum() / ticks_hz),
         total_s=float((stop - start) / ticks_hz),
-        num_reference=len(true),
-        num_found=int(found.sum()),
-        num_predicted=len(called),
-        num_confirmed=int(np.count_nonzero(_shared(called, true))),
-        delay_s=tuple((np.maximum(first - true[found, 0], 0) / ticks_hz).tolist()),
+        num_reference=len(true_spans),
+        num_found=int(is_found.sum()),
+        num_predicted=len(predicted_spans),
+        num_confirmed=int(np.count_nonzero(_shared(predicted_spans, true_spans))),
+        delay_s=tuple((np.maximum(first - true_spans[is_found, 0], 0) / ticks_hz).tolist()),
     )
 
 
@@ -137,14 +137,16 @@ def _quantiles(delays: Floats) -> Floats:
 
 def episode_ratios(sums: Floats) -> dict[str, Any]:
     """Return scores from the counts of `Episodes` in the last axis, `[..., 8]`."""
-    reference, predicted, both, total, num_reference, num_found, num_predicted, num_confirmed = np.moveaxis(sums, -1, 0)
-    neither = total - reference - predicted + both
+    reference, predicted, shared, total, num_reference, num_found, num_predicted, num_confirmed = np.moveaxis(
+        sums, -1, 0
+    )
+    neither = total - reference - predicted + shared
     return {
-        "se": ratio(both, reference),
+        "se": ratio(shared, reference),
         "sp": ratio(neither, total - reference),
-        "ppv": ratio(both, predicted),
-        "f1": ratio(2 * both, reference + predicted),
-        "accuracy": ratio(both + neither, total),
+        "ppv": ratio(shared, predicted),
+        "f1": ratio(2 * shared, reference + predicted),
+        "accuracy": ratio(shared + neither, total),
         "episode_se": ratio(num_found, num_reference),
         "episode_ppv": ratio(num_confirmed, num_predicted),
     }

@@ -27,14 +27,14 @@ Answers = TypeVar("Answers")
 
 def attempt(methods: Mapping[str, Callable[[], Answers]], notes: list[str]) -> dict[str, Answers | None]:
     """Compute baselines by name. If one raises a HeartlmError, its result is None; `notes` gets the reason."""
-    found: dict[str, Answers | None] = {}
+    answers: dict[str, Answers | None] = {}
     for name, answer in methods.items():
         try:
-            found[name] = answer()
+            answers[name] = answer()
         except HeartlmError as error:
             notes.append(f"{name} not computed: {error}")
-            found[name] = None
-    return found
+            answers[name] = None
+    return answers
 
 
 def prediction_columns(

@@ -166,8 +166,8 @@ def _episode_scores(
             shared = min(len(answers), len(classes))
             labelled = ~np.isin(classes[:shared], unlabelled)
             if labelled.any():
-                true, found = (np.isin(each[:shared][labelled], rhythms) for each in (classes, answers))
-                episodes.append(compare_spans(runs(true), runs(found), len(true), ticks_hz=GRID_HZ))
+                true, predicted = (np.isin(each[:shared][labelled], rhythms) for each in (classes, answers))
+                episodes.append(compare_spans(runs(true), runs(predicted), len(true), ticks_hz=GRID_HZ))
                 patients.append(lead.patient_id)
         if episodes:
             scores[f"durations{name}"] = score_episodes(episodes, patients, resampling=config.resampling)

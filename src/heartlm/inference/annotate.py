@@ -100,16 +100,16 @@ def annotate(
         seconds = second_probabilities(model, tokens.codes)
         starts = tokens.sample[::STRIDE][: len(seconds)]
         names = [RHYTHM_OF_CLASS[each] for each in called(seconds, info.threshold).tolist()]
-        found = Annotations(known.rate_hz, *_NO_BEATS, joined_spans(names, starts, end), source=SOURCE)
+        predicted = Annotations(known.rate_hz, *_NO_BEATS, joined_spans(names, starts, end), source=SOURCE)
     elif info.task == "beats":
 
         def classify(kept: NDArray[np.bool_]) -> NDArray[np.float32]:
             if kept.sum() < 2:  # a single beat has no interval and is classified as N
                 return np.eye(1, len(info.classes), dtype=np.float32).repeat(int(kept.sum()), axis=0)
             chosen = replace(known, sample=known.sample[kept], symbol=known.symbol[kept])
-            of_kept = tokens if kept.all() else tokenizer.encode(replace(ready, annotations=chosen))
-            answer = token_probabilities(model, of_kept.codes, info.window)
-            answer = answer[nearest(chosen.sample, of_kept.sample)]
+            kept_tokens = tokens if kept.all() else tokenizer.encode(replace(ready, annotations=chosen))
+            answer = token_probabilities(model, kept_tokens.codes, info.window)
+            answer = answer[nearest(chosen.sample, kept_tokens.sample)]
             if not detected and ARTEFACT in info.classes:
                 answer[:, info.classes.index(ARTEFACT)] = 0  # annotated beats are beats
             return answer
@@ -118,16 +118,16 @@ def annotate(
         probability, no_beat = without_artefacts(classify, known.num_beats, info.classes)
         # the name of an AAMI class is also the code of its most common beat
         names = np.array([name for name in info.classes if name != ARTEFACT])[probability.argmax(axis=1)]
-        found = Annotations(known.rate_hz, known.sample[~no_beat], names[~no_beat], source=SOURCE)
+        predicted = Annotations(known.rate_hz, known.sample[~no_beat], names[~no_beat], source=SOURCE)
     else:
         shortest = info.shortest if info.pooled and info.shortest else info.window
         width = min(max(USUAL_WINDOW, shortest), info.window)
         positive = token_probabilities(model, tokens.codes, width)[:, 1] >= info.threshold
         spans = rhythm_spans(positive, tokens.sample, end, info.positive[0])
-        found = Annotations(known.rate_hz, *_NO_BEATS, spans, source=SOURCE)
+        predicted = Annotations(known.rate_hz, *_NO_BEATS, spans, source=SOURCE)
     lead_name = recording.lead_names[ready.index] if _reads(tokenizer, recording) else ""
     faults = tuple(recording.faults)
-    return Annotated(database.name, record_id, info.task, lead_name, known, found, faults, seconds)
+    return Annotated(database.name, record_id, info.task, lead_name, known, predicted, faults, seconds)
 
 
 def rhythm_spans(

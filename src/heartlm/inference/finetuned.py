@@ -141,16 +141,16 @@ def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: torc
     if not rival.about["from_scratch"]:
         raise HeartlmError(f"random_init: {path} started from pretrained weights: make one with --from-scratch")
     same = ("task", "classes", "positive", "pooled", "tokenizer_hash")
-    of_rival, of_tuned = (
+    rival_facts, tuned_facts = (
         {name: getattr(each.info, name) for name in same}
         | vars(replace(each.info.config, dropout=0.0))
         | {"manifest_hash": each.about["manifest_hash"]}
         for each in (rival, tuned)
     )
-    for name, found in of_rival.items():
-        if found != of_tuned[name]:
+    for name, value in rival_facts.items():
+        if value != tuned_facts[name]:
             raise HeartlmError(
-                f"random_init: {path} has {name} {found}, but {tuned.folder.path} has {of_tuned[name]}: "
+                f"random_init: {path} has {name} {value}, but {tuned.folder.path} has {tuned_facts[name]}: "
                 "compare runs of one task, tokenizer, shape and corpus"
             )
     return rival

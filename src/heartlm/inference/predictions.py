@@ -158,10 +158,10 @@ def without_artefacts(
         return probability, ~kept
     artefact = classes.index(ARTEFACT)
     for _ in range(MOST_PASSES):
-        found = kept & (probability.argmax(axis=1) == artefact)
-        if not found.any():
+        artefacts = kept & (probability.argmax(axis=1) == artefact)
+        if not artefacts.any():
             break
-        kept &= ~found
+        kept &= ~artefacts
         probability[kept] = classify(kept)
     probability = np.delete(probability, artefact, axis=1)
     return probability / np.maximum(probability.sum(axis=1, keepdims=True), 1e-9), ~kept

@@ -149,8 +149,8 @@ _HEADER = re.sub(r"/\*.*?\*/", "", _HEADER_PATH.read_text(encoding="utf-8"), fla
 @functools.cache
 def prototypes() -> dict[str, tuple[str, list[str]]]:
     """Return the type of the result and the declared arguments of each function in kernels.h."""
-    found = re.findall(r"^(\w+) (\w+)\(([^)]*)\);", _HEADER, re.MULTILINE)
-    return {name: (result, re.split(r",\s*", arguments)) for result, name, arguments in found}
+    declarations = re.findall(r"^(\w+) (\w+)\(([^)]*)\);", _HEADER, re.MULTILINE)
+    return {name: (result, re.split(r",\s*", arguments)) for result, name, arguments in declarations}
 
 
 @functools.cache

@@ -191,9 +191,9 @@ def strip_of(
     """Read and draw a section; `drawing` is None if it has no signal."""
     recording, rate_hz, drawing = findings.recording, findings.recording.rate_hz, None
     if recording.has_signal and leads and start < stop:
-        own, beats = slice(*np.searchsorted(findings.sample, [start, stop])), list[Beat]()
-        found = (findings.sample[own] / rate_hz, findings.symbol[own], findings.probability[own])
-        for time_s, name, each in zip(*found, strict=True):
+        in_section, beats = slice(*np.searchsorted(findings.sample, [start, stop])), list[Beat]()
+        columns = (findings.sample[in_section] / rate_hz, findings.symbol[in_section], findings.probability[in_section])
+        for time_s, name, each in zip(*columns, strict=True):
             sure = str(min(int(100 * each), 99)) if math.isfinite(each) else MISSING
             beats.append(Beat(float(time_s), str(name), sure, f"{time_text(recording, time_s, 2)}: {name}, {sure} %"))
         names = [recording.lead_names[lead] for lead in leads]

@@ -83,12 +83,12 @@ def _rows(measured: Intervals) -> list[dict[str, Any]]:
 
 def _trends(measured: Intervals) -> list[tuple[str, str, Markup]]:
     """Return title, caption and drawing of QTc, PR and ST over time, of a recording of `SHORTEST_TREND_S` or more."""
-    found = measured.delineation
-    duration_s, rate_hz = found.recording.duration_s, found.recording.rate_hz
+    delineation = measured.delineation
+    duration_s, rate_hz = delineation.recording.duration_s, delineation.recording.rate_hz
     if duration_s < SHORTEST_TREND_S:
         return []
     num_bins = int(min(MOST_BINS, duration_s // SHORTEST_BIN_S))
-    place = np.minimum((found.beats / rate_hz / duration_s * num_bins).astype(np.int64), num_bins - 1)
+    place = np.minimum((delineation.beats / rate_hz / duration_s * num_bins).astype(np.int64), num_bins - 1)
     unit, unit_s = ("hours", 3600) if duration_s >= 7200 else ("minutes", 60)
     centres = (np.arange(num_bins) + 0.5) * duration_s / num_bins / unit_s
 
@@ -106,8 +106,8 @@ def _trends(measured: Intervals) -> list[tuple[str, str, Markup]]:
         )
     ]
     levels = [
-        series(found.recording.lead_names[lead], measured.amplitudes["st80_mv"][:, number], f"tone-{number % 8}")
-        for number, lead in enumerate(found.leads)
+        series(delineation.recording.lead_names[lead], measured.amplitudes["st80_mv"][:, number], f"tone-{number % 8}")
+        for number, lead in enumerate(delineation.leads)
     ]
     pr = [series("PR", measured.intervals["pr_ms"], "accent")]
     along = f"{unit} since the start"
@@ -144,7 +144,7 @@ def _row(
     return {"name": name, "value": shown, "usual": usual, "spread": spread, "beats": num_beats, "verdict": verdict}
 
 
-def median_beats(found: Delineation, chosen: NDArray[np.bool_]) -> list[MedianBeat]:
+def median_beats(delineation: Delineation, chosen: NDArray[np.bool_]) -> list[MedianBeat]:
     """Return the median of the chosen beats in each lead that shows their QRS complexes, in the order of the recording.
 
     Args:
@@ -154,23 +154,24 @@ def median_beats(found: Delineation, chosen: NDArray[np.bool_]) -> list[MedianBe
     Raises:
         HeartlmError: the signal cannot be read.
     """
-    recording, rate_hz = found.recording, found.recording.rate_hz
+    recording, rate_hz = delineation.recording, delineation.recording.rate_hz
     before, after = round(BEFORE_S * rate_hz), round(AFTER_S * rate_hz)
-    inside = (found.beats >= before) & (found.beats + after <= recording.num_samples)
+    inside = (delineation.beats >= before) & (delineation.beats + after <= recording.num_samples)
     places = np.flatnonzero(chosen & inside)
     if not len(places):
         return []
     places = places[np.unique(np.linspace(0, len(places) - 1, MOST_BEATS).round().astype(np.int64))]
+    beats = delineation.beats[places]
     cut = np.stack(
-        [recording.signal(beat - before, beat + after, found.leads) for beat in found.beats[places].tolist()]
+        [recording.signal(beat - before, beat + after, delineation.leads) for beat in beats.tolist()]
     )  # [num_beats, num_leads, num_points]
     result = []
-    for number, lead in sorted(enumerate(found.leads), key=lambda each: each[1]):
-        waves = found.waves[places, number]
+    for number, lead in sorted(enumerate(delineation.leads), key=lambda each: each[1]):
+        waves = delineation.waves[places, number]
         whole = (waves[:, QRS] >= 0).all(axis=1)
         if not whole.any():
             continue
-        marks = np.where(waves >= 0, waves - found.beats[places, None, None], np.nan)[whole][:, :, [ONSET, OFFSET]]
+        marks = np.where(waves >= 0, waves - beats[:, None, None], np.nan)[whole][:, :, [ONSET, OFFSET]]
         usual = np.mean(~np.isnan(marks).any(axis=2), axis=0) >= 0.5  # of waves that most beats have
         marks_s = np.full((3, 2), np.nan)
         for wave in (P, QRS, T):

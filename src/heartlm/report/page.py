@@ -105,12 +105,12 @@ def corpora_of(folder: RunFolder) -> list[dict[str, Any]]:
 
 def _by_split(databases: Sequence[Mapping[str, Any]], key: str) -> dict[str, Counter[str]]:
     """Count labels over databases, for each non-empty split."""
-    found = {split: Counter[str]() for split in SPLITS}
+    by_split = {split: Counter[str]() for split in SPLITS}
     for database in databases:
         for split, counts in (database.get("splits") or {}).items():
             known = {name: number for name, number in (counts.get(key) or {}).items() if number}
-            found.setdefault(split, Counter()).update(known)
-    return {split: counts for split, counts in found.items() if counts}
+            by_split.setdefault(split, Counter()).update(known)
+    return {split: counts for split, counts in by_split.items() if counts}
 
 
 def facet_rows(folder: RunFolder, facets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -165,7 +165,7 @@ def _score_set(scores: Mapping[str, Any]) -> dict[str, Any]:
         "is_beats": is_beats,
         "on": str(scores.get("on") or "a corpus").rstrip("/").rsplit("/", 1)[-1],
         "methods": methods,
-        "missing": [name for name, found in (scores.get("baselines") or {}).items() if not found],
+        "missing": [name for name, baseline in (scores.get("baselines") or {}).items() if not baseline],
         "table": table_rows(scores) if is_beats else [],
         "rows": score_rows(scores),
         "confusion": confusion_rows(block),

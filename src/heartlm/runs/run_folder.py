@@ -344,12 +344,12 @@ class RunFolder(ResultFolder):
         Raises:
             HeartlmError: the run is complete, or its corpus was created again.
         """
-        found = self.about["manifest_hash"]
+        trained_hash = self.about["manifest_hash"]
         self.check_unfinished()
-        if found != corpus.manifest_hash:
+        if trained_hash != corpus.manifest_hash:
             raise HeartlmError(
                 f"{corpus.folder}: manifest {corpus.manifest_hash[:12]}, but {self.path} was started on "
-                f"{found[:12]}: bring that corpus back, or start another run"
+                f"{trained_hash[:12]}: bring that corpus back, or start another run"
             )
 
 

@@ -60,11 +60,11 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} found twice")
-    return found
+    return mapping
 
 
 _DECODERS = {

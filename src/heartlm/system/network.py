@@ -28,8 +28,8 @@ def address_towards(host: str, others: Iterable[str] = ()) -> str | None:
     """
     if _is_loopback(host):
         return host
-    found = (address for to in (host, *others, ELSEWHERE) if not _is_loopback(address := _source(to)))
-    return next(found, None)
+    addresses = (address for to in (host, *others, ELSEWHERE) if not _is_loopback(address := _source(to)))
+    return next(addresses, None)
 
 
 def interface_of(address: str) -> str | None:

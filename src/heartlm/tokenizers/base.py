@@ -191,8 +191,8 @@ def tokenizer_class(kind: str) -> type[Tokenizer]:
     """
     if kind not in _CLASSES:
         raise HeartlmError(f"tokenizer: {kind!r} found, one of {', '.join(KINDS)} expected")
-    found: type[Tokenizer] = getattr(import_module(f"heartlm.tokenizers.{kind}"), _CLASSES[kind])
-    return found
+    cls: type[Tokenizer] = getattr(import_module(f"heartlm.tokenizers.{kind}"), _CLASSES[kind])
+    return cls
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -214,11 +214,11 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         arrays = load_file(tensors) if tensors.exists() else {}
         tokenizer = tokenizer_class(saved["kind"]).restore(saved["settings"], arrays)
         tokenizer.fitted_on, expected = saved["fitted_on"], saved["content_hash"]
-        found = tokenizer.content_hash()
+        actual = tokenizer.content_hash()
     except HeartlmError:
         raise
     except Exception as error:
         raise HeartlmError(f"{folder}: the tokenizer cannot be read ({error!r}): tokenize again") from error
-    if found != expected:
+    if actual != expected:
         raise HeartlmError(f"{folder}: the tokenizer does not match its content hash: it was changed, tokenize again")
     return tokenizer

@@ -84,8 +84,8 @@ class BeatTokenizer(Tokenizer):
             "num_codes": (1, MOST_CODES),
         }
         for name, (low, high) in limits.items():
-            if not low <= (found := getattr(self, name)) <= high:
-                raise HeartlmError(f"{name}: {found} found, {low} to {high} expected")
+            if not low <= (value := getattr(self, name)) <= high:
+                raise HeartlmError(f"{name}: {value} found, {low} to {high} expected")
 
     @property
     def rr_scales(self) -> dict[str, LogScale]:

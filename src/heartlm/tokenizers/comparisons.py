@@ -252,8 +252,8 @@ def correlation(first: NDArray[Number], second: NDArray[Number]) -> NDArray[Numb
     second = second - second.mean(axis=1, keepdims=True)
     power = np.sqrt(np.sum(first**2, axis=1) * np.sum(second**2, axis=1))
     constant = np.where(np.isnan(power), power, np.zeros_like(power))
-    found: NDArray[Number] = np.divide(np.sum(first * second, axis=1), power, out=constant, where=power > 1e-9)
-    return found
+    r: NDArray[Number] = np.divide(np.sum(first * second, axis=1), power, out=constant, where=power > 1e-9)
+    return r
 
 
 def row_medians(rows: Floats) -> Floats:

@@ -45,13 +45,13 @@ class BadSteps:
         Returns:
             What to do, and the problem in one line; empty if the step is taken.
         """
-        state, found = self._state, self._wrong(loss, grad_norm)
-        if found is None:
+        state, fault = self._state, self._wrong(loss, grad_norm)
+        if fault is None:
             losses, norms = [*state["losses"], loss], [*state["norms"], grad_norm]
             self.load({"losses": losses[-self.window :], "norms": norms[-self.window :]})
             return "take", ""
         state["skipped_in_a_row"] += 1
-        reason = f"step {step}: loss {loss:.6g}, gradient norm {grad_norm:.6g}: {found}"
+        reason = f"step {step}: loss {loss:.6g}, gradient norm {grad_norm:.6g}: {fault}"
         if self.policy == "skip" and state["skipped_in_a_row"] > MAX_SKIPPED_IN_A_ROW:
             return "stop", f"{reason}; {MAX_SKIPPED_IN_A_ROW} steps before it were skipped"
         return self.policy, reason

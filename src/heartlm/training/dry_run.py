@@ -162,8 +162,8 @@ class _Tracker(MemTracker):  # type: ignore[no-untyped-call]
 
 def _kinds(tracker: MemTracker, when: str) -> dict[str, int]:
     """Return bytes on the CPU by the kinds of memory that torch distinguishes."""
-    found = tracker.get_tracker_snapshot(when)[torch.device("cpu")]
-    return {str(getattr(kind, "value", kind)): size for kind, size in found.items()}
+    sizes = tracker.get_tracker_snapshot(when)[torch.device("cpu")]
+    return {str(getattr(kind, "value", kind)): size for kind, size in sizes.items()}
 
 
 @contextmanager

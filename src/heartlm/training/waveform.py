@@ -42,25 +42,25 @@ def balanced_windows(
     first, length, label, patients, databases = [], [], [], [], []
     for row in rows.tolist():
         begin = int(corpus.records.first_token[row])
-        of_row = classes[corpus.tokens_of(row)]
-        edges = np.flatnonzero(np.diff(of_row, prepend=-2, append=-2))
+        row_classes = classes[corpus.tokens_of(row)]
+        edges = np.flatnonzero(np.diff(row_classes, prepend=-2, append=-2))
         for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            if of_row[start] != IGNORE and stop - start >= WINDOW:
+            if row_classes[start] != IGNORE and stop - start >= WINDOW:
                 first.append(begin + start)
                 length.append(stop - start)
-                label.append(int(of_row[start]))
+                label.append(int(row_classes[start]))
                 patients.append(str(corpus.records.patient_id[row]))
                 databases.append(str(corpus.records.database[row]))
-    found = set(label)
-    if VF not in found or not found & {OTHER, NOT_VF}:
-        lacking = "ventricular fibrillation or flutter" if VF not in found else "other rhythms"
+    labels = set(label)
+    if VF not in labels or not labels & {OTHER, NOT_VF}:
+        lacking = "ventricular fibrillation or flutter" if VF not in labels else "other rhythms"
         raise HeartlmError(
             f"{corpus.folder}: no {lacking} of {WINDOW_S:g} s in the training split, so the task waveform has nothing "
             "to learn from: tokenize a database with them, such as cudb or vfdb, too"
         )
     places, span = np.array(length, np.float64) - WINDOW + 1, np.array(label)
     probability = np.zeros(len(span))
-    for each in found:
+    for each in labels:
         own = span == each
         patient, database = (np.unique(np.array(names)[own], return_inverse=True)[1] for names in (patients, databases))
         drawn = places[own] / np.sqrt(np.bincount(patient, places[own]))[patient]

@@ -97,23 +97,23 @@ class WaveformBatches(MakeBatch):
     @cached_property
     def _beats(self) -> list[Floats]:
         """Waveforms of isolated V beats of each patient, tapered to zero; float32 `[num_beats, 70]` each."""
-        found: dict[str, list[Floats]] = {}
+        by_patient: dict[str, list[Floats]] = {}
         ramp = np.concatenate([np.linspace(0, 1, 10), np.ones(_BEFORE + _AFTER - 30), np.linspace(1, 0, 20)])
         for row in self.rows.tolist():
             tokens = self.corpus.tokens_of(row)
             classes = self.corpus.beat_class[tokens]
             place = np.flatnonzero(classes != UNLABELLED)
-            apart = np.diff(place, prepend=0, append=len(classes))
-            alone = (classes[place] == BEAT_CLASSES.index("V")) & (apart[:-1] > _BEFORE) & (apart[1:] > _AFTER)
+            gaps = np.diff(place, prepend=0, append=len(classes))
+            alone = (classes[place] == BEAT_CLASSES.index("V")) & (gaps[:-1] > _BEFORE) & (gaps[1:] > _AFTER)
             if not alone.any():
                 continue
             first = tokens.start + place[alone][:80] - _BEFORE
             waves = dequantize(np.stack([self.corpus.codes[at : at + _BEFORE + _AFTER, 0] for at in first]))
             ends = np.linspace(waves[:, 0], waves[:, -1], waves.shape[1], axis=1)
-            found.setdefault(str(self.corpus.records.patient_id[row]), []).append(
+            by_patient.setdefault(str(self.corpus.records.patient_id[row]), []).append(
                 ((waves - ends) * ramp).astype(np.float32)
             )
-        return [np.concatenate(waves) for waves in found.values()]
+        return [np.concatenate(waves) for waves in by_patient.values()]
 
     @cached_property
     def _starts(self) -> dict[int, NDArray[np.int64]]:
@@ -121,10 +121,10 @@ class WaveformBatches(MakeBatch):
         starts = {NOISE: [np.empty(0, np.int64)], VF: [np.empty(0, np.int64)]}
         for row in self.rows.tolist():
             tokens = self.corpus.tokens_of(row)
-            for label, found in starts.items():
+            for label, of_label in starts.items():
                 for first, stop in runs_of(self.classes[tokens] == label):
-                    found.append(np.arange(tokens.start + first, tokens.start + stop - WINDOW + 1, STRIDE))
-        return {label: np.concatenate(found) for label, found in starts.items()}
+                    of_label.append(np.arange(tokens.start + first, tokens.start + stop - WINDOW + 1, STRIDE))
+        return {label: np.concatenate(of_label) for label, of_label in starts.items()}
 
     def _another(self, label: int, choice: _Choices) -> Floats:
         """Draw a window of `label` for each row, of standard deviation 1; zeros if the corpus has none."""

@@ -82,10 +82,10 @@ def one_line(text: str) -> str:
     Raises:
         HeartlmError: it has a control character.
     """
-    if (found := _CONTROL.search(text)) is not None:
-        around = text[max(0, found.start() - 60) : found.start() + 20]
+    if (match := _CONTROL.search(text)) is not None:
+        around = text[max(0, match.start() - 60) : match.start() + 20]
         raise HeartlmError(
-            f"{around!r} found where a script is written, no control character expected: take {found[0]!r} out of the "
+            f"{around!r} found where a script is written, no control character expected: take {match[0]!r} out of the "
             "name, path, option or field of the profile that it comes from"
         )
     return text

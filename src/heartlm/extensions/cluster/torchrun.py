@@ -132,13 +132,13 @@ def _pass_on() -> None:
 
 def children(parent: int) -> list[int]:
     """Return the running child processes of `parent`."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            state, of = path.read_text().rpartition(") ")[2].split()[:2]
-            if int(of) == parent and state != "Z":
-                found.append(int(path.parent.name))
-    return found
+            state, parent_pid = path.read_text().rpartition(") ")[2].split()[:2]
+            if int(parent_pid) == parent and state != "Z":
+                pids.append(int(path.parent.name))
+    return pids
 
 
 if __name__ == "__main__":

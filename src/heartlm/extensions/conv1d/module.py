@@ -151,10 +151,10 @@ class _Conv1d(torch.autograd.Function):
             if y is not None:
                 dy = torch.ops.aten.threshold_backward.default(dy, y, 0)
             sizes = shape.stride, shape.padding, shape.dilation, shape.groups
-            found = torch_gradients(dy, x, weight, *sizes, needed=needed)
+            computed = torch_gradients(dy, x, weight, *sizes, needed=needed)
         else:
-            found = gradients(ctx.work, x, weight, dy, needed, y)
-        return *found, None, None
+            computed = gradients(ctx.work, x, weight, dy, needed, y)
+        return *computed, None, None
 
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:

@@ -116,9 +116,9 @@ def gradients(
 def torch_gradients(dy: Tensor, x: Tensor, weight: Tensor, *sizes: int, needed: tuple[bool, bool, bool]) -> Gradients:
     """Compute the gradients with torch; `sizes` are stride, padding, dilation and groups."""
     stride, padding, dilation, groups = sizes
-    found = torch.ops.aten.convolution_backward.default(
+    all_gradients = torch.ops.aten.convolution_backward.default(
         dy, x, weight, [weight.shape[0]], [stride], [padding], [dilation], False, [0], groups, list(needed)
     )
     # A gradient that is not needed may be computed all the same, in some shape or other.
-    dx, dweight, dbias = (gradient if want else None for gradient, want in zip(found, needed, strict=True))
+    dx, dweight, dbias = (gradient if want else None for gradient, want in zip(all_gradients, needed, strict=True))
     return dx, dweight, dbias

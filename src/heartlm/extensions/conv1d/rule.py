@@ -40,8 +40,8 @@ def fastest(shape: ConvShape, num_threads: int) -> frozenset[str]:
     boxes = TORCH_IS_FASTER.get(chosen_variant(), {})
     if num_threads > 1:
         boxes = TORCH_IS_FASTER.get(f"{chosen_variant()}, threads", boxes)
-    found = sizes(shape)
-    by_kernel = frozenset(name for name in PASSES if not any(inside(found, box) for box in boxes.get(name, ())))
+    values = sizes(shape)
+    by_kernel = frozenset(name for name in PASSES if not any(inside(values, box) for box in boxes.get(name, ())))
     return frozenset() if by_kernel == {"training"} else by_kernel
 
 
@@ -60,6 +60,6 @@ def sizes(shape: ConvShape) -> dict[str, float]:
     }
 
 
-def inside(found: Mapping[str, float], box: Box) -> bool:
+def inside(values: Mapping[str, float], box: Box) -> bool:
     """Return whether the sizes are within all bounds of a box."""
-    return all(low <= found[name] <= high for name, (low, high) in box.items())
+    return all(low <= values[name] <= high for name, (low, high) in box.items())

@@ -137,12 +137,12 @@ class Aggregator:
             HeartlmError: Opacus is not installed, or the file cannot be written.
         """
         if self._privacy is not None and self.rounds_of:
-            found = asdict(self._privacy) | guarantee(self._privacy, max(self.rounds_of.values()))
-            write_json(folder / "privacy.json", found)
+            promise = asdict(self._privacy) | guarantee(self._privacy, max(self.rounds_of.values()))
+            write_json(folder / "privacy.json", promise)
             print(
-                f"privacy: each client, with all its patients: epsilon {found['epsilon']:.2f} at delta "
-                f"{found['delta']:g} after {found['num_rounds']} rounds of its own "
-                f"({found['epsilon_per_round']:.2f} each), to who sees global weights only",
+                f"privacy: each client, with all its patients: epsilon {promise['epsilon']:.2f} at delta "
+                f"{promise['delta']:g} after {promise['num_rounds']} rounds of its own "
+                f"({promise['epsilon_per_round']:.2f} each), to who sees global weights only",
                 file=sys.stderr,
                 flush=True,
             )

@@ -162,17 +162,17 @@ class LanguageLearning:
         return counted, loss
 
     def _classes(self) -> tuple[NDArray[np.int8], NDArray[np.int8], NDArray[np.str_]]:
-        found, annotated, patients = [np.zeros(0, np.int8)], [np.zeros(0, np.int8)], [np.zeros(0, np.str_)]
+        predicted, annotated, patients = [np.zeros(0, np.int8)], [np.zeros(0, np.int8)], [np.zeros(0, np.str_)]
         rows = self._scored.tolist()
         codes = (self._corpus.codes[self._corpus.tokens_of(row)] for row in rows)
         answers = recording_probabilities(self._task.model, codes, self._config.window)
         for row, probabilities in zip(rows, answers, strict=True):
             labels = beat_labels(self._corpus.beat_class[self._corpus.tokens_of(row)]).astype(np.int8)
             answer = probabilities.argmax(axis=1)
-            found.append(answer[labels >= 0].astype(np.int8))
+            predicted.append(answer[labels >= 0].astype(np.int8))
             annotated.append(labels[labels >= 0])
             patients.append(np.full(len(annotated[-1]), self._corpus.records.patient_id[row]))
-        return np.concatenate(found), np.concatenate(annotated), np.concatenate(patients)
+        return np.concatenate(predicted), np.concatenate(annotated), np.concatenate(patients)
 
     def save(self, folder: Path) -> None:
         """Write the model as `heartlm pretrain` and `finetune` do."""

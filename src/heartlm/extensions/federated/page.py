@@ -22,14 +22,14 @@ HEADING = ["batch × local steps", "ranks", "repeats", "samples/s", "local ms", 
 def sweep_table(lines: Lines) -> list[list[str]]:
     """Return a heading, and a row for each configuration and number of ranks."""
     several = any(int(line["round_idx"]) for line in lines)
-    found: dict[tuple[str, int], dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    by_config: dict[tuple[str, int], dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         if int(line["round_idx"]) or not several:
             name = f"{line['config']}, {line['batch_size']} × {line['local_steps']}"
-            found[name, int(line["world_size"])][str(line["repeat"])].append(line)
+            by_config[name, int(line["world_size"])][str(line["repeat"])].append(line)
     rows = [HEADING]
-    for (name, num_ranks), repeats in sorted(found.items()):
-        columns = zip(*(measured(of_repeat, num_ranks) for of_repeat in repeats.values()), strict=True)
+    for (name, num_ranks), repeats in sorted(by_config.items()):
+        columns = zip(*(measured(measured_lines, num_ranks) for measured_lines in repeats.values()), strict=True)
         values = [_written(geometric_interval(column)) for column in columns]
         rows.append([name, str(num_ranks), str(len(repeats)), *values])
     return rows

@@ -23,8 +23,8 @@ def scores_of(parts: list[Any], final: bool) -> dict[str, Any]:
     if len(columns) == 2:
         counted, loss = map(sum, columns)
         return {"loss": loss / max(1.0, counted)}
-    found, annotated, patient = map(np.concatenate, columns)
-    scores = score_beats(annotated, found, patient, resampling=Resampling(1000 if final else 1))
+    predicted, annotated, patient = map(np.concatenate, columns)
+    scores = score_beats(annotated, predicted, patient, resampling=Resampling(1000 if final else 1))
     return scores if final else summary(scores)
 
 

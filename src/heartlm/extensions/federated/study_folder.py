@@ -69,8 +69,8 @@ class StudyFolder(ResultFolder):
 
     def last_round(self) -> int:
         """The round before which the newest complete state was saved; 0 where there is none."""
-        found = self.state(0).parent.glob("round-*/server.pt")
-        return max((int(path.parent.name.removeprefix("round-")) for path in found), default=0)
+        states = self.state(0).parent.glob("round-*/server.pt")
+        return max((int(path.parent.name.removeprefix("round-")) for path in states), default=0)
 
     def load_server(self, server: Server, round_index: int) -> None:
         """Restore `server` to its state before round `round_index`."""

@@ -46,9 +46,9 @@ class TinyPatients:
 
     def __init__(self, study: FederatedConfig) -> None:
         self.study = study
-        found, self.left_out = labelled_records(study.databases)
+        records, self.left_out = labelled_records(study.databases)
         self.of_split: dict[str, list[Labelled]] = {"train": [], "test": [], "validation": []}
-        for each in found:
+        for each in records:
             self.of_split[each.split].append(each)
         self.left_out += [f"{each.database.name}/{each.record_id}: validation" for each in self.of_split["validation"]]
         for split in ("train", "test"):
@@ -141,8 +141,8 @@ class TinyLearning:
         """Classes of this rank's test beats, found and annotated (int8 `[num_beats]`), and whose they are."""
         self.flat.module.eval()
         batches = torch.from_numpy(self.test.waveform).to(self.device).split(EVALUATION_BATCH)  # type: ignore[no-untyped-call]
-        found = [self.flat.module(batch).argmax(dim=1).to("cpu", torch.int8).numpy() for batch in batches]
-        return np.concatenate(found), self.test.label, self.test.patient
+        predicted = [self.flat.module(batch).argmax(dim=1).to("cpu", torch.int8).numpy() for batch in batches]
+        return np.concatenate(predicted), self.test.label, self.test.patient
 
     def save(self, folder: Path) -> None:
         """Write `model.safetensors` and `config.json`."""

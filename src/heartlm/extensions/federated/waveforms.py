@@ -72,7 +72,7 @@ def labelled_records(folders: Sequence[str | Path]) -> tuple[list[Labelled], lis
     Raises:
         HeartlmError: a folder is no database, or an annotation file is unreadable.
     """
-    found, left_out = list[Labelled](), list[str]()
+    labelled, left_out = list[Labelled](), list[str]()
     for folder in folders:
         database = open_database(Path(folder))
         for record_id in database.record_ids:
@@ -81,11 +81,11 @@ def labelled_records(folders: Sequence[str | Path]) -> tuple[list[Labelled], lis
             labels = np.zeros(0, np.int8) if annotations is None else annotations.beat_classes()
             counts = np.bincount(labels[_is_scored(labels)], minlength=NUM_CLASSES)
             if split != "excluded" and counts.any() and recording.has_signal:
-                found.append(Labelled(database, record_id, database.patient_of(record_id), split, counts))
+                labelled.append(Labelled(database, record_id, database.patient_of(record_id), split, counts))
                 continue
             why = "excluded" if split == "excluded" else "no signal" if counts.any() else "no labelled beats"
             left_out.append(f"{database.name}/{record_id}: {why}")
-    return found, left_out
+    return labelled, left_out
 
 
 def beat_set(records: Iterable[Labelled], window: BeatWindow = WINDOW) -> BeatSet:

@@ -70,11 +70,11 @@ def _curves(
 ) -> list[Series]:
     """Return one curve per window and bucket size, if there are several; the one-rank point starts all curves."""
     curves = []
-    for tone, (window, of_window) in enumerate(sorted(groups(rows, lambda cell: cell.window).items())):
-        caps = sorted({row.cell.bucket_cap_mb for row in of_window if row.cell.ranks > 1}) or [StudyCell.bucket_cap_mb]
+    for tone, (window, in_window) in enumerate(sorted(groups(rows, lambda cell: cell.window).items())):
+        caps = sorted({row.cell.bucket_cap_mb for row in in_window if row.cell.ranks > 1}) or [StudyCell.bucket_cap_mb]
         for cap in caps:
-            chosen = [row for row in of_window if row.cell.ranks == 1 or row.cell.bucket_cap_mb == cap]
-            points = [(x(row.cell), found) for row in chosen if (found := value(row)) is not None]
+            chosen = [row for row in in_window if row.cell.ranks == 1 or row.cell.bucket_cap_mb == cap]
+            points = [(x(row.cell), interval) for row in chosen if (interval := value(row)) is not None]
             name = f"{window}" if len(caps) == 1 else f"{window}, {cap:g} MiB"
             steps, intervals = _columns(sorted(points, key=lambda point: point[0]))
             values, colour = [each.value for each in intervals], f"tone-{tone % 8}"

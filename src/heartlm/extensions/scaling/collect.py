@@ -125,9 +125,9 @@ def checked(measurement: Measurement, reference: Sequence[float], tolerance: flo
     losses = np.array(measurement.losses)
     if not len(losses) or len(losses) != len(reference):
         return replace(measurement, failed=f"{len(losses)} losses found, {len(reference)} expected as of one rank")
-    apart = np.abs(losses - reference) / np.maximum(np.abs(reference), 1e-12)
-    step = int(np.nan_to_num(apart, nan=np.inf).argmax())
-    if apart[step] <= tolerance:
+    deviation = np.abs(losses - reference) / np.maximum(np.abs(reference), 1e-12)
+    step = int(np.nan_to_num(deviation, nan=np.inf).argmax())
+    if deviation[step] <= tolerance:
         return measurement
-    found = f"loss {losses[step]:.6g} in step {step + 1}, {reference[step]:.6g} expected as of one rank"
-    return replace(measurement, failed=f"{found}: {apart[step]:.1e} apart, {tolerance:g} allowed")
+    losses_differ = f"loss {losses[step]:.6g} in step {step + 1}, {reference[step]:.6g} expected as of one rank"
+    return replace(measurement, failed=f"{losses_differ}: {deviation[step]:.1e} apart, {tolerance:g} allowed")

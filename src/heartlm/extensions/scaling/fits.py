@@ -59,8 +59,8 @@ def _fit(speedups: Mapping[int, float], names: tuple[str, ...], most: float) -> 
         return speedup
 
     begin, accuracy = np.full(len(names), 0.01), dict.fromkeys(("xtol", "ftol", "gtol"), 1e-14)
-    found: Any = least_squares(lambda each: np.log(law(each) / measured), begin, bounds=(0.0, most), **accuracy)
-    sigma, kappa = (*found.x, 0.0)[:2]
-    residuals = zip(ranks.astype(int).tolist(), (law(found.x) / measured - 1).tolist(), strict=True)
+    solution: Any = least_squares(lambda each: np.log(law(each) / measured), begin, bounds=(0.0, most), **accuracy)
+    sigma, kappa = (*solution.x, 0.0)[:2]
+    residuals = zip(ranks.astype(int).tolist(), (law(solution.x) / measured - 1).tolist(), strict=True)
     best = float(np.sqrt((1 - sigma) / kappa)) if kappa >= 1e-9 and sigma < 1 else None
-    return Fit(dict(zip(names, found.x.tolist(), strict=True)), dict(residuals), len(ranks) - len(names), best)
+    return Fit(dict(zip(names, solution.x.tolist(), strict=True)), dict(residuals), len(ranks) - len(names), best)

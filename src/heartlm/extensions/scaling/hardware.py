@@ -136,15 +136,15 @@ class Hardware:
 
     def notes(self, measurements: Iterable[Measurement] = ()) -> list[str]:
         """Return notes on predictions for it from `measurements`, which may be of another machine."""
-        found, places = list[str](), [place for place in PLACES if f"{place}_bytes_per_s" in self.facts]
-        if unknown := [place.replace("_", " ") for place in places if f"{place}_latency_s" not in self.facts]:
+        notes, link_places = list[str](), [place for place in PLACES if f"{place}_bytes_per_s" in self.facts]
+        if unknown := [place.replace("_", " ") for place in link_places if f"{place}_latency_s" not in self.facts]:
             where = " and ".join(unknown)
-            found.append(f"{self.name}: the latency {where} is not published and counts as none; rates are peaks")
+            notes.append(f"{self.name}: the latency {where} is not published and counts as none; rates are peaks")
         device = self.get("device")
         good = [each.environment.get("device", "a machine without a name") for each in measurements if not each.failed]
         if device is not None and (others := sorted({str(other) for other in good} - {device})):
-            found.append(f"computing is as fast as measured on {', '.join(others)}, not as on {device}")
-        return found
+            notes.append(f"computing is as fast as measured on {', '.join(others)}, not as on {device}")
+        return notes
 
 
 PLACES = ("within_node", "between_nodes")

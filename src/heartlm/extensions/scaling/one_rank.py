@@ -168,8 +168,8 @@ def steady(measurements: Iterable[Measurement]) -> list[Measurement]:
     for each in good:
         cells.setdefault(each.cell, []).append(each)
     kept = list[Measurement]()
-    for found in cells.values():
-        kept += [one for one in found if unusual(one) <= UNUSUAL] or [min(found, key=unusual)]
+    for repeats in cells.values():
+        kept += [one for one in repeats if unusual(one) <= UNUSUAL] or [min(repeats, key=unusual)]
     return kept
 
 

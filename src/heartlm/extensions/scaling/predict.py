@@ -166,29 +166,29 @@ class Predictor:
         return low_s * max(0.0, 1 - spread), high_s * (1 + spread)
 
     def _warnings(self, one: OneRank, cell: StudyCell) -> list[str]:
-        found = list(self.notes)
+        warnings = list(self.notes)
         if cell.ranks > TOO_FAR * self.most_measured:
-            found.append(
+            warnings.append(
                 f"{cell.ranks} ranks are more than {TOO_FAR} times the {self.most_measured} that were measured together"
             )
         if not any(tokens_of(each.cell) == tokens_of(cell) for each in one.alone):
             num_batches = len({tokens_of(each.cell) for each in one.alone})
             known = "interpolated" if num_batches > 1 else "taken as proportional"
-            found.append(
+            warnings.append(
                 f"one rank was not measured at {tokens_of(cell):.0f} tokens a micro-batch: {known}; a study with "
                 "prediction: true does"
             )
         if not one.on_gpu and one.slowdown(cell.ranks // cell.nodes, tokens_of(cell)) is None:
             beside = cell.ranks // cell.nodes
-            found.append(f"{beside} ranks side by side were not measured: they are taken not to slow each other")
-        return found
+            warnings.append(f"{beside} ranks side by side were not measured: they are taken not to slow each other")
+        return warnings
 
 
 def _bottleneck(one: OneRank, cell: StudyCell, part_s: Mapping[str, float]) -> str:
     """Return the largest loss of `cell` compared with ideal scaling of one rank."""
-    alone, here = one.work(cell.base, lambda each: each.value), one.work(cell, lambda each: each.value)
+    alone, scaled = one.work(cell.base, lambda each: each.value), one.work(cell, lambda each: each.value)
     fraction = cell.tokens_per_step / cell.ranks / cell.base.tokens_per_step
-    compute_s = here.micro_batches * (here.forward_s + here.backward_s)
+    compute_s = scaled.micro_batches * (scaled.forward_s + scaled.backward_s)
     even_s = fraction * alone.micro_batches * (alone.forward_s + alone.backward_s)
     costs = {  # seconds of a step lost to each cause
         "data supply": part_s["data"],
@@ -196,7 +196,7 @@ def _bottleneck(one: OneRank, cell: StudyCell, part_s: Mapping[str, float]) -> s
         "stragglers": part_s["straggler"],
         "shared memory": max(0.0, part_s["compute"] - compute_s),
         "small batches": max(0.0, compute_s - even_s),
-        "optimizer": (here.optimizer_s + here.other_s) * (1 - fraction),
+        "optimizer": (scaled.optimizer_s + scaled.other_s) * (1 - fraction),
     }
     worst = max(costs, key=lambda name: costs[name])
     return worst if costs[worst] > NOTHING_LOST * sum(part_s.values()) else "compute"
@@ -261,19 +261,19 @@ def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Valid
             cells.setdefault(each.cell, []).append(each)
     if not cells:
         raise HeartlmError("no good measurement of more than one rank found: there is nothing to compare with")
-    known = {cell: cells[cell] for cell in cells if kind_of(cell) in predictor.kinds and cell.parallel == "ddp"}
-    if not known:
+    predictable = {cell: cells[cell] for cell in cells if kind_of(cell) in predictor.kinds and cell.parallel == "ddp"}
+    if not predictable:
         raise HeartlmError("no cell with more than one rank has a one-rank cell of its kind: nothing can be predicted")
     checked = list[Checked]()
-    for cell, found in known.items():
-        predicted, repeats_s = predictor.predict(cell), [typical_s(each.step_s) for each in found]
-        part_s = {name: statistics.median(each.part_s[name] for each in found) for name in PARTS}
+    for cell, repeats in predictable.items():
+        predicted, repeats_s = predictor.predict(cell), [typical_s(each.step_s) for each in repeats]
+        part_s = {name: statistics.median(each.part_s[name] for each in repeats) for name in PARTS}
         step_s = statistics.median(repeats_s)
         outside = max(0.0, step_s - predicted.high_s, predicted.low_s - step_s) / step_s
         checked.append(Checked(predicted, repeats_s, part_s, step_s, predicted.step_s / step_s - 1, outside))
     return Validation(
         checked,
-        not_checked=[cell.name for cell in cells if cell not in known],
+        not_checked=[cell.name for cell in cells if cell not in predictable],
         median_error=statistics.median(abs(each.error) for each in checked),
         num_outside=sum(each.outside > 0 for each in checked),
     )

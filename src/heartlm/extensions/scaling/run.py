@@ -40,29 +40,30 @@ def run_study(config: ScalingStudyConfig, cells: Cells) -> list[Measurement]:
         write_databases(config, before)
         write_json(folder / "skipped.json", [[cell.name, reason] for cell, reason in grid.skipped])
         kept = map(Measurement.load, sorted((folder / "measurements").glob("*.json")))
-        done = {(each.cell, each.repeat): each for each in kept if each.failed is None}
-        every = list(grid.measurements(config.repeats))
-        missing = [pair for pair in every if pair not in done]
-        say(f"{len(every) - len(missing)} of {len(every)} measurements are there already")
-        made = list[Measurement]()
+        good = {(each.cell, each.repeat): each for each in kept if each.failed is None}
+        all_pairs = list(grid.measurements(config.repeats))
+        missing = [pair for pair in all_pairs if pair not in good]
+        say(f"{len(all_pairs) - len(missing)} of {len(all_pairs)} measurements are there already")
+        measurements = list[Measurement]()
         for index, (cell, repeat) in enumerate(missing, start=1):
-            found = _measure(config, cells, cell, repeat)
-            if found.failed is None:
+            measurement = _measure(config, cells, cell, repeat)
+            if measurement.failed is None:
                 # Losses are compared with those of one rank alone; the first such training is its own reference.
-                one = [each for each in (*done.values(), found) if each.cell.ranks == each.cell.copies == 1]
-                reference = next((each.losses for each in one if each.cell.work == cell.work), [])
-                found = checked(found, reference, config.tolerance or (1e-4 if cell.precision == "fp32" else 2e-2))
-            found.save(folder)
-            made.append(found)
+                one_rank = [each for each in (*good.values(), measurement) if each.cell.ranks == each.cell.copies == 1]
+                reference = next((each.losses for each in one_rank if each.cell.work == cell.work), [])
+                tolerance = config.tolerance or (1e-4 if cell.precision == "fp32" else 2e-2)
+                measurement = checked(measurement, reference, tolerance)
+            measurement.save(folder)
+            measurements.append(measurement)
             head = f"{index:>{len(str(len(missing)))}}/{len(missing)}  {cell.name}  repeat {repeat + 1}"
-            if found.failed is not None:
-                say(f"{head}  FAILED: {found.failed}")
+            if measurement.failed is not None:
+                say(f"{head}  FAILED: {measurement.failed}")
                 continue
-            done[cell, repeat] = found
-            left_s = statistics.fmean(each.wall_s for each in done.values()) * (len(missing) - index)
-            left, rate = time.strftime("%H:%M:%S", time.gmtime(left_s)), found.tokens_per_s / 1000
-            say(f"{head}  {1000 * found.mean_step_s:.1f} ms a step  {rate:.1f} k tokens/s  left {left}")
-    return made
+            good[cell, repeat] = measurement
+            left_s = statistics.fmean(each.wall_s for each in good.values()) * (len(missing) - index)
+            left, rate = time.strftime("%H:%M:%S", time.gmtime(left_s)), measurement.tokens_per_s / 1000
+            say(f"{head}  {1000 * measurement.mean_step_s:.1f} ms a step  {rate:.1f} k tokens/s  left {left}")
+    return measurements
 
 
 def _measure(config: ScalingStudyConfig, cells: Cells, cell: StudyCell, repeat: int) -> Measurement:
@@ -80,9 +81,9 @@ def _measure(config: ScalingStudyConfig, cells: Cells, cell: StudyCell, repeat: 
         return Measurement(cell, repeat, wall_s=wall_s, environment=environment, failed=reason)
     environment |= RunFolder(runs[0]).environment
     trainings = [read_ranks(run, cell.ranks) for run in runs]
-    found = measured(cell, repeat, trainings, warm_up=config.num_warm_up, wall_s=wall_s, environment=environment)
+    measurement = measured(cell, repeat, trainings, warm_up=config.num_warm_up, wall_s=wall_s, environment=environment)
     shutil.rmtree(work)
-    return found
+    return measurement
 
 
 def _foundation(config: ScalingStudyConfig, cells: Cells, cell: StudyCell) -> Path:

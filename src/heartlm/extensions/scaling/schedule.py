@@ -92,7 +92,7 @@ def plan(jobs: Sequence[PlannedJob], cluster: Cluster, cheapest: bool = False) -
 
     Every job needs a time for at least one number of GPUs that fits the cluster, and for none that does not.
     """
-    found = [naive(jobs, cluster)]
+    plans = [naive(jobs, cluster)]
     for nodes in {cluster.nodes, *(2**power for power in range(cluster.nodes.bit_length()))}:
         some = Cluster(nodes, cluster.gpus_per_node)
         fitting = [replace(job, times={gpus: job.times[gpus] for gpus in job.times if some.fits(gpus)}) for job in jobs]
@@ -101,8 +101,8 @@ def plan(jobs: Sequence[PlannedJob], cluster: Cluster, cheapest: bool = False) -
         for widths in _widths(fitting):
             paths = _longest_chains(fitting, widths)
             order = sorted(fitting, key=lambda job: (-paths[job.name], -widths[job.name]))
-            found.append(list_schedule(order, widths, some))
-    return min(found, key=lambda each: (each.node_time, each.end) if cheapest else (each.end, each.node_time))
+            plans.append(list_schedule(order, widths, some))
+    return min(plans, key=lambda each: (each.node_time, each.end) if cheapest else (each.end, each.node_time))
 
 
 def naive(jobs: Sequence[PlannedJob], cluster: Cluster) -> Schedule:

@@ -141,32 +141,32 @@ def _against(cell: StudyCell, repeats: Repeats, passed: dict[StudyCell, Repeats]
     whole = 1 if cell.scaling == "strong" else cell.ranks  # multiple of the base's work
     best_s = statistics.geometric_mean([ideal_s(base, cell.ranks, cell.scaling) for base, _ in pairs])
     gained = geometric_interval([whole * base / test for base, test in pairs])
-    of_ranks = gained.scaled(1 / cell.ranks)
-    found: dict[str, Any] = {
+    efficiency = gained.scaled(1 / cell.ranks)
+    relative: dict[str, Any] = {
         "speedup": gained,
-        "efficiency": of_ranks,
-        "overhead_s": overhead_interval(best_s, of_ranks),
+        "efficiency": efficiency,
+        "overhead_s": overhead_interval(best_s, efficiency),
         "karp_flatt": karp_flatt(gained.value, cell.ranks),
     }
     at_once = sorted(bases.keys() & copies.keys())
     if cell.ranks > 1 and at_once:
         # Total throughput of its copies relative to a single one alone.
         together = [cell.ranks * bases[each].training_s / copies[each].training_s for each in at_once]
-        found["ceiling"] = geometric_interval(together)
-        both = sorted(copies.keys() & repeats.keys())
-        side_s = [(copies[each].training_s, repeats[each].training_s) for each in both]
-        found["efficiency_of_ceiling"] = geometric_interval(
+        relative["ceiling"] = geometric_interval(together)
+        in_both = sorted(copies.keys() & repeats.keys())
+        side_s = [(copies[each].training_s, repeats[each].training_s) for each in in_both]
+        relative["efficiency_of_ceiling"] = geometric_interval(
             [ideal_s(side, cell.ranks, cell.scaling) / test for side, test in side_s]
         )
-    return found
+    return relative
 
 
 def groups(rows: Iterable[CellRow], key: Callable[[StudyCell], Any]) -> dict[Any, list[CellRow]]:
     """Group rows by the `key` of their cells, in order."""
-    found: dict[Any, list[CellRow]] = {}
+    grouped: dict[Any, list[CellRow]] = {}
     for row in rows:
-        found.setdefault(key(row.cell), []).append(row)
-    return found
+        grouped.setdefault(key(row.cell), []).append(row)
+    return grouped
 
 
 def flat(row: CellRow) -> dict[str, Any]:

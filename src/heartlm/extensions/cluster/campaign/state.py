@@ -235,19 +235,19 @@ def progress_of(experiment: Experiment, folder: Path) -> Progress:
                 f"{ours}: remove it, or give the experiment another name"
             )
         return "done"
-    made = RunFolder(note.parent)
-    found = {**made.settings, "kind": made.run_json.get("kind")}
+    earlier_run = RunFolder(note.parent)
+    earlier = {**earlier_run.settings, "kind": earlier_run.run_json.get("kind")}
     defaults = vars(PretrainConfig() if run.command == "pretrain" else FinetuneConfig())
     for name, value in {"kind": run.command, **defaults, **run.fields}.items():
         if value is None or name in (*LAYOUT, "out", "resume"):
             continue
         expected = str((folder / str(value)).resolve()) if name in _PATHS else value
-        if not _same(found.get(name), expected):
+        if not _same(earlier.get(name), expected):
             raise HeartlmError(
-                f"{experiment.name}: {note.parent} is there already with {name} {found.get(name)}, {expected} "
+                f"{experiment.name}: {note.parent} is there already with {name} {earlier.get(name)}, {expected} "
                 "expected: remove it, or give the experiment another out"
             )
-    return "done" if made.is_finished else "started"
+    return "done" if earlier_run.is_finished else "started"
 
 
 def _note(experiment: Experiment, folder: Path) -> Path:

@@ -45,8 +45,8 @@ def examine(checks: Mapping[str, Check] = CHECKS) -> Iterator[tuple[str, Section
 
 def most_worth_changing(sections: Mapping[str, Section]) -> list[Advice]:
     """Return the three settings with the largest measured gain; settings without a measured gain come last."""
-    found = [advice for section in sections.values() for advice in section.advice]
-    return sorted(found, key=lambda advice: -(advice.gain or 0))[:NUM_ADVICE]
+    all_advice = [advice for section in sections.values() for advice in section.advice]
+    return sorted(all_advice, key=lambda advice: -(advice.gain or 0))[:NUM_ADVICE]
 
 
 def as_json(sections: Mapping[str, Section]) -> dict[str, Any]:

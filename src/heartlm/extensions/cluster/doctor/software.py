@@ -55,10 +55,10 @@ def mismatches(facts: dict[str, Any], gpus: Sequence[Any], driver_cuda: Sequence
 
 def check_kernels(known: Mapping[str, Any]) -> Section:
     """Report which kernels are used."""
-    setting, found = os.environ.get("HEARTLM_KERNELS", ""), list(variants())
-    best = setting if setting in VARIANTS else found[-1]
-    line = f"compiled, {best} is used; this processor runs {', '.join(found)}"
-    facts = {"setting": setting or None, "variants": found}
+    setting, supported = os.environ.get("HEARTLM_KERNELS", ""), list(variants())
+    best = setting if setting in VARIANTS else supported[-1]
+    line = f"compiled, {best} is used; this processor runs {', '.join(supported)}"
+    facts = {"setting": setting or None, "variants": supported}
     return Section([line + (f" (HEARTLM_KERNELS={setting})" if setting else "")], facts)
 
 
