@@ -41,7 +41,7 @@ from benchmarks.common.output import write_results
 from benchmarks.common.places import options, unpacked
 from benchmarks.common.steps import Steps
 from heartlm.api import load_model
-from heartlm.corpus.encode import Source, Unusable, usable_leads
+from heartlm.corpus.encode import SelectedLeads, Unusable, usable_leads
 from heartlm.ecg.database import open_database
 from heartlm.evaluation.bootstrap import Resampling, ratio
 from heartlm.models.store import build_model, geometry_of
@@ -126,7 +126,7 @@ def handmade(ptb_xl: PtbXl, names: Sequence[str]) -> Floats:
     vectors = []
     for name in names:
         recording, row = database.recording(name), list[Floats]()
-        source = Source(recording, "train", tuple(range(12)))
+        source = SelectedLeads(recording, "train", tuple(range(12)))
         for ready in usable_leads(source, tokenizer, "detected", "warn"):
             waveform, intervals = np.zeros(70), np.zeros(1)
             if not isinstance(ready, Unusable):

@@ -19,8 +19,8 @@ from heartlm.extensions.cluster.cells import Resources
 from heartlm.extensions.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.extensions.scaling.grid import grid_of
 from heartlm.extensions.scaling.hardware import (
+    Interconnect,
     Link,
-    Network,
     bucket_bytes,
     known_hardware,
     link_of,
@@ -56,7 +56,7 @@ def surroundings(draw: st.DrawFn) -> Surroundings:
     return Surroundings(
         ranks=nodes * draw(st.integers(1, 3)),
         nodes=nodes,
-        network=Network(draw(link), draw(link)),
+        network=Interconnect(draw(link), draw(link)),
         slowdown=draw(st.floats(1.0, 1.5)),
         core_share=draw(st.floats(0, 1)),
         jitter=draw(jitters),
@@ -92,7 +92,7 @@ def test_a_slower_network_is_never_better(work: RankWork, around: Surroundings, 
 def test_the_slowest_of_many_ranks_is_slower_than_the_slowest_of_two():
     work, jitter = RankWork(0.1, 0.2, bucket_bytes=[1.0]), list(np.linspace(0.8, 1.2, 33))
     taken = [
-        simulate(work, Surroundings(ranks, network=Network(Link(1e12)), jitter=jitter)).step_s.mean()
+        simulate(work, Surroundings(ranks, network=Interconnect(Link(1e12)), jitter=jitter)).step_s.mean()
         for ranks in (1, 2, 16)
     ]
     assert taken[0] == pytest.approx(0.3) and taken[0] < taken[1] < taken[2] <= 0.3 * 1.2 + 1e-9
@@ -101,7 +101,7 @@ def test_the_slowest_of_many_ranks_is_slower_than_the_slowest_of_two():
 
 def test_a_bucket_begins_when_ready_and_when_the_one_before_is_through():
     """Two buckets of half the gradients: ready at 2 and 3 s, 1.5 s each, so the last is through at 5 s."""
-    network = Network(Link(1.0, 0.0))
+    network = Interconnect(Link(1.0, 0.0))
     work = RankWork(1.0, 2.0, optimizer_s=0.5, bucket_bytes=[1.5, 1.5])
     around = Surroundings(2, network=network)
     one = simulate(work, around)
@@ -113,7 +113,7 @@ def test_a_bucket_begins_when_ready_and_when_the_one_before_is_through():
 
 
 def test_ranks_that_add_up_by_node_cross_the_slow_link_once():
-    network = Network(within=Link(1e9), between=Link(1e6))
+    network = Interconnect(within=Link(1e9), between=Link(1e6))
     flat, by_node = (network.all_reduce_s(1e6, 8, 2, by_node=by_node) for by_node in (False, True))
     assert by_node == pytest.approx(2 * network.all_reduce_s(1e6, 4) + network.all_reduce_s(1e6, 2, 2))
     assert by_node < flat
@@ -122,7 +122,7 @@ def test_ranks_that_add_up_by_node_cross_the_slow_link_once():
 
 def test_the_fit_comes_back_and_grows_by_the_formulas():
     fit = AllReduceFit(3e-4, 1e9, 2, "gloo", ((1024, 3e-4), (1 << 20, 1.35e-3)))
-    network = Network(link_of(fit), Link(1e9, 1e-3))
+    network = Interconnect(link_of(fit), Link(1e9, 1e-3))
     for size in (0, 1e3, 1e7):
         assert network.all_reduce_s(size, 2) == pytest.approx(fit.time_s(size))
     assert network.all_reduce_s(1e9, 4) == pytest.approx(6 * (1.5e-4 + 0.25), rel=1e-9)
@@ -149,7 +149,7 @@ def measurement(cell: StudyCell, compute_s: float, repeat: int = 0, **other: Any
 
 
 ONE = StudyCell("pretrain", "mitdb", 128, global_batch=32)
-LINK = Network(Link(1e9, 1e-4))
+LINK = Interconnect(Link(1e9, 1e-4))
 
 
 def test_a_batch_that_was_measured_costs_what_was_measured():
@@ -211,12 +211,12 @@ def test_a_step_that_the_machine_held_up_does_not_count():
 
 def test_the_bottleneck_is_named_and_far_guesses_are_warned_of():
     known = [measurement(replace(ONE, global_batch=32), 0.1)]
-    slow = Predictor(known, Network(Link(1e7), Link(1e7)), most_measured=2)
+    slow = Predictor(known, Interconnect(Link(1e7), Link(1e7)), most_measured=2)
     assert slow.predict(scaled(ONE, 8, 2, "weak")).bottleneck == "communication"
     far = slow.predict(scaled(ONE, 32, 2, "weak"))
     assert any("more than 8 times the 2" in text for text in far.warnings)
     assert not any("more than 8 times" in text for text in slow.predict(scaled(ONE, 16, 2, "weak")).warnings)
-    fast = Network(Link(1e12), Link(1e12))
+    fast = Interconnect(Link(1e12), Link(1e12))
     assert Predictor(known, fast).predict(scaled(ONE, 8, 1, "weak")).bottleneck == "compute"
     ragged = [replace(known[0], step_s=[0.055, 0.11, 0.11, 0.165] * 4)]
     assert Predictor(ragged, fast).predict(scaled(ONE, 8, 1, "weak")).bottleneck == "stragglers"

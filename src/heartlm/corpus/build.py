@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from heartlm.corpus.encode import Part, Source, encode_part, find_source, readable_leads
+from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source, readable_leads
 from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
 from heartlm.corpus.plan import Beats, BuildSettings, Parts, TrainingLeads, make_plan
@@ -159,15 +159,15 @@ def fit_on_training(tokenizer: Tokenizer, databases: Iterable[Database], choice:
         HeartlmError: there is no training recording, one is unreadable, or none can be used.
     """
     random = np.random.Generator(np.random.Philox(choice.seed))
-    chosen: list[Source] = []
+    chosen: list[SelectedLeads] = []
     for database in sorted(databases, key=lambda database: database.name):
         training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
-        usable: dict[int, Source] = {}
+        usable: dict[int, SelectedLeads] = {}
         for place in random.permutation(len(training)).tolist():
             if len(usable) == FIT_RECORDINGS:
                 break
             source = find_source(database, training[place], tokenizer, choice.training_leads, choice.skip_unreadable)
-            if isinstance(source, Source):
+            if isinstance(source, SelectedLeads):
                 usable[place] = source
         chosen += [usable[place] for place in sorted(usable)]
     if not chosen:

@@ -39,7 +39,7 @@ _TELLING_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Source:
+class SelectedLeads:
     """One recording to encode."""
 
     recording: Recording
@@ -66,7 +66,7 @@ def find_source(
     tokenizer: Tokenizer,
     training_leads: TrainingLeads,
     skip_unreadable: bool = False,
-) -> Source | Unusable:
+) -> SelectedLeads | Unusable:
     """Open one recording, or return the reason why it is left out.
 
     Raises:
@@ -84,7 +84,7 @@ def find_source(
 
 def source_of(
     recording: Recording, split: Split, tokenizer: Tokenizer, training_leads: TrainingLeads
-) -> Source | Unusable:
+) -> SelectedLeads | Unusable:
     """Select the leads of an open recording to encode, or return the reason why there is none.
 
     Raises:
@@ -98,7 +98,7 @@ def source_of(
     leads = chosen_leads(recording, split, training_leads) if tokenizer.reads_signal else (0,)
     if not tokenizer.needs_signal:
         leads = leads or (0,)
-    return Source(recording, split, leads) if leads else Unusable(no_ecg_lead(recording))
+    return SelectedLeads(recording, split, leads) if leads else Unusable(no_ecg_lead(recording))
 
 
 def ecg_leads(recording: Recording) -> tuple[int, ...]:
@@ -143,7 +143,9 @@ def chosen_leads(recording: Recording, split: Split, training_leads: TrainingLea
     return tuple(sorted(leads)) if training_leads == "all" and split == "train" else leads[:1]
 
 
-def usable_leads(source: Source, tokenizer: Tokenizer, beats: Beats, damaged: Damaged) -> Iterator[Lead | Unusable]:
+def usable_leads(
+    source: SelectedLeads, tokenizer: Tokenizer, beats: Beats, damaged: Damaged
+) -> Iterator[Lead | Unusable]:
     """Yield each lead of `source` to encode, or the reason why it is unusable: flat, or fewer than two beats.
 
     Signs of damage are added to `source.recording.faults`.
@@ -244,7 +246,7 @@ class Part:
         self.num_unreadable += unreadable
 
 
-def readable_leads(source: Source, tokenizer: Tokenizer, choice: BuildSettings, part: Part) -> Iterator[Lead]:
+def readable_leads(source: SelectedLeads, tokenizer: Tokenizer, choice: BuildSettings, part: Part) -> Iterator[Lead]:
     """Yield the usable leads of `source`, and add the others with the reason to `part.dropped`.
 
     Raises:
@@ -282,7 +284,7 @@ def encode_part(database: Database, record_ids: Sequence[str], tokenizer: Tokeni
     return part
 
 
-def _encode_source(source: Source, tokenizer: Tokenizer, choice: BuildSettings, part: Part) -> Iterator[Tokens]:
+def _encode_source(source: SelectedLeads, tokenizer: Tokenizer, choice: BuildSettings, part: Part) -> Iterator[Tokens]:
     recording, ignored, first = source.recording, dict[str, int](), True
     for lead in readable_leads(source, tokenizer, choice, part):
         tokens = tokenizer.encode(lead)

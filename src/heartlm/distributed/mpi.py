@@ -65,7 +65,7 @@ class MPICommunicator(Communicator):
             self._sum_apart(numbers)
             return Pending(numbers)
         begin = functools.partial(comm.Iallreduce, mpi.IN_PLACE, numbers.numpy(), mpi.SUM)
-        pending = _UnderWay(begin, numbers, self._progress.wake)
+        pending = _MpiPending(begin, numbers, self._progress.wake)
         self._progress.asked.append(pending)
         return pending
 
@@ -88,7 +88,7 @@ class MPICommunicator(Communicator):
         self._mpi.COMM_WORLD.Abort(2)
 
 
-class _UnderWay(Pending):
+class _MpiPending(Pending):
     """A collective that the thread starts and tests; `wake` makes the thread wait for it."""
 
     def __init__(self, begin: Callable[[], Request], result: Tensor, wake: threading.Event) -> None:
@@ -123,7 +123,7 @@ class _Progress:
     """A thread that starts the collectives in `asked`, in order, and tests them until they are complete."""
 
     def __init__(self) -> None:
-        self.asked, self.wake, self._is_over = deque[_UnderWay](), threading.Event(), False
+        self.asked, self.wake, self._is_over = deque[_MpiPending](), threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="progress of MPI", daemon=True)
         self._thread.start()
         atexit.register(self.stop)  # freeing a tensor in a thread during interpreter exit crashes
@@ -135,7 +135,7 @@ class _Progress:
         self._thread.join()
 
     def _run(self) -> None:
-        under_way = list[_UnderWay]()
+        under_way = list[_MpiPending]()
         while not self._is_over:
             waits = self.wake.wait(PROGRESS_EVERY_S if under_way else IDLE_S)
             self.wake.clear()

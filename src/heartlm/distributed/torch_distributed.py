@@ -41,7 +41,7 @@ class TorchCommunicator(Communicator):
     def start_sum(self, numbers: Tensor) -> Pending:
         """Start the sum; with NCCL, copy the numbers to the GPU and the sums back."""
         there = numbers.to(self._device, non_blocking=True)
-        return _UnderWay(dist.all_reduce(there, async_op=True), there, numbers)
+        return _TorchPending(dist.all_reduce(there, async_op=True), there, numbers)
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the values of all ranks."""
@@ -54,7 +54,7 @@ class TorchCommunicator(Communicator):
         self._exit.close()
 
 
-class _UnderWay(Pending):
+class _TorchPending(Pending):
     """A collective of torch in progress, with its device buffer and its result buffer."""
 
     def __init__(self, work: Any, there: Tensor, result: Tensor) -> None:

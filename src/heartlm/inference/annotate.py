@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.encode import Source, Unusable, beats_for, ecg_lead, usable_leads
+from heartlm.corpus.encode import SelectedLeads, Unusable, beats_for, ecg_lead, usable_leads
 from heartlm.corpus.plan import Beats
 from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.database import Database
@@ -168,7 +168,7 @@ def ready_lead(
     """
     recording = database.recording(record_id)
     index = ecg_lead(recording, lead) if _reads(tokenizer, recording) else 0
-    source = Source(recording, database.split_of(record_id), (index,))
+    source = SelectedLeads(recording, database.split_of(record_id), (index,))
     ready = next(iter(usable_leads(source, tokenizer, beats, "warn")))
     recording.warn_if_damaged()
     if isinstance(ready, Unusable):

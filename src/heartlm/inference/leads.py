@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.encode import Source, Unusable, source_of, usable_leads
+from heartlm.corpus.encode import SelectedLeads, Unusable, source_of, usable_leads
 from heartlm.corpus.plan import Beats
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
@@ -69,7 +69,7 @@ def scored_lead(
         HeartlmError: a file is unreadable, or beats must be detected and cannot be.
     """
     source = source_of(recording, "test", tokenizer, "first")
-    lead = next(usable_leads(source, tokenizer, beats, "warn")) if isinstance(source, Source) else source
+    lead = next(usable_leads(source, tokenizer, beats, "warn")) if isinstance(source, SelectedLeads) else source
     return lead if isinstance(lead, Unusable) else lead_of(recording, lead, tokenizer, annotations)
 
 

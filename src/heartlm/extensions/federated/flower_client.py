@@ -19,7 +19,7 @@ from torch import Tensor
 
 from heartlm.extensions.federated.aggregate import add_up, with_privacy
 from heartlm.extensions.federated.client import ClientTask, Update
-from heartlm.extensions.federated.flower_messages import Told, message, read
+from heartlm.extensions.federated.flower_messages import Fields, message, read
 from heartlm.extensions.federated.local import LocalClients, patients_of
 from heartlm.extensions.federated.partition import Member
 from heartlm.extensions.federated.privacy import secret_generator
@@ -36,8 +36,8 @@ app = ClientApp()
 @app.query()
 def who(asked: Message, context: Context) -> Message:
     """Send the patients of this node."""
-    told, _ = read(asked.content)
-    patients = patients_of(_study(told, context)).patients()
+    fields, _ = read(asked.content)
+    patients = patients_of(_study(fields, context)).patients()
     return Message(message({"patients": [vars(patient) for patient in patients]}), reply_to=asked)
 
 
@@ -45,16 +45,16 @@ def who(asked: Message, context: Context) -> Message:
 @at_full_speed()
 def train(asked: Message, context: Context) -> Message:
     """Train the clients of this node."""
-    told, vectors = read(asked.content)
-    study, members = _study(told, context), typed(list[Member], told["members"])
-    tasks = {int(number): task for number, task in typed(dict[str, ClientTask], told["tasks"]).items()}
+    fields, vectors = read(asked.content)
+    study, members = _study(fields, context), typed(list[Member], fields["members"])
+    tasks = {int(number): task for number, task in typed(dict[str, ClientTask], fields["tasks"]).items()}
     torch.set_num_threads(study.threads)
     patients = patients_of(study)
     if isinstance(patients, TinyPatients):  # its beats weigh as they do in all nodes together; the server scores
-        patients.class_counts, patients.of_split["test"] = told["class_counts"], []
+        patients.class_counts, patients.of_split["test"] = fields["class_counts"], []
     kept = {number: _kept_in(context, f"client-{number}") for number in tasks}
     clients = LocalClients(study, members, patients.learning(members, list(tasks), 0, 1), kept)
-    answers, deltas = dict[str, Told](), dict[str, Tensor]()
+    answers, deltas = dict[str, Fields](), dict[str, Tensor]()
     for number, update in clients.train(vectors["global"], tasks).items():
         if isinstance(update, str):
             answers[str(number)] = {"lost": update}
@@ -75,19 +75,19 @@ def train(asked: Message, context: Context) -> Message:
 @app.train("mask")
 def mask(asked: Message, context: Context) -> Message:
     """Add up what this node's clients changed, under their masks, and forget the keys."""
-    told, _ = read(asked.content)
-    study, noise = _study(told, context), secret_generator()
-    keys = {name: bytes.fromhex(key) for name, key in told["public_keys"].items()}
+    fields, _ = read(asked.content)
+    study, noise = _study(fields, context), secret_generator()
+    keys = {name: bytes.fromhex(key) for name, key in fields["public_keys"].items()}
     total = torch.tensor(0)
-    for name, num_samples in told["num_samples"].items():
+    for name, num_samples in fields["num_samples"].items():
         kept = _kept_in(context, f"masks-{name}")
         del context.state[f"masks-{name}"]
         update = with_privacy(Update(kept["delta"], num_samples, 0, 0.0, 0.0), study, len(keys), noise)
         numbers = torch.zeros(len(update.delta) + 1, dtype=torch.int64)
-        add_up(numbers, [update], told["asked_samples"])
+        add_up(numbers, [update], fields["asked_samples"])
         masking = MaskingClient(name, kept["key"].numpy().tobytes())
-        of_round = f"seed {study.seed} round {told['round']}".encode()
-        total = total + torch.from_numpy(masking.masked(numbers.numpy(), keys, of_round))
+        round_context = f"seed {study.seed} round {fields['round']}".encode()
+        total = total + torch.from_numpy(masking.masked(numbers.numpy(), keys, round_context))
     return Message(message({}, {"masked": total}), reply_to=asked)
 
 
@@ -100,9 +100,9 @@ def _keep_in(context: Context, name: str, kept: Mapping[str, Tensor]) -> None:
     context.state[name] = ArrayRecord(torch_state_dict=dict(kept))
 
 
-def _study(told: Told, context: Context) -> FederatedConfig:
+def _study(fields: Fields, context: Context) -> FederatedConfig:
     """The study that the server speaks of, on the recordings of this node."""
-    study = typed(FederatedConfig, told["study"])
+    study = typed(FederatedConfig, fields["study"])
     databases, corpus = (context.node_config.get(name) for name in ("databases", "corpus"))
     if databases is not None:
         study = replace(study, databases=str(databases).split(":"))

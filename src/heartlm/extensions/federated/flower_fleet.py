@@ -19,7 +19,7 @@ from torch import Tensor
 
 from heartlm.errors import HeartlmError
 from heartlm.extensions.federated.client import ClientTask, Update
-from heartlm.extensions.federated.flower_messages import Told, message, read
+from heartlm.extensions.federated.flower_messages import Fields, message, read
 from heartlm.extensions.federated.partition import Member, PatientCounts, partition
 from heartlm.extensions.federated.secure_sum import RoundAbandoned, unmasked_sum
 from heartlm.extensions.federated.study_file import FederatedConfig
@@ -59,7 +59,7 @@ class Fleet:
         silent = [node for node in nodes if node not in answers]
         if silent:
             raise HeartlmError(f"node {silent[0]}: no answer to who its patients are; see the log of its SuperNode")
-        patients = {node: typed(list[PatientCounts], told["patients"]) for node, (told, _) in answers.items()}
+        patients = {node: typed(list[PatientCounts], fields["patients"]) for node, (fields, _) in answers.items()}
         every = {patient.name: patient for node in nodes for patient in patients[node]}
         self._class_counts = np.sum([patient.class_counts for patient in every.values()], axis=0).tolist()
         self.members = partition(list(every.values()), study)
@@ -71,21 +71,21 @@ class Fleet:
         contents, members = dict[int, RecordDict](), [vars(member) for member in self.members]
         for node in sorted({self.home[number] for number in tasks}):
             mine = {str(number): vars(task) for number, task in tasks.items() if self.home[number] == node}
-            told = {"study": self._settings, "class_counts": self._class_counts, "members": members, "tasks": mine}
-            contents[node] = message(told, {"global": global_vector})
+            fields = {"study": self._settings, "class_counts": self._class_counts, "members": members, "tasks": mine}
+            contents[node] = message(fields, {"global": global_vector})
         round_index = next(iter(tasks.values())).round_index
-        found: dict[int, Update | str] = dict.fromkeys(tasks, "its node did not answer")
+        updates: dict[int, Update | str] = dict.fromkeys(tasks, "its node did not answer")
         self._public_keys.clear()
-        for told, deltas in self._ask("train", contents, group=str(round_index)).values():
-            for number, answer in told["updates"].items():
+        for fields, deltas in self._ask("train", contents, group=str(round_index)).values():
+            for number, answer in fields["updates"].items():
                 if "lost" in answer:
-                    found[int(number)] = answer["lost"]
+                    updates[int(number)] = answer["lost"]
                     continue
                 delta = deltas.get(number, torch.zeros(0, dtype=torch.float64))  # masked ones stay on their nodes
                 if self._study.secure_sum:
                     self._public_keys[int(number)] = answer.pop("public_key")
-                found[int(number)] = Update(**answer, delta=delta)
-        return found
+                updates[int(number)] = Update(**answer, delta=delta)
+        return updates
 
     def masked_sum(self, round_index: int, clients: Collection[int], asked_samples: int) -> Tensor:
         """Return the sum over clients of weighted deltas and of samples, int64 `[P + 1]`, none of which is seen here.
@@ -101,8 +101,8 @@ class Fleet:
         contents = dict[int, RecordDict]()
         for node in sorted({self.home[number] for number in clients}):
             mine = {number: self.members[number].num_samples for number in clients if self.home[number] == node}
-            told = {"round": round_index, "public_keys": keys, "num_samples": mine, "asked_samples": asked_samples}
-            contents[node] = message({"study": self._settings, **told})
+            fields = {"round": round_index, "public_keys": keys, "num_samples": mine, "asked_samples": asked_samples}
+            contents[node] = message({"study": self._settings, **fields})
         try:
             if len(clients) < LEAST_CLIENTS:
                 raise RoundAbandoned(f"{len(clients)} clients are left, nothing is sent")
@@ -115,17 +115,17 @@ class Fleet:
 
     def _ask(
         self, kind: str, contents: Mapping[int, RecordDict], group: str
-    ) -> dict[int, tuple[Told, dict[str, Tensor]]]:
+    ) -> dict[int, tuple[Fields, dict[str, Tensor]]]:
         """Ask nodes side by side; the answers of those that gave one in time."""
         sent = [Message(content, node, kind, group_id=group) for node, content in contents.items()]
-        found = dict[int, tuple[Told, dict[str, Tensor]]]()
+        answers = dict[int, tuple[Fields, dict[str, Tensor]]]()
         for reply in self._grid.send_and_receive(sent, timeout=self._study.timeout_s):
             node = reply.metadata.src_node_id
             if reply.has_error():
                 print(f"node {node}: {reply.error.reason}", file=sys.stderr)
             else:
-                found[node] = read(reply.content)
-        return found
+                answers[node] = read(reply.content)
+        return answers
 
 
 def homes(members: Sequence[Member], patients: Sequence[set[str]], nodes: Sequence[int]) -> dict[int, int]:
@@ -139,7 +139,7 @@ def homes(members: Sequence[Member], patients: Sequence[set[str]], nodes: Sequen
     Raises:
         HeartlmError: a client has patients of several nodes, which would have to move recordings.
     """
-    found = dict[int, int]()
+    home = dict[int, int]()
     for number, member in enumerate(members):
         able = [node for node, names in zip(nodes, patients, strict=True) if names.issuperset(member.patients)]
         if not able:
@@ -147,5 +147,5 @@ def homes(members: Sequence[Member], patients: Sequence[set[str]], nodes: Sequen
                 f"partition: client {member.name} has patients of several nodes, and recordings stay where they are; "
                 "partition 'patient' keeps them there, 'database' where each node has databases of its own"
             )
-        found[number] = able[number % len(able)]
-    return found
+        home[number] = able[number % len(able)]
+    return home

@@ -17,23 +17,23 @@ from torch import Tensor
 
 from heartlm.errors import HeartlmError
 
-Told = dict[str, Any]
+Fields = dict[str, Any]
 
 
-def message(told: Mapping[str, Any], vectors: Mapping[str, Tensor] | None = None) -> RecordDict:
+def message(fields: Mapping[str, Any], vectors: Mapping[str, Tensor] | None = None) -> RecordDict:
     """The content of a message."""
     arrays = ArrayRecord(torch_state_dict=dict(vectors or {}))
-    return RecordDict({"told": ConfigRecord({"json": json.dumps(told)}), "vectors": arrays})
+    return RecordDict({"told": ConfigRecord({"json": json.dumps(fields)}), "vectors": arrays})
 
 
-def read(content: RecordDict) -> tuple[Told, dict[str, Tensor]]:
+def read(content: RecordDict) -> tuple[Fields, dict[str, Tensor]]:
     """Return the arguments of `message` from its content.
 
     Raises:
         HeartlmError: the content is invalid, for example from another version of heartlm.
     """
     try:
-        told = json.loads(str(content.config_records["told"]["json"]))
-        return told, content.array_records["vectors"].to_torch_state_dict()
+        fields = json.loads(str(content.config_records["told"]["json"]))
+        return fields, content.array_records["vectors"].to_torch_state_dict()
     except (KeyError, ValueError) as error:
         raise HeartlmError(f"a message of another version of heartlm found ({error!r}): use one version") from error

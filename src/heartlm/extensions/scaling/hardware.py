@@ -42,7 +42,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Network:
+class Interconnect:
     """Links within and between nodes; None if unknown."""
 
     within: Link | None = None
@@ -76,13 +76,13 @@ class Network:
         across_s = math.ceil(math.log2(nodes)) * self.between.latency_s if self.between and nodes > 1 else 0.0
         return min(ring_s, 2 * (in_node_s + across_s + num_bytes / rate))
 
-    def slowed(self, factor: float) -> Network:
+    def slowed(self, factor: float) -> Interconnect:
         """Return this network with the time of every message multiplied by `factor`."""
 
         def slower(link: Link | None) -> Link | None:
             return link and replace(link, bytes_per_s=link.bytes_per_s / factor, latency_s=link.latency_s * factor)
 
-        return Network(slower(self.within), slower(self.between))
+        return Interconnect(slower(self.within), slower(self.between))
 
 
 def link_of(fit: AllReduceFit) -> Link:
@@ -175,7 +175,7 @@ def load_hardware(name: str) -> Hardware:
 
 def network_of(
     within: AllReduceFit | None, between: AllReduceFit | None, hardware: Hardware | None
-) -> tuple[Network, float, int]:
+) -> tuple[Interconnect, float, int]:
     """Return the network from a machine's data; measured fits replace them.
 
     Args:
@@ -192,4 +192,4 @@ def network_of(
     ]
     fits = [fit for fit in (within, between) if fit]
     error = max((fit.median_error for fit in fits), default=0.0)
-    return Network(*links), error, math.prod(fit.world_size for fit in fits)
+    return Interconnect(*links), error, math.prod(fit.world_size for fit in fits)

@@ -18,7 +18,7 @@ from typing import Literal
 
 from heartlm.errors import HeartlmError
 from heartlm.extensions.scaling.cell import PARTS, Measurement, StudyCell
-from heartlm.extensions.scaling.hardware import Network
+from heartlm.extensions.scaling.hardware import Interconnect
 from heartlm.extensions.scaling.one_rank import OneRank, Range, by_kind, kind_of, repeat_noise, steady, tokens_of
 from heartlm.extensions.scaling.simulate import Simulated, Surroundings, simulate, typical_s
 
@@ -74,7 +74,7 @@ class Predictor:
     def __init__(
         self,
         measurements: Iterable[Measurement],
-        network: Network,
+        network: Interconnect,
         *,
         fit_error: float = 0.0,
         most_measured: int = 1,

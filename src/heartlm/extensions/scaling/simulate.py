@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.extensions.scaling.hardware import Network
+from heartlm.extensions.scaling.hardware import Interconnect
 
 Seconds = NDArray[np.float64]
 
@@ -77,7 +77,7 @@ class Surroundings:
 
     ranks: int = 1
     nodes: int = 1
-    network: Network = field(default_factory=Network)
+    network: Interconnect = field(default_factory=Interconnect)
     slowdown: float = 1.0
     core_share: float = 0.0
     jitter: Sequence[float] = (1.0,)
