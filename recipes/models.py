@@ -45,7 +45,7 @@ from heartlm.evaluation.scored import leads_of_corpus
 from heartlm.evaluation.waveform_task import WaveformWindows
 from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.predictions import token_probabilities, window_probabilities
-from heartlm.inference.waveform import called, class_probabilities
+from heartlm.inference.waveform import class_probabilities, predicted_classes
 from heartlm.models.pretrained import FOLDER
 from heartlm.models.store import load_model, save_tensors, whole_tensors
 from heartlm.runs.run_folder import RunFolder
@@ -399,7 +399,7 @@ def decided(held_out: HeldOut, threshold: float, task: str) -> Array:
     if task == "rhythm":
         return (held_out.probability[:, 1] >= threshold).astype(np.int64)
     if task == "waveform":
-        return called(held_out.probability, threshold)
+        return predicted_classes(held_out.probability, threshold)
     return held_out.probability.argmax(axis=1)
 
 

@@ -48,7 +48,7 @@ def count_connections(folder: str) -> None:
 
 def exchange_in_other_orders() -> None:
     """The first rank's thread comes before its main thread, on the others it comes after."""
-    of_main, of_thread, rank = RankConsensus(60.0), RankConsensus(60.0, apart=True), this().rank
+    of_main, of_thread, rank = RankConsensus(60.0), RankConsensus(60.0, own_group=True), this().rank
     for turn in range(20):
         found: list[Any] = []
         thread = Thread(target=lambda turn=turn, found=found: found.extend(of_thread.all(lambda: ("thread", turn))))

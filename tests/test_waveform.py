@@ -21,7 +21,7 @@ from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.ec57 import spans_of
 from heartlm.evaluation.waveform_features import NAMES, waveform_features
-from heartlm.inference.waveform import called, class_probabilities, smoothed, vf_scores
+from heartlm.inference.waveform import class_probabilities, predicted_classes, smoothed, vf_scores
 from heartlm.models.config import ModelConfig
 from heartlm.models.store import build_model
 from heartlm.tasks.task import IGNORE
@@ -289,7 +289,7 @@ def test_vf_is_called_at_its_threshold_unless_noise_is_more_probable() -> None:
         [0.1, 0.0, 0.45, 0.0, 0.45],
     ]
     probabilities = np.array(rows)
-    assert called(probabilities, 0.2).tolist() == [VF, NOISE, OTHER, VF]
+    assert predicted_classes(probabilities, 0.2).tolist() == [VF, NOISE, OTHER, VF]
     assert vf_scores(probabilities).tolist() == [0.3, 0, 0.1, 0.45]
 
 

@@ -47,7 +47,7 @@ from heartlm.errors import HeartlmError
 from heartlm.inference.annotate import second_probabilities
 from heartlm.inference.finetuned import FineTuned, load_of_tasks
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
-from heartlm.inference.waveform import called
+from heartlm.inference.waveform import predicted_classes
 from heartlm.models.pretrained import FOLDER
 from heartlm.storage.reading import read_json
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
@@ -173,7 +173,7 @@ class Analyst:
         disputed, no_beat = found.disputed, found.no_beat
         rate_hz, notes = recording.rate_hz, list[str]()
         # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
-        answer = called(seconds, self.waveform.info.threshold, noise_denies=False)
+        answer = predicted_classes(seconds, self.waveform.info.threshold, noise_denies=False)
         events = second_events("VF", seconds[:, VF], answer == VF, SHORTEST_S, rate_hz)
         events = [event for event in events if event.confidence >= VF_CONFIDENCE]
         refuted = [each for each in events if _mean_within(each, found.regular, rate_hz) >= 0.5]

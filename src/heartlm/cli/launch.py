@@ -71,8 +71,8 @@ def run(arguments: Sequence[str]) -> int:
     if options.local and options.nodes > 1:
         raise HeartlmError(f"nodes: {options.nodes} found, 1 expected: this machine is one node; use --ranks-per-node")
     num_cpus = len(usable_cpus())
-    here = SiteProfile(name="this machine", cpus_per_node=num_cpus, whole_nodes=True)
-    profile = here if options.local else load_site(options.profile or "generic", options)
+    this_machine = SiteProfile(name="this machine", cpus_per_node=num_cpus, whole_nodes=True)
+    profile = this_machine if options.local else load_site(options.profile or "generic", options)
     topology = _topology(options, profile)
     work = _work(options.run, topology)
     if options.local:
@@ -95,9 +95,9 @@ def run(arguments: Sequence[str]) -> int:
     print(job)
     print(f"queued as job {job}; it will print to {options.logs / f'{name}-{job}.out'}", file=sys.stderr)
     if options.wait and (state := follow(job, lambda line: print(line, file=sys.stderr))).state != "COMPLETED":
-        said = f": {line}" if (line := state.last_line()) else ""
+        last_line = f": {line}" if (line := state.last_line()) else ""
         raise HeartlmError(
-            f"job {job}: {state.state} with status {state.status}{said}  (all it printed is in {state.output})"
+            f"job {job}: {state.state} with status {state.status}{last_line}  (all it printed is in {state.output})"
         )
     return 0
 

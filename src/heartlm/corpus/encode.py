@@ -171,7 +171,7 @@ def _usable_lead(recording: Recording, tokenizer: Tokenizer, beats: Beats, index
             if tokenizer.needs_signal:
                 raise
         # fmin and fmax leave gaps out; both are NaN where there is no valid sample
-        low, high = (float(of.reduce(signal)) if len(signal) else np.nan for of in (np.fmin, np.fmax))
+        low, high = (float(extreme.reduce(signal)) if len(signal) else np.nan for extreme in (np.fmin, np.fmax))
         if not low < high:
             if tokenizer.needs_signal:
                 return Unusable(f"lead {recording.lead_names[index]}: {'flat' if low == high else 'no valid sample'}")

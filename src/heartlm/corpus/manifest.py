@@ -51,10 +51,10 @@ def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -
             rows.append(row)
             num_tokens += row.num_tokens
     _write_rows(journal, rows)
-    of_database = defaultdict[str, list[LeadRow]](list)
+    rows_by_database = defaultdict[str, list[LeadRow]](list)
     for row in rows:
-        of_database[row.database].append(row)
-    databases = [_database(name, of_database[name], beats, rhythms) for name in sorted(of_database)]
+        rows_by_database[row.database].append(row)
+    databases = [_database(name, rows_by_database[name], beats, rhythms) for name in sorted(rows_by_database)]
     num_used = sum(database["num_records"] for database in databases)
     described = tokenizer.describe()
     manifest = {

@@ -185,12 +185,12 @@ def sampler(
     """
     if len(rows) == 0:
         raise HeartlmError("the split to train on holds no tokens: look at the splits in the corpus manifest")
-    parts = records.first_token[rows], records.num_tokens[rows], width, batch_size, seed
+    shared = records.first_token[rows], records.num_tokens[rows], width, batch_size, seed
     if order == "random":
-        return RandomSampler(*parts, _probability(records, rows, weights or {}))
+        return RandomSampler(*shared, _probability(records, rows, weights or {}))
     if weights:
         raise HeartlmError(f"weights: {dict(weights)} found, none expected with order {order!r}: use order 'random'")
-    return EpochSampler(*parts)
+    return EpochSampler(*shared)
 
 
 def _probability(records: RecordTable, rows: NDArray[np.int64], weights: Mapping[str, float]) -> NDArray[np.float64]:
@@ -199,8 +199,8 @@ def _probability(records: RecordTable, rows: NDArray[np.int64], weights: Mapping
         databases = records.database[rows]
         unknown = sorted(set(weights) - set(databases.tolist()))
         if unknown:
-            there = ", ".join(np.unique(databases).tolist())
-            raise HeartlmError(f"weights: no database {unknown[0]!r} to draw from; there are {there}")
+            known = ", ".join(np.unique(databases).tolist())
+            raise HeartlmError(f"weights: no database {unknown[0]!r} to draw from; there are {known}")
         if min(weights.values()) < 0 or not 0 < sum(weights.values()) < np.inf:
             raise HeartlmError(f"weights: {dict(weights)} found, none below 0 and at least one above expected")
         for name in np.unique(databases):

@@ -47,7 +47,7 @@ class RankConsensus:
     Args:
         timeout_s: seconds after which a rank that does not respond counts as lost; by default, and for an existing
             group, the timeout of the group.
-        apart: whether to create a separate group, for a background thread. In a shared group its collectives could
+        own_group: whether to create a separate group, for a background thread. In a shared group its collectives could
             match those of the main thread of another rank.
 
     Attributes:
@@ -55,9 +55,9 @@ class RankConsensus:
         num_ranks: number of ranks.
     """
 
-    def __init__(self, timeout_s: float | None = None, apart: bool = False) -> None:
+    def __init__(self, timeout_s: float | None = None, own_group: bool = False) -> None:
         self._group = host_group(timeout_s)
-        if apart and self._group is not None:
+        if own_group and self._group is not None:
             self._group = _new_group(timeout_s)
         self.rank = dist.get_rank() if self._group else 0
         self.num_ranks = dist.get_world_size() if self._group else 1

@@ -54,9 +54,9 @@ class MPICommunicator(Communicator):
         self._mpi, self._comm, self._background = MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self._progress = _Progress() if MPI.Query_thread() == MPI.THREAD_MULTIPLE else None
-        here = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.ranks = Ranks(self.rank, self.size, here.Get_rank(), here.Get_size())
-        here.Free()
+        on_machine = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.ranks = Ranks(self.rank, self.size, on_machine.Get_rank(), on_machine.Get_size())
+        on_machine.Free()
 
     def start_sum(self, numbers: Tensor) -> Pending:
         """Start the sum in the background thread."""

@@ -130,8 +130,8 @@ class NodesSum:
         between: process group of the first ranks.
     """
 
-    def __init__(self, of_machine: SharedSum, is_first: bool, between: dist.ProcessGroup) -> None:
-        self._of_machine, self._is_first, self._between = of_machine, is_first, between
+    def __init__(self, on_machine: SharedSum, is_first: bool, between: dist.ProcessGroup) -> None:
+        self._on_machine, self._is_first, self._between = on_machine, is_first, between
 
     def __call__(self, numbers: Tensor) -> None:
         """Replace `numbers`, as in `SharedSum`, by their sums, bit-identical on every rank.
@@ -139,12 +139,12 @@ class NodesSum:
         Raises:
             RankGone: another rank exited or does not respond.
         """
-        self._of_machine(numbers)
+        self._on_machine(numbers)
         self._between_machines(numbers)
 
     def begin(self, numbers: Tensor) -> Callable[[], None]:
         """Start as in `SharedSum.begin`; machines exchange their sums at the first wait."""
-        wait_for, is_done = self._of_machine.begin(numbers), False
+        wait_for, is_done = self._on_machine.begin(numbers), False
 
         def wait() -> None:
             nonlocal is_done
@@ -163,7 +163,7 @@ class NodesSum:
                 raise RankGone(str(error)) from error
         else:
             numbers.zero_()
-        self._of_machine(numbers)  # the total and zeros
+        self._on_machine(numbers)  # the total and zeros
 
 
 def shared_sum_of(ranks: Ranks, timeout_s: float) -> SharedSum | NodesSum | None:
@@ -179,14 +179,14 @@ def shared_sum_of(ranks: Ranks, timeout_s: float) -> SharedSum | NodesSum | None
     agreement = RankConsensus(timeout_s)
     if max(agreement.all(lambda: ranks.local_world_size)) == 1:
         return None
-    of_machine = opened(ranks, timeout_s, lambda mine: agreement.all(lambda: mine))
-    if of_machine is None or ranks.world_size == ranks.local_world_size:
-        return of_machine
+    on_machine = opened(ranks, timeout_s, lambda mine: agreement.all(lambda: mine))
+    if on_machine is None or ranks.world_size == ranks.local_world_size:
+        return on_machine
     local_ranks = agreement.all(lambda: ranks.local_rank)
     firsts = [rank for rank, local_rank in enumerate(local_ranks) if local_rank == 0]
     between = dist.new_group(firsts, timeout=timedelta(seconds=timeout_s), backend="gloo")
     agreement.all(lambda: None)  # wait until all ranks are connected, before any can exit
-    return NodesSum(of_machine, ranks.local_rank == 0, between)
+    return NodesSum(on_machine, ranks.local_rank == 0, between)
 
 
 def opened(
@@ -200,7 +200,7 @@ def opened(
         gather: function that gathers a value from every rank, by rank.
         slot_bytes: see `SharedSum`.
     """
-    path, mine = None, None
+    path, shared_sum = None, None
     if ranks.local_rank == 0:
         with suppress(OSError):
             descriptor, name = tempfile.mkstemp(prefix="heartlm-", dir=FOLDER)
@@ -209,8 +209,8 @@ def opened(
     path = gather(path)[ranks.rank - ranks.local_rank]
     if path is not None:
         with suppress(OSError):
-            mine = SharedSum(path, ranks.local_rank, ranks.local_world_size, timeout_s, slot_bytes)
-    all_have = all(gather(mine is not None))
+            shared_sum = SharedSum(path, ranks.local_rank, ranks.local_world_size, timeout_s, slot_bytes)
+    all_have = all(gather(shared_sum is not None))
     if path is not None and ranks.local_rank == 0:
         path.unlink(missing_ok=True)
-    return mine if all_have else None
+    return shared_sum if all_have else None

@@ -40,8 +40,8 @@ class TorchCommunicator(Communicator):
 
     def start_sum(self, numbers: Tensor) -> Pending:
         """Start the sum; with NCCL, copy the numbers to the GPU and the sums back."""
-        there = numbers.to(self._device, non_blocking=True)
-        return _TorchPending(dist.all_reduce(there, async_op=True), there, numbers)
+        on_device = numbers.to(self._device, non_blocking=True)
+        return _TorchPending(dist.all_reduce(on_device, async_op=True), on_device, numbers)
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the values of all ranks."""
@@ -57,9 +57,9 @@ class TorchCommunicator(Communicator):
 class _TorchPending(Pending):
     """A collective of torch in progress, with its device buffer and its result buffer."""
 
-    def __init__(self, work: Any, there: Tensor, result: Tensor) -> None:
-        self._work, self._there, self._result, self.there_s = work, there, result, 0.0
-        if there.device.type == "cpu":  # with NCCL the future completes before the GPU, so `wait` takes the time
+    def __init__(self, work: Any, on_device: Tensor, result: Tensor) -> None:
+        self._work, self._on_device, self._result, self.there_s = work, on_device, result, 0.0
+        if on_device.device.type == "cpu":  # with NCCL the future completes before the GPU, so `wait` takes the time
             work.get_future().then(lambda _: self._found())
 
     def _found(self) -> None:
@@ -67,7 +67,7 @@ class _TorchPending(Pending):
 
     def wait(self) -> Tensor:
         self._work.wait()
-        if self._there.data_ptr() != self._result.data_ptr():
-            self._result.copy_(self._there)
+        if self._on_device.data_ptr() != self._result.data_ptr():
+            self._result.copy_(self._on_device)
         self._found()
         return self._result

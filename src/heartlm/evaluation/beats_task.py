@@ -108,12 +108,12 @@ class PairedLead:
         sample = np.where(beat < 0, np.append(tokens.sample, 0)[token], np.append(self.sample, 0)[beat])
         if probabilities is None:
             probabilities = np.empty((tokens.num_tokens, 0), np.float32)
-        of_beats = np.pad(probabilities, ((0, 1), (0, 0)), constant_values=np.nan)[token]
+        beat_probabilities = np.pad(probabilities, ((0, 1), (0, 0)), constant_values=np.nan)[token]
         # What is no beat has no partner: it misses the annotated beat, and is no error on an extra detection.
         reference[reference == BEAT_CLASSES.index(ARTEFACT)] = NO_BEAT
         predicted[predicted == BEAT_CLASSES.index(ARTEFACT)] = NO_BEAT
         order = np.argsort(sample, kind="stable")
-        return LeadAnswers(self.lead, sample[order], reference[order], predicted[order], of_beats[order])
+        return LeadAnswers(self.lead, sample[order], reference[order], predicted[order], beat_probabilities[order])
 
 
 def score_beats_task(
@@ -163,8 +163,8 @@ def model_answers(paired: Sequence[PairedLead], tuned: FineTuned) -> list[LeadAn
     place = np.array([BEAT_CLASSES.index(name) for name in tuned.info.classes], np.int8)
     answers = []
     codes = (each.lead.tokens.codes for each in paired)
-    of_leads = recording_probabilities(tuned.model, codes, tuned.info.window)
-    for each, probabilities in zip(paired, track(of_leads, len(paired), "predict"), strict=True):
+    by_lead = recording_probabilities(tuned.model, codes, tuned.info.window)
+    for each, probabilities in zip(paired, track(by_lead, len(paired), "predict"), strict=True):
         answers.append(each.answers(place[probabilities.argmax(axis=1)], probabilities))
     return answers
 

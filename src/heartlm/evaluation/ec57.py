@@ -103,33 +103,33 @@ def _track(
 ) -> _Track:
     times, symbols = positions(file, rate_hz), file.symbol.tolist()
     unreadable = ((file.subtype & 0x30) == 0x30).tolist()  # subtype of a noise annotation: no readable signal
-    track, at, num = _Track(is_reference=is_reference), 0, len(times)
-    while at < num:
-        time, symbol = times[at], symbols[at]
+    track, index, num = _Track(is_reference=is_reference), 0, len(times)
+    while index < num:
+        time, symbol = times[index], symbols[index]
         if symbol in _LABEL:
             track.add(time, _LABEL[symbol])
-        elif symbol == "~" and unreadable[at]:
+        elif symbol == "~" and unreadable[index]:
             shutdown = track.shutdown
-            track.ends_in_shutdown = at + 1 == num
+            track.ends_in_shutdown = index + 1 == num
             if (
                 track.ends_in_shutdown
             ):  # no end; as in the programs, a later one of the test file has the end of the previous one
                 shutdown.append((time, _FAR if is_reference or not shutdown else shutdown[-1][1]))
-            elif symbols[at + 1] == "~" and not unreadable[at + 1]:
-                at += 1
-                shutdown.append((time, times[at]))
+            elif symbols[index + 1] == "~" and not unreadable[index + 1]:
+                index += 1
+                shutdown.append((time, times[index]))
             else:  # a single mark within a shutdown that lasts from the last beat or VF to the next annotation
                 last_vf = track.fibrillation[-1][1] if track.fibrillation else -1
-                stop = times[at + 1] - window
+                stop = times[index + 1] - window
                 shutdown.append((min(max(last_vf, track.time[-1]) + window, stop), stop))
         elif symbol == "[" and exclude_vf:
-            end = next((later for later in range(at + 1, num) if symbols[later] == "]"), None)
+            end = next((later for later in range(index + 1, num) if symbols[later] == "]"), None)
             if end is None:  # as in the programs, only a first span of VF lasts to the end
                 track.fibrillation.append((time, track.fibrillation[-1][1] if track.fibrillation else _FAR))
                 break
-            at = end
+            index = end
             track.fibrillation.append((time, times[end]))
-        at += 1
+        index += 1
     for _ in range(3):
         track.add(_FAR, _NOT_COUNTED)
     return track
@@ -195,18 +195,18 @@ def compare_beats(
         j += 2 if tested.time[j + 1] - start <= window and distance[2] < distance[1] else 1
 
     while min(ref.time[i], tested.time[j]) <= num_samples if num_samples else ref.time[i] < _FAR:
-        here, there = ref.time[i], tested.time[j]
-        is_close, next_pair = abs(here - there) <= window, abs(ref.time[i + 1] - tested.time[j + 1])
+        ref_time, test_time = ref.time[i], tested.time[j]
+        is_close, next_pair = abs(ref_time - test_time) <= window, abs(ref.time[i + 1] - tested.time[j + 1])
         # The earlier file's next beat may be nearer to the later beat, unless that one has a nearer partner itself.
-        rival = abs(here - tested.time[j + 1]) if there < here else abs(there - ref.time[i + 1])
-        if is_close and (abs(here - there) < rival or next_pair < rival):
+        rival = abs(ref_time - tested.time[j + 1]) if test_time < ref_time else abs(test_time - ref.time[i + 1])
+        if is_close and (abs(ref_time - test_time) < rival or next_pair < rival):
             pair(ref.label[i], tested.label[j])
             i, j = i + 1, j + 1
-        elif there < here:
-            pair(ref.missing(i, there), tested.label[j])
+        elif test_time < ref_time:
+            pair(ref.missing(i, test_time), tested.label[j])
             j += 1
         else:
-            pair(ref.label[i], tested.missing(j, here))
+            pair(ref.label[i], tested.missing(j, ref_time))
             i += 1
     matrix[_O:, _O:] = 0
     error_ms = math.sqrt(sum(squares) / len(squares)) * 1000 / rate_hz if squares else math.nan
@@ -308,8 +308,8 @@ def compare_record(
     beats = compare_beats(reference, test, rate_hz, length, learning_s=learning_s, **options)
     episodes = {}
     for kind in EPISODES:
-        true, called = (spans_of(file, kind, rate_hz, end) for file in (reference, test))
-        episodes[kind] = compare_spans(true, called, end, start=start, ticks_hz=rate_hz)
+        true, predicted = (spans_of(file, kind, rate_hz, end) for file in (reference, test))
+        episodes[kind] = compare_spans(true, predicted, end, start=start, ticks_hz=rate_hz)
     return RecordComparison(recording.record_id, recording.patient_id, beats, episodes)
 
 

@@ -138,7 +138,7 @@ class Verdicts:
     positive: Flags | None = None
 
     @property
-    def called(self) -> Flags:
+    def is_positive(self) -> Flags:
         """Whether each window is positive, `[num_windows]`."""
         return self.score >= self.threshold if self.positive is None else self.positive
 
@@ -158,8 +158,8 @@ class Verdicts:
         """
         scored = labels >= 0
         reference, score, patient = labels[scored] == 1, self.score[scored], patient[scored]
-        called = self.called[scored]
-        cells = np.stack([reference & called, ~reference & called, reference & ~called, ~reference & ~called])
+        positive = self.is_positive[scored]
+        cells = np.stack([reference & positive, ~reference & positive, reference & ~positive, ~reference & ~positive])
         patients, counts = sum_by(patient.tolist(), cells.T.astype(np.int64))
         point, drawn = _window_ratios(counts.sum(axis=0)), _window_ratios(resampling.resample(counts))
         place = np.searchsorted(patients, patient)
@@ -191,9 +191,9 @@ def _auroc(reference: Flags, score: Floats, place: NDArray[np.int64], weights: C
     _, level = np.unique(score, return_inverse=True)
     areas = np.empty(len(weights))
     for index, weight in enumerate(weights):
-        of_window = weight[place].astype(np.float64)
-        positives = np.bincount(level, of_window * reference)
-        negatives = np.bincount(level, of_window * ~reference)
+        window_weight = weight[place].astype(np.float64)
+        positives = np.bincount(level, window_weight * reference)
+        negatives = np.bincount(level, window_weight * ~reference)
         won = positives @ (np.cumsum(negatives) - negatives / 2)
         areas[index] = ratio(won, positives.sum() * negatives.sum())
     return areas

@@ -186,8 +186,8 @@ def _needs_intervals(tuned: FineTuned) -> None:
 def _episode_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> dict[str, Any]:
     """Return duration scores of the model and, if applicable, of Zhou 2015 at its published window."""
     width = window_of(tuned, config) if tuned.info.pooled else tuned.info.window
-    of_leads = recording_probabilities(tuned.model, (lead.tokens.codes for lead in leads), width)
-    flags = {"durations": [each[:, 1] >= tuned.info.threshold for each in track(of_leads, len(leads), "predict")]}
+    probabilities = recording_probabilities(tuned.model, (lead.tokens.codes for lead in leads), width)
+    flags = {"durations": [each[:, 1] >= tuned.info.threshold for each in track(probabilities, len(leads), "predict")]}
     if config.baselines and tuned.info.positive[0] == "AFIB" and tuned.tokens_are_beats:
         flags["durations of Zhou 2015"] = [zhou.detect(rr_of(lead)) for lead in leads]
     patients = [lead.patient_id for lead in leads]

@@ -72,9 +72,9 @@ def _leak(x: Floats) -> Floats:
     half = np.clip(np.rint(period), 1, x.shape[1] // 2).astype(np.int64)
     leak = np.empty(len(x))
     for lag in np.unique(half).tolist():
-        of = half == lag
-        later, before = x[of, lag:], x[of, :-lag]
-        leak[of] = np.abs(later + before).sum(axis=1) / (
+        same_lag = half == lag
+        later, before = x[same_lag, lag:], x[same_lag, :-lag]
+        leak[same_lag] = np.abs(later + before).sum(axis=1) / (
             np.abs(later).sum(axis=1) + np.abs(before).sum(axis=1) + _LEAST
         )
     return leak
@@ -103,7 +103,7 @@ def _phase_space(x: Floats) -> Floats:
 
 def _sample_entropy(x: NDArray[np.float32]) -> float:
     """Return sample entropy of order 2 with tolerance 0.2 of one window, given in standard deviations."""
-    alike = np.abs(x[:, None] - x) < 0.2
-    two = alike[:-2, :-2] & alike[1:-1, 1:-1]
-    three, itself = two & alike[2:, 2:], len(two)
+    near = np.abs(x[:, None] - x) < 0.2
+    two = near[:-2, :-2] & near[1:-1, 1:-1]
+    three, itself = two & near[2:, 2:], len(two)
     return float(-np.log(max(three.sum() - itself, 1) / max(two.sum() - itself, 1)))

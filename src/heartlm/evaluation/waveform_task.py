@@ -27,7 +27,14 @@ from heartlm.evaluation.rhythm import Verdicts
 from heartlm.evaluation.waveform_features import waveform_features
 from heartlm.inference.finetuned import FineTuned
 from heartlm.inference.leads import ScoredLead
-from heartlm.inference.waveform import called, over_seconds, smoothed, window_answers, window_starts, windows_at
+from heartlm.inference.waveform import (
+    over_seconds,
+    predicted_classes,
+    smoothed,
+    window_answers,
+    window_starts,
+    windows_at,
+)
 from heartlm.tasks.task import IGNORE
 from heartlm.tasks.waveform import (
     ASYSTOLE,
@@ -75,19 +82,19 @@ class WaveformWindows:
         Raises:
             HeartlmError: every recording is shorter than a window.
         """
-        parts = [window_starts(lead.tokens.num_tokens) for lead in leads]
-        if not any(map(len, parts)):
+        starts_by_lead = [window_starts(lead.tokens.num_tokens) for lead in leads]
+        if not any(map(len, starts_by_lead)):
             raise HeartlmError(f"no recording is as long as a window of {WINDOW_S:g} s: nothing to score")
         labels = []
-        for lead, starts in zip(leads, parts, strict=True):
+        for lead, starts in zip(leads, starts_by_lead, strict=True):
             classes = token_classes(lead.database, lead.tokens.beat_class, lead.tokens.rhythm)
-            of_window = classes[starts[:, None] + np.arange(WINDOW)].astype(np.int64)
-            labels.append(np.where((of_window == of_window[:, :1]).all(axis=1), of_window[:, 0], IGNORE))
+            window_classes = classes[starts[:, None] + np.arange(WINDOW)].astype(np.int64)
+            labels.append(np.where((window_classes == window_classes[:, :1]).all(axis=1), window_classes[:, 0], IGNORE))
         return cls(
-            np.concatenate([windows_at(lead.tokens.codes, at) for lead, at in zip(leads, parts, strict=True)]),
+            np.concatenate([windows_at(lead.tokens.codes, at) for lead, at in zip(leads, starts_by_lead, strict=True)]),
             np.concatenate(labels),
-            np.concatenate([lead.tokens.sample[starts] for lead, starts in zip(leads, parts, strict=True)]),
-            np.repeat(np.arange(len(leads)), list(map(len, parts))),
+            np.concatenate([lead.tokens.sample[starts] for lead, starts in zip(leads, starts_by_lead, strict=True)]),
+            np.repeat(np.arange(len(leads)), list(map(len, starts_by_lead))),
         )
 
 
@@ -115,7 +122,7 @@ def score_waveform_task(
         raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
     alone = window_answers(tuned.model, windows.codes)
     probabilities = smoothed(alone, windows.lead)
-    answers = called(probabilities, threshold)
+    answers = predicted_classes(probabilities, threshold)
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
     known = (labels != IGNORE) & (labels != NOT_VF)
     confusion = np.zeros((len(CLASSES), len(CLASSES)), np.int64)
@@ -161,8 +168,10 @@ def _episode_scores(
         episodes, patients = [], []
         for index, lead in enumerate(leads):
             classes = token_classes(lead.database, lead.tokens.beat_class, lead.tokens.rhythm)
-            of_lead = alone[lead_of == index]
-            answers = called(over_seconds(smoothed(of_lead, np.arange(len(of_lead)))), threshold).repeat(STRIDE)
+            windows = alone[lead_of == index]
+            # Each window counts as a lead of its own, so none is smoothed: a second averages the windows that cover it.
+            seconds = over_seconds(smoothed(windows, np.arange(len(windows))))
+            answers = predicted_classes(seconds, threshold).repeat(STRIDE)
             shared = min(len(answers), len(classes))
             labelled = ~np.isin(classes[:shared], unlabelled)
             if labelled.any():
@@ -176,7 +185,7 @@ def _episode_scores(
 
 def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config: EvaluationConfig) -> dict[str, Any]:
     """Return scores of VF against other rhythms and asystole, and the fractions of VT and noise predicted as VF."""
-    negative, positive = np.isin(labels, (OTHER, ASYSTOLE, NOT_VF)), method.called
+    negative, positive = np.isin(labels, (OTHER, ASYSTOLE, NOT_VF)), method.is_positive
     resampling = config.resampling
     block = method.scores(np.select([labels == VF, negative], [1, 0], -1).astype(np.int8), patient, resampling)
     for index in (VT, NOISE):

@@ -21,7 +21,7 @@ from heartlm.ecg.spans import joined_spans
 from heartlm.errors import HeartlmError
 from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.predictions import token_probabilities, without_artefacts
-from heartlm.inference.waveform import called, class_probabilities, over_seconds, window_starts, windows_at
+from heartlm.inference.waveform import class_probabilities, over_seconds, predicted_classes, window_starts, windows_at
 from heartlm.models.heart import HeartModel
 from heartlm.tasks.waveform import STRIDE, WINDOW_S
 from heartlm.tokenizers.base import Lead, Tokenizer
@@ -99,7 +99,7 @@ def annotate(
     if info.task == "waveform":
         seconds = second_probabilities(model, tokens.codes)
         starts = tokens.sample[::STRIDE][: len(seconds)]
-        names = [RHYTHM_OF_CLASS[each] for each in called(seconds, info.threshold).tolist()]
+        names = [RHYTHM_OF_CLASS[each] for each in predicted_classes(seconds, info.threshold).tolist()]
         predicted = Annotations(known.rate_hz, *_NO_BEATS, joined_spans(names, starts, end), source=SOURCE)
     elif info.task == "beats":
 
@@ -154,6 +154,7 @@ def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArra
     starts = window_starts(len(codes))
     if len(starts) == 0:
         raise HeartlmError(f"{len(codes) / GRID_HZ:.1f} s of signal found, at least {WINDOW_S:g} s expected")
+    # Each window counts as a lead of its own, so none is smoothed: a second averages the windows that cover it.
     return over_seconds(class_probabilities(model, windows_at(codes, starts), np.arange(len(starts))))
 
 

@@ -87,13 +87,12 @@ class FineTuned:
             except HeartlmError as error:
                 return [f"not known whether patients were trained on: {error}"]
             trained = records.patient_id[records.select("train")].tolist()
-        seen = sorted(set(patients).intersection(trained))
-        if not seen:
+        in_training = sorted(set(patients).intersection(trained))
+        if not in_training:
             return []
-        names = ", ".join(seen[:5]) + (", ..." if len(seen) > 5 else "")
-        return [
-            f"{len(seen)} of {len(set(patients))} patients {'was' if len(seen) == 1 else 'were'} trained on ({names})"
-        ]
+        names = ", ".join(in_training[:5]) + (", ..." if len(in_training) > 5 else "")
+        num = len(in_training)
+        return [f"{num} of {len(set(patients))} patients {'was' if num == 1 else 'were'} trained on ({names})"]
 
 
 def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | str = "cpu") -> FineTuned:
@@ -140,9 +139,9 @@ def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: torc
     rival = load_finetuned(path, checkpoint, device)
     if not rival.about["from_scratch"]:
         raise HeartlmError(f"random_init: {path} started from pretrained weights: make one with --from-scratch")
-    same = ("task", "classes", "positive", "pooled", "tokenizer_hash")
+    compared = ("task", "classes", "positive", "pooled", "tokenizer_hash")
     rival_facts, tuned_facts = (
-        {name: getattr(each.info, name) for name in same}
+        {name: getattr(each.info, name) for name in compared}
         | vars(replace(each.info.config, dropout=0.0))
         | {"manifest_hash": each.about["manifest_hash"]}
         for each in (rival, tuned)

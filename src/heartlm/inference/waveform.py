@@ -27,15 +27,15 @@ def windows_at(codes: NDArray[np.uint16], starts: Labels) -> NDArray[np.uint16]:
     return np.asarray(codes[starts[:, None] + np.arange(WINDOW)])
 
 
-def over_seconds(of_window: Floats) -> Floats:
+def over_seconds(by_window: Floats) -> Floats:
     """Return the probabilities of each second of a lead: the mean over its windows, `[num_windows + 3, 5]`."""
     reach = WINDOW // STRIDE
-    if len(of_window) == 0:
-        return of_window
-    total, count = np.zeros((len(of_window) + reach - 1, of_window.shape[1])), np.zeros((len(of_window) + reach - 1, 1))
+    if len(by_window) == 0:
+        return by_window
+    total, count = np.zeros((len(by_window) + reach - 1, by_window.shape[1])), np.zeros((len(by_window) + reach - 1, 1))
     for back in range(reach):
-        total[back : back + len(of_window)] += of_window
-        count[back : back + len(of_window)] += 1
+        total[back : back + len(by_window)] += by_window
+        count[back : back + len(by_window)] += 1
     return np.asarray(total / count)
 
 
@@ -72,7 +72,7 @@ def smoothed(probabilities: Floats, lead: Labels) -> Floats:
     return np.asarray(mean / mean.sum(axis=1, keepdims=True))
 
 
-def called(probabilities: Floats, threshold: float, noise_denies: bool = True) -> Labels:
+def predicted_classes(probabilities: Floats, threshold: float, noise_denies: bool = True) -> Labels:
     """Return the predicted class: VF if its probability is at least `threshold`, else the most likely other class.
 
     With `noise_denies`, VF must also be at least as probable as noise; see `vf_scores`.

@@ -93,9 +93,9 @@ def hide_spans(
     Returns:
         Which are hidden, bool `[B, width]`; how many in each window, int64 `[B]`.
     """
-    of = first_window + len(length) if batch_size is None else batch_size
+    global_batch = first_window + len(length) if batch_size is None else batch_size
     hidden, num_hidden = np.empty((len(length), width), np.bool_), np.empty(len(length), np.int64)
-    place = stream.seed, stream.use, stream.step, first_window, of
+    place = stream.seed, stream.use, stream.step, first_window, global_batch
     begin = share / ((longest + 1) / 2)  # the probability that a run begins at a token
     kernel("hide_spans")(*place, length, len(length), width, begin, longest, hidden, num_hidden)
     return hidden, num_hidden

@@ -76,8 +76,8 @@ def attends(x: Tensor, head_width: int) -> bool:
 
 def rotated(qkv: Tensor, angles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values `[B, H, T, W]` of `qkv` `[B, T, 3, H, W]`; rotate queries and keys."""
-    both, v = torch.split(qkv.permute(2, 0, 3, 1, 4), [2, 1])
-    q, k = rotate(both, angles)
+    qk, v = torch.split(qkv.permute(2, 0, 3, 1, 4), [2, 1])
+    q, k = rotate(qk, angles)
     return q, k, v.squeeze(0)
 
 

@@ -97,8 +97,8 @@ class HeartModel(nn.Module):
     @property
     def num_dropout_sites(self) -> int:
         """Number of dropout layers, each with one key per window; 0 without dropout."""
-        of_head = int(self.statistics is not None)
-        return of_head + 1 + SITES_OF_BLOCK * self.config.depth if self.config.dropout else 0
+        head_sites = int(self.statistics is not None)
+        return head_sites + 1 + SITES_OF_BLOCK * self.config.depth if self.config.dropout else 0
 
     def hidden(
         self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None, query_index: Tensor | None = None

@@ -125,10 +125,10 @@ def _share(holds: Tensor, known: Tensor) -> Tensor:
 
 
 def _correlation(one: Tensor, other: Tensor) -> Tensor:
-    both = ~(one.isnan() | other.isnan())
-    num = both.sum(1, keepdim=True).clamp(min=1)
-    one, other = (torch.where(both, x, torch.zeros_like(x)) for x in (one, other))
-    one, other = (torch.where(both, x - x.sum(1, keepdim=True) / num, torch.zeros_like(x)) for x in (one, other))
+    valid = ~(one.isnan() | other.isnan())
+    num = valid.sum(1, keepdim=True).clamp(min=1)
+    one, other = (torch.where(valid, x, torch.zeros_like(x)) for x in (one, other))
+    one, other = (torch.where(valid, x - x.sum(1, keepdim=True) / num, torch.zeros_like(x)) for x in (one, other))
     power = ((one**2).sum(1) * (other**2).sum(1)).sqrt()
     return (one * other).sum(1) / power.clamp(min=1e-9)
 
@@ -140,11 +140,11 @@ def _entropy(x: Tensor, inside: Tensor) -> Tensor:
     counts = inside[:, 2:]
     word = word.masked_fill(~counts, -1.0)
     ordered = word.sort(dim=1).values
-    same = torch.searchsorted(ordered, word, right=True) - torch.searchsorted(ordered, word)
+    num_same = torch.searchsorted(ordered, word, right=True) - torch.searchsorted(ordered, word)
     num = counts.sum(1).clamp(min=2)
     zero = torch.zeros_like(word)
-    num_different = torch.where(counts, 1 / same, zero).sum(1)
-    bits = torch.where(counts, -(same / num[:, None]).log2(), zero).sum(1) / num
+    num_different = torch.where(counts, 1 / num_same, zero).sum(1)
+    bits = torch.where(counts, -(num_same / num[:, None]).log2(), zero).sum(1) / num
     return num_different * bits / (num * num.log2())
 
 
@@ -162,8 +162,8 @@ def _cosen(x: Tensor, inside: Tensor) -> Tensor:
         parts.append(torch.stack([near.sum((1, 2)), (near[:, :-1, :-1] & near[:, 1:, 1:]).sum((1, 2))]))
     ones, twos = torch.cat(parts, dim=1).unbind()
     # pairs of one interval leave the last one out, which has none after it
-    of_last = (milliseconds.gather(1, (num - 1).clamp(min=0)[:, None]) - one).abs() <= TOLERANCE_MS
-    ones = ones - 2 * of_last.sum(1) + (num > 0)
+    near_last = (milliseconds.gather(1, (num - 1).clamp(min=0)[:, None]) - one).abs() <= TOLERANCE_MS
+    ones = ones - 2 * near_last.sum(1) + (num > 0)
     itself = num - 1
     matches = ((ones - itself) / 2).clamp(min=1).log() - ((twos - itself) / 2).clamp(min=0.5).log()
     return matches + torch.log(2 * TOLERANCE_MS / (1000 * mean.clamp(min=SHORTEST_S)))

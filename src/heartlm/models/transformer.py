@@ -100,11 +100,11 @@ class Block(nn.Module):
     def _pass(
         self, x: Tensor, angles: Tensor, mask: Tensor | None, keys: Tensor | None, query_index: Tensor | None
     ) -> Tensor:
-        looks, attends, feeds = (None, None, None) if keys is None or not self.dropout else keys
-        seen = self._attend(self.norm_attention(x), angles, mask, looks, query_index)
+        attention_key, out_key, feed_key = (None, None, None) if keys is None or not self.dropout else keys
+        attended = self._attend(self.norm_attention(x), angles, mask, attention_key, query_index)
         x = x if query_index is None else x.flatten(0, 1).index_select(0, query_index)
-        x = x + dropped(self.attention_out(seen), attends, self.dropout)
-        return x + dropped(self.feed_out(swiglu(self.gate_up(self.norm_feed(x)))), feeds, self.dropout)
+        x = x + dropped(self.attention_out(attended), out_key, self.dropout)
+        return x + dropped(self.feed_out(swiglu(self.gate_up(self.norm_feed(x)))), feed_key, self.dropout)
 
     def _attend(
         self, x: Tensor, angles: Tensor, mask: Tensor | None, key: Tensor | None, query_index: Tensor | None
@@ -148,8 +148,8 @@ class Block(nn.Module):
         slices = []
         for first in range(0, num_tokens, rows):
             queries = slice(first, first + rows)
-            of_slice = mask if mask is None or mask.shape[-2] == 1 else mask[..., queries, :]
-            arguments = q[:, :, queries], k, v, of_slice, key, first
+            slice_mask = mask if mask is None or mask.shape[-2] == 1 else mask[..., queries, :]
+            arguments = q[:, :, queries], k, v, slice_mask, key, first
             if self.recompute and torch.compiler.is_compiling():  # the whole block is recomputed
                 slices.append(self._attend_slice(*arguments))
             else:
@@ -210,12 +210,12 @@ class Trunk(nn.Module):
         angles = rotary_angles(x.shape[1], self.head_width, x.device)
         # Padding follows the valid tokens, so causal attention never looks at it from a token that counts.
         mask = None if valid is None or self.causal else valid[:, None, None, :]
-        of_blocks = [None] * len(self.blocks) if keys is None else keys.view(len(self.blocks), SITES_OF_BLOCK, -1)
-        *first, last = zip(self.blocks, of_blocks, strict=True)
-        for block, of_block in first:
-            x = block(x, angles, mask, of_block)
-        block, of_block = last
-        x = block(x, angles, mask, of_block, query_index if keys is None else None)
+        block_keys = [None] * len(self.blocks) if keys is None else keys.view(len(self.blocks), SITES_OF_BLOCK, -1)
+        *first, last = zip(self.blocks, block_keys, strict=True)
+        for block, key in first:
+            x = block(x, angles, mask, key)
+        block, key = last
+        x = block(x, angles, mask, key, query_index if keys is None else None)
         if keys is not None and query_index is not None:
             x = x.flatten(0, 1).index_select(0, query_index)
         out: Tensor = self.norm(x)

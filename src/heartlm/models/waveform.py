@@ -92,9 +92,9 @@ class WaveformNetwork(HeartModel):
         hann = torch.hann_window(mv.shape[1], device=mv.device)
         power = self.power((mv / rms * hann).float())
         bands = F.relu(self.of_spectrum(self.spectrum(torch.log1p(power)[:, None] - 3).flatten(1)))
-        seen = torch.cat([waves.mean(dim=2), waves.amax(dim=2), bands, rms.log(), crest.log() - rms.log()], dim=1)
+        features = torch.cat([waves.mean(dim=2), waves.amax(dim=2), bands, rms.log(), crest.log() - rms.log()], dim=1)
         first, second = (None, None) if keys is None or not self.config.dropout else (keys[0], keys[1])
-        hidden = F.relu(self.hidden_layer(dropped(seen, first, self.config.dropout)))
+        hidden = F.relu(self.hidden_layer(dropped(features, first, self.config.dropout)))
         logits: Tensor = self.class_head(dropped(hidden, second, self.config.dropout))
         return logits
 

@@ -124,11 +124,11 @@ def poincare(first_s: NDArray[np.float64], second_s: NDArray[np.float64], normal
     edges = np.arange(low, high + RR_BIN_S / 2, RR_BIN_S)
     x, y = Scale(low, high, 48, NARROW - RIGHT), Scale(low, high, NARROW - RIGHT - 48 + TOP, TOP)
     size, most, paths = x(low + RR_BIN_S) - x(low), 0.0, [("grid", f"M{x.first} {y.first}L{x.last} {y.last}")]
-    for of_kind, colour in ((normal, "accent"), (~normal, "class-V")):
-        across, up = (np.clip(each[of_kind], low, high - 1e-6) for each in (first_s, second_s))
-        held = np.histogram2d(across, up, bins=[edges, edges])[0]
-        most = max(most, float(held.max()))
-        level = np.ceil(4 * np.log1p(held) / np.log1p(most)) if most else held
+    for chosen, colour in ((normal, "accent"), (~normal, "class-V")):
+        across, up = (np.clip(each[chosen], low, high - 1e-6) for each in (first_s, second_s))
+        counts = np.histogram2d(across, up, bins=[edges, edges])[0]
+        most = max(most, float(counts.max()))
+        level = np.ceil(4 * np.log1p(counts) / np.log1p(most)) if most else counts
         for shade in range(1, 5):
             cells = np.argwhere(level == shade)
             d = "".join(f"M{x(edges[a]):.1f} {y(edges[b]):.1f}h{size:.1f}v-{size:.1f}h-{size:.1f}z" for a, b in cells)

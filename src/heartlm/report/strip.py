@@ -163,13 +163,13 @@ def _lanes(strip: Strip, top: float, gain: float) -> tuple[list[dict[str, Any]],
                 trace[first:last] = gain * (signal[first:last] - np.nanmedian(signal))
             names.append((4.0 if first == 0 else _x(first / strip.rate_hz) + 4, strip.lead_names[lead]))
         trace = np.clip(trace, -_BELOW_MM[1], _ABOVE_MM[1])
-        held = np.nan_to_num(trace)
+        filled = np.nan_to_num(trace)
         if lanes:
-            apart = float((maximum_filter1d(above, reach) + held).max(initial=0)) + _CLEAR_MM
-            zero += MM * math.ceil(max(apart, _ABOVE_MM[0] + _BELOW_MM[0]))
+            distance = float((maximum_filter1d(above, reach) + filled).max(initial=0)) + _CLEAR_MM
+            zero += MM * math.ceil(max(distance, _ABOVE_MM[0] + _BELOW_MM[0]))
         else:
-            zero += MM * math.ceil(np.clip(held.max(initial=0) + _CLEAR_MM, *_ABOVE_MM))
-        above = -held
+            zero += MM * math.ceil(np.clip(filled.max(initial=0) + _CLEAR_MM, *_ABOVE_MM))
+        above = -filled
         thin, rate_hz = _thinned(trace, strip.rate_hz)
         known = np.flatnonzero(np.isfinite(thin))
         cuts = np.diff(known) > 1

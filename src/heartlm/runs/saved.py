@@ -112,8 +112,8 @@ def _card(run: RunFolder, info: ModelInfo, corpora: list[dict[str, Any]], licenc
 
 def _text(run: RunFolder, info: ModelInfo, corpora: list[dict[str, Any]]) -> str:
     """Return a card for a model that has none."""
-    of = f"classes {', '.join(info.classes)}" if info.task else "trained without labels, to fine-tune"
-    lines = [f"# {shipped_name(run.path)}: {info.task or 'foundation model'} ({of})", ""]
+    contents = f"classes {', '.join(info.classes)}" if info.task else "trained without labels, to fine-tune"
+    lines = [f"# {shipped_name(run.path)}: {info.task or 'foundation model'} ({contents})", ""]
     lines += ["Research software, not a medical device.", "", "## Use", ""]
     lines += ['    model = heartlm.load_model("hf:OWNER/NAME")', "", "## Trained on", ""]
     for corpus in corpora:

@@ -28,7 +28,7 @@ def address_towards(host: str, others: Iterable[str] = ()) -> str | None:
     """
     if _is_loopback(host):
         return host
-    addresses = (address for to in (host, *others, ELSEWHERE) if not _is_loopback(address := _source(to)))
+    addresses = (address for target in (host, *others, ELSEWHERE) if not _is_loopback(address := _source(target)))
     return next(addresses, None)
 
 

@@ -216,8 +216,8 @@ def morphology_values(
         usual = parts.usual(slice(max(begin + 1 - LOOK_BACK, 0), begin + 1), rr_s)
         values = parts[begin : begin + EVERY].compared(usual)
         earlier = correlation(parts.p[max(begin - 2 * NEAR, 0) : begin], usual.slow_p[None])
-        alike = np.concatenate([earlier, values["p_correlation"]]).astype(np.float64)
-        near = mean_around(alike, 2 * NEAR, 0)[len(earlier) :]
+        correlations = np.concatenate([earlier, values["p_correlation"]]).astype(np.float64)
+        near = mean_around(correlations, 2 * NEAR, 0)[len(earlier) :]
         groups.append(values | {"p_correlation_near": near.astype(np.float32)})
     return {name: np.concatenate([group[name] for group in groups]) for name in groups[0]}
 
@@ -298,19 +298,19 @@ class Parts:
 
     def usual(self, others: slice, rr_s: Doubles) -> UsualBeat:
         """What is usual among `others`, whose intervals are `rr_s[others]`."""
-        qrs, alike = self.qrs[others], np.ones(others.stop - others.start, bool)
+        qrs, similar = self.qrs[others], np.ones(others.stop - others.start, bool)
         for _ in range(2):
-            median = row_medians(qrs[alike])
+            median = row_medians(qrs[similar])
             near = correlation(qrs, median[None]) > USUAL
-            alike = near if near.sum() >= FEWEST else np.ones_like(near)
+            similar = near if near.sum() >= FEWEST else np.ones_like(near)
         interval_s = np.nan_to_num(rr_s[others])
-        slow = alike & (interval_s >= np.quantile(interval_s[alike], 0.75))
+        slow = similar & (interval_s >= np.quantile(interval_s[similar], 0.75))
         slow_p = row_medians(self.p[others][slow])
         return UsualBeat(
             qrs=median,
             slow_qrs=row_medians(qrs[interval_s >= np.quantile(interval_s, 0.75)]),
-            t=row_medians(self.t[others][alike]),
-            p=row_medians(self.p[others][alike]),
+            t=row_medians(self.t[others][similar]),
+            p=row_medians(self.p[others][similar]),
             slow_p=slow_p,
             log_width=np.median(self.log_width[others]),
             consistency=np.float32(np.median(correlation(self.p[others][slow], slow_p[None]))),

@@ -182,8 +182,8 @@ class MakeBatch(ABC):
             first_window: index of the first of `windows` in the global batch.
             batch_size: windows in the global batch; by default it ends with `windows`.
         """
-        of = first_window + len(windows) if batch_size is None else batch_size
-        return self.finish(self.choose(self.draft(windows, BatchPosition(step, first_window, of))))
+        global_batch = first_window + len(windows) if batch_size is None else batch_size
+        return self.finish(self.choose(self.draft(windows, BatchPosition(step, first_window, global_batch))))
 
     def choose(self, draft: HostBatch, is_static: bool = False) -> HostBatch:
         """Set `chosen` of a micro-batch; with `is_static`, to a length that does not depend on what was drawn."""
@@ -228,8 +228,8 @@ class MaskedBatches(MakeBatch):
     def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Choose the spans to hide."""
         stream = place.stream(self.seed, Use.MASK)
-        of = place.first_window, place.batch_size
-        hidden, num_hidden = hide_spans(self.share, self.longest, stream, windows.length, windows.width, *of)
+        in_batch = place.first_window, place.batch_size
+        hidden, num_hidden = hide_spans(self.share, self.longest, stream, windows.length, windows.width, *in_batch)
         return HostBatch(*self.inputs(windows, form), windows.length, num_hidden, torch.from_numpy(hidden))
 
     def choose(self, draft: HostBatch, is_static: bool = False) -> HostBatch:
@@ -343,9 +343,9 @@ class LabelBatches(MakeBatch):
         hides = place.step is not None and (self.facet_dropout or self.waveform_dropout)
         hidden = torch.from_numpy(self._dropped(windows, place)) if hides else None
         codes, valid = self.inputs(windows, form)
-        of_parts = valid.view(-1, width)
-        of_parts[:, 0] = True  # a part may be all padding, and attention to no token at all is not a number
-        num_valid = of_parts.numpy().sum(axis=1)
+        part_valid = valid.view(-1, width)
+        part_valid[:, 0] = True  # a part may be all padding, and attention to no token at all is not a number
+        num_valid = part_valid.numpy().sum(axis=1)
         return HostBatch(codes, valid, num_valid, num_counting, hidden, torch.from_numpy(labels))
 
     def _dropped(self, windows: Windows, place: BatchPosition) -> NDArray[np.bool_]:

@@ -70,7 +70,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2, timeout_s: float | None = None) -> None:
         self.folder, self.keep = Path(folder), keep
-        self._ranks = RankConsensus(timeout_s, apart=True)
+        self._ranks = RankConsensus(timeout_s, own_group=True)
         self._writing: Future[None] | None = None
         self._damaged: list[Path] = []
         warnings.filterwarnings("ignore", "torch.distributed is disabled", module="torch.distributed.checkpoint")

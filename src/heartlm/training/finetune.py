@@ -205,10 +205,10 @@ def rows_of_patients(corpus: Corpus, rows: NDArray[np.int64], patients: tuple[st
     """
     if not patients:
         return rows
-    of_row = np.array([patient.replace("-retimed/", "/") for patient in corpus.records.patient_id[rows]], np.str_)
-    if missing := sorted(set(patients) - set(of_row.tolist())):
+    patient_ids = np.array([name.replace("-retimed/", "/") for name in corpus.records.patient_id[rows]], np.str_)
+    if missing := sorted(set(patients) - set(patient_ids.tolist())):
         raise HeartlmError(
             f"patients: {missing[0]!r} found, but {corpus.folder} has no labels of that patient for training; it has "
-            f"{', '.join(np.unique(of_row)[:3].tolist())} and so on"
+            f"{', '.join(np.unique(patient_ids)[:3].tolist())} and so on"
         )
-    return rows[np.isin(of_row, patients)]
+    return rows[np.isin(patient_ids, patients)]

@@ -98,8 +98,8 @@ class Log:
 def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAllReduce, spans: Spans | None) -> Meters:
     config, gpu, energy_j, peak = job.config, device.type == "cuda", None, None
     if gpu:
-        of_fp32 = "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-        peak = peak_flops(torch.cuda.get_device_name(device), "bf16" if precision == torch.bfloat16 else of_fp32)
+        fp32_kind = "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+        peak = peak_flops(torch.cuda.get_device_name(device), "bf16" if precision == torch.bfloat16 else fp32_kind)
         energy_j = energy_counter(str(torch.cuda.get_device_properties(device).uuid))
     share = (1.0 if config.objective == "causal" else config.mask_share) if isinstance(config, PretrainConfig) else 0.0
     return Meters(

@@ -144,10 +144,10 @@ class _Loop:
         learner, on_gpu = self.learner, self.learner.device.type == "cuda"
         if not (on_gpu or QUEUES_ON_CPU):
             return None
-        corpus, wanted, resident = self.job.make_batch.corpus, self.config.resident, None
-        if wanted is None:
-            wanted = on_gpu and fits(corpus, learner.device)
-        if wanted and self.job.make_batch.can_be_resident:
+        corpus, keep_resident, resident = self.job.make_batch.corpus, self.config.resident, None
+        if keep_resident is None:
+            keep_resident = on_gpu and fits(corpus, learner.device)
+        if keep_resident and self.job.make_batch.can_be_resident:
             resident = ResidentCodes(corpus, self.job.sampler.width, learner.device)
         captures = on_gpu and self.config.compile is not False and self.ranks.world_size == 1
         where = "on the GPU" if resident else "in host memory, sent each step"

@@ -163,8 +163,8 @@ class WaveformBatches(MakeBatch):
         not indicate VT.
         """
         patient, which = choice.next(), choice.next()
-        of = [self._beats[int(p * len(self._beats))] for p in patient]
-        wave = np.stack([waves[int(w * len(waves))] for waves, w in zip(of, which, strict=True)])
+        patient_beats = [self._beats[int(p * len(self._beats))] for p in patient]
+        wave = np.stack([waves[int(w * len(waves))] for waves, w in zip(patient_beats, which, strict=True)])
         cycle = 60 * GRID_HZ / choice.between(slowest, fastest)
         faster = np.minimum(1, (cycle / 60) ** 0.6)
         jitter, unequal = choice.between(0, 0.03) * cycle, choice.between(0, 0.12)

@@ -80,8 +80,8 @@ def call(*words: str) -> str:
     except FileNotFoundError as error:
         raise HeartlmError(f"{words[0]}: no such command, so no SLURM here: use --local") from error
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        raise HeartlmError(f"{words[0]} refused: {said[-1].removeprefix(f'{words[0]}: error: ')}")
+        messages = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        raise HeartlmError(f"{words[0]} refused: {messages[-1].removeprefix(f'{words[0]}: error: ')}")
     return done.stdout
 
 
@@ -124,12 +124,12 @@ def follow(job: str, say: Callable[[str], object]) -> JobState:
     Raises:
         HeartlmError: SLURM is missing or has deleted the job's record.
     """
-    said, pause_s = "", FIRST_POLL_S
+    last_words, pause_s = "", FIRST_POLL_S
     while True:
         state = state_of(job)
-        if state.words != said:
+        if state.words != last_words:
             say(state.words)
-            said, pause_s = state.words, FIRST_POLL_S
+            last_words, pause_s = state.words, FIRST_POLL_S
         if state.has_ended:
             return state
         time.sleep(pause_s)

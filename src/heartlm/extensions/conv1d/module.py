@@ -49,8 +49,8 @@ class Conv1d(nn.Conv1d):
 
     def extra_repr(self) -> str:
         """Return torch's description of the module, and whether it ends in a ReLU."""
-        said: str = super().extra_repr()  # type: ignore[no-untyped-call]
-        return said + ", relu=True" if self.relu else said
+        text: str = super().extra_repr()  # type: ignore[no-untyped-call]
+        return text + ", relu=True" if self.relu else text
 
 
 def replace_conv1d(model: nn.Module, fuse_relu: bool = False) -> int:

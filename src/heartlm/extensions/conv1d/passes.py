@@ -62,10 +62,10 @@ def plan(
     if channels != channels_of_group * groups or length + 2 * padding < dilation * (size - 1) + 1:
         return None
     shape = ConvShape(batch, channels, length, out_channels, size, stride, padding, dilation, groups)
-    plain, of_input, of_weight = (kernel.prepared(shape, name, num_threads) for name in kernel.PASSES)
+    plain, x_gradient, weight_gradient = (kernel.prepared(shape, name, num_threads) for name in kernel.PASSES)
     positive = kernel.prepared(shape, "conv1d_forward", num_threads, relu=True)
     out = (batch, out_channels, shape.out_length)
-    return Plan(shape, out, fastest(shape, num_threads), (plain, positive), of_input, of_weight)
+    return Plan(shape, out, fastest(shape, num_threads), (plain, positive), x_gradient, weight_gradient)
 
 
 def forward(work: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:

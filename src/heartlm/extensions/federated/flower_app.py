@@ -73,12 +73,12 @@ def _start_federation(study: FederatedConfig, work: Path, running: Processes, en
     home.mkdir()
     link = f'[superlink]\ndefault = "heartlm"\n[superlink.heartlm]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     (home / "config.toml").write_text(link, encoding="utf-8")
-    here: list[str | Path] = ["--insecure", "--host", "127.0.0.1", "--port"]
-    command = [programs / "flower-superlink", *here, str(port), "--disable-runtime-dependency-installation"]
+    address: list[str | Path] = ["--insecure", "--host", "127.0.0.1", "--port"]
+    command = [programs / "flower-superlink", *address, str(port), "--disable-runtime-dependency-installation"]
     running.start("superlink", command, environment)
     running.wait_for_port(port, START_WITHIN_S)
     for node, node_port in enumerate(node_ports):
-        command = [programs / "flower-supernode", *here, str(node_port), "--superlink", f"127.0.0.1:{port}"]
+        command = [programs / "flower-supernode", *address, str(node_port), "--superlink", f"127.0.0.1:{port}"]
         running.start(f"supernode-{node}", command, environment)
     return "heartlm"
 

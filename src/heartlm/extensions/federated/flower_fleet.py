@@ -68,11 +68,12 @@ class Fleet:
 
     def train(self, global_vector: Tensor, tasks: Mapping[int, ClientTask]) -> dict[int, Update | str]:
         """Train clients on their nodes; see `Clients`."""
-        contents, members = dict[int, RecordDict](), [vars(member) for member in self.members]
+        members = [vars(member) for member in self.members]
+        common = {"study": self._settings, "class_counts": self._class_counts, "members": members}
+        contents = dict[int, RecordDict]()
         for node in sorted({self.home[number] for number in tasks}):
-            mine = {str(number): vars(task) for number, task in tasks.items() if self.home[number] == node}
-            fields = {"study": self._settings, "class_counts": self._class_counts, "members": members, "tasks": mine}
-            contents[node] = message(fields, {"global": global_vector})
+            tasks_of_node = {str(number): vars(task) for number, task in tasks.items() if self.home[number] == node}
+            contents[node] = message(common | {"tasks": tasks_of_node}, {"global": global_vector})
         round_index = next(iter(tasks.values())).round_index
         updates: dict[int, Update | str] = dict.fromkeys(tasks, "its node did not answer")
         self._public_keys.clear()
@@ -98,11 +99,11 @@ class Fleet:
             asked_samples: of all clients sampled in the round.
         """
         keys = {str(number): self._public_keys[number] for number in clients}
+        common = {"study": self._settings, "round": round_index, "public_keys": keys, "asked_samples": asked_samples}
         contents = dict[int, RecordDict]()
         for node in sorted({self.home[number] for number in clients}):
-            mine = {number: self.members[number].num_samples for number in clients if self.home[number] == node}
-            fields = {"round": round_index, "public_keys": keys, "num_samples": mine, "asked_samples": asked_samples}
-            contents[node] = message({"study": self._settings, **fields})
+            num_samples = {number: self.members[number].num_samples for number in clients if self.home[number] == node}
+            contents[node] = message(common | {"num_samples": num_samples})
         try:
             if len(clients) < LEAST_CLIENTS:
                 raise RoundAbandoned(f"{len(clients)} clients are left, nothing is sent")
@@ -141,11 +142,11 @@ def homes(members: Sequence[Member], patients: Sequence[set[str]], nodes: Sequen
     """
     home = dict[int, int]()
     for number, member in enumerate(members):
-        able = [node for node, names in zip(nodes, patients, strict=True) if names.issuperset(member.patients)]
-        if not able:
+        possible = [node for node, names in zip(nodes, patients, strict=True) if names.issuperset(member.patients)]
+        if not possible:
             raise HeartlmError(
                 f"partition: client {member.name} has patients of several nodes, and recordings stay where they are; "
                 "partition 'patient' keeps them there, 'database' where each node has databases of its own"
             )
-        home[number] = able[number % len(able)]
+        home[number] = possible[number % len(possible)]
     return home

@@ -116,5 +116,5 @@ def guarantee(privacy: Privacy, num_rounds: int) -> dict[str, float]:
     Raises:
         HeartlmError: Opacus is not installed.
     """
-    of_all, of_one = (epsilon_of(privacy.noise_multiplier, number, privacy.delta) for number in (num_rounds, 1))
-    return {"epsilon": of_all, "epsilon_per_round": of_one, "num_rounds": num_rounds}
+    all_rounds, one_round = (epsilon_of(privacy.noise_multiplier, number, privacy.delta) for number in (num_rounds, 1))
+    return {"epsilon": all_rounds, "epsilon_per_round": one_round, "num_rounds": num_rounds}

@@ -58,12 +58,12 @@ class TinyPatients:
 
     def patients(self) -> list[PatientCounts]:
         """Return the training patients, by name."""
-        of: dict[str, list[Labelled]] = {}
+        by_patient: dict[str, list[Labelled]] = {}
         for each in self.of_split["train"]:
-            of.setdefault(each.patient_id, []).append(each)
+            by_patient.setdefault(each.patient_id, []).append(each)
         return [
             PatientCounts(name, records[0].database.name, int(counts.sum()), counts.tolist())
-            for name, records in sorted(of.items())
+            for name, records in sorted(by_patient.items())
             for counts in [np.sum([each.counts for each in records], axis=0)]
         ]
 

@@ -35,14 +35,14 @@ def charts_of(rows: Sequence[CellRow]) -> dict[str, list[Markup]]:
             charts[figure].append(chart)
 
     every = sorted({row.cell.cpus_per_task for row in rows})
-    for ranks, some in groups(rows, lambda cell: cell.ranks).items():
-        curves = _curves(some, lambda cell: cell.cpus_per_task, lambda row: row.time_s)
+    for ranks, group in groups(rows, lambda cell: cell.ranks).items():
+        curves = _curves(group, lambda cell: cell.cpus_per_task, lambda row: row.time_s)
         add("figure-3-time-cpus", f"Training time, s – {plural(ranks, 'rank')}", "CPUs per rank", curves, every)
-    for cpus, some in groups(rows, lambda cell: cell.cpus_per_task).items():
-        counts = sorted({row.cell.ranks for row in some})
+    for cpus, group in groups(rows, lambda cell: cell.cpus_per_task).items():
+        counts = sorted({row.cell.ranks for row in group})
         if counts == [1]:
             continue
-        limits = [(row.cell.ranks, row.ceiling.value) for row in some if row.ceiling is not None]
+        limits = [(row.cell.ranks, row.ceiling.value) for row in group if row.ceiling is not None]
         speedups = [
             Series("ideal", counts, counts, "ideal"),
             Series("machine allows", *_columns(limits), "grey-2", dots=True, joined=False),
@@ -60,7 +60,7 @@ def charts_of(rows: Sequence[CellRow]) -> dict[str, list[Markup]]:
             ("figure-6-overhead", "Overhead, s", lambda row: row.overhead_s, []),
         ]
         for figure, title, value, references in values:
-            curves = [*references, *_curves(some, lambda cell: cell.ranks, value)]
+            curves = [*references, *_curves(group, lambda cell: cell.ranks, value)]
             add(figure, f"{title} – {plural(cpus, 'CPU')} per rank", "ranks", curves, counts)
     return {name: drawn for name, drawn in charts.items() if drawn}
 

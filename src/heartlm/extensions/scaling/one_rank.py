@@ -102,9 +102,9 @@ class OneRank:
         if ranks_on_node == 1:
             return Range(1.0, 1.0, 1.0)
         beside = [each for each in self.beside if each.cell.copies <= ranks_on_node]
-        alike = [each for each in beside if tokens_of(each.cell) == tokens]
+        same_size = [each for each in beside if tokens_of(each.cell) == tokens]
         ratios = list[float]()
-        for each in alike or beside:  # relative to computing alone, in the same repeat if measured
+        for each in same_size or beside:  # relative to computing alone, in the same repeat if measured
             lone = [one for one in self.alone if tokens_of(one.cell) == tokens_of(each.cell)]
             lone = [one for one in lone if one.repeat == each.repeat] or lone
             if lone:
@@ -113,12 +113,12 @@ class OneRank:
         if not ratios:
             return None
         value = max(1.0, statistics.median(ratios))
-        return Range(value, value if alike else 1.0, value)
+        return Range(value, value if same_size else 1.0, value)
 
-    def _seconds(self, tokens: float, of: Callable[[Measurement], float]) -> Range:
+    def _seconds(self, tokens: float, seconds_of: Callable[[Measurement], float]) -> Range:
         points: dict[float, list[float]] = {}
         for each in self.alone:
-            points.setdefault(tokens_of(each.cell), []).append(of(each))
+            points.setdefault(tokens_of(each.cell), []).append(seconds_of(each))
         sizes = sorted(points)
         return at(tokens, [(size, statistics.median(points[size])) for size in sizes])
 

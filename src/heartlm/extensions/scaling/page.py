@@ -43,7 +43,7 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
             f"{study}: none of {len(table.failed)} measurements passed its check: {table.failed[0].failed}"
         )
     kinds = groups(table.rows, lambda cell: (cell.stage, cell.database, cell.precision, cell.scaling))
-    panels = [_panel(kind, of_kind) for kind, of_kind in kinds.items()]
+    panels = [_panel(kind, kind_rows) for kind, kind_rows in kinds.items()]
     curves = [("published, A100 (no measurement of this study)", SPEEDUP)]
     curves += [curve for panel in panels for curve in panel["curves"]]
     page, skipped = folder / "report.html", Path(study) / "skipped.json"
@@ -79,12 +79,10 @@ def _head(rows: Sequence[CellRow]) -> dict[str, Any]:
         why = "There is nothing to compare yet: a study with more than one rank count shows speedups."
         return {"title": "What training takes on one rank", "lead": why, "cards": []}
     cards = []
-    for ranks, of_ranks in groups(known, lambda cell: cell.ranks).items():
-        note = (
-            f"median of {plural(len(of_ranks), 'cell')}, efficiency {_median(row.efficiency for row in of_ranks):.2f}"
-        )
+    for ranks, group in groups(known, lambda cell: cell.ranks).items():
+        note = f"median of {plural(len(group), 'cell')}, efficiency {_median(row.efficiency for row in group):.2f}"
         note += f"; published {SPEEDUP[ranks]:g}x on {ranks} GPUs" if ranks in SPEEDUP else ""
-        cards.append((f"speedup of {plural(ranks, 'rank')}", f"{_median(row.speedup for row in of_ranks):.2f}x", note))
+        cards.append((f"speedup of {plural(ranks, 'rank')}", f"{_median(row.speedup for row in group):.2f}x", note))
     most = max(row.cell.ranks for row in known)
     widest = [row for row in known if row.cell.ranks == most]
     lost = {name: statistics.median(row.part_s[name] / sum(row.part_s.values()) for row in widest) for name in PARTS}
@@ -106,8 +104,8 @@ def _panel(kind: tuple[str, str, str, str], rows: Sequence[CellRow]) -> dict[str
     several = [row for row in rows if row.speedup is not None and row.cell.ranks > 1]
     curves = list[tuple[str, dict[int, float]]]()
     by_curve = groups(several, lambda cell: (cell.window, cell.cpus_per_task, cell.bucket_cap_mb))
-    for (window, cpus, cap), some in by_curve.items():
-        speedups = {row.cell.ranks: row.speedup.value for row in some if row.speedup is not None}
+    for (window, cpus, cap), group in by_curve.items():
+        speedups = {row.cell.ranks: row.speedup.value for row in group if row.speedup is not None}
         curves.append((f"{title}, {window}, {plural(cpus, 'CPU')}, {cap:g} MiB", speedups))
     return {
         "title": title,

@@ -74,12 +74,12 @@ class Schedule:
     @cached_property
     def node_time(self) -> float:
         """Total node-time: a whole node counts while any of its GPUs is in use."""
-        held, reached = 0.0, defaultdict[int, float](float)
+        total, reached = 0.0, defaultdict[int, float](float)
         for each in sorted(self.placed, key=lambda one: (one.start, one.end)):
             for node in {node for node, _ in each.gpus}:
-                held += max(0.0, each.end - max(each.start, reached[node]))
+                total += max(0.0, each.end - max(each.start, reached[node]))
                 reached[node] = max(reached[node], each.end)
-        return held
+        return total
 
     @cached_property
     def gpu_time(self) -> float:
@@ -94,14 +94,14 @@ def plan(jobs: Sequence[PlannedJob], cluster: Cluster, cheapest: bool = False) -
     """
     plans = [naive(jobs, cluster)]
     for nodes in {cluster.nodes, *(2**power for power in range(cluster.nodes.bit_length()))}:
-        some = Cluster(nodes, cluster.gpus_per_node)
-        fitting = [replace(job, times={gpus: job.times[gpus] for gpus in job.times if some.fits(gpus)}) for job in jobs]
+        part = Cluster(nodes, cluster.gpus_per_node)
+        fitting = [replace(job, times={gpus: job.times[gpus] for gpus in job.times if part.fits(gpus)}) for job in jobs]
         if not all(job.times for job in fitting):
             continue
         for widths in _widths(fitting):
             paths = _longest_chains(fitting, widths)
             order = sorted(fitting, key=lambda job: (-paths[job.name], -widths[job.name]))
-            plans.append(list_schedule(order, widths, some))
+            plans.append(list_schedule(order, widths, part))
     return min(plans, key=lambda each: (each.node_time, each.end) if cheapest else (each.end, each.node_time))
 
 

@@ -61,8 +61,8 @@ def drafts_of_stages(grid: Axes, stages: Mapping[str, CampaignStage]) -> list[Ex
     for stage, content in stages.items():
         if any(need not in done for need in content.needs):
             raise HeartlmError(f"stages.{stage}.needs: {content.needs!r} found, names of stages above it expected")
-        mine = _mentioned_axes(stage, [content.run, content.name, content.topology], grid, done)
-        axes = {axis: grid[axis] for axis in grid if axis in mine}
+        used_axes = _mentioned_axes(stage, [content.run, content.name, content.topology], grid, done)
+        axes = {axis: grid[axis] for axis in grid if axis in used_axes}
         done[stage] = [(at, _draft(stage, content, at, done)) for at in combinations(axes)]
     mentioned = {axis for drafts in done.values() for at, _ in drafts for axis in at}
     if unused := [axis for axis in grid if axis not in mentioned]:
@@ -131,14 +131,14 @@ def _filled(value: Any, fill: Callable[[re.Match[str]], Any]) -> Any:
 
 def _mentioned_axes(stage: str, contents: list[Any], grid: Axes, done: Mapping[str, Drafts]) -> set[str]:
     """Return the axes that the texts of a stage mention, directly or through other stages."""
-    mine: set[str] = set()
+    axes: set[str] = set()
     for place in (place for text in texts_in(contents) for place in _PLACE.finditer(text)):
-        name, of_stage = place[1], place[2]
-        if of_stage is None and name in grid:
-            mine.add(name)
-        elif of_stage is not None and name in done:
-            mine.update(done[name][0][0])
+        name, output = place[1], place[2]
+        if output is None and name in grid:
+            axes.add(name)
+        elif output is not None and name in done:
+            axes.update(done[name][0][0])
         else:
             known = [*grid, *(f"{other}.out" for other in done)]
             raise HeartlmError(f"stages.{stage}: {place[0]} found, one of {', '.join(known) or 'no axis'} expected")
-    return mine
+    return axes

@@ -47,13 +47,13 @@ def jobs_of(experiments: Sequence[Experiment], profile: SiteProfile) -> list[Job
         profile: site profile.
     """
     depth: dict[str, int] = {}
-    alike: dict[tuple[int, Topology], list[Experiment]] = {}
+    groups: dict[tuple[int, Topology], list[Experiment]] = {}
     for each in experiments:
         needs = tuple(need for need in each.needs if need in depth)
         depth[each.name] = 1 + max((depth[need] for need in needs), default=0)
-        alike.setdefault((depth[each.name], each.topology), []).append(replace(each, needs=needs))
+        groups.setdefault((depth[each.name], each.topology), []).append(replace(each, needs=needs))
     jobs = list[Job]()
-    for (_, topology), members in sorted(alike.items(), key=lambda group: group[0][0]):
+    for (_, topology), members in sorted(groups.items(), key=lambda group: group[0][0]):
         places = places_on_node(topology, profile)
         jobs += [tuple(members[first : first + places]) for first in range(0, len(members), places)]
     return jobs

@@ -40,13 +40,13 @@ def mismatches(facts: dict[str, Any], gpus: Sequence[Any], driver_cuda: Sequence
     if not gpus or driver_cuda is None:
         return []
     cuda = facts["torch_cuda"]
-    told = ".".join(map(str, driver_cuda))
+    driver = ".".join(map(str, driver_cuda))
     if cuda is None:
         because = f"there are {len(gpus)} GPU(s), but torch {facts['torch']} is built without CUDA"
         return [Advice("install a torch built for CUDA", "pip install --force-reinstall torch", None, because)]
     if int(cuda.partition(".")[0]) > driver_cuda[0]:
-        because = f"torch is built for CUDA {cuda}, the driver knows CUDA {told} at most"
-        return [Advice("install a torch for the driver's CUDA, or a newer driver", f"CUDA {told}", None, because)]
+        because = f"torch is built for CUDA {cuda}, the driver knows CUDA {driver} at most"
+        return [Advice("install a torch for the driver's CUDA, or a newer driver", f"CUDA {driver}", None, because)]
     if not facts["torch_sees_gpus"]:
         because = f"there are {len(gpus)} GPU(s), torch sees none"
         return [Advice("see which GPUs this process may use", "echo $CUDA_VISIBLE_DEVICES", None, because)]
@@ -65,8 +65,8 @@ def check_kernels(known: Mapping[str, Any]) -> Section:
 def check_allocation(known: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Section:
     """Report the allocation of SLURM, and whether this process has all its cores."""
     usable_cores = int(known.get("usable_cores", 1))
-    told = ("SLURM_JOB_", "SLURM_CPUS_", "SLURM_GPUS_", "SLURM_NTASKS", "SLURM_MEM_", "SLURM_PROCID")  # excludes tokens
-    slurm = {name: environment[name] for name in sorted(environment) if name.startswith(told)}
+    safe = ("SLURM_JOB_", "SLURM_CPUS_", "SLURM_GPUS_", "SLURM_NTASKS", "SLURM_MEM_", "SLURM_PROCID")  # excludes tokens
+    slurm = {name: environment[name] for name in sorted(environment) if name.startswith(safe)}
     facts: dict[str, Any] = {"slurm": slurm}
     if "SLURM_JOB_ID" not in slurm:
         return Section(["not in a SLURM allocation"], facts)
