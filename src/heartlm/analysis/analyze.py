@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import heartlm
 from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
@@ -40,6 +39,7 @@ from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
 from heartlm.delineation.delineate import LOWEST_RATE_HZ
+from heartlm.ecg.each_recording import build
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
@@ -49,6 +49,7 @@ from heartlm.inference.finetuned import FineTuned, load_of_tasks
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
 from heartlm.inference.waveform import predicted_classes
 from heartlm.models.pretrained import FOLDER
+from heartlm.storage.atomic import sha256_of
 from heartlm.storage.reading import read_json
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 from heartlm.tokenizers.base import Lead, Tokens
@@ -139,12 +140,13 @@ class Analyst:
 
     @cached_property
     def made_by(self) -> dict[str, str]:
-        """Version of heartlm and content hashes of the models, recorded in the findings."""
+        """What findings depend on in addition to recording and limits: `build`, and a digest of each model."""
         models = {"beats": self.beats, "af": self.af, "waveform": self.waveform}
-        return {"heartlm": heartlm.__version__} | {
-            f"model {name}": hashlib.sha256((model.folder.model("last") / "model.safetensors").read_bytes()).hexdigest()
-            for name, model in models.items()
-        }
+        made_by = build()
+        for name, model in models.items():
+            files = [model.folder.model("last") / file for file in ("config.json", "model.safetensors")]
+            made_by |= {f"model {name}": hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()[:16]}
+        return made_by
 
     def analyze(self, recording: Recording, watch: Watch = iter, limits: Limits = USUAL_LIMITS) -> Findings:
         """Find beats, rhythms and events in a recording.

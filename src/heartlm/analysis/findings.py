@@ -133,7 +133,7 @@ class Findings:
         events: events by start, then in the order of `KINDS`.
         quality: readable fraction of each piece of `QUALITY_S`, float32 `[num_analysed_leads, num_pieces]`.
         notes: exclusions and doubtful results with reasons, one line each.
-        made_by: version of heartlm and content hashes of the models.
+        made_by: version of heartlm, and digests of the models and of what else it ships that decides findings.
         unlike: differences from the training recordings of the models, one line each.
         kinds: definition of each kind of event by the limits of the analysis.
         lost: beats after which the signal of all leads is lost before the next one, int64 `[num_lost]`.

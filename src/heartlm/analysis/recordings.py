@@ -24,22 +24,22 @@ from heartlm.analysis.limits import Limits
 from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure
-from heartlm.delineation.network import network_digest
 from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.database import Database, locate, open_database
+from heartlm.ecg.each_recording import known_summary, source_digest
 from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.recording import Recording, Repaired
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_file, write_csv, write_json
-from heartlm.storage.reading import read_json
 from heartlm.system.late import pandas
 from heartlm.system.memory import keep_memory
 from heartlm.system.parent import end_with_parent
 from heartlm.system.processes import AHEAD, in_order
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
+"""Results of another version are not kept: raised where the same recording, models and settings give other results."""
 
 ALL_LEADS_S = 600.0
 """Longest recording of which all ECG leads are delineated."""
@@ -83,7 +83,7 @@ class AnalysisTask:
 
     Attributes:
         path: recording, or folder of recordings.
-        out: folder of the result files. Complete results from the same models are kept.
+        out: folder of the result files. Complete results of the same files, models, settings and build are kept.
         models: models of beats, AF and waveform, each the name of a shipped model or a run folder.
         page: function that draws the page of findings; None for no pages.
         index: function that draws the page of a folder from the summaries, the lines of `left_out` and the definitions
@@ -113,7 +113,7 @@ class AnalysisTask:
         keep_memory()
         return Analyst.load(*self.models, device=device_and_precision(self.device, "fp32")[0])
 
-    def of(self, analyst: Analyst, recording: Recording, watch: Watch = iter) -> dict[str, Any]:
+    def of(self, analyst: Analyst, database: Database, record_id: str, watch: Watch = iter) -> dict[str, Any]:
         """Return the summary of a recording; unless its results exist, analyse it and write them.
 
         RECORD.hlm has beats and rhythms in WFDB format, RECORD.events.csv one event per row, RECORD.hours.csv one hour
@@ -123,15 +123,15 @@ class AnalysisTask:
         Raises:
             HeartlmError: see `Analyst.analyze`; also if a file cannot be written.
         """
-        path = self.out / f"{recording.record_id}.json"
+        path = self.out / f"{record_id}.json"
+        made = {"schema_version": SCHEMA_VERSION, "made_by": analyst.made_by}
+        made |= {"source": source_digest(database, record_id)}
+        made |= {"settings": {"anonymous": self.anonymous, "limits": asdict(self.limits)}}
+        is_drawn = self.page is None or path.with_suffix(".html").is_file()
+        if is_drawn and (known := known_summary(path, made)) is not None:
+            return known
+        recording = database.recording(record_id)
         recording = recording.anonymous() if self.anonymous else recording
-        settings = {"anonymous": self.anonymous, "limits": asdict(self.limits)}
-        made_by = analyst.made_by | {"waves": network_digest()}
-        made = {"schema_version": SCHEMA_VERSION, "made_by": made_by, "settings": settings}
-        if path.is_file() and (self.page is None or path.with_suffix(".html").is_file()):
-            known = read_json(path, dict[str, Any])
-            if made.items() <= known.items():
-                return dict(known["summary"])
         if recording.has_signal and not ecg_leads(recording):
             raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
         findings = replace(analyst.analyze(recording, watch, self.limits), kinds=definitions(self.limits))
@@ -194,7 +194,7 @@ def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
     if not task.path.is_dir():
         database, record_id = locate(task.path, repaired=task.repaired)
         analyst, recording = task.load(), database.recording(record_id)
-        summary = task.of(analyst, recording, lambda blocks: track(blocks, len(blocks), record_id))
+        summary = task.of(analyst, database, record_id, lambda blocks: track(blocks, len(blocks), record_id))
         for note in notes_of(recording)[len(recording.repairs) :]:
             say(f"{recording.path}: {note}")
         return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}")
@@ -248,6 +248,6 @@ def _start(task: AnalysisTask, parent: int | None = None) -> None:
 def _try(record_id: str) -> dict[str, Any] | str:
     task, database, analyst = _job
     try:
-        return task.of(analyst, database.recording(record_id))
+        return task.of(analyst, database, record_id)
     except HeartlmError as error:
         return f"{record_id}: {error}"

@@ -10,7 +10,6 @@ batch normalisation folded in, in the order in which c/delineate_network.c appli
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -132,12 +131,6 @@ def load_network(path: Path) -> Network:
                 for number, dilation in enumerate(parse_json(file.metadata()["dilations"]))
             ]
         )
-
-
-@cache
-def network_digest() -> str:
-    """Return the start of the SHA-256 of the shipped network, which results carry."""
-    return hashlib.sha256(NETWORK_FILE.read_bytes()).hexdigest()[:16]
 
 
 @cache

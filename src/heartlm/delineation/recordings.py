@@ -13,17 +13,17 @@ import numpy as np
 
 from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, QRS, Delineation, P, T, delineate
 from heartlm.delineation.intervals import INTERVALS, Intervals, measure
-from heartlm.delineation.network import network_digest
 from heartlm.ecg.database import Database, locate, open_database
-from heartlm.ecg.recording import Recording, Repaired
+from heartlm.ecg.each_recording import build, known_summary, source_digest
+from heartlm.ecg.recording import Repaired
 from heartlm.ecg.write_wfdb import annotation_bytes
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_file, write_csv, write_json
-from heartlm.storage.reading import read_json
 from heartlm.system.processes import encode_all
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Results of another version are not kept: raised where the same recording and settings give other results."""
 ALL_LEADS = "all"
 """Annotator of the waves of all leads together."""
 _TAKEN = frozenset((ALL_LEADS, "dat", "hea", "json", "csv", "atr"))
@@ -53,7 +53,7 @@ class DelineationTask:
 
     Attributes:
         path: recording, or folder of recordings.
-        out: folder of the results. Complete results with the same settings are kept.
+        out: folder of the results. Complete results of the same files, settings and build are kept.
         beats: whether beats are found, or are those of the recording's annotations.
         repaired: treatment of recordings whose files must be repaired to be read.
     """
@@ -63,7 +63,7 @@ class DelineationTask:
     beats: Beats = "found"
     repaired: Repaired = "warn"
 
-    def of(self, recording: Recording) -> dict[str, Any]:
+    def of(self, database: Database, record_id: str) -> dict[str, Any]:
         """Return the summary of a recording; unless its results exist, delineate it and write them.
 
         RECORD.LEAD and RECORD.all have the waves in WFDB format, RECORD.beats.csv one beat per row, RECORD.leads.csv
@@ -73,21 +73,18 @@ class DelineationTask:
         Raises:
             HeartlmError: see `delineate`; also if the recording has no annotated beats, or a file cannot be written.
         """
-        stem = self.out / recording.record_id
+        stem = self.out / record_id
+        recording = database.recording(record_id)
         if recording.path.resolve().parent == stem.resolve().parent:
             raise HeartlmError(
                 f"{self.out}: is the folder of the recording, where files may be replaced; choose another"
             )
         path = stem.with_name(f"{stem.name}.json")
-        made = {
-            "schema_version": SCHEMA_VERSION,
-            "network": network_digest(),
-            "settings": {"leads": list(recording.lead_names), "beats": self.beats},
-        }
-        if path.is_file():
-            known = read_json(path, dict[str, Any])
-            if made.items() <= known.items():
-                return dict(known["summary"])
+        made = {"schema_version": SCHEMA_VERSION, "made_by": build()}
+        made |= {"source": source_digest(database, record_id)}
+        made |= {"settings": {"leads": list(recording.lead_names), "beats": self.beats}}
+        if (known := known_summary(path, made)) is not None:
+            return known
         beats = None
         if self.beats == "annotated":
             if recording.annotations is None or not recording.annotations.num_beats:
@@ -96,7 +93,7 @@ class DelineationTask:
         found = measure(delineate(recording, beats))
         write_waves(found.delineation, stem)
         self._write_tables(found, stem)
-        summary = {"record": recording.record_id, "rate_hz": recording.rate_hz} | found.summary()
+        summary = {"record": record_id, "rate_hz": recording.rate_hz} | found.summary()
         notes = [f"repaired: {repair}" for repair in recording.repairs]
         notes += [f"damaged: {fault}" for fault in recording.faults]
         write_json(path, made | {"summary": summary, "notes": notes})
@@ -167,7 +164,7 @@ def delineate_recordings(task: DelineationTask, processes: int = 1) -> Delineati
     """
     if not task.path.is_dir():
         database, record_id = locate(task.path, repaired=task.repaired)
-        return Delineations((task.of(database.recording(record_id)),), (), task.out / f"{record_id}.json")
+        return Delineations((task.of(database, record_id),), (), task.out / f"{record_id}.json")
     database = open_database(task.path, repaired=task.repaired)
     record_ids = database.record_ids
     outcomes = encode_all(lambda place: _try(task, database, record_ids[place]), range(len(record_ids)), processes)
@@ -189,6 +186,6 @@ def delineate_recordings(task: DelineationTask, processes: int = 1) -> Delineati
 
 def _try(task: DelineationTask, database: Database, record_id: str) -> dict[str, Any] | str:
     try:
-        return task.of(database.recording(record_id))
+        return task.of(database, record_id)
     except HeartlmError as error:
         return f"{record_id}: {error}"

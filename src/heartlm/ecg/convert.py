@@ -27,9 +27,8 @@ from typing import Any, Literal, get_args
 from heartlm.ecg.anonymize import Anonymizer
 from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.databases_known import KNOWN_DATABASES, database_name
+from heartlm.ecg.each_recording import source_digest
 from heartlm.ecg.readers.annotation_file import others_of, read_annotation_file
-from heartlm.ecg.readers.foreign import is_there
-from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.recording import ARTEFACT, Damaged, Note, Recording, Repaired
 from heartlm.ecg.splits import Split
 from heartlm.ecg.whole_steps import LeadSteps, lead_steps
@@ -280,21 +279,10 @@ class _Work:
     anonymizer: Anonymizer | None
 
     def mark(self, record_id: str) -> str:
-        """Return a digest of name, size and time of the files of a recording."""
-        files = self.database.files(record_id)
-        signal = files.stem.with_name(f"{files.stem.name}.dat")
-        paths = {
-            path for path in (files.signal, signal, *self.database.annotation_paths(record_id)) if path is not None
-        }
-        facts = [str(self.database.folder.absolute()), record_id, repr(Stated.current())]
-        for path in sorted(paths):
-            if is_there(path):
-                status = path.lstat()
-                facts.append(f"{path.name} {status.st_size} {status.st_mtime_ns}")
-        text = "\0".join(facts)
+        """Return a digest of `Database.source`."""
         if self.anonymizer is not None:
-            return self.anonymizer.code("source", text, 16)
-        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+            return self.anonymizer.code("source", self.database.source(record_id), 16)
+        return source_digest(self.database, record_id)
 
     def try_one(self, record_id: str, name: str, mark: str) -> dict[str, Any] | str:
         """Convert a recording; return its entry in the report, or why it was not converted."""

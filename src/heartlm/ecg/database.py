@@ -29,6 +29,7 @@ from heartlm.ecg.readers.annotation_file import (
     read_annotation_file,
     rhythms_of,
 )
+from heartlm.ecg.readers.arrays import sidecar_of
 from heartlm.ecg.readers.describe import describe
 from heartlm.ecg.readers.discovery import NoRecordingsError, RecordFiles, find_records, printable
 from heartlm.ecg.readers.foreign import check_rate, is_there, one_line, size_of
@@ -240,6 +241,19 @@ class Database:
         except KeyError:
             shown = ", ".join(self.record_ids[:5]) + (", ..." if len(self.record_ids) > 5 else "")
             raise HeartlmError(f"{self.folder}: no record {record_id!r}; it has {shown}") from None
+
+    def source(self, record_id: str) -> str:
+        """Return a text that changes when a file of a record does: names, sizes and times, and what the user states."""
+        signal, stem = self.files(record_id).signal, self.files(record_id).stem
+        paths = {self.folder / "database.json", *self.annotation_paths(record_id)}
+        paths |= {stem.with_name(f"{stem.name}.{ending}") for ending in ("dat", "mat")}
+        if signal is not None:
+            paths |= {signal} if signal.suffix == ".hea" else {signal, sidecar_of(signal)}
+        facts = [str(self.folder.absolute()), record_id, repr(self.stated)]
+        for path in sorted(filter(is_there, paths)):
+            status = path.lstat()
+            facts.append(f"{path.name} {status.st_size} {status.st_mtime_ns}")
+        return "\0".join(facts)
 
     def _read_recording(self, files: RecordFiles) -> Recording:
         if not str(files.stem).isprintable():
