@@ -97,7 +97,7 @@ def entropy(rr_s: Floats, window: int = WINDOW) -> Floats:
     return np.concatenate([window_entropy(windows[first : first + _WINDOWS_AT_ONCE]) for first in parts])
 
 
-def detect(rr_s: Floats, threshold: float = THRESHOLD, window: int = WINDOW) -> NDArray[np.bool_]:
+def detect(rr_s: Floats) -> NDArray[np.bool_]:
     """Return for each interval of one recording whether it is in fibrillation; bool `[num_intervals]`.
 
     An interval is classified by the window around it, or by the first or last window if it is less than half a window
@@ -106,7 +106,7 @@ def detect(rr_s: Floats, threshold: float = THRESHOLD, window: int = WINDOW) -> 
     num_intervals = len(rr_s)
     if num_intervals < _MIN_WINDOW:
         return np.zeros(num_intervals, np.bool_)
-    window = min(window, num_intervals)
+    window = min(WINDOW, num_intervals)
     scores = entropy(rr_s, window)
     centred = np.clip(np.arange(num_intervals) - window // 2, 0, len(scores) - 1)
-    return scores[centred] >= threshold
+    return scores[centred] >= THRESHOLD

@@ -39,16 +39,11 @@ def gather_windows(
 
 
 def gather_codes(
-    codes: NDArray[np.uint16],
-    first: NDArray[np.int64],
-    length: NDArray[np.int64],
-    width: int,
-    out: NDArray[np.int64] | None = None,
+    codes: NDArray[np.uint16], first: NDArray[np.int64], length: NDArray[np.int64], width: int
 ) -> NDArray[np.int64]:
     """`gather_windows` of codes uint16 `[num_tokens, F]`, widened as models take them: int64 `[B, width, F]`."""
     shape = len(first), width, codes.shape[1]
-    out = np.empty(shape, np.int64) if out is None else out
-    assert out.shape == shape
+    out = np.empty(shape, np.int64)
     copied = kernel("gather_codes")(codes, len(codes), first, length, len(first), width, shape[2], out)
     assert copied == len(first), f"window {copied} lies outside the corpus"
     return out

@@ -90,9 +90,9 @@ class HeartModel(nn.Module):
         """Return the number of windows of `width` tokens per batch of inference, at least 1."""
         return max(1, TOKENS_AT_ONCE[next(self.parameters()).device.type] // max(1, width))
 
-    def mask_codes(self, device: torch.device | str = "cpu") -> Tensor:
+    def mask_codes(self) -> Tensor:
         """Return the mask code of each facet, int64 `[F]`."""
-        return torch.tensor(self.config.facet_sizes, device=device)
+        return torch.tensor(self.config.facet_sizes)
 
     @property
     def num_dropout_sites(self) -> int:

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from itertools import takewhile
@@ -93,7 +93,7 @@ def wait_for_others(arguments: Sequence[str]) -> None:
             num_ended = store.add("heartlm: ended", 0)
 
 
-def placed(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
+def placed(arguments: Sequence[str]) -> list[str]:
     """Return torchrun's options with the address of the rendezvous and of this node.
 
     Plain torchrun compares host names: a node whose own name resolves to 127.0.1.1 does not detect that it is the
@@ -104,9 +104,9 @@ def placed(arguments: Sequence[str], environment: Mapping[str, str] = os.environ
         return ["--local-addr=127.0.0.1"]
     if not host:  # another kind of rendezvous
         return []
-    is_step_of_all = environment.get("SLURM_STEP_NUM_NODES") == str(num_nodes)
-    is_host = environment["SLURM_NODEID"] == "0" if is_step_of_all else is_own_port(host, port)
-    address = address_towards(host, environment.get(HOSTS, "").split())
+    is_step_of_all = os.environ.get("SLURM_STEP_NUM_NODES") == str(num_nodes)
+    is_host = os.environ["SLURM_NODEID"] == "0" if is_step_of_all else is_own_port(host, port)
+    address = address_towards(host, os.environ.get(HOSTS, "").split())
     return [f"--rdzv-conf=is_host={is_host}", *([f"--local-addr={address}"] if address else [])]
 
 

@@ -88,13 +88,13 @@ def labelled_records(folders: Sequence[str | Path]) -> tuple[list[Labelled], lis
     return labelled, left_out
 
 
-def beat_set(records: Iterable[Labelled], window: BeatWindow = WINDOW) -> BeatSet:
+def beat_set(records: Iterable[Labelled]) -> BeatSet:
     """Read the waveforms of all labelled beats of `records`.
 
     Raises:
         HeartlmError: a recording is unreadable.
     """
-    waveforms = [np.zeros((0, len(window.times_s)), np.float32)]  # of no recording, so that there may be none
+    waveforms = [np.zeros((0, len(WINDOW.times_s)), np.float32)]  # of no recording, so that there may be none
     labels, patients = [np.zeros(0, np.int8)], [np.zeros(0, np.str_)]
     for each in records:
         recording = each.database.recording(each.record_id)
@@ -103,7 +103,7 @@ def beat_set(records: Iterable[Labelled], window: BeatWindow = WINDOW) -> BeatSe
         label, signal = annotations.beat_classes(), recording.signal(leads=[0])[0]
         recording.refuse_if_damaged()
         scored = _is_scored(label)
-        waveforms.append(beat_waveforms(signal, annotations.sample, recording.rate_hz, window).shape[scored])
+        waveforms.append(beat_waveforms(signal, annotations.sample, recording.rate_hz, WINDOW).shape[scored])
         labels.append(label[scored])
         patients.append(np.full(len(labels[-1]), each.patient_id))
     return BeatSet(np.concatenate(waveforms)[:, None], np.concatenate(labels), np.concatenate(patients))
