@@ -64,6 +64,7 @@ class SharedSum:
     def __init__(self, file: Path, rank: int, num_ranks: int, timeout_s: float, slot_bytes: int = SLOT_BYTES) -> None:
         self._kernel: Callable[..., int] = kernel("shared_sum", by_address=True)
         self.rank, self.num_ranks, self.timeout_s, self._slot_bytes = rank, num_ranks, timeout_s, slot_bytes
+        # Two slots a rank: who starts a round writes to one while slow ranks still read the other.
         num_bytes = num_ranks * CACHE_LINE_BYTES + 2 * num_ranks * slot_bytes
         self._file = file.open("r+b", buffering=0)
         os.posix_fallocate(self._file.fileno(), 0, num_bytes)  # allocated now, since a missing page later raises SIGBUS
@@ -125,7 +126,7 @@ class NodesSum:
         of a machine ─► its sum ─► first ranks, over the network ─► total ─► of a machine
 
     Args:
-        of_machine: sum over the ranks of this machine.
+        on_machine: sum over the ranks of this machine.
         is_first: whether this is the first rank of its machine.
         between: process group of the first ranks.
     """

@@ -86,6 +86,7 @@ def _shared(spans: Floats, others: Floats) -> Floats:
     """Return the length of each span that is covered by `others`; float64 `[num_spans]`."""
     stops = np.cumsum(np.diff(others)[:, 0])
     covered = np.stack([np.concatenate([[0.0], stops[:-1]]), stops], axis=1) if len(others) else others
+    # Seconds of `others` before a time grow within its spans and stay between them, so they interpolate linearly.
     covered_until: Floats = np.interp(spans, np.append(0.0, others), np.append(0.0, covered))
     return covered_until[:, 1] - covered_until[:, 0]
 
@@ -117,7 +118,8 @@ def score_episodes(
     sums = np.zeros((len(patients), NUM_COUNTS))
     np.add.at(sums, place, table)
     weights = resampling.weights(len(patients))
-    point, drawn = episode_ratios(sums.sum(axis=0)), episode_ratios(weights @ sums)
+    point = episode_ratios(sums.sum(axis=0))
+    drawn = episode_ratios(weights @ sums)
 
     delays = np.array([delay for each in episodes for delay in each.delay_s])
     owner = np.repeat(place, [len(each.delay_s) for each in episodes])
@@ -125,8 +127,9 @@ def score_episodes(
     resampled = np.array([_quantiles(np.repeat(delays, weight[owner])) for weight in weights])
     drawn |= dict(zip(DELAYS, resampled.T, strict=True))
 
-    seconds, numbers = sums.sum(axis=0)[:4].tolist(), sums.sum(axis=0)[4:].astype(int).tolist()
-    total = dict(zip(Episodes._fields[:NUM_COUNTS], [*seconds, *numbers], strict=True))
+    totals = sums.sum(axis=0)
+    values = [*totals[:4].tolist(), *totals[4:].astype(int).tolist()]  # four durations in s, four counts
+    total = dict(zip(Episodes._fields[:NUM_COUNTS], values, strict=True))
     scores = {name: estimate(float(point[name]), drawn[name], len(patients)) for name in point}
     return {"num_patients": len(patients)} | total | scores
 

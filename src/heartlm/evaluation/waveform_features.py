@@ -57,7 +57,8 @@ def _features(mv: NDArray[np.float32]) -> Floats:
 
 def _tcsc(size: Floats) -> Floats:
     """Return the fraction of samples above a fifth of the largest, averaged over tapered windows of three seconds."""
-    width, ramp = round(3 * GRID_HZ), 0.5 - 0.5 * np.cos(np.pi * np.arange(25) / 25)
+    width = round(3 * GRID_HZ)
+    ramp = 0.5 - 0.5 * np.cos(np.pi * np.arange(25) / 25)
     taper = np.concatenate([ramp, np.ones(width - 50), ramp[::-1]])
     shares = []
     for first in range(0, size.shape[1] - width + 1, round(GRID_HZ)):
@@ -68,8 +69,9 @@ def _tcsc(size: Floats) -> Floats:
 
 def _leak(x: Floats) -> Floats:
     """Return the residue of adding a wave to itself shifted by half its mean period; 0 for a sine."""
-    period = np.pi * np.abs(x[:, 1:]).sum(axis=1) / (np.abs(np.diff(x, axis=1)).sum(axis=1) + _LEAST)
-    half = np.clip(np.rint(period), 1, x.shape[1] // 2).astype(np.int64)
+    # For a sine of period T, the mean of |x| over that of its steps is T / 2π: with π, half a period.
+    half_period = np.pi * np.abs(x[:, 1:]).sum(axis=1) / (np.abs(np.diff(x, axis=1)).sum(axis=1) + _LEAST)
+    half = np.clip(np.rint(half_period), 1, x.shape[1] // 2).astype(np.int64)
     leak = np.empty(len(x))
     for lag in np.unique(half).tolist():
         same_lag = half == lag
@@ -82,7 +84,8 @@ def _leak(x: Floats) -> Floats:
 
 def _spectral(x: Floats) -> tuple[Floats, Floats, Floats]:
     """Return mean over peak frequency, the fraction of amplitude around the peak, and the bandwidth of 90 % power."""
-    amplitude, frequency = np.abs(np.fft.rfft(x * np.hamming(x.shape[1]))), np.fft.rfftfreq(x.shape[1], 1 / GRID_HZ)
+    amplitude = np.abs(np.fft.rfft(x * np.hamming(x.shape[1])))
+    frequency = np.fft.rfftfreq(x.shape[1], 1 / GRID_HZ)
     low = (frequency >= 0.5) & (frequency <= 9)
     strongest = frequency[low][amplitude[:, low].argmax(axis=1)][:, None]
     kept = np.where(amplitude >= 0.05 * amplitude[:, low].max(axis=1, keepdims=True), amplitude, 0)
@@ -96,8 +99,9 @@ def _spectral(x: Floats) -> tuple[Floats, Floats, Floats]:
 
 def _phase_space(x: Floats) -> Floats:
     """Return the fraction of 40 × 40 boxes visited by the wave plotted against itself half a second later."""
-    box, lag = np.clip(((x + 1) * 20).astype(np.int64), 0, 39), round(GRID_HZ / 2)
-    visited = np.sort(box[:, lag:] * 40 + box[:, :-lag], axis=1)
+    box = np.clip(((x + 1) * 20).astype(np.int64), 0, 39)
+    lag = round(GRID_HZ / 2)
+    visited = np.sort(box[:, lag:] * 40 + box[:, :-lag], axis=1)  # in order, a step marks another box
     return np.asarray((1 + np.sum(np.diff(visited, axis=1) > 0, axis=1)) / 1600)
 
 
@@ -105,5 +109,6 @@ def _sample_entropy(x: NDArray[np.float32]) -> float:
     """Return sample entropy of order 2 with tolerance 0.2 of one window, given in standard deviations."""
     near = np.abs(x[:, None] - x) < 0.2
     two = near[:-2, :-2] & near[1:-1, 1:-1]
-    three, itself = two & near[2:, 2:], len(two)
+    three = two & near[2:, 2:]
+    itself = len(two)  # each pattern matches itself, which does not count
     return float(-np.log(max(three.sum() - itself, 1) / max(two.sum() - itself, 1)))

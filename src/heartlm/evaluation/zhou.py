@@ -71,6 +71,7 @@ def window_entropy(rr_s: Floats) -> Floats:
     num_windows, num_words = spelled.shape
     if num_words < _MIN_WINDOW - WORD_LENGTH + 1:
         raise ValueError(f"a window needs at least {_MIN_WINDOW} RR intervals")
+    # The number of the window above the bits of the word: one sort counts the words of all windows.
     row = np.arange(num_windows)[:, None] << WORD_LENGTH * _SYMBOL_BITS
     keys, counts = np.unique(row + spelled, return_counts=True)
     row_of_key, share = keys >> WORD_LENGTH * _SYMBOL_BITS, counts / num_words

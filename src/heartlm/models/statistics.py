@@ -64,7 +64,8 @@ def interval_statistics(seconds: Tensor, valid: Tensor | None = None, scales: Te
     around = _running_median(x, AROUND)
     early = x < EARLY * around
     late = F.pad(early[:, :-1], (1, 0)) & (x > around)
-    filtered, smooth = torch.where(early | late, around, x), _running_median(x, 3)
+    filtered = torch.where(early | late, around, x)
+    smooth = _running_median(x, 3)
     known = x.masked_fill(~inside, torch.nan)
     mean = known.nanmean(1)
     columns = [mean.log(), num[:, 0].clamp(min=1).float().log()]
@@ -135,11 +136,12 @@ def _correlation(one: Tensor, other: Tensor) -> Tensor:
 
 def _entropy(x: Tensor, inside: Tensor) -> Tensor:
     """Return the scaled entropy of words of three symbols of 5 beats/min, as in `heartlm.evaluation.zhou`; `[B]`."""
-    symbol = (60 / x / 5).floor().clamp(max=63)
+    symbol = (60 / x / 5).floor().clamp(max=63)  # three of 6 bits are a whole number that float32 holds exactly
     word = (symbol[:, :-2] * 64 + symbol[:, 1:-1]) * 64 + symbol[:, 2:]
     counts = inside[:, 2:]
     word = word.masked_fill(~counts, -1.0)
     ordered = word.sort(dim=1).values
+    # Where words equal to one begin and end in order tells their number. Each of n counts 1 / n as a different word.
     num_same = torch.searchsorted(ordered, word, right=True) - torch.searchsorted(ordered, word)
     num = counts.sum(1).clamp(min=2)
     zero = torch.zeros_like(word)
@@ -161,7 +163,7 @@ def _cosen(x: Tensor, inside: Tensor) -> Tensor:
         near = (rows[:, :, None] - columns[:, None]).abs_() <= TOLERANCE_MS
         parts.append(torch.stack([near.sum((1, 2)), (near[:, :-1, :-1] & near[:, 1:, 1:]).sum((1, 2))]))
     ones, twos = torch.cat(parts, dim=1).unbind()
-    # pairs of one interval leave the last one out, which has none after it
+    # Pairs of one interval leave the last one out, which has none after it: its row and its column, which share a pair.
     near_last = (milliseconds.gather(1, (num - 1).clamp(min=0)[:, None]) - one).abs() <= TOLERANCE_MS
     ones = ones - 2 * near_last.sum(1) + (num > 0)
     itself = num - 1

@@ -108,13 +108,14 @@ def k_means(points: Floats, num_codes: int, generator: np.random.Generator, num_
     centroids = points[generator.choice(len(points), num_codes, replace=len(points) < num_codes)].copy()
     for _ in range(num_rounds):
         nearest = nearest_centroid(points, centroids)
-        sums, counts = sums_by_code(points, nearest, num_codes), np.bincount(nearest, minlength=num_codes)
+        sums = sums_by_code(points, nearest, num_codes)
+        counts = np.bincount(nearest, minlength=num_codes)
         filled, empty = np.flatnonzero(counts), np.flatnonzero(counts == 0)
         centroids[filled] = sums[filled] / counts[filled, None]
         if len(empty):
             error = ((points - centroids[nearest]) ** 2).sum(axis=1)
             worst = np.argsort(error)[-len(empty) :]
-            centroids[empty[: len(worst)]] = points[worst]
+            centroids[empty[: len(worst)]] = points[worst]  # there may be fewer points than empty centroids
     return centroids
 
 

@@ -49,6 +49,7 @@ class LogScale:
         ratio, level = self.high / self.low, np.arange(1, self.num_levels)
         outside = self.low * ratio ** (level / self.num_levels) * (1 - 1e-12)
         inside = outside * (1 + 2e-12)
+        # Bisect until the bounds are neighbouring doubles, so that a search finds the level that the logarithm gives.
         while len(between := np.flatnonzero(np.nextafter(outside, inside) < inside)):
             middle = (outside[between] + inside[between]) / 2
             reached = np.log(middle / self.low) / np.log(ratio) * self.num_levels >= level[between]
@@ -148,7 +149,8 @@ def mean_around(values: Floats, before: int, after: int) -> Floats:
     total = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
     count = np.concatenate([[0], np.cumsum(known)])
     place = np.arange(len(values))
-    first, last = np.maximum(place - before, 0), np.minimum(place + after + 1, len(values))
-    with np.errstate(invalid="ignore"):
+    first = np.maximum(place - before, 0)
+    last = np.minimum(place + after + 1, len(values))
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN where no value is known
         mean: Floats = (total[last] - total[first]) / (count[last] - count[first])
     return mean

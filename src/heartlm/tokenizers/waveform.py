@@ -90,10 +90,11 @@ def _cut(signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float, window: B
     signal_mv, sample = np.ascontiguousarray(signal_mv, np.float32), np.ascontiguousarray(sample, np.int64)
     offsets, weights = _grid(window, rate_hz)
     num_beats, num_points = len(sample), len(offsets)
-    shape, (baseline, scale) = np.empty((num_beats, num_points), np.float32), np.empty((2, num_beats), np.float32)
+    shape = np.empty((num_beats, num_points), np.float32)
+    baseline, scale = np.empty((2, num_beats), np.float32)
     if num_beats:
         stretches = np.empty((2, int(offsets[-1] - offsets[0]) + len(weights) + SPARE), np.float32)
-        keys, positions = np.empty(num_points, np.int32), np.empty(num_points)
+        keys, positions = np.empty(num_points, np.int32), np.empty(num_points)  # these and the next: room to work in
         ranges, ordered = np.empty(num_beats), np.empty(window.scale_beats)
         kernel("cut_beats")(
             *(signal_mv, len(signal_mv), sample, num_beats, offsets, num_points, weights, len(weights)),
@@ -148,9 +149,9 @@ def beat_blocks(
     signal_mv, num_beats = fill_gaps(signal_mv), len(sample)
     around, first, stop = np.empty((0, len(window.times_s)), np.float32), 0, 0
     scale_mv = np.empty(num_beats, np.float32)
-    groups = -(-num_beats // DOMINANT_EVERY)
+    groups = -(-num_beats // DOMINANT_EVERY)  # beats with one dominant beat: no block divides them
     size = DOMINANT_EVERY * -(-groups // max(1, -(-num_beats // BLOCK_BEATS)))
-    for begin in range(0, num_beats, size or 1):
+    for begin in range(0, num_beats, size or 1):  # without beats the size is 0, which `range` refuses
         beats = slice(begin, min(begin + size, num_beats))
         # dominant beats are looked for on both sides, or in twice as many beats before
         before, after = (2 * DOMINANT_BEATS, 0) if causal else (DOMINANT_BEATS, DOMINANT_BEATS)
@@ -168,6 +169,7 @@ def _deviations(shape: Floats, beats: slice, first_beat: int, num_beats: int, ca
     """Deviations of `beats`; `shape` holds the waveforms from `first_beat` on, of all beats that are compared."""
     begin = np.arange(beats.start, beats.stop, DOMINANT_EVERY)
     first = np.maximum(begin - (2 * DOMINANT_BEATS if causal else DOMINANT_BEATS), 0)
+    # All beats of a group have one dominant beat, so a causal one may look no further than the first of them.
     last = begin + 1 if causal else np.minimum(begin + DOMINANT_EVERY + DOMINANT_BEATS, num_beats)
     dominant = stretch_medians(shape, first - first_beat, last - first_beat)
     own = shape[beats.start - first_beat : beats.stop - first_beat]
@@ -177,7 +179,7 @@ def _deviations(shape: Floats, beats: slice, first_beat: int, num_beats: int, ca
 
 def fill_gaps(signal: Floats) -> Floats:
     """Replace each NaN by the last valid value before it (by 0 at the very start)."""
-    if len(signal) == 0 or not np.isnan(signal.min()):
+    if len(signal) == 0 or not np.isnan(signal.min()):  # the minimum is NaN if any sample is
         return signal
     invalid = np.isnan(signal)
     last_valid = np.maximum.accumulate(np.where(invalid, -1, np.arange(len(signal))))

@@ -331,15 +331,15 @@ class LabelBatches(MakeBatch):
 
     def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Gather the labels, and draw the hidden codes and the width."""
-        of_tokens = gather_windows(self.labels, windows.first, windows.length, windows.width)
-        of_tokens[~windows.valid] = IGNORE
+        token_labels = gather_windows(self.labels, windows.first, windows.length, windows.width)
+        token_labels[~windows.valid] = IGNORE
         width = windows.width
         if self.shortest is not None and place.step is not None:
             widths = part_widths(width, self.shortest)
             width = widths[int(draws(place.stream(self.seed, Use.WINDOW_WIDTH), 0, 1)[0]) % len(widths)]
-        of_tokens = of_tokens.reshape(-1, width)
-        labels = majority(of_tokens) if self.pooled else of_tokens
-        num_counting = (labels != IGNORE).reshape(len(of_tokens), -1).sum(axis=1)
+        token_labels = token_labels.reshape(-1, width)
+        labels = majority(token_labels) if self.pooled else token_labels
+        num_counting = (labels != IGNORE).reshape(len(token_labels), -1).sum(axis=1)
         hides = place.step is not None and (self.facet_dropout or self.waveform_dropout)
         hidden = torch.from_numpy(self._dropped(windows, place)) if hides else None
         codes, valid = self.inputs(windows, form)

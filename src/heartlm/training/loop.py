@@ -165,9 +165,9 @@ class _Loop:
         for step in feed.steps:
             with self.log.meters.step(step + 1):
                 with self.log.meters.span("data"):
-                    of_step = next(batches)
-                self.log.meters.share_data(of_step.num_prepared)
-                done, stop = self._step(of_step) if queued is None else self._queue(of_step, queued)
+                    step_batches = next(batches)
+                self.log.meters.share_data(step_batches.num_prepared)
+                done, stop = self._step(step_batches) if queued is None else self._queue(step_batches, queued)
             if queued is not None and (stop or self._is_due(step + 1)):
                 done += queued.read()
             self.log.stepped()
@@ -210,7 +210,8 @@ class _Loop:
         num_counted, num_tokens, stop = totals()
         self.log.meters.count(int(num_tokens))
         means = {name: value / max(1.0, num_counted) for name, value in zip(losses, values, strict=True)}
-        rate, taken = self._rate(batches.step), self._judged(means["loss"], norm)
+        rate = self._rate(batches.step)
+        taken = self._judged(means["loss"], norm)
         with self.log.meters.span("optimizer"):
             self.learner.step(rate, norm) if taken else self.learner.forget()
         return [StepNumbers(batches.step, rate, means, norm, taken)], stop > 0
@@ -267,7 +268,8 @@ class _Loop:
     def _validate(self, windows: Windows) -> None:
         """Compute mean losses over the counted tokens of `windows`, split among ranks."""
         with self.log.meters.paused("validation"):
-            totals, size = dict[str, float](), self.learner.model.windows_at_once(windows.width) * self.ranks.world_size
+            totals = dict[str, float]()
+            size = self.learner.model.windows_at_once(windows.width) * self.ranks.world_size
             for begin in range(0, len(windows), size):
                 part = windows[begin : begin + size]
                 first, stop = self.layout.rows_of_rank(len(part))

@@ -66,13 +66,13 @@ class WaveformBatches(MakeBatch):
 
     def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Label each window by the majority of its tokens; in training compute the codes of the augmented windows."""
-        of_tokens = gather_windows(self.classes, windows.first, windows.length, windows.width)
-        of_tokens[~windows.valid] = IGNORE
-        labels = majority(of_tokens)
+        token_labels = gather_windows(self.classes, windows.first, windows.length, windows.width)
+        token_labels[~windows.valid] = IGNORE
+        labels = majority(token_labels)
         codes, valid = self.inputs(windows, form)
         if place.step is not None:
-            stream, num = place.stream(self.seed, Use.WAVEFORM_WINDOWS), _NUM_CHOICES + 2 * WINDOW
-            drawn = draws(stream, place.first_window * num, len(windows) * num)
+            num = _NUM_CHOICES + 2 * WINDOW  # Box and Muller's formula makes one normal number of two uniform ones
+            drawn = draws(place.stream(self.seed, Use.WAVEFORM_WINDOWS), place.first_window * num, len(windows) * num)
             numbers = uniform(drawn).reshape(len(windows), num)
             mv, labels = self._made(self._mv(windows.first), labels, numbers)
             mv = _paused(mv, labels, numbers)
@@ -166,14 +166,18 @@ class WaveformBatches(MakeBatch):
         patient_beats = [self._beats[int(p * len(self._beats))] for p in patient]
         wave = np.stack([waves[int(w * len(waves))] for waves, w in zip(patient_beats, which, strict=True)])
         cycle = 60 * GRID_HZ / choice.between(slowest, fastest)
-        faster = np.minimum(1, (cycle / 60) ** 0.6)
-        jitter, unequal = choice.between(0, 0.03) * cycle, choice.between(0, 0.12)
+        faster = np.minimum(1, (cycle / 60) ** 0.6)  # a cycle of 60 tokens is 100/min: slower beats keep their width
+        jitter = choice.between(0, 0.03) * cycle
+        unequal = choice.between(0, 0.12)
         phase = choice.next() * cycle - _BEFORE
         time, mv = np.arange(WINDOW), np.zeros((len(wave), WINDOW))
-        for beat in range(-3, WINDOW // 23 + 1):
+        for beat in range(
+            -3, WINDOW // 23 + 1
+        ):  # 23 tokens are the shortest cycle; earlier beats reach into the window
             at = (time - (phase + beat * cycle + jitter * choice.normal(beat + 3))[:, None]) / faster[:, None]
             below = np.clip(np.floor(at).astype(np.int64), 0, wave.shape[1] - 2)
-            left, right = np.take_along_axis(wave, below, 1), np.take_along_axis(wave, below + 1, 1)
+            left = np.take_along_axis(wave, below, 1)
+            right = np.take_along_axis(wave, below + 1, 1)
             inside = (at >= 0) & (at <= wave.shape[1] - 1)
             value = np.where(inside, left + (right - left) * (at - below), 0)
             mv += value * (1 + unequal * choice.normal(beat + 30))[:, None]
@@ -188,16 +192,19 @@ class WaveformBatches(MakeBatch):
         mv = waveform * gain[:, None].astype(np.float64)
         size = np.where(asystole, 0, mv.std(axis=1))
         # The sum of two VF signals resembles VF; this adds variety, since few patients have VF.
-        both, ratio = (labels == VF) & (choice.next() < 0.3), size * choice.log_between(0.2, 1)
+        both = (labels == VF) & (choice.next() < 0.3)
+        ratio = size * choice.log_between(0.2, 1)
         mv += np.where(both, ratio, 0)[:, None] * self._another(VF, choice)
         mv += choice.sine(0.1, 0.5, np.where(choice.next() < 0.3, size * choice.log_between(0.05, 1), 0))
         mv += choice.sine(45, 50, np.where(choice.next() < 0.2, size * choice.log_between(0.02, 0.3), 0))
         muscle = np.where(choice.next() < 0.4, size * choice.log_between(0.01, 0.3), 0)
         mv += muscle[:, None] * choice.noise
-        mixed, ratio = choice.next() < 0.4, size * choice.log_between(0.1, 0.7)
+        mixed = choice.next() < 0.4
+        ratio = size * choice.log_between(0.1, 0.7)
         mv += np.where(mixed & (labels != NOISE), ratio, 0)[:, None] * self._another(NOISE, choice)
         smoothed = (mv + np.roll(mv, 1, axis=1) + np.roll(mv, -1, axis=1)) / 3
         mv = np.where(choice.next()[:, None] < 0.2, smoothed, mv)
+        # The sum of the 101 tokens around each is a difference of cumulative sums, the earlier of which is one before.
         total = np.cumsum(np.pad(mv, ((0, 0), (51, 50)), mode="edge"), axis=1)
         mv = np.where(choice.next()[:, None] < 0.2, mv - (total[:, 101:] - total[:, :-101]) / 101, mv)
         limit = np.where(choice.next() < 0.1, 0.6, 1) * np.abs(mv).max(axis=1)
@@ -215,13 +222,14 @@ class _Choices:
 
     def __init__(self, drawn: Doubles, first: int) -> None:
         self._drawn, self._next = drawn, first
-        size, angle = np.sqrt(-2 * np.log1p(-drawn[:, _NUM_CHOICES::2])), 2 * np.pi * drawn[:, _NUM_CHOICES + 1 :: 2]
+        size = np.sqrt(-2 * np.log1p(-drawn[:, _NUM_CHOICES::2]))  # of 1 − drawn, since drawn may be 0 and is never 1
+        angle = 2 * np.pi * drawn[:, _NUM_CHOICES + 1 :: 2]
         self.noise: Doubles = size * np.cos(angle)
 
     def next(self) -> Doubles:
         """Return uniform numbers in [0, 1), `[B]`."""
         assert self._next < _NUM_CHOICES
-        self._next += 1
+        self._next += 1  # the order of calls is part of a result: one more in the middle changes every window after it
         return self._drawn[:, self._next - 1]
 
     def between(self, low: float, high: float) -> Doubles:
@@ -275,10 +283,13 @@ def _moved(mv: Floats, labels: NDArray[np.int64], choice: _Choices) -> tuple[Flo
 
     They sway, swing with harmonics, or move irregularly; their movement grows and wanes.
     """
-    chosen, kind = (labels == OTHER) & (choice.next() < _MOVED), choice.next()
-    hz, phase, wobble, slow = choice.between(*_MOVE_HZ), choice.next(), choice.between(0, 1.5), choice.between(0.2, 0.8)
+    chosen = (labels == OTHER) & (choice.next() < _MOVED)
+    kind = choice.next()
+    hz, phase = choice.between(*_MOVE_HZ), choice.next()
+    wobble, slow = choice.between(0, 1.5), choice.between(0.2, 0.8)
     size = choice.log_between(*_MOVE_SIZE) * mv.std(axis=1)
-    time, frequency = np.arange(WINDOW) / GRID_HZ, np.maximum(np.fft.rfftfreq(WINDOW, 1 / GRID_HZ), 0.01)
+    time = np.arange(WINDOW) / GRID_HZ
+    frequency = np.maximum(np.fft.rfftfreq(WINDOW, 1 / GRID_HZ), 0.01)
     turns = 2 * np.pi * (hz[:, None] * time + phase[:, None])
     turns += wobble[:, None] * np.sin(2 * np.pi * slow[:, None] * time + 7 * phase[:, None])
     regular = np.sin(turns)
@@ -316,7 +327,8 @@ def _artefacts(choice: _Choices) -> Floats:
     """Simulate electrode artefacts without ECG: coloured noise, voltage steps, mains."""
     size = choice.log_between(0.1, 2)
     mv = size[:, None] * choice.coloured() * np.where(choice.next() < 0.5, 1, 0.2)[:, None]
-    step, when = size * 4 * (choice.next() - 0.5), choice.between(-WINDOW, WINDOW)
+    step = size * 4 * (choice.next() - 0.5)
+    when = choice.between(-WINDOW, WINDOW)
     since = np.arange(WINDOW) - when[:, None]
     mv += np.where(since >= 0, step[:, None] * np.exp(-np.maximum(since, 0) / GRID_HZ), 0)
     return (mv + choice.sine(45, 50, np.where(choice.next() < 0.3, size, 0))).astype(np.float32)
