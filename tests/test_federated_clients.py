@@ -204,7 +204,7 @@ WRONG = {
     "runds: 3": "runds",
     "model: pretrain": "corpus: nothing found",
     "{model: pretrain, databases: [d], corpus: c}": "databases",
-    "keep_optimizer: 3": "3",
+    "secure_sum: 3": "3",
     "- a": "fields with their values",
 }
 

@@ -72,7 +72,7 @@ def in_fixed_point(numbers: torch.Tensor) -> FixedPoint:
 def test_fedavg_moves_by_the_mean_and_diloco_by_nesterov_momentum():
     vector, means = torch.tensor([1.0, -2.0]), [torch.tensor([0.5, 0.25], dtype=torch.float64)] * 3
     assert OuterSGD().step(vector, in_fixed_point(means[0])).tolist() == [1.5, -1.75]
-    diloco, weights, velocity = OuterSGD(0.7, 0.9, nesterov=True), np.array([1.0, -2.0]), np.zeros(2)
+    diloco, weights, velocity = OuterSGD(0.7, 0.9), np.array([1.0, -2.0]), np.zeros(2)
     for mean in means:
         vector = diloco.step(vector, in_fixed_point(mean))
         velocity = 0.9 * velocity + mean.numpy()

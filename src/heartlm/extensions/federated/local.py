@@ -53,7 +53,7 @@ class LocalClients:
     def _train(self, number: int, global_vector: Tensor, task: ClientTask) -> Update | str:
         begin_s, study, learning = time.perf_counter(), self.study, self.learning
         learning.flat.vector.copy_(global_vector)
-        restore(learning.optimizer, self.kept[number] if study.keep_optimizer else {})
+        restore(learning.optimizer, self.kept[number])
         anchors = learning.flat.views(learning.flat.vector.clone()) if study.strategy == "fedprox" else []
         losses = list[Tensor]()
         for step in range(task.num_steps):
@@ -74,8 +74,7 @@ class LocalClients:
             )
             learning.step(rate)
         delta = learning.flat.vector.detach().cpu().double().sub_(global_vector)
-        if study.keep_optimizer:
-            self.kept[number] = remembered(learning.optimizer)
+        self.kept[number] = remembered(learning.optimizer)
         loss, num_samples = float(torch.stack(losses).mean()), self.members[number].num_samples
         return Update(delta, num_samples, len(losses), loss, time.perf_counter() - begin_s)
 

@@ -21,15 +21,14 @@ class OuterSGD:
 
     Args:
         learning_rate: of the server; 1 moves by the whole mean.
-        momentum: fraction of the earlier movement that is kept; 0 for none.
-        nesterov: look ahead along the momentum.
+        momentum: fraction of the earlier movement that is kept, with Nesterov's look ahead along it; 0 for none.
 
     Attributes:
         kept: the velocity between rounds, float64 `[P]`, where there is momentum.
     """
 
-    def __init__(self, learning_rate: float = 1.0, momentum: float = 0.0, nesterov: bool = False) -> None:
-        self.learning_rate, self.momentum, self.nesterov = learning_rate, momentum, nesterov
+    def __init__(self, learning_rate: float = 1.0, momentum: float = 0.0) -> None:
+        self.learning_rate, self.momentum = learning_rate, momentum
         self.kept = dict[str, Tensor]()
 
     def step(self, vector: Tensor, mean: FixedPoint) -> Tensor:
@@ -40,7 +39,7 @@ class OuterSGD:
         if self.momentum:
             before = self.kept["velocity"] if self.kept else torch.zeros_like(delta)
             velocity = self.momentum * before + delta
-            movement = delta + self.momentum * velocity if self.nesterov else velocity
+            movement = delta + self.momentum * velocity
             self.kept["velocity"] = velocity
         return (vector + self.learning_rate * movement).float()
 
@@ -82,15 +81,13 @@ class Adaptive:
 Strategy = OuterSGD | Adaptive
 """An optimiser of the server."""
 
-DEFAULTS = {"fedadam": (0.01, 0.9), "fedyogi": (0.01, 0.9), "diloco": (0.7, 0.9)}
-"""Server learning rate and momentum by strategy; 1 and 0 for the others."""
+LEARNING_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "diloco": 0.7}
+"""Server learning rate by strategy; 1 for the others."""
 
 
 def strategy_of(study: FederatedConfig) -> Strategy:
     """Return the server optimiser of `study`."""
-    rate, beta = DEFAULTS.get(study.strategy, (1.0, 0.0))
-    rate = study.server_learning_rate or rate
-    beta = beta if study.server_momentum is None else study.server_momentum
+    rate = study.server_learning_rate or LEARNING_RATES.get(study.strategy, 1.0)
     if study.strategy in ("fedadam", "fedyogi"):
-        return Adaptive(rate, beta, study.beta2, study.tau, yogi=study.strategy == "fedyogi")
-    return OuterSGD(rate, beta, nesterov=study.strategy == "diloco")
+        return Adaptive(rate, yogi=study.strategy == "fedyogi")
+    return OuterSGD(rate, momentum=0.9) if study.strategy == "diloco" else OuterSGD(rate)

@@ -44,20 +44,15 @@ class FederatedConfig(LearningConfig):
             fedadam and fedyogi use adaptive rates, diloco uses Nesterov momentum.
         server_learning_rate: server learning rate; by default 1 for fedavg and fedprox, 0.01 for fedadam and fedyogi,
             0.7 for diloco.
-        server_momentum: server momentum; by default 0.9 for diloco, else 0. For fedadam and fedyogi it is beta1, by
-            default 0.9.
-        beta2: decay of the second moment of fedadam and fedyogi.
-        tau: adaptivity of fedadam and fedyogi; smaller values are more adaptive.
         proximal: weight of the proximal term of fedprox, which keeps clients close to the global weights.
         rounds: number of rounds.
         local_steps: local steps per client and round.
         batch_size: samples (for language models, windows) per local step.
         learning_rate: learning rate of clients; follows a cosine over all rounds down to the fraction
             final_learning_rate.
-        optimizer: optimiser of clients; language models always use adamw.
-        momentum: momentum of sgd.
+        optimizer: optimiser of clients, whose moments they keep between rounds; sgd has no momentum. Language models
+            always use adamw.
         weight_decay: weight decay of clients.
-        keep_optimizer: keep the optimiser moments of clients between rounds, as in DiLoCo.
         class_balance: balance of the classes in the loss; 0 weights every labelled beat equally, 1 every class
             equally, 0.5 lies between.
         participation: fraction of clients sampled per round, at least one client.
@@ -89,18 +84,13 @@ class FederatedConfig(LearningConfig):
     clients: int = 8
     strategy: Literal["fedavg", "fedprox", "fedadam", "fedyogi", "diloco"] = "fedavg"
     server_learning_rate: float | None = None
-    server_momentum: float | None = None
-    beta2: float = 0.99
-    tau: float = 1e-3
     proximal: float = 0.01
     rounds: int = 30
     local_steps: int = 20
     batch_size: int = 128
     learning_rate: float = 1e-2
     optimizer: Literal["sgd", "adamw"] = "adamw"
-    momentum: float = 0.0
     weight_decay: float = 0.01
-    keep_optimizer: bool = True
     class_balance: float = 0.5
     participation: float = 1.0
     stragglers: float = 0.0
@@ -122,10 +112,10 @@ class FederatedConfig(LearningConfig):
         """Raise a HeartlmError that names the first field with an impossible value."""
         super().check()
         require(self, lambda value: value >= 1, "at least 1", "clients", "rounds", "local_steps", "save_every", "nodes")
-        positive = ("server_learning_rate", "tau", "clip_norm", "noise_multiplier")
+        positive = ("server_learning_rate", "clip_norm", "noise_multiplier")
         require(self, lambda value: 0 < value < math.inf, "more than 0", *positive)
         require(self, lambda value: 0 <= value < math.inf, "at least 0", "proximal", "evaluate_every")
-        require(self, lambda value: 0 <= value < 1, "0 to below 1", "server_momentum", "momentum", "beta2", "failures")
+        require(self, lambda value: 0 <= value < 1, "0 to below 1", "failures")
         require(self, lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "stragglers")
         require(self, lambda value: 0 < value <= 1, "more than 0, at most 1", "participation")
         require(self, lambda value: value in (0, 1), "0 or 1", "staleness")

@@ -102,7 +102,7 @@ class TinyLearning:
         self.optimizer: torch.optim.Optimizer
         rate, decay = study.learning_rate, study.weight_decay
         if study.optimizer == "sgd":
-            self.optimizer = torch.optim.SGD(self.flat.parameters, rate, study.momentum, weight_decay=decay)
+            self.optimizer = torch.optim.SGD(self.flat.parameters, rate, weight_decay=decay)
         else:
             self.optimizer = torch.optim.AdamW(self.flat.parameters, rate, weight_decay=decay)
         self._class_weight = class_weight.to(self.device)
