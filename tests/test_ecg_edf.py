@@ -127,6 +127,21 @@ def test_edfio_reads_the_same(
             assert any(repair.startswith(f"lead {name}: resampled") for repair in recording.repairs)
 
 
+@pytest.mark.parametrize("duration_s", [0.1, 1.0])
+def test_times_with_all_decimals_of_a_float(tmp_path: Path, duration_s: float) -> None:
+    """edfio writes `+0.42300000000000004`, the start of the fourth data record of 0.1 s after 0.123 s."""
+    start = clock_time(1, 2, 3, 123_000)
+    edfio = pytest.importorskip("edfio")
+    signals = [edfio.EdfSignal(np.sin(np.arange(1000) / 9), 250, label="ECG I", physical_dimension="mV")]
+    notes = [edfio.EdfAnnotation(1 / 3, 0.1 + 0.2, "moved"), edfio.EdfAnnotation(2.5, None, "button")]
+    file = edfio.Edf(signals, annotations=notes, data_record_duration=duration_s, starttime=start)
+    file.write(tmp_path / "r.edf")
+    recording = read_recording(tmp_path / "r.edf")
+    assert (recording.repairs, recording.start) == ((), start)
+    assert recording.annotations is not None
+    assert recording.annotations.notes == (Note(83, 158, "moved"), Note(625, 625, "button"))
+
+
 @pytest.mark.parametrize(
     ("stated", "repair"),
     [

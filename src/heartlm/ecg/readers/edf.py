@@ -49,9 +49,11 @@ _FIELD_BYTES = 16, 80, 8, 8, 8, 8, 8, 80, 8, 32
 """Sizes of the fields of a channel, each for all channels: label, transducer, unit, physical minimum and maximum,
 digital minimum and maximum, filter, samples a record, reserved."""
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d{1,3})?")
-_TIME = re.compile(rb"([+-]\d{1,12}(?:[.,]\d{0,9})?)\x14\x14")
+_SECONDS = rb"\d{1,12}(?:[.,]\d{0,24})?"
+"""A time; programs write sums of floats with all of their decimals."""
+_TIME = re.compile(rb"([+-]%b)\x14\x14" % _SECONDS)
 """The first annotation of a data record: its time since the start of the file, in seconds."""
-_ANNOTATION = re.compile(rb"([+-]\d{1,12}(?:[.,]\d{0,9})?)(?:\x15(\d{1,12}(?:[.,]\d{0,9})?))?\x14([^\0]*)\x14\0")
+_ANNOTATION = re.compile(rb"([+-]%b)(?:\x15(%b))?\x14([^\0]*)\x14\0" % (_SECONDS, _SECONDS))
 """Onset and duration in seconds, and texts separated by `\\x14`."""
 
 MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
@@ -348,7 +350,7 @@ def _blocks(
         offset, size = header.annotations[0]
 
         def begin(record: int) -> float:
-            content = os.pread(stream.fileno(), min(size, 32), header.data_at + record * header.record_bytes + offset)
+            content = os.pread(stream.fileno(), min(size, 40), header.data_at + record * header.record_bytes + offset)
             stated = _TIME.match(content)
             return math.nan if stated is None else _seconds(stated[1])
 
