@@ -354,7 +354,8 @@ def analyze(
     models = (Path(beats), Path(af), Path(waveform))
     drawing = holter_page if page else None, index_page if page else None
     repaired: Repaired = "refuse" if strict else "warn"
-    task = AnalysisTask(Path(path), Path(out), models, *drawing, anonymous, repaired, limits or USUAL_LIMITS, device)
+    limits = limits or USUAL_LIMITS
+    task = AnalysisTask(Path(path), Path(out), models, *drawing, anonymous, limits, device, repaired=repaired)
     return analyze_recordings(task, processes or len(usable_cores()))
 
 

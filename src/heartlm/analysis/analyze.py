@@ -15,7 +15,7 @@ recordings, because tokens are relative to the whole recording.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -39,7 +39,7 @@ from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
 from heartlm.delineation.delineate import LOWEST_RATE_HZ
-from heartlm.ecg.each_recording import build
+from heartlm.ecg.each_recording import Watch, build
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
@@ -74,8 +74,6 @@ LONG_INTERVAL = 1.5
 
 Places = NDArray[np.int64]
 Stretch = tuple[int, int]
-Watch = Callable[[Sequence[Stretch]], Iterable[Stretch]]
-"""Function that yields the blocks of a recording unchanged, one at a time, for example to show progress."""
 
 
 class AnalysedBlock(NamedTuple):

@@ -17,11 +17,12 @@ from heartlm.system.public import public
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
-    from heartlm.analysis.analyze import Analyst, Watch
+    from heartlm.analysis.analyze import Analyst
     from heartlm.analysis.embed import Level
     from heartlm.analysis.embeddings import Embeddings
     from heartlm.analysis.limits import Limits
     from heartlm.corpus.corpus import Corpus
+    from heartlm.ecg.each_recording import Watch
     from heartlm.models.heart import HeartModel
     from heartlm.models.store import ModelInfo
 

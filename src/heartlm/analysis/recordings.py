@@ -5,18 +5,16 @@ recordings ─► processes, each with an `Analyst` ─► files of each recordi
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
+from functools import cached_property
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from heartlm.analysis.analyze import Analyst, Watch
+from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.conduction import conduction_events
 from heartlm.analysis.events import USUAL_LIMITS
 from heartlm.analysis.findings import EVENT_FIELDS, Findings, definitions
@@ -25,17 +23,14 @@ from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure
 from heartlm.distributed.device import device_and_precision
-from heartlm.ecg.database import Database, locate, open_database
-from heartlm.ecg.each_recording import known_summary, source_digest
+from heartlm.ecg.database import locate
+from heartlm.ecg.each_recording import RecordingTask, Summary, Watch, each_recording
 from heartlm.ecg.lead_kinds import channels_without_ecg
-from heartlm.ecg.recording import Recording, Repaired
+from heartlm.ecg.recording import Recording
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
-from heartlm.storage.atomic import atomic_file, write_csv, write_json
+from heartlm.storage.atomic import atomic_file, write_csv
 from heartlm.system.late import pandas
-from heartlm.system.memory import keep_memory
-from heartlm.system.parent import end_with_parent
-from heartlm.system.processes import AHEAD, in_order
 from heartlm.system.progress import say, track
 
 SCHEMA_VERSION = 8
@@ -56,7 +51,7 @@ class Analyses:
         file: page of a single recording, or its summary if there is no page; for a folder, the page or table of all.
     """
 
-    summaries: tuple[dict[str, Any], ...]
+    summaries: tuple[Summary, ...]
     left_out: tuple[str, ...]
     file: Path
     unwritten: tuple[str, ...] = ()
@@ -78,63 +73,58 @@ class Analyses:
 
 
 @dataclass(frozen=True)
-class AnalysisTask:
+class AnalysisTask(RecordingTask):
     """Settings of the analysis of a recording or a folder.
 
+    RECORD.hlm has beats and rhythms in WFDB format, RECORD.events.csv one event per row, RECORD.hours.csv one hour per
+    row, RECORD.html the page.
+
     Attributes:
-        path: recording, or folder of recordings.
-        out: folder of the result files. Complete results of the same files, models, settings and build are kept.
         models: models of beats, AF and waveform, each the name of a shipped model or a run folder.
         page: function that draws the page of findings; None for no pages.
         index: function that draws the page of a folder from the summaries, the lines of `left_out` and the definitions
             of the kinds of events; None for none.
         anonymous: leave patient data and dates out of the results.
-        repaired: treatment of recordings whose files must be repaired to be read.
         limits: limits of the rules.
         device: device of the models: auto, cpu or cuda.
     """
 
-    path: Path
-    out: Path
     models: tuple[Path, Path, Path]
     page: Callable[[Findings], str] | None
-    index: Callable[[Sequence[dict[str, Any]], Sequence[str], dict[str, str]], str] | None = None
+    index: Callable[[Sequence[Summary], Sequence[str], dict[str, str]], str] | None = None
     anonymous: bool = False
-    repaired: Repaired = "warn"
     limits: Limits = USUAL_LIMITS
     device: str = "cpu"
+    verb, done = "analyze", "analysed"
 
-    def load(self) -> Analyst:
-        """Load the models, and keep the memory of a recording for the next one.
+    @cached_property
+    def analyst(self) -> Analyst:
+        """The models.
 
         Raises:
             HeartlmError: a model cannot be read, or there is no GPU.
         """
-        keep_memory()
+        if parent_process() is not None:  # one of several
+            torch.set_num_threads(1)
         return Analyst.load(*self.models, device=device_and_precision(self.device, "fp32")[0])
 
-    def of(self, analyst: Analyst, database: Database, record_id: str, watch: Watch = iter) -> dict[str, Any]:
-        """Return the summary of a recording; unless its results exist, analyse it and write them.
+    @property
+    def made(self) -> dict[str, Any]:
+        """Versions, models and settings."""
+        settings = {"anonymous": self.anonymous, "limits": asdict(self.limits)}
+        return {"schema_version": SCHEMA_VERSION, "made_by": self.analyst.made_by, "settings": settings}
 
-        RECORD.hlm has beats and rhythms in WFDB format, RECORD.events.csv one event per row, RECORD.hours.csv one hour
-        per row, RECORD.html the page. RECORD.json, the summary, is written last: if it exists, the other files are
-        complete.
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """Endings of the annotations, tables and page."""
+        return (".hlm", ".events.csv", ".hours.csv", *([".html"] if self.page else []))
 
-        Raises:
-            HeartlmError: see `Analyst.analyze`; also if a file cannot be written.
-        """
-        path = self.out / f"{record_id}.json"
-        made = {"schema_version": SCHEMA_VERSION, "made_by": analyst.made_by}
-        made |= {"source": source_digest(database, record_id)}
-        made |= {"settings": {"anonymous": self.anonymous, "limits": asdict(self.limits)}}
-        is_drawn = self.page is None or path.with_suffix(".html").is_file()
-        if is_drawn and (known := known_summary(path, made)) is not None:
-            return known
-        recording = database.recording(record_id)
+    def write(self, recording: Recording, path: Path, watch: Watch) -> tuple[Summary, dict[str, Any]]:
+        """Analyse a recording and write annotations, tables and page; see `RecordingTask.write`."""
         recording = recording.anonymous() if self.anonymous else recording
         if recording.has_signal and not ecg_leads(recording):
             raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
-        findings = replace(analyst.analyze(recording, watch, self.limits), kinds=definitions(self.limits))
+        findings = replace(self.analyst.analyze(recording, watch, self.limits), kinds=definitions(self.limits))
         findings = replace(findings, notes=(*notes_of(recording), *findings.notes), waves=waves_of(findings))
         events = sorted((*findings.events, *conduction_events(findings)), key=lambda event: event.start)
         findings = replace(findings, events=tuple(events))
@@ -151,10 +141,8 @@ class AnalysisTask:
         plain = [{key: None if value != value else value for key, value in event.items()} for event in rows]
         born = recording.patient.birth_date
         patient = vars(recording.patient) | {"birth_date": born and str(born), "age": recording.age}
-        content = {"summary": summary, "patient": patient, "notes": findings.notes, "marks": findings.marks()}
-        waves = None if findings.waves is None else findings.waves.summary()
-        write_json(path, made | content | {"waves": waves, "events": plain})
-        return summary
+        content = {"patient": patient, "notes": findings.notes, "marks": findings.marks(), "events": plain}
+        return summary, content | {"waves": findings.waves and findings.waves.summary()}
 
 
 def waves_of(findings: Findings) -> Intervals | None:
@@ -193,21 +181,16 @@ def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
     """
     if not task.path.is_dir():
         database, record_id = locate(task.path, repaired=task.repaired)
-        analyst, recording = task.load(), database.recording(record_id)
-        summary = task.of(analyst, database, record_id, lambda blocks: track(blocks, len(blocks), record_id))
+        summary = task.of(database, record_id, lambda blocks: track(blocks, len(blocks), record_id))
+        recording = database.recording(record_id)
         for note in notes_of(recording)[len(recording.repairs) :]:
             say(f"{recording.path}: {note}")
         return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}")
-    record_ids = open_database(task.path).record_ids
-    outcomes = list(track(_outcomes(task, record_ids, min(processes, len(record_ids))), len(record_ids), "analyze"))
-    left_out = tuple(each for each in outcomes if isinstance(each, str))
-    table, index = task.out / "summary.csv", task.out / ("index.html" if "index" not in record_ids else "folder.html")
-    summaries = tuple(each for each in outcomes if not isinstance(each, str))
+    summaries, left_out = each_recording(task, processes)
+    table, index = task.out / "summary.csv", task.out / "index.html"
+    if any(each["record"] == "index" for each in summaries):
+        index = index.with_name("folder.html")
     found = Analyses(summaries, left_out, table if task.index is None else index)
-    if not found.summaries:
-        for line in left_out:
-            say(f"left out: {line}")
-        raise HeartlmError(f"{task.path}: none of {len(record_ids)} recordings could be analysed")
     try:
         write_csv(found.rows(), table, digits=4)
         if task.index is not None:
@@ -216,38 +199,3 @@ def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
     except HeartlmError as error:  # what was analysed is complete
         return replace(found, unwritten=(str(error),))
     return found
-
-
-def _outcomes(task: AnalysisTask, record_ids: tuple[str, ...], processes: int) -> Iterator[dict[str, Any] | str]:
-    """Yield the summary of each recording, in order, or the reason why there is none."""
-    if processes == 1:
-        _start(task)
-        yield from map(_try, record_ids)
-        return
-    task.load()  # an error of the models is reported once, not as a traceback of each process
-    # Spawned, not forked: a forked process that computes with torch can hang.
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _start, (task, os.getpid()))
-    yield from in_order(pool, _try, record_ids, AHEAD * processes, "analyses")
-
-
-_job: tuple[AnalysisTask, Database, Analyst]
-"""Task, database and models of a process, set by `_start`."""
-
-
-def _start(task: AnalysisTask, parent: int | None = None) -> None:
-    """Load the models in this process, or in a worker process of `parent`."""
-    global _job
-    if parent is not None:
-        # An interrupt ends this process at once without a traceback, which is safe because writes are atomic.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        end_with_parent(parent)
-        torch.set_num_threads(1)
-    _job = task, open_database(task.path, repaired=task.repaired), task.load()
-
-
-def _try(record_id: str) -> dict[str, Any] | str:
-    task, database, analyst = _job
-    try:
-        return task.of(analyst, database, record_id)
-    except HeartlmError as error:
-        return f"{record_id}: {error}"

@@ -46,8 +46,10 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(DelineateOptions, arguments, "delineate", run, positionals=["path"])
     require(options, lambda number: number >= 1, "at least 1", "processes")
     from heartlm.delineation.recordings import DelineationTask, delineate_recordings
+    from heartlm.ecg.recording import Repaired
 
-    task = DelineationTask(options.path, options.out, options.beats, "refuse" if options.strict else "warn")
+    repaired: Repaired = "refuse" if options.strict else "warn"
+    task = DelineationTask(options.path, options.out, options.beats, repaired=repaired)
     done = delineate_recordings(task, options.processes or len(usable_cpus()))
     for line in done.left_out:
         print(f"left out: {line}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,15 +11,13 @@ from typing import Any, Literal
 import numpy as np
 
 from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, QRS, Delineation, P, T, delineate
-from heartlm.delineation.intervals import INTERVALS, Intervals, measure
-from heartlm.ecg.database import Database, locate, open_database
-from heartlm.ecg.each_recording import build, known_summary, source_digest
-from heartlm.ecg.recording import Repaired
+from heartlm.delineation.intervals import INTERVALS, measure
+from heartlm.ecg.database import locate
+from heartlm.ecg.each_recording import RecordingTask, Summary, Watch, build, each_recording
+from heartlm.ecg.recording import Recording
 from heartlm.ecg.write_wfdb import annotation_bytes
 from heartlm.errors import HeartlmError
-from heartlm.storage.atomic import atomic_file, write_csv, write_json
-from heartlm.system.processes import encode_all
-from heartlm.system.progress import say, track
+from heartlm.storage.atomic import atomic_file, write_csv
 
 SCHEMA_VERSION = 2
 """Results of another version are not kept: raised where the same recording and settings give other results."""
@@ -42,72 +39,55 @@ class Delineations:
         file: summary of a single recording, or table of all recordings of a folder.
     """
 
-    summaries: tuple[dict[str, Any], ...]
+    summaries: tuple[Summary, ...]
     left_out: tuple[str, ...]
     file: Path
 
 
 @dataclass(frozen=True)
-class DelineationTask:
+class DelineationTask(RecordingTask):
     """Settings of the delineation of a recording or a folder.
 
+    RECORD.LEAD and RECORD.all have the waves in WFDB format, RECORD.beats.csv one beat per row, RECORD.leads.csv one
+    beat and lead per row, RECORD.hours.csv one hour per row.
+
     Attributes:
-        path: recording, or folder of recordings.
-        out: folder of the results. Complete results of the same files, settings and build are kept.
         beats: whether beats are found, or are those of the recording's annotations.
-        repaired: treatment of recordings whose files must be repaired to be read.
     """
 
-    path: Path
-    out: Path
     beats: Beats = "found"
-    repaired: Repaired = "warn"
+    verb, done = "delineate", "delineated"
+    endings = ".beats.csv", ".leads.csv", ".hours.csv"
 
-    def of(self, database: Database, record_id: str) -> dict[str, Any]:
-        """Return the summary of a recording; unless its results exist, delineate it and write them.
+    @property
+    def made(self) -> dict[str, Any]:
+        """Versions and settings."""
+        return {"schema_version": SCHEMA_VERSION, "made_by": build(), "settings": {"beats": self.beats}}
 
-        RECORD.LEAD and RECORD.all have the waves in WFDB format, RECORD.beats.csv one beat per row, RECORD.leads.csv
-        one beat and lead per row, RECORD.hours.csv one hour per row. RECORD.json, the summary, is written last: if it
-        exists, the other files are complete.
-
-        Raises:
-            HeartlmError: see `delineate`; also if the recording has no annotated beats, or a file cannot be written.
-        """
-        stem = self.out / record_id
-        recording = database.recording(record_id)
-        if recording.path.resolve().parent == stem.resolve().parent:
+    def write(self, recording: Recording, path: Path, watch: Watch = iter) -> tuple[Summary, dict[str, Any]]:
+        """Delineate a recording and write waves and tables; see `RecordingTask.write`."""
+        if recording.path.resolve().parent == path.resolve().parent:
             raise HeartlmError(
                 f"{self.out}: is the folder of the recording, where files may be replaced; choose another"
             )
-        path = stem.with_name(f"{stem.name}.json")
-        made = {"schema_version": SCHEMA_VERSION, "made_by": build()}
-        made |= {"source": source_digest(database, record_id)}
-        made |= {"settings": {"leads": list(recording.lead_names), "beats": self.beats}}
-        if (known := known_summary(path, made)) is not None:
-            return known
         beats = None
         if self.beats == "annotated":
             if recording.annotations is None or not recording.annotations.num_beats:
                 raise HeartlmError(f"{recording.path}: no annotated beats; leave out --beats annotated to find them")
             beats = np.unique(recording.annotations.sample)
         found = measure(delineate(recording, beats))
-        write_waves(found.delineation, stem)
-        self._write_tables(found, stem)
-        summary = {"record": record_id, "rate_hz": recording.rate_hz} | found.summary()
+        write_waves(found.delineation, path.with_suffix(""))
+        beat_rows, lead_rows, hour_rows = found.beat_rows(), found.lead_rows(), found.hour_rows()
+        for ending, rows, first in (
+            (".beats.csv", beat_rows, ("sample", "time_s", *INTERVALS)),
+            (".leads.csv", lead_rows, ("beat_sample", "lead")),
+            (".hours.csv", hour_rows, ("hour", "beats")),
+        ):
+            write_csv(rows, path.with_suffix(ending), list(rows[0]) if rows else first, digits=4)
+        summary = {"record": recording.record_id, "rate_hz": recording.rate_hz} | found.summary()
         notes = [f"repaired: {repair}" for repair in recording.repairs]
         notes += [f"damaged: {fault}" for fault in recording.faults]
-        write_json(path, made | {"summary": summary, "notes": notes})
-        return summary
-
-    @staticmethod
-    def _write_tables(found: Intervals, stem: Path) -> None:
-        beat_rows, lead_rows, hour_rows = found.beat_rows(), found.lead_rows(), found.hour_rows()
-        for name, rows, first in (
-            ("beats", beat_rows, ("sample", "time_s", *INTERVALS)),
-            ("leads", lead_rows, ("beat_sample", "lead")),
-            ("hours", hour_rows, ("hour", "beats")),
-        ):
-            write_csv(rows, stem.with_name(f"{stem.name}.{name}.csv"), list(rows[0]) if rows else first, digits=4)
+        return summary, {"notes": notes}
 
 
 def write_waves(found: Delineation, stem: Path) -> list[Path]:
@@ -165,27 +145,10 @@ def delineate_recordings(task: DelineationTask, processes: int = 1) -> Delineati
     if not task.path.is_dir():
         database, record_id = locate(task.path, repaired=task.repaired)
         return Delineations((task.of(database, record_id),), (), task.out / f"{record_id}.json")
-    database = open_database(task.path, repaired=task.repaired)
-    record_ids = database.record_ids
-    outcomes = encode_all(lambda place: _try(task, database, record_ids[place]), range(len(record_ids)), processes)
-    with closing(outcomes):
-        done = list(track(outcomes, len(record_ids), "delineate"))
-    left_out = tuple(each for each in done if isinstance(each, str))
-    summaries = tuple(each for each in done if not isinstance(each, str))
-    if not summaries:
-        for line in left_out:
-            say(f"left out: {line}")
-        raise HeartlmError(f"{task.path}: none of {len(record_ids)} recordings could be delineated")
+    summaries, left_out = each_recording(task, processes)
     rows = [
         {name: each[name] for name in ("record", "num_beats", "p_share", "axis_degrees")}
         | {name: of_interval["median"] for name, of_interval in each["intervals"].items()}
         for each in summaries
     ]
     return Delineations(summaries, left_out, write_csv(rows, task.out / "summary.csv", digits=4))
-
-
-def _try(task: DelineationTask, database: Database, record_id: str) -> dict[str, Any] | str:
-    try:
-        return task.of(database, record_id)
-    except HeartlmError as error:
-        return f"{record_id}: {error}"
