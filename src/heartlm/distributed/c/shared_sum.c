@@ -90,7 +90,8 @@ static void add_everything(void *data, const char *slots, int64_t slot_bytes, in
 
 /* Where the part of `rank` begins; parts are whole cache lines, so that no two ranks write to one. */
 static int64_t part(int64_t num_bytes, int64_t rank, int64_t num_ranks) {
-    const int64_t lines = (num_bytes + CACHE_LINE - 1) / CACHE_LINE, begin = lines * rank / num_ranks * CACHE_LINE;
+    const int64_t lines = (num_bytes + CACHE_LINE - 1) / CACHE_LINE;
+    const int64_t begin = lines * rank / num_ranks * CACHE_LINE;
     return begin < num_bytes ? begin : num_bytes;
 }
 
@@ -111,7 +112,8 @@ int64_t HEARTLM(shared_sum)(char *memory, int64_t slot_bytes, int64_t num_ranks,
             add_everything(data, slots, slot_bytes, num_ranks, rank, num_bytes, kind);
             return 3;
         }
-        const int64_t begin = part(num_bytes, rank, num_ranks), size = part(num_bytes, rank + 1, num_ranks) - begin;
+        const int64_t begin = part(num_bytes, rank, num_ranks);
+        const int64_t size = part(num_bytes, rank + 1, num_ranks) - begin;
         for (int64_t other = 1; other < num_ranks; other++)
             add(slots + begin, slots + begin + other * slot_bytes, size, kind);
         mark(memory, rank, 2 * round);

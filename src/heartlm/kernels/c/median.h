@@ -67,7 +67,8 @@ static inline Extremes extremes_of(const int32_t *keys, int64_t num_keys) {
 
 /* About the middle of the keys, halving what lies between their extremes a few times. */
 static inline Middle about_the_middle(const int32_t *keys, int64_t num_keys, Extremes extremes) {
-    int64_t low = extremes.low, high = extremes.high;
+    int64_t low = extremes.low;
+    int64_t high = extremes.high;
     for (int round = 0; round < 24 && high > low; round++) {
         int64_t middle = low + ((high - low) >> 1);
         if (count_up_to(keys, num_keys, (int32_t)middle) > (num_keys - 1) / 2)
@@ -108,7 +109,8 @@ static inline Around around(const int32_t *keys, int64_t num_keys, int32_t key) 
 static inline void jump(const int32_t *keys, int64_t num_keys, Middle *middle, int64_t missing) {
     double target = middle->key + (double)missing * middle->stride;
     if (!(fabs(target) < INT32_MAX)) return;
-    int64_t up_to = count_up_to(keys, num_keys, (int32_t)target), off = middle->up_to + missing - up_to;
+    int64_t up_to = count_up_to(keys, num_keys, (int32_t)target);
+    int64_t off = middle->up_to + missing - up_to;
     if (llabs(off) >= llabs(missing)) return;
     middle->key = (int32_t)target;
     middle->up_to = up_to;
@@ -116,7 +118,8 @@ static inline void jump(const int32_t *keys, int64_t num_keys, Middle *middle, i
 
 /* Median of the keys, looked for from `middle`, which is moved there. */
 static inline float median_from(const int32_t *keys, int64_t num_keys, Middle *middle) {
-    int64_t wanted = (num_keys + 1) / 2, missing = wanted - middle->up_to;
+    int64_t wanted = (num_keys + 1) / 2;
+    int64_t missing = wanted - middle->up_to;
     int32_t before = middle->key;
     if (missing > 2 || missing < -2) jump(keys, num_keys, middle, missing);
     int32_t key = walk(keys, num_keys, middle->key, wanted - middle->up_to);

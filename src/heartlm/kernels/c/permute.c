@@ -16,9 +16,11 @@ void HEARTLM(permute)(const int64_t *place, int64_t num, int64_t size, const uin
     while (bits < 63 && ((int64_t)1 << bits) < size)
         bits++;
     int low = bits - bits / 2;
-    uint64_t low_mask = ((uint64_t)1 << low) - 1, high_mask = ((uint64_t)1 << (bits - low)) - 1;
+    uint64_t low_mask = ((uint64_t)1 << low) - 1;
+    uint64_t high_mask = ((uint64_t)1 << (bits - low)) - 1;
     for (int64_t i = 0; i < num; i++) {
-        uint64_t x = (uint64_t)place[i], k = key[i * key_step];
+        uint64_t x = (uint64_t)place[i];
+        uint64_t k = key[i * key_step];
         do {
             uint64_t left = x >> low, right = x & low_mask;
             for (uint64_t round = 0; round < 10; round += 2) {

@@ -29,7 +29,8 @@ typedef struct {
 
 /* Smoothed samples `first` to `first + count`; beyond the ends of the lead its first and last samples continue. */
 static inline void smooth_stretch(const Lead *lead, int64_t first, int64_t count, float *to) {
-    int64_t begin = first - lead->num_weights / 2, length = count + lead->num_weights - 1 + LANES;
+    int64_t begin = first - lead->num_weights / 2;
+    int64_t length = count + lead->num_weights - 1 + LANES;
     const float *from = lead->signal + begin;
     if (begin < 0 || begin + length > lead->num_samples) {
         for (int64_t i = 0; i < length; i++) {
@@ -59,7 +60,8 @@ static inline void read_off(const Lead *lead, const double *positions, int64_t n
     if (first > last - 1) first = last > 0 ? last - 1 : 0;
     if (end > last) end = last;
     smooth_stretch(lead, first, end - first + 1, smoothed);
-    int32_t rightmost = (int32_t)(end - first), leftmost = rightmost > 0 ? rightmost - 1 : 0;
+    int32_t rightmost = (int32_t)(end - first);
+    int32_t leftmost = rightmost > 0 ? rightmost - 1 : 0;
     int32_t left[PART];
     float weight[PART];
     for (int64_t begin = 0; begin < num_points; begin += PART) {

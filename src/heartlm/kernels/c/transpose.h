@@ -75,7 +75,8 @@ static inline void load_turned(const float *const *rows, int64_t column, float *
 /* A matrix [rows, columns] whose rows lie `step` apart, turned: to [columns, rows], whose rows lie `to_step` apart. */
 static inline void turn_matrix(const float *from, int64_t rows, int64_t columns, int64_t step, float *restrict to,
                                int64_t to_step) {
-    int64_t whole_rows = rows - rows % LANES, whole = columns - columns % 4;
+    int64_t whole_rows = rows - rows % LANES;
+    int64_t whole = columns - columns % 4;
     for (int64_t r = 0; r < whole_rows; r += LANES) {
         const float *own[LANES];
         for (int i = 0; i < LANES; i++) own[i] = from + (r + i) * step;

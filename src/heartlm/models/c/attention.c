@@ -242,7 +242,8 @@ static void turned(const float *from, int64_t stride, angles by, const int64_t *
                    float scale, float *to) {
     int64_t half = width / 2;
     for (int64_t row = 0; row < rows; row++, from += stride, to += width) {
-        const float *cosine = by.cosine + token_of(place, row) * half, *sine = by.sine + token_of(place, row) * half;
+        const float *cosine = by.cosine + token_of(place, row) * half;
+        const float *sine = by.sine + token_of(place, row) * half;
         ask_to_read(from + AHEAD * stride, width);
         for (int64_t i = 0; i < half; i++) {
             to[i] = (from[i] * cosine[i] - from[half + i] * sine[i]) * scale;
@@ -255,7 +256,8 @@ static void turned_back(const float *from, angles by, const int64_t *place, int6
                         float *to, int64_t stride) {
     int64_t half = width / 2;
     for (int64_t row = 0; row < rows; row++, from += width, to += stride) {
-        const float *cosine = by.cosine + token_of(place, row) * half, *sine = by.sine + token_of(place, row) * half;
+        const float *cosine = by.cosine + token_of(place, row) * half;
+        const float *sine = by.sine + token_of(place, row) * half;
         ask_to_write(to + AHEAD * stride, width);
         for (int64_t i = 0; i < half; i++) {
             to[i] = (from[i] * cosine[i] + from[half + i] * sine[i]) * scale;
@@ -288,7 +290,8 @@ static inline void transposed_four(const float *from, int64_t row, float *to, in
 
 /* Columns `[W, padded T]` of rows `[T, W]`; the padding is zero. */
 static void transposed(const float *from, int64_t tokens, int64_t width, float *to) {
-    int64_t across = padded(tokens), fours = tokens / 4 * 4;
+    int64_t across = padded(tokens);
+    int64_t fours = tokens / 4 * 4;
     for (int64_t w = 0; w < width; w += 4)
         for (int64_t t = 0; t < fours; t += 4) transposed_four(from + t * width + w, width, to + w * across + t, across);
     for (int64_t w = 0; w < width; w++) {
@@ -320,15 +323,21 @@ void HEARTLM(attention_forward)(const float *restrict query, int64_t query_strid
                                 int64_t heads, int64_t width, int32_t causal, const int32_t *restrict keys,
                                 double share, int32_t threads, float *restrict scratch, float *restrict out,
                                 float *restrict lse) {
-    int64_t across = padded(tokens), size = scratch_of(tokens, width);
+    int64_t across = padded(tokens);
+    int64_t size = scratch_of(tokens, width);
     const angles turn = {cosine, sine};
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int32_t thread = 0; thread < threads; thread++) {
-        float *columns = scratch + thread * size, *q = columns + across * width, *k = q + tokens * width;
-        float *v = k + tokens * width, *score = v + tokens * width;
+        float *columns = scratch + thread * size;
+        float *q = columns + across * width;
+        float *k = q + tokens * width;
+        float *v = k + tokens * width;
+        float *score = v + tokens * width;
         int64_t stop = batch * heads * (thread + 1) / threads;
         for (int64_t pair = batch * heads * thread / threads; pair < stop; pair++) {
-            int64_t b = pair / heads, h = pair % heads, keys_begin = b * tokens * key_stride + h * width;
+            int64_t b = pair / heads;
+            int64_t h = pair % heads;
+            int64_t keys_begin = b * tokens * key_stride + h * width;
             const queries of = queries_of(first_query, place, b, tokens);
             const drops by = drops_of(keys, share, b);
             turned(query + of.first * query_stride + h * width, query_stride, turn, of.place, of.num, width,
@@ -369,22 +378,32 @@ void HEARTLM(attention_backward)(const float *restrict query, int64_t query_stri
                                  double share, int32_t threads, float *restrict scratch, const float *restrict out,
                                  const float *restrict lse, const float *restrict dout, float *restrict dquery,
                                  float *restrict dkey, float *restrict dvalue) {
-    int64_t across = padded(tokens), size = scratch_of(tokens, width);
+    int64_t across = padded(tokens);
+    int64_t size = scratch_of(tokens, width);
     const angles turn = {cosine, sine};
     float scale = 1.0f / sqrtf((float)width);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int32_t thread = 0; thread < threads; thread++) {
-        float *columns = scratch + thread * size, *v_columns = columns + across * width;
-        float *q = v_columns + across * width, *k = q + tokens * width, *dq = k + tokens * width;
-        float *dk = dq + tokens * width, *dv = dk + tokens * width, *v = dv + tokens * width;
-        float *score = v + tokens * width, *slope = score + ROWS * across;
+        float *columns = scratch + thread * size;
+        float *v_columns = columns + across * width;
+        float *q = v_columns + across * width;
+        float *k = q + tokens * width;
+        float *dq = k + tokens * width;
+        float *dk = dq + tokens * width;
+        float *dv = dk + tokens * width;
+        float *v = dv + tokens * width;
+        float *score = v + tokens * width;
+        float *slope = score + ROWS * across;
         int64_t stop = batch * heads * (thread + 1) / threads;
         for (int64_t pair = batch * heads * thread / threads; pair < stop; pair++) {
-            int64_t b = pair / heads, h = pair % heads, keys_begin = b * tokens * key_stride + h * width;
+            int64_t b = pair / heads;
+            int64_t h = pair % heads;
+            int64_t keys_begin = b * tokens * key_stride + h * width;
             const queries of = queries_of(first_query, place, b, tokens);
             const drops by = drops_of(keys, share, b);
             int64_t queries_begin = of.first * query_stride + h * width;
-            int64_t outs_begin = (of.first * heads + h) * width, soon = of.num < ROWS ? of.num : ROWS;
+            int64_t outs_begin = (of.first * heads + h) * width;
+            int64_t soon = of.num < ROWS ? of.num : ROWS;
             for (int64_t row = 0; row < soon; row++) {
                 ask_to_read(dout + outs_begin + row * heads * width, width);
                 ask_to_read(out + outs_begin + row * heads * width, width);
@@ -404,8 +423,10 @@ void HEARTLM(attention_backward)(const float *restrict query, int64_t query_stri
                 wide_product(q + first * width, width, 1, columns, across, score, across, rows, whole, width);
                 wide_product(above, heads * width, 1, v_columns, across, slope, across, rows, whole, width);
                 for (int64_t row = 0; row < rows; row++) {
-                    float *line = score + row * across, *up = slope + row * across;
-                    int64_t sees = seen(token_of(of.place, first + row), tokens, causal), at = row * heads * width;
+                    float *line = score + row * across;
+                    float *up = slope + row * across;
+                    int64_t sees = seen(token_of(of.place, first + row), tokens, causal);
+                    int64_t at = row * heads * width;
                     ask_to_read(above + at + ROWS * heads * width, width);
                     ask_to_read(out + begin + at + ROWS * heads * width, width);
                     float level = dot(above + at, out + begin + at, width);

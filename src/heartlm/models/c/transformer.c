@@ -62,7 +62,8 @@ void HEARTLM(rms_norm_backward)(const float *restrict x, const float *restrict w
         float *sum = dweight + thread * width;
         int64_t stop = rows * (thread + 1) / threads;
         for (int64_t row = rows * thread / threads; row < stop; row++) {
-            const float *from = x + row * width, *above = dy + row * width;
+            const float *from = x + row * width;
+            const float *above = dy + row * width;
             float *to = dx + row * width;
             float scale = inverse[row];
             float pull = dot3(above, weight, from, width) * scale * scale * scale / (float)width;
@@ -79,7 +80,8 @@ void HEARTLM(swiglu_forward)(const float *restrict gate_up, int64_t rows, int64_
                              float *restrict out) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row++) {
-        const float *gate = gate_up + row * 2 * width, *up = gate + width;
+        const float *gate = gate_up + row * 2 * width;
+        const float *up = gate + width;
         float *to = out + row * width;
         float sigmoid[BLOCK];
         for (int64_t begin = 0; begin < width; begin += BLOCK) {
@@ -95,8 +97,11 @@ void HEARTLM(swiglu_backward)(const float *restrict gate_up, const float *restri
                               int32_t threads, float *restrict dgate_up) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row++) {
-        const float *gate = gate_up + row * 2 * width, *up = gate + width, *above = dy + row * width;
-        float *dgate = dgate_up + row * 2 * width, *dup = dgate + width;
+        const float *gate = gate_up + row * 2 * width;
+        const float *up = gate + width;
+        const float *above = dy + row * width;
+        float *dgate = dgate_up + row * 2 * width;
+        float *dup = dgate + width;
         float sigmoid[BLOCK];
         for (int64_t begin = 0; begin < width; begin += BLOCK) {
             int64_t size = width - begin < BLOCK ? width - begin : BLOCK;

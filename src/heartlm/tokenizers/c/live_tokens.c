@@ -70,10 +70,12 @@ static float correlation(const float *a, const float *b, int64_t num) {
     for (int64_t i = 0; i < num; i++) of_a[i % 8] += a[i], of_b[i % 8] += b[i];
     for (int l = 4; l; l /= 2)
         for (int i = 0; i < l; i++) of_a[i] += of_a[i + l], of_b[i] += of_b[i + l];
-    float mean_a = of_a[0] / (float)num, mean_b = of_b[0] / (float)num;
+    float mean_a = of_a[0] / (float)num;
+    float mean_b = of_b[0] / (float)num;
     for (int64_t i = 0; i < num; i += 8)
         for (int l = 0; l < 8; l++) {
-            float x = i + l < num ? a[i + l] - mean_a : 0, y = i + l < num ? b[i + l] - mean_b : 0;
+            float x = i + l < num ? a[i + l] - mean_a : 0;
+            float y = i + l < num ? b[i + l] - mean_b : 0;
             aa[l] += x * x, bb[l] += y * y, ab[l] += x * y;
         }
     for (int l = 4; l; l /= 2)
@@ -164,7 +166,8 @@ static double quantile(double *values, int64_t num, double share) {
     double place = share * (double)(num - 1);
     int64_t low = (int64_t)place;
     part_at(values, num, low);
-    double part = place - (double)low, next = low + 1 < num ? values[low + 1] : values[low];
+    double part = place - (double)low;
+    double next = low + 1 < num ? values[low + 1] : values[low];
     for (int64_t i = low + 2; i < num; i++) next = values[i] < next ? values[i] : next;
     double step = next - values[low];
     return part >= 0.5 ? next - step * (1 - part) : values[low] + step * part;
@@ -173,7 +176,8 @@ static double quantile(double *values, int64_t num, double share) {
 /* A P wave without the line between its ends. */
 static void p_wave(const struct tokens *t, const float *shape, float *p) {
     const float *from = shape + t->p.first;
-    float rise = from[t->p.num - 1] - from[0], step = 1.0f / (float)(t->p.num - 1);
+    float rise = from[t->p.num - 1] - from[0];
+    float step = 1.0f / (float)(t->p.num - 1);
     for (int64_t i = 0; i < t->p.num; i++) p[i] = from[i] - (from[0] + rise * ((float)i * step));
 }
 
@@ -224,10 +228,13 @@ int64_t HEARTLM(live_tokens_scratch)(const struct tokens *t) {
 
 /* Compute the medians of the last beats again, of which `last` is the last. */
 static void renew(const struct tokens *t, const struct memory *m, int64_t last, double rate_hz, const struct scratch *s) {
-    int64_t num = last + 1 < t->look_back ? last + 1 : t->look_back, points = t->num_points, width = p_width(t);
+    int64_t num = last + 1 < t->look_back ? last + 1 : t->look_back;
+    int64_t points = t->num_points;
+    int64_t width = p_width(t);
     float unit = (float)(t->clip / INT16_MAX);
     for (int64_t row = 0; row < num; row++) {
-        const int16_t *shape = m->shape + row * points, *from = shape + t->p.first;
+        const int16_t *shape = m->shape + row * points;
+        const int16_t *from = shape + t->p.first;
         for (int64_t i = 0; i < t->qrs.num; i++) s->qrs[row * t->qrs.num + i] = (float)shape[t->qrs.first + i] * unit;
         float rise = (float)(from[t->p.num - 1] - from[0]) / (float)(t->p.num - 1); /* as in p_wave */
         for (int64_t i = 0; i < t->p.num; i++) {
@@ -261,7 +268,8 @@ static void renew(const struct tokens *t, const struct memory *m, int64_t last, 
     for (int all = 0; all < 2; all++) {
         int64_t count = all ? num : alike;
         for (int64_t i = 0; i < count; i++) {
-            int64_t row = all ? i : s->rows[i], beat = last - (last - row) % t->look_back;
+            int64_t row = all ? i : s->rows[i];
+            int64_t beat = last - (last - row) % t->look_back;
             double own = interval_s(t, m, beat, rate_hz);
             s->values[i] = isnan(own) ? 0 : own;
         }
@@ -270,7 +278,8 @@ static void renew(const struct tokens *t, const struct memory *m, int64_t last, 
     for (int all = 0; all < 2; all++) {
         int64_t slow = 0;
         for (int64_t i = 0; i < (all ? num : alike); i++) {
-            int64_t row = all ? i : s->rows[i], beat = last - (last - row) % t->look_back;
+            int64_t row = all ? i : s->rows[i];
+            int64_t beat = last - (last - row) % t->look_back;
             double own = interval_s(t, m, beat, rate_hz);
             if ((isnan(own) ? 0 : own) >= interval[all]) s->slow_rows[slow++] = row;
         }
@@ -368,7 +377,9 @@ void HEARTLM(live_tokens)(const struct tokens *t, const int64_t *leads, const in
     int64_t points = t->num_points, steady = t->steady;
     for (int64_t row = 0; row < num; row++, waves += points, shape += points, away += points) {
         struct memory m = memory_at(t, (char *)(intptr_t)leads[row]);
-        int64_t beat = m.of->num_beats++, size = t->longest + 1, place = beat % size;
+        int64_t beat = m.of->num_beats++;
+        int64_t size = t->longest + 1;
+        int64_t place = beat % size;
         if (!beat) m.of->usual_mv = NAN;
 
         m.sample[beat % (t->look_back + 1)] = samples[row];
@@ -392,10 +403,12 @@ void HEARTLM(live_tokens)(const struct tokens *t, const int64_t *leads, const in
         if (beat >= t->num_ranges) remove_value(m.ordered, &m.of->num_ordered, m.ranges[beat % t->num_ranges]);
         m.ranges[beat % t->num_ranges] = range, insert_value(m.ordered, &m.of->num_ordered, range);
         if (m.of->num_ordered >= t->fewest_ranges) {
-            int64_t low = (m.of->num_ordered - 1) / 4, part = (m.of->num_ordered - 1) % 4;
+            int64_t low = (m.of->num_ordered - 1) / 4;
+            int64_t part = (m.of->num_ordered - 1) % 4;
             m.of->usual_mv = m.ordered[low] + (double)part / 4 * (m.ordered[low + 1] - m.ordered[low]);
         }
-        float scale = (float)median_of(m.ordered, m.of->num_ordered), clip = (float)t->clip;
+        float scale = (float)median_of(m.ordered, m.of->num_ordered);
+        float clip = (float)t->clip;
         float middle = median_of_floats(waves, points, s.keys);
         scale = scale > (float)t->least_scale ? scale : (float)t->least_scale;
         int16_t *kept = m.shape + beat % t->look_back * points;

@@ -88,7 +88,8 @@ static void project(const Codebooks *books, const float *x, float head[GROUP][HE
 
 /* Length of the tail of `x`, not less than it is. */
 static float tail(const float *x, int64_t length, const float *head, float longest) {
-    float whole = product(x, x, length), outside = whole - product(head, head, HEAD);
+    float whole = product(x, x, length);
+    float outside = whole - product(head, head, HEAD);
     return sqrtf((outside > 0 ? outside : 0) + 2e-5f * longest * sqrtf(whole));
 }
 
@@ -97,7 +98,8 @@ static float tail(const float *x, int64_t length, const float *head, float longe
 static void bound(const Codebooks *books, int64_t level, float head[GROUP][HEAD + 2], float bounds[GROUP][MOST_CODES],
                   float *highest) {
     int64_t num_codes = books->num_codes;
-    const float *bias = books->bias + level * num_codes, *columns = books->columns + level * (HEAD + 2) * num_codes;
+    const float *bias = books->bias + level * num_codes;
+    const float *columns = books->columns + level * (HEAD + 2) * num_codes;
     vfloat best[GROUP];
     for (int v = 0; v < GROUP; v++) best[v] = (vfloat){0} - INFINITY;
     for (int64_t code = 0; code < num_codes; code += WIDE * LANES) {
@@ -148,8 +150,11 @@ static float rounding(float length, float bias) {
 /* The code with the highest score. `x` has the length `longest` or less. */
 static int64_t nearest(const Codebooks *books, int64_t level, const float *x, float longest, const float *bounds,
                        float highest) {
-    int64_t num_codes = books->num_codes, length = books->length, first = 0;
-    const float *centroids = books->centroids + level * num_codes * length, *bias = books->bias + level * num_codes;
+    int64_t num_codes = books->num_codes;
+    int64_t length = books->length;
+    int64_t first = 0;
+    const float *centroids = books->centroids + level * num_codes * length;
+    const float *bias = books->bias + level * num_codes;
     uint64_t mask = 0;
     while (first < num_codes && !(mask = at_least(bounds + first, highest))) first += 64;
     if (!mask) return 0;
@@ -176,14 +181,16 @@ static int64_t nearest(const Codebooks *books, int64_t level, const float *x, fl
 
 /* One level for a batch of vectors: choose a code for each, and take its centroid away. */
 static void take_level(const Codebooks *books, int64_t level, int64_t size, Batch *batch, uint16_t *codes) {
-    int64_t length = books->length, num_codes = books->num_codes;
+    int64_t length = books->length;
+    int64_t num_codes = books->num_codes;
     float bounds[GROUP][MOST_CODES], highest[GROUP];
     for (int64_t begin = 0; begin < size; begin += GROUP) {
         for (int64_t v = begin; v < begin + GROUP; v++)
             batch->head[v][HEAD] = tail(batch->rest + v * length, length, batch->head[v], batch->head[v][HEAD + 1]);
         bound(books, level, batch->head + begin, bounds, highest);
         for (int64_t v = begin; v < begin + GROUP && v < size; v++) {
-            float *rest = batch->rest + v * length, longest = batch->head[v][HEAD + 1];
+            float *rest = batch->rest + v * length;
+            float longest = batch->head[v][HEAD + 1];
             int64_t code = nearest(books, level, rest, longest, bounds[v - begin], highest[v - begin]);
             subtract(rest, books->centroids + (level * num_codes + code) * length, length);
             subtract(batch->head[v], books->heads + (level * num_codes + code) * HEAD, HEAD);

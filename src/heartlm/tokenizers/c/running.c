@@ -35,11 +35,13 @@ typedef struct {
 static void medians_of(const int32_t *keys, int64_t base, const Stretches *of, int64_t b, int64_t stop, Middle *middle,
                        float *medians, int64_t row_length) {
     for (; b < stop; b++) {
-        int64_t first = of->first[b], length = of->last[b] - first;
+        int64_t first = of->first[b];
+        int64_t length = of->last[b] - first;
         if (b == 0 || first >= of->last[b - 1]) {
             *middle = about_the_middle(keys + first - base, length, extremes_of(keys + first - base, length));
         } else {
-            int64_t begin = of->first[b - 1], end = of->last[b - 1];
+            int64_t begin = of->first[b - 1];
+            int64_t end = of->last[b - 1];
             middle->up_to += count_up_to(keys + end - base, of->last[b] - end, middle->key);
             middle->up_to -= count_up_to(keys + begin - base, first - begin, middle->key);
         }

@@ -27,8 +27,11 @@ static correlation with_places(correlation what) {
 }
 
 static correlation forward_of(const conv1d_shape *shape, int64_t *lists) {
-    int64_t taps = shape->kernel_size, num_in = shape->in_channels / shape->groups;
-    int64_t *place = lists, *tap = lists + taps, out_length = out_length_of(shape);
+    int64_t taps = shape->kernel_size;
+    int64_t num_in = shape->in_channels / shape->groups;
+    int64_t *place = lists;
+    int64_t *tap = lists + taps;
+    int64_t out_length = out_length_of(shape);
     for (int64_t k = 0; k < taps; k++) place[k] = k * shape->dilation, tap[k] = k;
     return with_places((correlation){
         .batch = shape->batch, .groups = shape->groups,
@@ -42,7 +45,9 @@ static correlation forward_of(const conv1d_shape *shape, int64_t *lists) {
 /* Input places whose distance from the first padded one leaves `residue` when divided by the stride meet the taps whose
  * place does so too, and these see the output gradient without steps. */
 static correlation input_gradient_of(const conv1d_shape *shape, int64_t residue, int64_t *lists) {
-    int64_t num_in = shape->in_channels / shape->groups, stride = shape->stride, taps = 0;
+    int64_t num_in = shape->in_channels / shape->groups;
+    int64_t stride = shape->stride;
+    int64_t taps = 0;
     int64_t *place = lists, *tap = lists + shape->kernel_size;
     for (int64_t k = 0; k < shape->kernel_size; k++)
         if (k * shape->dilation % stride == residue) {

@@ -65,10 +65,13 @@ static void run_block(const correlation *what, const plan *plan, tile *block, in
 /* All output channels of one stretch of one group of one sample. */
 static void run_unit(const correlation *what, const plan *plan, const int64_t *in_place, const int64_t *in_window,
                      int64_t unit, float *scratch) {
-    int64_t part = unit / plan->in_row, group = part % what->groups;
-    int64_t first = unit % plan->in_row * plan->stretch, end = smaller(first + plan->stretch, what->num_outputs);
+    int64_t part = unit / plan->in_row;
+    int64_t group = part % what->groups;
+    int64_t first = unit % plan->in_row * plan->stretch;
+    int64_t end = smaller(first + plan->stretch, what->num_outputs);
     int64_t place = part * what->num_in * what->source_length;
-    const float *source = what->source + place, *gate = gate_at(what->gate, place);
+    const float *source = what->source + place;
+    const float *gate = gate_at(what->gate, place);
     int64_t begin = what->origin + first * what->step + what->least_place;
     int64_t reach = quotient_up(end - first, LANES) * LANES + what->most_place - what->least_place;
     tile block = {.num_in = what->num_in, .num_taps = what->num_taps, .weight_out = what->weight_out,
@@ -98,12 +101,14 @@ static void run_unit(const correlation *what, const plan *plan, const int64_t *i
 
 void LOCAL(direct)(const correlation *what, int64_t threads, float *scratch) {
     const plan plan = plan_of(what, threads);
-    int64_t *in_place = (int64_t *)scratch, *in_window = (int64_t *)(scratch + plan.taps);
+    int64_t *in_place = (int64_t *)scratch;
+    int64_t *in_window = (int64_t *)(scratch + plan.taps);
     for (int64_t k = 0; k < what->num_taps; k++) {
         in_place[k] = what->place[k] - what->least_place;
         in_window[k] = in_place[k] % what->step * plan.row + in_place[k] / what->step;
     }
-    int64_t units = what->batch * what->groups * plan.in_row, each = plan.window + plan.staged;
+    int64_t units = what->batch * what->groups * plan.in_row;
+    int64_t each = plan.window + plan.staged;
     double work = (double)units * plan.stretch * what->num_out * what->num_in * what->num_taps;
     scratch += 2 * plan.taps;
     threads = threads_for(work, units, threads);

@@ -62,7 +62,8 @@ ALWAYS void tile_of(const tile *restrict of, int channels, int vectors) {
     int64_t weight_out = of->weight_out;
     for (int64_t i = 0; i < of->num_in; i++, in_x += of->x_in, in_weight += of->weight_in)
         for (int64_t k = 0; k < of->num_taps; k++) {
-            const float *x = in_x + of->x_tap[k], *weight = in_weight + of->weight_tap[k];
+            const float *x = in_x + of->x_tap[k];
+            const float *weight = in_weight + of->weight_tap[k];
             vfloat column[MOST_VECTORS];
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; v++) column[v] = load(x + v * LANES);

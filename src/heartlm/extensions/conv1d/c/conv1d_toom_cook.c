@@ -63,7 +63,9 @@ static int32_t fits(const plan *made) { return made->num_points * made->values_p
 /* Whole rows of as many samples as cost least, so that every thread gets some, or parts of one. */
 static plan plan_of(const correlation *what, int64_t threads) {
     plan best = {.num_points = points_for(what->num_taps)};
-    int64_t in_row = quotient_up(what->num_outputs, OUTPUTS), parts = quotient_up(in_row, MOST_TILES), tiles;
+    int64_t in_row = quotient_up(what->num_outputs, OUTPUTS);
+    int64_t parts = quotient_up(in_row, MOST_TILES);
+    int64_t tiles;
     best.num_chunks = chunks_for(what->num_taps, best.num_points);
     for (;; parts++) {
         tiles = parts > 1 ? quotient_up(quotient_up(in_row, parts), LANES) * LANES : in_row;
@@ -97,7 +99,8 @@ int64_t LOCAL(toom_cook_scratch)(const correlation *what, int64_t threads) {
 static void read_taps(const correlation *what, const plan *plan, const float *from, int64_t channels, const float *end,
                       float *taps) {
     const float *rows[LANES];
-    int64_t num = what->num_taps, descends = num > 1 && what->place[0] > what->place[1];
+    int64_t num = what->num_taps;
+    int64_t descends = num > 1 && what->place[0] > what->place[1];
     for (int64_t lane = 0; lane < LANES; lane++) rows[lane] = from + smaller(lane, channels - 1) * what->weight_out;
     for (int64_t k = 0; k < num; k += 4) {
         vfloat fours[4];
@@ -144,7 +147,8 @@ static void evaluate_blocks(const correlation *what, const plan *plan, int64_t b
                             float *taps) {
     int64_t in_group = quotient_up(what->num_out, LANES);
     for (int64_t block = begin; block < end; block++) {
-        int64_t group = block / in_group, o = block % in_group * LANES;
+        int64_t group = block / in_group;
+        int64_t o = block % in_group * LANES;
         float *to = weights + group * plan->num_points * plan->weights_point + o * what->num_in * plan->num_chunks;
         WITH_POINTS(plan->num_points, evaluate_weights, what, plan, group, o, taps, to);
     }
@@ -179,7 +183,8 @@ typedef struct {
 } unit;
 
 static unit unit_of(const correlation *what, const plan *plan, int64_t number, int64_t splits) {
-    int64_t split = number % splits, place = number / splits % plan->num_units;
+    int64_t split = number % splits;
+    int64_t place = number / splits % plan->num_units;
     int64_t blocks = quotient_up(what->num_out, MOST_CHANNELS);
     unit made = {.group = number / splits / plan->num_units, .sample = place / plan->parts * plan->rows,
                  .first = place % plan->parts * plan->tiles * OUTPUTS,
@@ -212,7 +217,8 @@ ALWAYS void evaluate_row(const float *from, int64_t tiles, float *to, int64_t po
  * computed for whole vectors. */
 ALWAYS void evaluate_unit(const correlation *what, const plan *plan, const unit *at, float *window, float *values,
                           int num_points) {
-    int64_t begin = what->origin + what->least_place + at->first, tiles = at->tiles + plan->num_chunks - 1;
+    int64_t begin = what->origin + what->least_place + at->first;
+    int64_t tiles = at->tiles + plan->num_chunks - 1;
     int64_t inside = what->gate == NULL && begin >= 0 && begin + plan->width <= what->source_length;
     for (int64_t i = 0; i < what->num_in; i++, values += plan->values) {
         for (int64_t point = 0; point < num_points; point++)
@@ -272,7 +278,8 @@ ALWAYS void interpolate_row(const plan *plan, const float *products, float bias,
 
 ALWAYS void run_unit(const correlation *what, const plan *plan, const int64_t *lists, const float *weights,
                      const unit *at, float *scratch, int num_points) {
-    float *values = scratch + plan->width, *products = values + num_points * plan->values_point;
+    float *values = scratch + plan->width;
+    float *products = values + num_points * plan->values_point;
     evaluate_unit(what, plan, at, scratch, values, num_points);
     weights += at->group * num_points * plan->weights_point;
     for (int64_t o = at->begin, channels; o < at->end; o += channels) {
@@ -302,13 +309,15 @@ static void run_units(const correlation *what, const plan *plan, const int64_t *
  * an output, what is spared is more than evaluating costs, which the output channels share, interpolating, which the
  * input channels share, and evaluating the weights, which all outputs share. The factors are measured. */
 int32_t LOCAL(toom_cook_is_faster)(const correlation *what) {
-    int64_t num_points = points_for(what->num_taps), outputs = what->batch * what->num_outputs;
+    int64_t num_points = points_for(what->num_taps);
+    int64_t outputs = what->batch * what->num_outputs;
     if (what->step != 1 || what->out_step != 1 || what->num_taps < 3 || outputs < OUTPUTS * 2 * LANES)
         return 0;
     for (int64_t k = 2; k < what->num_taps; k++)
         if (what->place[k] - what->place[k - 1] != what->place[1] - what->place[0])
             return 0;
-    double chunks = (double)chunks_for(what->num_taps, num_points), products = chunks * num_points / OUTPUTS;
+    double chunks = (double)chunks_for(what->num_taps, num_points);
+    double products = chunks * num_points / OUTPUTS;
     return what->most_place - what->least_place == what->num_taps - 1 &&
            what->num_taps > 1.1 * products + 24.0 / what->num_out + 12.0 / what->num_in + 86.0 * chunks / outputs;
 }
@@ -316,7 +325,8 @@ int32_t LOCAL(toom_cook_is_faster)(const correlation *what) {
 void LOCAL(toom_cook)(const correlation *what, int64_t threads, float *scratch) {
     const plan plan = plan_of(what, threads);
     int64_t *lists = (int64_t *)scratch; /* where chunks lie, in floats: of values, and of weights */
-    int64_t units = what->groups * plan.num_units, blocks = what->groups * quotient_up(what->num_out, LANES);
+    int64_t units = what->groups * plan.num_units;
+    int64_t blocks = what->groups * quotient_up(what->num_out, LANES);
     float *weights = scratch + in_lines(4 * plan.num_chunks);
     scratch = weights + what->groups * plan.num_points * plan.weights_point;
     for (int64_t chunk = 0; chunk < plan.num_chunks; chunk++)

@@ -29,7 +29,8 @@ static inline int64_t chunks_for(int64_t num_taps, int64_t num_points) {
 
 /* The chunks that count at a point: all, but at infinity only those that have the highest tap. */
 static inline void chunks_at(int64_t point, int64_t num_taps, int64_t num_points, int64_t *first, int64_t *end) {
-    int64_t num_chunks = chunks_for(num_taps, num_points), most = taps_of(num_points);
+    int64_t num_chunks = chunks_for(num_taps, num_points);
+    int64_t most = taps_of(num_points);
     *first = 0, *end = num_chunks;
     if (point < num_points - 1)
         return;

@@ -130,8 +130,10 @@ static void multiply(const conv1d_shape *shape, const plan *plan, int64_t point,
 ALWAYS void add_piece(const conv1d_shape *shape, const plan *plan, const float *x, const float *dy, const float *gate,
                       int64_t group, int64_t piece, float *scratch, float *sums, float *dbias, int num_points) {
     float *windows = scratch, *turned = windows + LANES * plan->width;
-    float *x_values = turned + LANES * plan->width, *dy_values = x_values + num_points * plan->x_values;
-    int64_t sample = piece / plan->in_sample, first = piece % plan->in_sample * plan->tiles * OUTPUTS;
+    float *x_values = turned + LANES * plan->width;
+    float *dy_values = x_values + num_points * plan->x_values;
+    int64_t sample = piece / plan->in_sample;
+    int64_t first = piece % plan->in_sample * plan->tiles * OUTPUTS;
     int64_t out_length = out_length_of(shape);
     for (int64_t block = 0, in = 0; block < plan->in_blocks; block++, in += LANES) {
         const float *from = x + (sample * shape->in_channels + group * plan->num_in + in) * shape->length;
@@ -145,7 +147,8 @@ ALWAYS void add_piece(const conv1d_shape *shape, const plan *plan, const float *
         }
     }
     for (int64_t block = 0, out = 0; block < plan->out_blocks; block++, out += LANES) {
-        int64_t channel = group * plan->num_out + out, channels = smaller(LANES, plan->num_out - out);
+        int64_t channel = group * plan->num_out + out;
+        int64_t channels = smaller(LANES, plan->num_out - out);
         int64_t place = (sample * shape->out_channels + channel) * out_length;
         read_block(dy + place, gate_at(gate, place), out_length, channels, first, plan->tiles * OUTPUTS, windows,
                    turned);
@@ -174,13 +177,16 @@ static void sum_pieces(const conv1d_shape *shape, const plan *plan, const float 
 /* The taps of one group from its sums, LANES output channels at once. */
 static void interpolate(const conv1d_shape *shape, const plan *plan, const float *sums, float *dweight) {
     float matrix[MOST_POINTS][MOST_TAPS];
-    int64_t taps = taps_of(plan->num_points), rows = plan->in_blocks * LANES, columns = plan->out_blocks * LANES;
+    int64_t taps = taps_of(plan->num_points);
+    int64_t rows = plan->in_blocks * LANES;
+    int64_t columns = plan->out_blocks * LANES;
     filter_matrix(plan->num_points, matrix);
     for (int64_t chunk = 0; chunk < plan->num_chunks; chunk++)
         for (int64_t in = 0; in < plan->num_in; in++)
             for (int64_t out = 0; out < plan->num_out; out += LANES) {
                 const float *from = sums + (chunk * rows + in) * columns + out;
-                int64_t first = chunk * OUTPUTS, is_last = chunk == plan->num_chunks - 1;
+                int64_t first = chunk * OUTPUTS;
+                int64_t is_last = chunk == plan->num_chunks - 1;
                 int64_t num = smaller(is_last ? taps : OUTPUTS, shape->kernel_size - first);
                 for (int64_t k = 0; k < num; k++) {
                     vfloat tap = {0};
@@ -196,7 +202,8 @@ static void interpolate(const conv1d_shape *shape, const plan *plan, const float
 int32_t LOCAL(toom_cook_weight_gradient_is_faster)(const conv1d_shape *shape) {
     if (shape->stride > 1 || shape->dilation > 1 || shape->kernel_size < 3)
         return 0;
-    double num_in = (double)shape->in_channels / shape->groups, num_out = (double)shape->out_channels / shape->groups;
+    double num_in = (double)shape->in_channels / shape->groups;
+    double num_out = (double)shape->out_channels / shape->groups;
     double in_filled = quotient_up((int64_t)num_in, LANES) * LANES / num_in;
     double out_filled = quotient_up((int64_t)num_out, LANES) * LANES / num_out;
     double rows_filled = quotient_up((int64_t)num_in, ROWS) * ROWS / num_in;
@@ -214,7 +221,8 @@ int64_t LOCAL(toom_cook_weight_gradient_scratch)(const conv1d_shape *shape, int6
 void LOCAL(toom_cook_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, const float *gate,
                                       float *dweight, float *dbias, int64_t threads, float *scratch) {
     const plan plan = plan_of(shape);
-    int64_t pieces = shape->batch * plan.in_sample, of_group = plan.num_points * plan.point_sums;
+    int64_t pieces = shape->batch * plan.in_sample;
+    int64_t of_group = plan.num_points * plan.point_sums;
     threads = threads_for((double)pieces * plan.tiles * shape->groups * of_group, pieces, threads);
     float *sums = scratch, *copies = scratch + threads * plan.sums;
     if (threads == 1)

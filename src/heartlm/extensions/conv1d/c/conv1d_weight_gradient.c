@@ -40,7 +40,8 @@ typedef struct {
 
 static plan plan_of(const conv1d_shape *shape) {
     plan made = {.num_in = shape->in_channels / shape->groups, .num_out = shape->out_channels / shape->groups};
-    int64_t out_length = out_length_of(shape), rows = made.num_in * shape->stride + made.num_out;
+    int64_t out_length = out_length_of(shape);
+    int64_t rows = made.num_in * shape->stride + made.num_out;
     int64_t most = smaller(MOST_SIZE, greater(8 * LANES, CHUNK / rows / LANES * LANES));
     made.columns = made.num_in * shape->kernel_size + 1;
     made.in_sample = quotient_up(out_length, most);
@@ -126,7 +127,8 @@ static void (*const functions[ROWS][COLUMNS])(const block *) = {
 
 /* Copies what a piece of a group sees of x, whose channels of that group begin at `x`. */
 static void copy_piece(const conv1d_shape *shape, const plan *plan, const float *x, int64_t first, float *to) {
-    int64_t stride = shape->stride, begin = first * stride - shape->padding;
+    int64_t stride = shape->stride;
+    int64_t begin = first * stride - shape->padding;
     for (int64_t i = 0; i < plan->num_in; i++)
         for (int64_t phase = 0; phase < stride; phase++)
             copy_window(x + i * shape->length, NULL, shape->length, begin + phase, stride, plan->x_row,
@@ -146,7 +148,8 @@ static void add_chunk(const conv1d_shape *shape, const plan *plan, int64_t num_p
         for (int64_t column = 0, columns; column < plan->columns; column += columns) {
             columns = smaller(at_once, plan->columns - column);
             for (int64_t c = 0; c < columns; c++) {
-                int64_t place = (column + c) % taps * shape->dilation, row = (column + c) / taps * shape->stride;
+                int64_t place = (column + c) % taps * shape->dilation;
+                int64_t row = (column + c) / taps * shape->stride;
                 of.x[c] = x + (row + place % shape->stride) * plan->x_row + place / shape->stride;
                 of.x_piece[c] = plan->x_piece;
             }
@@ -161,13 +164,16 @@ static void add_chunk(const conv1d_shape *shape, const plan *plan, int64_t num_p
 /* Sums of all channels and columns of a share of the pieces. */
 static void sum_pieces(const conv1d_shape *shape, const plan *plan, const float *x, const float *dy, const float *gate,
                        int64_t begin, int64_t end, float *scratch, float *sums) {
-    int64_t out_length = out_length_of(shape), dy_piece = shape->out_channels * out_length;
-    float *ones = scratch + plan->at_once * plan->x_piece, *gated_dy = ones + in_lines(plan->size);
+    int64_t out_length = out_length_of(shape);
+    int64_t dy_piece = shape->out_channels * out_length;
+    float *ones = scratch + plan->at_once * plan->x_piece;
+    float *gated_dy = ones + in_lines(plan->size);
     memset(sums, 0, (size_t)(shape->out_channels * plan->columns) * sizeof *sums);
     for (int64_t t = 0; t < plan->size; t++) ones[t] = 1.0f;
     for (int64_t chunk = begin, num; chunk < end; chunk += num) {
         num = smaller(plan->at_once, end - chunk);
-        int64_t sample = chunk / plan->in_sample, first = chunk % plan->in_sample * plan->size;
+        int64_t sample = chunk / plan->in_sample;
+        int64_t first = chunk % plan->in_sample * plan->size;
         for (int64_t group = 0; group < shape->groups; group++) {
             const float *from = x + (sample * shape->in_channels + group * plan->num_in) * shape->length;
             int64_t place = (sample * shape->out_channels + group * plan->num_out) * out_length;
@@ -199,7 +205,8 @@ int64_t LOCAL(weight_gradient_scratch)(const conv1d_shape *shape, int64_t thread
 void LOCAL(weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, const float *gate,
                             float *dweight, float *dbias, int64_t threads, float *scratch) {
     const plan plan = plan_of(shape);
-    int64_t pieces = shape->batch * plan.in_sample, num = shape->out_channels * plan.columns;
+    int64_t pieces = shape->batch * plan.in_sample;
+    int64_t num = shape->out_channels * plan.columns;
     threads = threads_for((double)pieces * plan.size * num, pieces, threads);
     float *sums = scratch, *copies = scratch + threads * plan.sums;
     if (threads == 1)
