@@ -87,6 +87,7 @@ class Journal:
                     added, checksums = entry["bytes"], entry["sha256"]
                 except (ValueError, KeyError):
                     break
+                # A digest cannot be taken back, so the bytes of a part are added to copies that are kept if they match.
                 digests = {name: digest.copy() for name, digest in self._digests.items()}
                 for name, num_bytes in added.items():
                     digests[name].update(streams[name].read(num_bytes))

@@ -138,6 +138,7 @@ class EpochSampler(WindowSampler):
     def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         number = self._numbers(step, first_window, num_windows)
         row = np.searchsorted(self._ends, number, side="right")
+        # `where` discards the last end, which the index −1 of the first row reads.
         start = (number - np.where(row > 0, self._ends[row - 1], 0)) * self.width
         return self.first[row] + start, np.minimum(self.num_tokens[row] - start, self.width)
 
@@ -177,8 +178,7 @@ def sampler(
         weights: fraction of windows from each database, by default proportional to its tokens. Within a database, rows
             are drawn in proportion to their tokens. Only for the random order.
         order: `random` draws windows at any position, with replacement; `epochs` returns consecutive windows, each once
-            per epoch; `blocks` does the same, but reads block by block, for a corpus larger than memory.
-        token_bytes: size in bytes of the codes of one token.
+            per epoch.
 
     Raises:
         HeartlmError: there are no tokens to draw from, or a weight is invalid or names an unknown database.

@@ -150,7 +150,7 @@ def _measure(ranks: Ranks, meet_at: str, device: str, sizes_bytes: Sequence[int]
         medians = torch.tensor(
             [_median_s(size, rounds, place, act) for size in sizes_bytes], dtype=torch.float64, device=place
         )
-        dist.all_reduce(medians, dist.ReduceOp.MAX)
+        dist.all_reduce(medians, dist.ReduceOp.MAX)  # the slowest rank counts, and all ranks fit the same points
         points = tuple(zip(sizes_bytes, medians.tolist(), strict=True))
         return AllReduceFit(*fit_points(points), ranks.world_size, backend, points)
 
@@ -169,7 +169,7 @@ def _median_s(num_bytes: int, rounds: int, device: Any, act: Callable[[Any], obj
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         taken_s.append((time.perf_counter() - begin_s) / in_a_row)
-    return statistics.median(taken_s[1:])
+    return statistics.median(taken_s[1:])  # the first also connects the ranks
 
 
 @contextmanager

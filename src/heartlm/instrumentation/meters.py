@@ -118,7 +118,7 @@ class Meters:
         now_s = self.now_s()
         self._write(name, begin_s, now_s)
         if counts:
-            self._part_s[name] += now_s - begin_s - self._inner_s.pop()
+            self._part_s[name] += now_s - begin_s - self._inner_s.pop()  # parts within this one count for themselves
             self._inner_s[-1] += now_s - begin_s
 
     @contextmanager

@@ -181,7 +181,7 @@ def struct_of(struct: str, values: Mapping[str, Any]) -> Any:
     assert declared.keys() == values.keys(), f"{struct}: {declared.keys() ^ values.keys()}"
     made = _structure(struct)()
     if arrays := [value for value in values.values() if isinstance(value, np.ndarray)]:
-        made.arrays = arrays
+        made.arrays = arrays  # alive as long as the struct, which has their addresses only
     for name, value in values.items():
         setattr(made, name, _type_of(declared[name]).address_of(value) if isinstance(value, np.ndarray) else value)
     return made
@@ -210,4 +210,4 @@ def _type_of(declared: str, by_address: bool = False) -> Any:
         return getattr(ctypes, f"c_{kind}")
     if by_address or kind not in ("float", "double", "int8", "uint8", "uint16", "int32", "uint32", "int64", "uint64"):
         return ctypes.c_void_p
-    return _Array(np.dtype("single" if kind == "float" else kind))
+    return _Array(np.dtype("single" if kind == "float" else kind))  # NumPy's "float" is a double

@@ -114,7 +114,7 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
         x, weight, inverse = ctx.saved_tensors
         threads, width = torch.get_num_threads(), x.shape[-1]
-        dx, dweight = torch.empty_like(x), x.new_zeros(threads, width)
+        dx, dweight = torch.empty_like(x), x.new_zeros(threads, width)  # each thread sums its rows on its own
         dy = dy.contiguous()
         _call("rms_norm_backward", x, weight, inverse, dy, len(inverse), width, threads, dx, dweight)
         return dx, dweight.sum(dim=0)
@@ -159,6 +159,7 @@ class _Attention(torch.autograd.Function):
         if kv is not None and query_index is not None:
             kv = kv.contiguous()
             batch, tokens = kv.shape[:2]
+            # The first selected token of each window, and one beyond the last: `query_index` is ascending.
             first = torch.searchsorted(query_index, torch.arange(0, (batch + 1) * tokens, tokens))
             place = query_index % tokens
         given = _given(query, kv, first, place, angles, causal, key, share)
@@ -173,7 +174,8 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         query, kv, first, place, angles, out, lse, key = ctx.saved_tensors
-        dquery, dkv = torch.empty_like(query), None if kv is None else torch.empty_like(kv)
+        dquery = torch.empty_like(query)
+        dkv = None if kv is None else torch.empty_like(kv)
         gradients = dquery.unbind(2) if dkv is None else (dquery, *dkv.unbind(2))
         given = _given(query, kv, first, place, angles, ctx.causal, key, ctx.share)
         _call("attention_backward", *given, out, lse, dy.contiguous(), *gradients)

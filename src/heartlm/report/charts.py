@@ -187,7 +187,9 @@ def _scale(values: Sequence[float] | Floats, first: float, last: float, *, from_
 
 def spread(places: Sequence[float], distance: float) -> Floats:
     """Move labels apart to at least `distance` between neighbours, in the same order, as little as possible."""
-    order, shift = np.argsort(places, kind="stable"), distance * np.arange(len(places))
+    order = np.argsort(places, kind="stable")
+    # Without their distances, labels may touch but not change places: the nearest such order is a monotonic regression.
+    shift = distance * np.arange(len(places))
     moved = np.empty(len(places))
     moved[order] = isotonic_regression(np.asarray(places)[order] - shift).x + shift
     return moved

@@ -148,7 +148,7 @@ def median_beats(delineation: Delineation, chosen: NDArray[np.bool_]) -> list[Me
     """Return the median of the chosen beats in each lead that shows their QRS complexes, in the order of the recording.
 
     Args:
-        found: the waves.
+        delineation: the waves.
         chosen: which beats, bool `[num_beats]`.
 
     Raises:

@@ -105,12 +105,14 @@ def sheet(strip: Strip, label: str) -> Markup:
     start_s, stop_s, beats = strip.start_s, strip.start_s + strip.duration_s, strip.beats or ()
     rhythms = _rhythm_rows(strip.rhythms, start_s, stop_s)
     top = RHYTHM_ROW * len(rhythms) + (6 if strip.beats is None else BEAT_LANE)
-    width, gain = _x(strip.duration_s), GAINS[0]
+    width = _x(strip.duration_s)
+    gain = GAINS[0]
     lanes, bottom = _lanes(strip, top, gain)
     if bottom - top > strip.tallest_mm * MM:
         gain = GAINS[1]
         lanes, bottom = _lanes(strip, top, gain)
     ahead_s, words = (0.0, elapsed) if strip.clock_s is None else (strip.clock_s, _clock)
+    # A second at an end is drawn although its sum with the clock is rounded.
     seconds = range(math.ceil(start_s + ahead_s - 1e-9), math.floor(stop_s + ahead_s + 1e-9) + 1)
     return render(
         "strip.svg",

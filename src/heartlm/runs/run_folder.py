@@ -179,7 +179,7 @@ class ResultFolder:
     def finish(self) -> None:
         """Mark the run as complete."""
         write_json(self.path / "run.json", {**self.run_json, "finished": _now()})
-        del self.run_json
+        del self.run_json  # cached: read again on the next use
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         """Append a line of metrics, with numbers rounded to seven digits."""

@@ -116,7 +116,7 @@ def rhythm_values(rr_s: Doubles, causal: bool) -> dict[str, Doubles]:
     near = (2 * NEAR, 0) if causal else (NEAR, NEAR)
     long = (LONG, 0) if causal else (LONG, LONG)
     change = np.abs(np.diff(log_rr, prepend=np.nan))
-    ahead = np.append(change, np.full(after, np.nan))
+    ahead = np.append(change, np.full(after, np.nan))  # a median around a beat is the trailing one `after` beats later
     irregular = np.where(np.isnan(change), np.nan, change > IRREGULAR)
     mean = np.log(mean_around(kept, *long))
     last, following = _sudden_changes(log_rr, causal)
@@ -165,8 +165,8 @@ def _sudden_changes(log_rr: Doubles, causal: bool) -> tuple[Doubles, Doubles]:
     last, following = np.zeros(len(log_rr)), np.zeros(len(log_rr))
     begin, change = sudden_changes(log_rr)
     if len(begin) and len(log_rr) > 2 * STEADY:
-        beat, known = np.arange(len(log_rr)), begin + (CHANGE_KNOWN_AFTER if causal else 0)
-        place = np.searchsorted(known, beat, side="right")
+        known = begin + (CHANGE_KNOWN_AFTER if causal else 0)
+        place = np.searchsorted(known, np.arange(len(log_rr)), side="right")  # number of changes known at each beat
         last = np.where(place > 0, change[place - 1], 0.0)
         following = np.where(place < len(begin), change[np.minimum(place, len(begin) - 1)], 0.0)
     return last, following
@@ -181,11 +181,12 @@ def sudden_changes(log_rr: Doubles) -> tuple[NDArray[np.int64], Doubles]:
     if len(log_rr) < STEADY + 2 or np.isnan(log_rr).all():
         return np.empty(0, np.int64), np.empty(0)
     median, near = trailing_median(log_rr, STEADY), STEADY // 2
+    # The change at beat i: the median of the intervals i to i + STEADY − 1, minus that of the STEADY intervals before.
     change = np.zeros(len(log_rr))
     change[2 : 1 - STEADY] = np.nan_to_num(median[STEADY + 1 :] - median[1:-STEADY])
     size = np.abs(change)
     around = np.lib.stride_tricks.sliding_window_view(np.pad(size, near), 2 * near + 1)
-    first_of_greatest = around.argmax(axis=1) == near
+    first_of_greatest = around.argmax(axis=1) == near  # `argmax` gives the first of equals, so a plateau counts once
     begin = np.flatnonzero(first_of_greatest & (size > SUDDEN))
     return begin, change[begin]
 
@@ -243,7 +244,7 @@ def codes_of(values: dict[str, NDArray[np.floating]], names: tuple[str, ...]) ->
 
 def in_part(times_s: Doubles, part: tuple[float, float]) -> NDArray[np.bool_]:
     """Which of the points `times_s` from the R peak lie in a part of the beat."""
-    return (times_s >= part[0] - 1e-9) & (times_s <= part[1] + 1e-9)
+    return (times_s >= part[0] - 1e-9) & (times_s <= part[1] + 1e-9)  # rounding must not exclude an end
 
 
 def correlation(first: NDArray[Number], second: NDArray[Number]) -> NDArray[Number]:
@@ -299,7 +300,7 @@ class Parts:
     def usual(self, others: slice, rr_s: Doubles) -> UsualBeat:
         """What is usual among `others`, whose intervals are `rr_s[others]`."""
         qrs, similar = self.qrs[others], np.ones(others.stop - others.start, bool)
-        for _ in range(2):
+        for _ in range(2):  # the median of all, then of those that are like it
             median = row_medians(qrs[similar])
             near = correlation(qrs, median[None]) > USUAL
             similar = near if near.sum() >= FEWEST else np.ones_like(near)

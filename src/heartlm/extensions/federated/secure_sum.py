@@ -84,6 +84,7 @@ class MaskingClient:
             # A key is used once, so its nonce may be zero.
             stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * len(numbers)))
             mask = np.frombuffer(stream, "<u8").astype(np.uint64)
+            # One of the two adds the mask, the other subtracts it; unsigned sums wrap around, so it cancels exactly.
             masked = masked + mask if self.name < other else masked - mask
         return masked.astype(np.int64)
 

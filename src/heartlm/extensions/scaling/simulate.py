@@ -117,6 +117,7 @@ def typical_s(step_s: Sequence[float] | Seconds) -> float:
 def simulate(work: RankWork, around: Surroundings) -> Simulated:
     """Simulate as many steps as `around.jitter` has entries; arrays of times are `[ranks]`."""
     jitter = np.asarray(around.jitter, dtype=float)
+    # Each rank has the measured step times in another order, so that ranks wait for the slowest of a step.
     orders = np.random.default_rng(0).permuted(np.tile(jitter, (around.ranks, 1)), axis=1)
 
     def all_reduce_s(size: float) -> float:
@@ -126,7 +127,7 @@ def simulate(work: RankWork, around: Surroundings) -> Simulated:
     tail_s = all_reduce_s(TAIL_BYTES) if costs_s else 0.0
     micro_batch_s = work.forward_s + work.backward_s
     compute_s = work.micro_batches * micro_batch_s
-    before_s = micro_batch_s * (work.micro_batches - 1) + work.forward_s
+    before_s = micro_batch_s * (work.micro_batches - 1) + work.forward_s  # only the last backward pass sends gradients
     clock_s = np.zeros(around.ranks)
     steps = list[dict[str, float]]()
     for step in range(len(jitter)):
@@ -163,6 +164,7 @@ def _backward(
         ready_s = _computed(ready_s, fraction * work.backward_s * factor, busy, 1 - core_share)
         start_s = max(sent_s, float(ready_s.max()))
         sent_s = start_s + cost_s
+        # Messages that follow one another without a pause are one interval.
         busy.append((busy.pop()[0] if busy and busy[-1][1] == start_s else start_s, sent_s))
     return ready_s, sent_s
 

@@ -257,7 +257,7 @@ def _note(experiment: Experiment, folder: Path) -> Path:
 
 
 def _same(one: Any, other: Any) -> bool:
-    with suppress(ValueError):
+    with suppress(ValueError):  # one may be the text of the other, as a place in a template gives it
         return bool(one == other or parse_yaml(str(one)) == parse_yaml(str(other)))
     return False
 
