@@ -163,13 +163,13 @@ def fit_on_training(tokenizer: Tokenizer, databases: Iterable[Database], choice:
     for database in sorted(databases, key=lambda database: database.name):
         training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
         usable: dict[int, SelectedLeads] = {}
-        for place in random.permutation(len(training)).tolist():
+        for index in random.permutation(len(training)).tolist():
             if len(usable) == FIT_RECORDINGS:
                 break
-            source = find_source(database, training[place], tokenizer, choice.training_leads, choice.skip_unreadable)
+            source = find_source(database, training[index], tokenizer, choice.training_leads, choice.skip_unreadable)
             if isinstance(source, SelectedLeads):
-                usable[place] = source
-        chosen += [usable[place] for place in sorted(usable)]
+                usable[index] = source
+        chosen += [usable[index] for index in sorted(usable)]
     if not chosen:
         raise HeartlmError("no recording is in the training split, so there is nothing to fit the tokenizer on")
     unused, num_leads = Part(""), 0

@@ -103,7 +103,7 @@ def source_of(
 
 def ecg_leads(recording: Recording) -> tuple[int, ...]:
     """Return the ECG leads, see `ecg_channels`: preferred leads first, the others in the order of the recording."""
-    order = {name: place for place, name in enumerate(PREFERRED_LEADS)}
+    order = {name: rank for rank, name in enumerate(PREFERRED_LEADS)}
     names = [canonical_lead(name) for name in recording.lead_names]
     return tuple(sorted(ecg_channels(recording), key=lambda lead: order.get(names[lead], len(order))))
 

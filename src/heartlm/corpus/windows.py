@@ -109,9 +109,9 @@ class RandomSampler(WindowSampler):
 
     def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         first, length = np.empty(num_windows, np.int64), np.empty(num_windows, np.int64)
-        place = self.seed, 0, step, first_window, self.batch_size, num_windows
+        stream_position = self.seed, 0, step, first_window, self.batch_size, num_windows
         rows = self._reach, self.first, self.num_tokens, len(self.first)
-        kernel("draw_windows")(*place, *rows, self.width, first, length)
+        kernel("draw_windows")(*stream_position, *rows, self.width, first, length)
         return first, length
 
 
@@ -144,17 +144,17 @@ class EpochSampler(WindowSampler):
 
     def _numbers(self, step: int, first_window: int, num_windows: int) -> NDArray[np.int64]:
         first = step * self.batch_size + first_window
-        epoch, place = np.divmod(np.arange(first, first + num_windows), self.num_windows)
-        row, column = np.divmod(place, self.batch_size)
+        epoch, position = np.divmod(np.arange(first, first + num_windows), self.num_windows)
+        row, column = np.divmod(position, self.batch_size)
         # places are laid out column by column; the first `longer` columns have one more place
         height, longer = divmod(self.num_windows, self.batch_size)
-        place = column * height + np.minimum(column, longer) + row
+        position = column * height + np.minimum(column, longer) + row
         for each in np.unique(epoch):
             inside = epoch == each
             rotation, _, key = draws(Stream(self.seed, int(each), Use.EPOCH_ORDER), 0, 3)
-            shuffled = permute(place[inside], self.num_windows, mix(np.array([key])))
-            place[inside] = (shuffled + int(rotation) % self.num_windows) % self.num_windows
-        return place
+            shuffled = permute(position[inside], self.num_windows, mix(np.array([key])))
+            position[inside] = (shuffled + int(rotation) % self.num_windows) % self.num_windows
+        return position
 
 
 def sampler(

@@ -143,12 +143,12 @@ def _measure(ranks: Ranks, meet_at: str, device: str, sizes_bytes: Sequence[int]
 
     with process_group(ranks, device, meet_at):
         backend = str(dist.get_backend())
-        place = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+        target = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
         act: Callable[[Any], object] = dist.all_reduce
         if backend == "gloo" and (shared := shared_sum_of(ranks, TIMEOUT_S)) is not None:
             act, backend = shared, "shared memory"
         medians = torch.tensor(
-            [_median_s(size, rounds, place, act) for size in sizes_bytes], dtype=torch.float64, device=place
+            [_median_s(size, rounds, target, act) for size in sizes_bytes], dtype=torch.float64, device=target
         )
         dist.all_reduce(medians, dist.ReduceOp.MAX)  # the slowest rank counts, and all ranks fit the same points
         points = tuple(zip(sizes_bytes, medians.tolist(), strict=True))

@@ -71,10 +71,10 @@ def joined(
     ranks = ranks or Ranks.from_environment()
     store = _store(ranks, meet_at, timeout_s) if ranks.world_size > 1 else None
     try:
-        place, _ = device_and_precision(device, precision, ranks.local_rank)
-        take_cores(ranks, threads, pinned=pin and place.type == "cpu")
+        chosen, _ = device_and_precision(device, precision, ranks.local_rank)
+        take_cores(ranks, threads, pinned=pin and chosen.type == "cpu")
         if store is not None:
-            _meet(ranks, store, place, timeout_s)
+            _meet(ranks, store, chosen, timeout_s)
         yield ranks
     except HeartlmError as error:
         if store is not None and _is_reported(store, ranks):
@@ -87,8 +87,8 @@ def joined(
 def _store(ranks: Ranks, meet_at: str, timeout_s: float) -> Store:
     """Return the key-value store shared by the ranks."""
     try:
-        place = (meet_at, ranks.rank, ranks.world_size)
-        store: Store = next(rendezvous(*place, timeout=timedelta(seconds=timeout_s)))[0]
+        group = (meet_at, ranks.rank, ranks.world_size)
+        store: Store = next(rendezvous(*group, timeout=timedelta(seconds=timeout_s)))[0]
     except (RuntimeError, ValueError) as error:
         raise HeartlmError(
             f"rank {ranks.rank} of {ranks.world_size} cannot meet the others ({reason_of(error)}): "

@@ -90,10 +90,10 @@ class SharedSum:
         """
         assert numbers.is_contiguous() and numbers.device.type == "cpu" and numbers.nbytes <= self._slot_bytes
         self._round += 1
-        place = self._address, self._slot_bytes, self.num_ranks, self.rank, self._round
+        shared = self._address, self._slot_bytes, self.num_ranks, self.rank, self._round
 
         def after(stage: int, patience_ns: int) -> int:
-            return self._kernel(*place, stage, numbers.data_ptr(), numbers.nbytes, KINDS[numbers.dtype], patience_ns)
+            return self._kernel(*shared, stage, numbers.data_ptr(), numbers.nbytes, KINDS[numbers.dtype], patience_ns)
 
         begin_s, stage = time.monotonic(), after(0, 0)
 

@@ -57,11 +57,11 @@ def score_beats(
         np.select([each == NO_BEAT, (each >= 0) & (each < num)], [none, each], other) for each in (reference, predicted)
     )
     scored = row != other
-    extra = [place for place in (other, none) if np.any(scored & ((column == place) | (row == place)))]
+    extra = [label for label in (other, none) if np.any(scored & ((column == label) | (row == label)))]
     labels = [*range(num), *extra]
-    patients, index = np.unique(patient.astype(np.str_), return_inverse=True)
+    patients, patient_index = np.unique(patient.astype(np.str_), return_inverse=True)
     by_patient = np.zeros((len(patients), none + 1, none + 1), np.int64)
-    np.add.at(by_patient, (index[scored], row[scored], column[scored]), 1)
+    np.add.at(by_patient, (patient_index[scored], row[scored], column[scored]), 1)
     by_patient = by_patient[:, labels][:, :, labels]
     confusion = by_patient.sum(axis=0)
     point, drawn = _ratios(confusion), _ratios(resampling.resample(by_patient))
@@ -86,12 +86,12 @@ def score_beats(
         "accuracy": scores["accuracy"][0],
         "macro_f1": scores["macro_f1"][0],
         "per_class": {
-            name: {score: scores[score][place] for score in ("se", "ppv", "f1", "sp")}
-            | {each: int(values[place]) for each, values in counts.items()}
-            for place, name in enumerate(SCORED_CLASSES)
+            name: {score: scores[score][label] for score in ("se", "ppv", "f1", "sp")}
+            | {each: int(values[label]) for each, values in counts.items()}
+            for label, name in enumerate(SCORED_CLASSES)
         },
         "confusion": confusion.tolist(),
-        "confusion_labels": [[*SCORED_CLASSES, "other", "none"][place] for place in labels],
+        "confusion_labels": [[*SCORED_CLASSES, "other", "none"][label] for label in labels],
         "per_patient": [
             {
                 "patient": name,

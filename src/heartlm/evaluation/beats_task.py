@@ -85,9 +85,9 @@ class PairedLead:
             match = match_beats(beats.sample, tokens.sample, lead.rate_hz)
             return cls(lead, beats.sample, beats.beat_classes(), match)
         is_beat = np.full(tokens.num_tokens, tokens_are_beats) | (tokens.beat_class != UNLABELLED)
-        place, none = np.flatnonzero(is_beat), np.empty(0, np.int64)
-        match = BeatMatch(np.arange(len(place)), place, none, none)
-        return cls(lead, tokens.sample[place], tokens.beat_class[place], match)
+        beat_index, none = np.flatnonzero(is_beat), np.empty(0, np.int64)
+        match = BeatMatch(np.arange(len(beat_index)), beat_index, none, none)
+        return cls(lead, tokens.sample[beat_index], tokens.beat_class[beat_index], match)
 
     def answers(self, classes: Classes, probabilities: NDArray[np.float32] | None = None) -> LeadAnswers:
         """Pair predicted classes of the tokens with the reference, in order of time.
@@ -160,12 +160,12 @@ def score_beats_task(
 
 def model_answers(paired: Sequence[PairedLead], tuned: FineTuned) -> list[LeadAnswers]:
     """Return the model's predictions for each lead."""
-    place = np.array([BEAT_CLASSES.index(name) for name in tuned.info.classes], np.int8)
+    class_index = np.array([BEAT_CLASSES.index(name) for name in tuned.info.classes], np.int8)
     answers = []
     codes = (each.lead.tokens.codes for each in paired)
     by_lead = recording_probabilities(tuned.model, codes, tuned.info.window)
     for each, probabilities in zip(paired, track(by_lead, len(paired), "predict"), strict=True):
-        answers.append(each.answers(place[probabilities.argmax(axis=1)], probabilities))
+        answers.append(each.answers(class_index[probabilities.argmax(axis=1)], probabilities))
     return answers
 
 

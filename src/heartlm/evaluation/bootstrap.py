@@ -78,7 +78,7 @@ def sum_by(groups: Sequence[str], counts: Counts) -> tuple[tuple[str, ...], Coun
     Returns:
         The group names, sorted, and int64 `[num_groups, ...]`.
     """
-    names, place = np.unique(np.asarray(groups, np.str_), return_inverse=True)
+    names, group_index = np.unique(np.asarray(groups, np.str_), return_inverse=True)
     sums = np.zeros((len(names), *counts.shape[1:]), np.int64)
-    np.add.at(sums, place, counts)
+    np.add.at(sums, group_index, counts)
     return tuple(names.tolist()), sums

@@ -114,15 +114,15 @@ def score_episodes(
         onset delays of found episodes.
     """
     table = np.array([each[:NUM_COUNTS] for each in episodes], np.float64).reshape(-1, NUM_COUNTS)
-    patients, place = np.unique(np.asarray(patient, np.str_), return_inverse=True)
+    patients, patient_index = np.unique(np.asarray(patient, np.str_), return_inverse=True)
     sums = np.zeros((len(patients), NUM_COUNTS))
-    np.add.at(sums, place, table)
+    np.add.at(sums, patient_index, table)
     weights = resampling.weights(len(patients))
     point = episode_ratios(sums.sum(axis=0))
     drawn = episode_ratios(weights @ sums)
 
     delays = np.array([delay for each in episodes for delay in each.delay_s])
-    owner = np.repeat(place, [len(each.delay_s) for each in episodes])
+    owner = np.repeat(patient_index, [len(each.delay_s) for each in episodes])
     point |= dict(zip(DELAYS, _quantiles(delays), strict=True))
     resampled = np.array([_quantiles(np.repeat(delays, weight[owner])) for weight in weights])
     drawn |= dict(zip(DELAYS, resampled.T, strict=True))

@@ -162,9 +162,9 @@ class Verdicts:
         cells = np.stack([reference & positive, ~reference & positive, reference & ~positive, ~reference & ~positive])
         patients, counts = sum_by(patient.tolist(), cells.T.astype(np.int64))
         point, drawn = _window_ratios(counts.sum(axis=0)), _window_ratios(resampling.resample(counts))
-        place = np.searchsorted(patients, patient)
-        point["auroc"] = _auroc(reference, score, place, np.ones((1, len(patients)), np.int64))[0]
-        drawn["auroc"] = _auroc(reference, score, place, resampling.weights(len(patients)))
+        patient_index = np.searchsorted(patients, patient)
+        point["auroc"] = _auroc(reference, score, patient_index, np.ones((1, len(patients)), np.int64))[0]
+        drawn["auroc"] = _auroc(reference, score, patient_index, resampling.weights(len(patients)))
         about = {"num_windows": len(reference), "num_patients": len(patients), "threshold": self.threshold}
         numbers = dict(zip(("tp", "fp", "fn", "tn"), counts.sum(axis=0).tolist(), strict=True))
         return about | numbers | {name: estimate(point[name], drawn[name], len(patients)) for name in point}
@@ -182,7 +182,7 @@ def _window_ratios(counts: Counts) -> dict[str, Any]:
     }
 
 
-def _auroc(reference: Flags, score: Floats, place: NDArray[np.int64], weights: Counts) -> Floats:
+def _auroc(reference: Flags, score: Floats, patient_index: NDArray[np.int64], weights: Counts) -> Floats:
     """Return the area under the ROC curve with weighted patients; float64 `[num_bootstrap]`.
 
     It is the fraction of pairs (positive window, negative window) in which the positive one has the higher score. Ties
@@ -191,7 +191,7 @@ def _auroc(reference: Flags, score: Floats, place: NDArray[np.int64], weights: C
     _, level = np.unique(score, return_inverse=True)
     areas = np.empty(len(weights))
     for index, weight in enumerate(weights):
-        window_weight = weight[place].astype(np.float64)
+        window_weight = weight[patient_index].astype(np.float64)
         positives = np.bincount(level, window_weight * reference)
         negatives = np.bincount(level, window_weight * ~reference)
         won = positives @ (np.cumsum(negatives) - negatives / 2)

@@ -101,10 +101,10 @@ def _keys_to_score(splits: dict[tuple[str, str], str], config: EvaluationConfig)
         return inside
     for name in config.record_ids:
         if name not in {record_id for _, record_id in inside}:
-            places = sorted({split for (_, record_id), split in splits.items() if record_id == name})
+            splits_of_name = sorted({split for (_, record_id), split in splits.items() if record_id == name})
             where = "no such recording"
-            if places:
-                option = "all" if places[0] == "excluded" else f"{places[0]} or all"
-                where = f"it is in {places[0]}: use --split {option}"
+            if splits_of_name:
+                option = "all" if splits_of_name[0] == "excluded" else f"{splits_of_name[0]} or all"
+                where = f"it is in {splits_of_name[0]}: use --split {option}"
             raise HeartlmError(f"records: {name!r} is not in the {config.split} split of {config.on}: {where}")
     return {(database, record_id) for database, record_id in inside if record_id in config.record_ids}

@@ -68,11 +68,11 @@ def over_windows(
         for width, every in by_width.items():
             size = model.windows_at_once(width)
             for begin in range(0, len(every), size):
-                places = [(index, slice(first, first + width)) for index, first in every[begin : begin + size]]
-                yield places, np.stack([chunk[index][own] for index, own in places])
+                slices = [(index, slice(first, first + width)) for index, first in every[begin : begin + size]]
+                yield slices, np.stack([chunk[index][own] for index, own in slices])
 
-    for places, answers in in_batches(model, batches(), compute):
-        for (index, own), answer in zip(places, answers, strict=True):
+    for slices, answers in in_batches(model, batches(), compute):
+        for (index, own), answer in zip(slices, answers, strict=True):
             yield index, own, answer
 
 

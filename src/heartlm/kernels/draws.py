@@ -95,9 +95,9 @@ def hide_spans(
     """
     global_batch = first_window + len(length) if batch_size is None else batch_size
     hidden, num_hidden = np.empty((len(length), width), np.bool_), np.empty(len(length), np.int64)
-    place = stream.seed, stream.use, stream.step, first_window, global_batch
+    stream_position = stream.seed, stream.use, stream.step, first_window, global_batch
     begin = share / ((longest + 1) / 2)  # the probability that a run begins at a token
-    kernel("hide_spans")(*place, length, len(length), width, begin, longest, hidden, num_hidden)
+    kernel("hide_spans")(*stream_position, length, len(length), width, begin, longest, hidden, num_hidden)
     return hidden, num_hidden
 
 

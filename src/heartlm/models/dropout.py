@@ -26,16 +26,16 @@ def dropped(x: Tensor, key: Tensor | None, share: float, first: int = 0, num_row
     if key is None or not share:
         return x
     num_places = math.prod(x.shape[1:])
-    place = torch.arange(1, num_places + 1, dtype=torch.int32, device=x.device)
+    index = torch.arange(1, num_places + 1, dtype=torch.int32, device=x.device)
     if num_rows is not None:
         before = torch.arange(x.shape[1], dtype=torch.int32, device=x.device) * (num_rows - x.shape[2]) + first
-        place += (before * x.shape[3]).repeat_interleave(num_places // x.shape[1], output_size=num_places)
-    return x * _kept(x, key, share, place)
+        index += (before * x.shape[3]).repeat_interleave(num_places // x.shape[1], output_size=num_places)
+    return x * _kept(x, key, share, index)
 
 
-def _kept(x: Tensor, key: Tensor, share: float, place: Tensor) -> Tensor:
+def _kept(x: Tensor, key: Tensor, share: float, index: Tensor) -> Tensor:
     """Return 0 where an element of `x` is dropped, 1 / (1 − share) elsewhere."""
-    hashed = _hashed(place) + key[:, None]
+    hashed = _hashed(index) + key[:, None]
     hashed.bitwise_xor_((hashed >> 16).bitwise_and_(0xFFFF)).mul_(_int32(0x7FEB352D))
     hashed.bitwise_xor_((hashed >> 15).bitwise_and_(0x1FFFF)).mul_(_int32(0x846CA68B))
     kept = hashed >= int(share * 2**32) - 2**31

@@ -39,12 +39,12 @@ class FacetEmbedding(nn.Module):
 
     def __init__(self, geometry: list[Tensor], width: int) -> None:
         super().__init__()
-        self.sizes = [len(places) for places in geometry]
-        self.num_coordinates = [places.shape[1] for places in geometry]
+        self.sizes = [len(coordinates) for coordinates in geometry]
+        self.num_coordinates = [coordinates.shape[1] for coordinates in geometry]
         starts = [self.mask_row(facet) - size for facet, size in enumerate(self.sizes)]
         self.register_buffer("offset", torch.tensor(starts), persistent=False)
-        for facet, places in enumerate(geometry):
-            self.register_buffer(f"places_{facet}", places)
+        for facet, coordinates in enumerate(geometry):
+            self.register_buffer(f"places_{facet}", coordinates)
         self.register_buffer("blocks", None, persistent=False)
         self.compiled: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
         # Linear layers draw their weights here, so that a seed gives the weights that it gave to earlier versions.
@@ -58,17 +58,17 @@ class FacetEmbedding(nn.Module):
         nn.init.zeros_(self.free)
         with torch.no_grad():
             for facet, weight in enumerate(torch.split(self.project, self.num_coordinates)):
-                places = self.get_buffer(f"places_{facet}")
-                typical = float(places.square().sum(dim=1).mean().sqrt()) or 1.0
+                coordinates = self.get_buffer(f"places_{facet}")
+                typical = float(coordinates.square().sum(dim=1).mean().sqrt()) or 1.0
                 drawn = nn.init.normal_(weight.new_empty(weight.shape[::-1]), std=0.02 / typical)
                 weight.copy_(drawn.T)
                 nn.init.normal_(self.free[self.mask_row(facet)], std=0.02)
 
     def batch(self) -> None:
         """Use the form for GPUs."""
-        places = [self.get_buffer(f"places_{facet}") for facet in range(len(self.sizes))]
+        coordinates = [self.get_buffer(f"places_{facet}") for facet in range(len(self.sizes))]
         mask_row = self.project.new_empty(1, 0)  # a row of zeros in the block-diagonal matrix
-        blocks = (block for each in places for block in (each, mask_row))
+        blocks = (block for each in coordinates for block in (each, mask_row))
         self.blocks = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
 
     def mask_row(self, facet: int) -> int:
@@ -82,8 +82,8 @@ class FacetEmbedding(nn.Module):
                 return torch.addmm(self.free, self.blocks, self.project)
         rows = []
         for facet, weight in enumerate(torch.split(self.project, self.num_coordinates)):
-            places = self.get_buffer(f"places_{facet}") @ weight
-            rows += [places, places.new_zeros(1, places.shape[1])]
+            projected = self.get_buffer(f"places_{facet}") @ weight
+            rows += [projected, projected.new_zeros(1, projected.shape[1])]
         return torch.cat(rows) + self.free
 
     def forward(self, codes: Tensor) -> tuple[Tensor, Tensor]:

@@ -155,29 +155,29 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         query, angles = query.contiguous(), angles.contiguous()
         key = None if key is None else key.contiguous()
-        first = place = None
+        first = position = None
         if kv is not None and query_index is not None:
             kv = kv.contiguous()
             batch, tokens = kv.shape[:2]
             # The first selected token of each window, and one beyond the last: `query_index` is ascending.
             first = torch.searchsorted(query_index, torch.arange(0, (batch + 1) * tokens, tokens))
-            place = query_index % tokens
-        given = _given(query, kv, first, place, angles, causal, key, share)
+            position = query_index % tokens
+        given = _given(query, kv, first, position, angles, causal, key, share)
         out = query.new_empty(given[0].shape)
         lse = query.new_empty(given[0].shape[-2], given[0].shape[:-2].numel())
         _call("attention_forward", *given, out, lse)
-        ctx.save_for_backward(query, kv, first, place, angles, out, lse, key)
+        ctx.save_for_backward(query, kv, first, position, angles, out, lse, key)
         ctx.causal, ctx.share = causal, share
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        query, kv, first, place, angles, out, lse, key = ctx.saved_tensors
+        query, kv, first, position, angles, out, lse, key = ctx.saved_tensors
         dquery = torch.empty_like(query)
         dkv = None if kv is None else torch.empty_like(kv)
         gradients = dquery.unbind(2) if dkv is None else (dquery, *dkv.unbind(2))
-        given = _given(query, kv, first, place, angles, ctx.causal, key, ctx.share)
+        given = _given(query, kv, first, position, angles, ctx.causal, key, ctx.share)
         _call("attention_backward", *given, out, lse, dy.contiguous(), *gradients)
         return dquery, dkv, None, None, None, None, None
 
@@ -186,7 +186,7 @@ def _given(
     query: Tensor,
     kv: Tensor | None,
     first: Tensor | None,
-    place: Tensor | None,
+    position: Tensor | None,
     angles: Tensor,
     causal: bool,
     key: Tensor | None,
@@ -200,6 +200,6 @@ def _given(
     keys, values = kv.unbind(2)
     threads = torch.get_num_threads()
     scratch = kv.new_empty(threads * kernel("attention_scratch")(tokens, width))
-    places = query, query.stride(-3), keys, values, kv.stride(1), angles[0], angles[1], first, place
+    inputs = query, query.stride(-3), keys, values, kv.stride(1), angles[0], angles[1], first, position
     sizes = query.shape[:-2].numel(), batch, tokens, heads, width
-    return *places, *sizes, causal, key, share, threads, scratch
+    return *inputs, *sizes, causal, key, share, threads, scratch

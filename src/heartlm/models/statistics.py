@@ -58,9 +58,9 @@ def interval_statistics(seconds: Tensor, valid: Tensor | None = None, scales: Te
     seconds, valid = F.pad(seconds, (0, short)), F.pad(valid, (0, short))
     num = valid.sum(dim=1, keepdim=True)
     last = (num - 1).clamp(min=0)
-    place = torch.minimum(torch.arange(seconds.shape[1], device=seconds.device)[None], last)
-    x = seconds.gather(1, place).clamp(SHORTEST_S, LONGEST_S)  # padded with the last interval, for running medians
-    inside = place[:, :1] + torch.arange(x.shape[1], device=x.device) < num
+    index = torch.minimum(torch.arange(seconds.shape[1], device=seconds.device)[None], last)
+    x = seconds.gather(1, index).clamp(SHORTEST_S, LONGEST_S)  # padded with the last interval, for running medians
+    inside = index[:, :1] + torch.arange(x.shape[1], device=x.device) < num
     around = _running_median(x, AROUND)
     early = x < EARLY * around
     late = F.pad(early[:, :-1], (1, 0)) & (x > around)
@@ -205,9 +205,9 @@ class WindowStatistics(nn.Module):
         """Return vectors `[B, width]` of the first facet's `codes` `[B, T]`; unknown intervals repeat the neighbour."""
         with torch.no_grad():
             seconds = self.seconds[codes]
-            place = torch.arange(codes.shape[1], device=codes.device)
-            before = torch.where(seconds > 0, place, -1).cummax(dim=1).values
-            first = torch.where(seconds > 0, place, codes.shape[1] - 1).min(dim=1, keepdim=True).values
+            index = torch.arange(codes.shape[1], device=codes.device)
+            before = torch.where(seconds > 0, index, -1).cummax(dim=1).values
+            first = torch.where(seconds > 0, index, codes.shape[1] - 1).min(dim=1, keepdim=True).values
             seconds = seconds.gather(1, torch.where(before < 0, first, before))
             statistics = interval_statistics(seconds.float(), valid, self.scales)
         out: Tensor = self.out(F.silu(self.into(statistics)))

@@ -205,7 +205,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
     if not all(f"embedding.places_{facet}" in tensors for facet in range(len(info.config.facet_sizes))):
         raise HeartlmError(f"{path}: the geometry of the {info.tokenizer_kind} tokenizer is missing: train again")
     blocks = {name.split(".")[2] for name in tensors if name.startswith("trunk.blocks.")}
-    if len(blocks) != info.config.depth or any(places.ndim != 2 for places in geometry_of(tensors, info.config)):
+    if len(blocks) != info.config.depth or any(table.ndim != 2 for table in geometry_of(tensors, info.config)):
         raise HeartlmError(f"{folder}: tensors do not fit config.json ({len(blocks)} blocks found): train again")
     try:
         # on the meta device, since config.json may describe sizes that exceed memory

@@ -72,9 +72,9 @@ def draw(
             class, text and title of each; `dots`, position, class and title of each; `class_` of the drawing.
     """
     y = parts.get("y")
-    places = [(float(x(value)), words) for value, words in x_ticks]
+    placed_ticks = [(float(x(value)), words) for value, words in x_ticks]
     grid = [] if y is None else [(float(y(value)), tick_label(value)) for value in y.ticks()]
-    axes = {"x": x, "x_ticks": places, "x_title": x_title, "grid": grid}
+    axes = {"x": x, "x_ticks": placed_ticks, "x_title": x_title, "grid": grid}
     return render("chart.svg", label=label, width=width, bottom=bottom, **(parts | axes))
 
 
@@ -130,14 +130,14 @@ def line_chart(
     if not curves:
         return None
     steps = [step for each in curves for step in each.steps]
-    place = np.log2 if ticks else np.asarray  # ranks double from point to point
+    to_axis = np.log2 if ticks else np.asarray  # ranks double from point to point
     right = WIDTH - 14 - max(6.4 * len(each.name) for each in curves)
-    x = _scale(place(np.array(steps, np.float64)), LEFT, right, from_zero=not ticks)
+    x = _scale(to_axis(np.array(steps, np.float64)), LEFT, right, from_zero=not ticks)
     y = _scale([value for each in curves for value in each.values], HEIGHT - BOTTOM, TOP, from_zero=from_zero)
     paths, dots, ends = list[tuple[str, str]](), list[tuple[float, float, str, str]](), list[float]()
     for each in curves:
         at, values = thinned(each.steps), thinned(each.values)
-        xs, ys = x(place(at)), y(values)
+        xs, ys = x(to_axis(at)), y(values)
         if each.joined:
             paths.append((f"curve stroke-{each.class_name}", path_of(xs, ys)))
         ranges = [(left, one.low, one.high) for left, one in zip(xs, each.intervals, strict=False)]
@@ -154,7 +154,7 @@ def line_chart(
     tops = spread(ends, LABEL_HEIGHT)
     tops += max(0.0, LABEL_HEIGHT - min(tops))
     numbers = [
-        (float(place(tick)), tick_label(tick)) for tick in [tick for tick in ticks if tick in steps] or x.ticks(4)
+        (float(to_axis(tick)), tick_label(tick)) for tick in [tick for tick in ticks if tick in steps] or x.ticks(4)
     ]
     return draw(
         f"{title} by {along}",

@@ -30,8 +30,8 @@ def picture(drawings: Sequence[tuple[str, Markup]]) -> str:
     for caption, drawn in drawings:
         top += CAPTION if caption else 0
         across, down = map(float, re.findall(r'viewBox="0 0 (\S+) (\S+)"', drawn)[0])
-        place = f'<svg x="{MARGIN:g}" y="{top:g}" width="{across:g}" height="{down:g}"'
-        placed.append((caption, top - CAPTION / 2, Markup(drawn.replace("<svg", place, 1))))
+        frame = f'<svg x="{MARGIN:g}" y="{top:g}" width="{across:g}" height="{down:g}"'
+        placed.append((caption, top - CAPTION / 2, Markup(drawn.replace("<svg", frame, 1))))
         width, top = max(width, across + 2 * MARGIN), top + down + MARGIN
     return render("picture.svg", style=style, placed=placed, width=width, height=top, mm=MM, margin=MARGIN)
 

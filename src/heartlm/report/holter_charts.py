@@ -45,12 +45,12 @@ def trend(findings: Findings) -> Markup | None:
     x = Scale(0, recording.duration_s, LEFT, WIDE - RIGHT)
     low, high = 20 * np.floor(min(rate.min(), 60) / 20), 20 * np.ceil(max(rate.max(), 100) / 20)
     y = Scale(float(low), float(high), HEIGHT - BOTTOM, TOP)
-    place = np.minimum((middle_s / recording.duration_s * NUM_BINS).astype(int), NUM_BINS - 1)
+    bin_index = np.minimum((middle_s / recording.duration_s * NUM_BINS).astype(int), NUM_BINS - 1)
     lows, highs = np.full(NUM_BINS, np.inf), np.full(NUM_BINS, -np.inf)
-    np.minimum.at(lows, place, rate)
-    np.maximum.at(highs, place, rate)
-    num = np.bincount(place, minlength=NUM_BINS)
-    means, used = np.bincount(place, rate, NUM_BINS) / np.maximum(num, 1), np.flatnonzero(num)
+    np.minimum.at(lows, bin_index, rate)
+    np.maximum.at(highs, bin_index, rate)
+    num = np.bincount(bin_index, minlength=NUM_BINS)
+    means, used = np.bincount(bin_index, rate, NUM_BINS) / np.maximum(num, 1), np.flatnonzero(num)
     centre = x((np.arange(NUM_BINS) + 0.5) / NUM_BINS * recording.duration_s)
     paths = [("range", "".join(f"M{centre[i]:.1f} {y(lows[i]):.1f}V{y(highs[i]) - 0.5:.1f}" for i in used))]
     # a short gap between bins is one slow beat; a longer gap is time without a rate

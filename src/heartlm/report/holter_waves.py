@@ -88,13 +88,13 @@ def _trends(measured: Intervals) -> list[tuple[str, str, Markup]]:
     if duration_s < SHORTEST_TREND_S:
         return []
     num_bins = int(min(MOST_BINS, duration_s // SHORTEST_BIN_S))
-    place = np.minimum((delineation.beats / rate_hz / duration_s * num_bins).astype(np.int64), num_bins - 1)
+    bin_index = np.minimum((delineation.beats / rate_hz / duration_s * num_bins).astype(np.int64), num_bins - 1)
     unit, unit_s = ("hours", 3600) if duration_s >= 7200 else ("minutes", 60)
     centres = (np.arange(num_bins) + 0.5) * duration_s / num_bins / unit_s
 
     def series(name: str, values: NDArray[np.float64], class_name: str) -> Series:
         known = ~np.isnan(values)
-        bins, first = np.unique(place[known], return_index=True)
+        bins, first = np.unique(bin_index[known], return_index=True)
         medians = [float(np.median(part)) for part in np.split(values[known], first[1:])] if len(bins) else []
         return Series(name, centres[bins].tolist(), medians, class_name)
 
@@ -157,17 +157,17 @@ def median_beats(delineation: Delineation, chosen: NDArray[np.bool_]) -> list[Me
     recording, rate_hz = delineation.recording, delineation.recording.rate_hz
     before, after = round(BEFORE_S * rate_hz), round(AFTER_S * rate_hz)
     inside = (delineation.beats >= before) & (delineation.beats + after <= recording.num_samples)
-    places = np.flatnonzero(chosen & inside)
-    if not len(places):
+    beat_index = np.flatnonzero(chosen & inside)
+    if not len(beat_index):
         return []
-    places = places[np.unique(np.linspace(0, len(places) - 1, MOST_BEATS).round().astype(np.int64))]
-    beats = delineation.beats[places]
+    beat_index = beat_index[np.unique(np.linspace(0, len(beat_index) - 1, MOST_BEATS).round().astype(np.int64))]
+    beats = delineation.beats[beat_index]
     cut = np.stack(
         [recording.signal(beat - before, beat + after, delineation.leads) for beat in beats.tolist()]
     )  # [num_beats, num_leads, num_points]
     result = []
     for number, lead in sorted(enumerate(delineation.leads), key=lambda each: each[1]):
-        waves = delineation.waves[places, number]
+        waves = delineation.waves[beat_index, number]
         whole = (waves[:, QRS] >= 0).all(axis=1)
         if not whole.any():
             continue

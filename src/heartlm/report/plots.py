@@ -141,12 +141,12 @@ def plot_scores(content: Mapping[str, Any], ax: Any) -> Any:
     methods = list(next(iter(rows.values()), {}))
     series = []
     for number, method in enumerate(reversed(methods)):
-        known = [(place, rows[name].get(method, Score())) for place, name in enumerate(rows, 1)]
-        points = [(place + 0.08 * number, each) for place, each in known if each.value is not None]
+        known = [(row, rows[name].get(method, Score())) for row, name in enumerate(rows, 1)]
+        points = [(row + 0.08 * number, each) for row, each in known if each.value is not None]
         series.append(
             Series(
                 method,
-                [place for place, _ in points],
+                [row for row, _ in points],
                 [each.value or 0.0 for _, each in points],
                 "accent" if method == methods[0] else f"tone-{(4 + 3 * number) % 8}",
                 dots=True,

@@ -67,8 +67,8 @@ def _environment() -> Any:
 
 def path_of(xs: Sequence[float] | Floats, ys: Sequence[float] | Floats) -> str:
     """Return the `d` attribute of a path through `[num_points]` points, in short relative steps that do not drift."""
-    places = np.rint(np.array([xs, ys], np.float64).T * 10).astype(np.int64)
-    steps = np.diff(places, axis=0).ravel().tolist()
+    points = np.rint(np.array([xs, ys], np.float64).T * 10).astype(np.int64)
+    steps = np.diff(points, axis=0).ravel().tolist()
     written = {step: f"{step / 10:g}" for step in set(steps)}  # a trace has thousands of steps of a few lengths
-    start = f"M{places[0, 0] / 10:g} {places[0, 1] / 10:g}"
+    start = f"M{points[0, 0] / 10:g} {points[0, 1] / 10:g}"
     return f"{start}l{' '.join(map(written.__getitem__, steps))}" if steps else start

@@ -306,8 +306,8 @@ class RunFolder(ResultFolder):
         parent = self.run_json.get("parent")
         if not parent:
             return None
-        places = (Path(parent), self.path / parent, self.path.resolve().parent / Path(parent).name)
-        return next((RunFolder(place) for place in places if (place / "run.json").is_file()), None)
+        candidates = (Path(parent), self.path / parent, self.path.resolve().parent / Path(parent).name)
+        return next((RunFolder(candidate) for candidate in candidates if (candidate / "run.json").is_file()), None)
 
     def lineage(self) -> list[RunFolder]:
         """Return this run and its ancestors, oldest first."""

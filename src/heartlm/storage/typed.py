@@ -52,11 +52,11 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
     if origin in (Union, types.UnionType):
         return _one_of(hint, arguments, value, path)
     if origin is list and isinstance(value, list):
-        return [_typed(arguments[0], entry, f"{path}[{place}]") for place, entry in enumerate(value)]
+        return [_typed(arguments[0], entry, f"{path}[{index}]") for index, entry in enumerate(value)]
     if origin is tuple and isinstance(value, list | tuple):
         hints = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
         if len(hints) == len(value):
-            return tuple(_typed(hints[place], entry, f"{path}[{place}]") for place, entry in enumerate(value))
+            return tuple(_typed(hints[index], entry, f"{path}[{index}]") for index, entry in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
         return {
             _typed(arguments[0], key, _below(path, "a key")): _typed(arguments[1], entry, _below(path, key))

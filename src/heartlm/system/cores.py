@@ -125,27 +125,27 @@ def cpu_quota(groups: Path = Path("/proc/self/cgroup"), mounted: Path = CONTROL_
     return lowest
 
 
-def share_of_cores(cores: Sequence[Core], place: int, num_places: int) -> list[Core]:
-    """Return the cores of process `place` of `num_places`: an equal, contiguous part. No core stays idle.
+def share_of_cores(cores: Sequence[Core], index: int, num_processes: int) -> list[Core]:
+    """Return the cores of process `index` of `num_processes`: an equal, contiguous part. No core stays idle.
 
     On hybrid processors the cores of each kind are distributed evenly, because ranks wait for the slowest.
     Processes that share a core get different hardware threads as long as there are enough.
     """
-    if num_places > len(cores):
-        core = cores[place * len(cores) // num_places]
-        first = -(-cores.index(core) * num_places // len(cores))  # first process on this core
-        last = -(-(cores.index(core) + 1) * num_places // len(cores))
-        return [core._replace(cpus=tuple(share_of(core.cpus, place - first, last - first)))]
+    if num_processes > len(cores):
+        core = cores[index * len(cores) // num_processes]
+        first = -(-cores.index(core) * num_processes // len(cores))  # first process on this core
+        last = -(-(cores.index(core) + 1) * num_processes // len(cores))
+        return [core._replace(cpus=tuple(share_of(core.cpus, index - first, last - first)))]
     if len({core.slowness for core in cores}) > 1:
-        return list(cores[place::num_places])
-    return list(share_of(cores, place, num_places))
+        return list(cores[index::num_processes])
+    return list(share_of(cores, index, num_processes))
 
 
-def share_of(items: Sequence[Item], place: int, num_places: int) -> Sequence[Item]:
-    """Return the items of `place`: an equal, contiguous part, or one shared item if there are too few."""
-    if len(items) < num_places:
-        return [items[place % len(items)]]
-    return items[place * len(items) // num_places : (place + 1) * len(items) // num_places]
+def share_of(items: Sequence[Item], index: int, num_parts: int) -> Sequence[Item]:
+    """Return part `index` of `num_parts` equal, contiguous parts, or one shared item if there are too few."""
+    if len(items) < num_parts:
+        return [items[index % len(items)]]
+    return items[index * len(items) // num_parts : (index + 1) * len(items) // num_parts]
 
 
 def cpus_of(cores: Iterable[Core]) -> list[int]:

@@ -47,19 +47,19 @@ def interface_of(address: str) -> str | None:
 
 def is_own_port(host: str, port: int) -> bool:
     """Return whether this machine can listen at `port` of the address of `host`."""
-    for family, kind, protocol, _, place in _resolved(host, port, socket.SOCK_STREAM):
+    for family, kind, protocol, _, address in _resolved(host, port, socket.SOCK_STREAM):
         with suppress(OSError), socket.socket(family, kind, protocol) as listening:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(place)
+            listening.bind(address)
             return True
     return False
 
 
 def _source(host: str) -> str:
     """Return the source address of packets to `host`; the loopback address if there is no route."""
-    for family, kind, protocol, _, place in _resolved(host, 9, socket.SOCK_DGRAM):
+    for family, kind, protocol, _, address in _resolved(host, 9, socket.SOCK_DGRAM):
         with suppress(OSError), socket.socket(family, kind, protocol) as sending:
-            sending.connect(place)  # on a datagram socket, connect looks up the route and sends nothing
+            sending.connect(address)  # on a datagram socket, connect looks up the route and sends nothing
             return str(sending.getsockname()[0])
     return "127.0.0.1"
 

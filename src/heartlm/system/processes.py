@@ -47,10 +47,10 @@ def encode_all(encode: Callable[[int], Result], numbers: Sequence[int], processe
         yield from map(encode, numbers)
         return
     context, cores = multiprocessing.get_context("fork"), usable_cpus()
-    places = context.SimpleQueue()
-    for place in range(processes):
-        places.put(place)
-    beginning = os.getpid(), places, cores if len(cores) == processes else []
+    free_indices = context.SimpleQueue()
+    for index in range(processes):
+        free_indices.put(index)
+    beginning = os.getpid(), free_indices, cores if len(cores) == processes else []
     pool = ProcessPoolExecutor(min(processes, len(numbers)), context, _begin_process, beginning)
     _work = encode
     try:
@@ -88,7 +88,7 @@ def in_order(
         pool.shutdown(cancel_futures=True)
 
 
-def _begin_process(parent: int, places: Any, cores: Sequence[int]) -> None:
+def _begin_process(parent: int, free_indices: Any, cores: Sequence[int]) -> None:
     """Ignore interrupts, exit if the parent is killed, and pin the process to one of `cores` if any are given.
 
     Schedulers may place busy processes on few cores; pinning gives each process its own core.
@@ -96,4 +96,4 @@ def _begin_process(parent: int, places: Any, cores: Sequence[int]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(parent)
     if cores:
-        bind({cores[places.get()]})
+        bind({cores[free_indices.get()]})

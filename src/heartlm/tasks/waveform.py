@@ -59,12 +59,12 @@ def token_classes(database: str, beat_class: Labels, rhythm: Labels) -> Labels:
         for onset in np.flatnonzero(np.diff((classes == VF).astype(np.int8), prepend=0) == 1).tolist():
             before = classes[max(0, onset - round(BEFORE_BRACKET_S * GRID_HZ)) : onset]
             before[before != VF] = IGNORE
-    place = np.flatnonzero(beat_class != UNLABELLED)
-    is_v = beat_class[place] == BEAT_CLASSES.index("V")
-    if len(place) and (rhythm == UNLABELLED).all():
+    labelled_at = np.flatnonzero(beat_class != UNLABELLED)
+    is_v = beat_class[labelled_at] == BEAT_CLASSES.index("V")
+    if len(labelled_at) and (rhythm == UNLABELLED).all():
         classes[:] = OTHER  # every beat is annotated, so VT appears as runs of V beats
     for first, stop in runs_of(is_v):
-        run = place[first:stop]
+        run = labelled_at[first:stop]
         if len(run) >= SHORTEST_RUN and np.median(np.diff(run)) <= LONGEST_RR_S * GRID_HZ:
             during = classes[max(0, run[0] - round(0.1 * GRID_HZ)) : run[-1] + round(0.3 * GRID_HZ)]
             during[during == OTHER] = VT

@@ -176,17 +176,17 @@ class BeatTokenizer(Tokenizer):
         """Decode the comparisons, float32 `[num_tokens, len(comparisons)]`, NaN where unknown."""
         begin = len(self.facets) - len(self.comparisons)
         values = [
-            comparisons.SCALES[name].decode(codes[:, begin + place]) for place, name in enumerate(self.comparisons)
+            comparisons.SCALES[name].decode(codes[:, begin + facet]) for facet, name in enumerate(self.comparisons)
         ]
         return np.stack(values, axis=1) if values else np.empty((len(codes), 0), np.float32)
 
     def geometry(self) -> list[Floats]:
         """Return the centroids of each codebook in units of its first level's spread, then the other facets' levels."""
-        places: list[Floats] = []
+        coordinates: list[Floats] = []
         for quantizer in self._fitted():
             weighted = quantizer.codebooks * quantizer.weight
-            places += list(weighted / max(float(weighted[0].std()), 1e-6))
-        return places + [ordinal_coordinates(facet.size) for facet in self.facets[len(places) :]]
+            coordinates += list(weighted / max(float(weighted[0].std()), 1e-6))
+        return coordinates + [ordinal_coordinates(facet.size) for facet in self.facets[len(coordinates) :]]
 
     def settings(self) -> dict[str, Any]:
         """Return the sizes, the window and the decoding error."""

@@ -68,9 +68,9 @@ class LinearScale:
 
     def encode(self, value: Floats) -> NDArray[np.uint16]:
         """Return the code of each value, 1 … `num_levels`, or 0 for NaN."""
-        place = np.floor((value - self.low) / (self.high - self.low) * self.num_levels)
+        level = np.floor((value - self.low) / (self.high - self.low) * self.num_levels)
         with np.errstate(invalid="ignore"):
-            code: NDArray[np.uint16] = (np.clip(place, 0, self.num_levels - 1) + 1).astype(np.uint16)
+            code: NDArray[np.uint16] = (np.clip(level, 0, self.num_levels - 1) + 1).astype(np.uint16)
         code[np.isnan(value)] = 0
         return code
 
@@ -150,10 +150,10 @@ def long_interval(log_rr: Doubles) -> float:
     known = log_rr[~np.isnan(log_rr)]
     if not len(known):
         return float("nan")
-    place = 0.9 * (len(known) - 1)
-    low, high = int(place), min(int(place) + 1, len(known) - 1)
+    rank = 0.9 * (len(known) - 1)
+    low, high = int(rank), min(int(rank) + 1, len(known) - 1)
     parted = np.partition(known, (low, high))
-    return float(parted[low] + (place - low) * (parted[high] - parted[low]))
+    return float(parted[low] + (rank - low) * (parted[high] - parted[low]))
 
 
 def _sudden_changes(log_rr: Doubles, causal: bool) -> tuple[Doubles, Doubles]:
@@ -166,9 +166,9 @@ def _sudden_changes(log_rr: Doubles, causal: bool) -> tuple[Doubles, Doubles]:
     begin, change = sudden_changes(log_rr)
     if len(begin) and len(log_rr) > 2 * STEADY:
         known = begin + (CHANGE_KNOWN_AFTER if causal else 0)
-        place = np.searchsorted(known, np.arange(len(log_rr)), side="right")  # number of changes known at each beat
-        last = np.where(place > 0, change[place - 1], 0.0)
-        following = np.where(place < len(begin), change[np.minimum(place, len(begin) - 1)], 0.0)
+        num_known = np.searchsorted(known, np.arange(len(log_rr)), side="right")  # number of changes known at each beat
+        last = np.where(num_known > 0, change[num_known - 1], 0.0)
+        following = np.where(num_known < len(begin), change[np.minimum(num_known, len(begin) - 1)], 0.0)
     return last, following
 
 
@@ -290,8 +290,8 @@ class Parts:
     def of(cls, shape: Floats, times_s: Doubles) -> Parts:
         """Take waveforms `[num_beats, num_points]` apart; the points lie `times_s` from the R peak."""
         qrs, t, p, active = (shape[:, in_part(times_s, part)] for part in (QRS_S, T_S, P_S, ACTIVE_S))
-        place = np.linspace(0, 1, p.shape[1], dtype=np.float32)
-        p = p - (p[:, :1] + (p[:, -1:] - p[:, :1]) * place)
+        fraction = np.linspace(0, 1, p.shape[1], dtype=np.float32)
+        p = p - (p[:, :1] + (p[:, -1:] - p[:, :1]) * fraction)
         away = np.abs(active - np.median(shape, axis=1, keepdims=True))
         step_s = float(times_s[1] - times_s[0])
         width = np.sum(away > 0.35 * away.max(axis=1, keepdims=True), axis=1, dtype=np.float32) * np.float32(step_s)

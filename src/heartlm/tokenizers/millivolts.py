@@ -60,8 +60,8 @@ class MillivoltTokenizer(Tokenizer):
     def geometry(self) -> list[Floats]:
         """Return each level's voltage in mV, its position from −1 to 1, and whether there is a signal; `[1024, 3]`."""
         level = np.arange(NUM_LEVELS, dtype=np.uint16)
-        place, known = np.where(level == NO_SIGNAL, 0, level / (NUM_LEVELS / 2) - 1), level != NO_SIGNAL
-        return [np.stack([dequantize(level), place, known], axis=1).astype(np.float32)]
+        position, known = np.where(level == NO_SIGNAL, 0, level / (NUM_LEVELS / 2) - 1), level != NO_SIGNAL
+        return [np.stack([dequantize(level), position, known], axis=1).astype(np.float32)]
 
 
 def high_pass(grid: Floats) -> Floats:

@@ -58,8 +58,8 @@ class LogScale:
 
     def decode(self, code: NDArray[np.uint16]) -> Floats:
         """Return the geometric centre of each code's level, or NaN for code 0."""
-        place = (code.astype(np.float64) - 0.5) / self.num_levels
-        return np.where(code == 0, np.nan, self.low * (self.high / self.low) ** place)
+        fraction = (code.astype(np.float64) - 0.5) / self.num_levels
+        return np.where(code == 0, np.nan, self.low * (self.high / self.low) ** fraction)
 
     @property
     def size(self) -> int:
@@ -85,10 +85,10 @@ ALWAYS_CAUSAL = "rr", "rr_over_recent"
 NUM_WAVES = 8
 
 
-def waves_of(place: NDArray[Any]) -> NDArray[Any]:
-    """Places between -1 and 1 `[size]`, and sines and cosines of each, slow to fast; `[size, 1 + 2 * NUM_WAVES]`."""
-    angle = place[:, None] * np.arange(1, NUM_WAVES + 1) * np.pi / 2
-    return np.concatenate([place[:, None], np.sin(angle), np.cos(angle)], axis=1)
+def waves_of(position: NDArray[Any]) -> NDArray[Any]:
+    """Return positions `[size]`, −1 to 1, and sines and cosines of each, slow to fast; `[size, 1 + 2 * NUM_WAVES]`."""
+    angle = position[:, None] * np.arange(1, NUM_WAVES + 1) * np.pi / 2
+    return np.concatenate([position[:, None], np.sin(angle), np.cos(angle)], axis=1)
 
 
 def ordinal_coordinates(size: int) -> NDArray[np.float32]:
@@ -148,9 +148,9 @@ def mean_around(values: Floats, before: int, after: int) -> Floats:
     known = ~np.isnan(values)
     total = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
     count = np.concatenate([[0], np.cumsum(known)])
-    place = np.arange(len(values))
-    first = np.maximum(place - before, 0)
-    last = np.minimum(place + after + 1, len(values))
+    index = np.arange(len(values))
+    first = np.maximum(index - before, 0)
+    last = np.minimum(index + after + 1, len(values))
     with np.errstate(invalid="ignore"):  # 0 / 0 is NaN where no value is known
         mean: Floats = (total[last] - total[first]) / (count[last] - count[first])
     return mean

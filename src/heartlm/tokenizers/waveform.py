@@ -205,8 +205,8 @@ def smooth(signal: Floats, weights: Doubles) -> Floats:
     padded = np.empty(len(signal) + 2 * half)  # np.pad takes longer than the sum for a short signal
     padded[:half], padded[half : half + len(signal)], padded[half + len(signal) :] = signal[0], signal, signal[-1]
     total = np.zeros(len(signal))
-    for place, weight in enumerate(weights):
-        total += weight * padded[place : place + len(signal)]
+    for shift, weight in enumerate(weights):
+        total += weight * padded[shift : shift + len(signal)]
     return total.astype(np.float32)
 
 

@@ -190,7 +190,7 @@ class MakeBatch(ABC):
         return draft
 
     @abstractmethod
-    def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
+    def draft(self, windows: Windows, position: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Compute the host part of the batch of `windows`, with its codes in this form."""
 
     @abstractmethod
@@ -225,22 +225,22 @@ class MaskedBatches(MakeBatch):
     longest: int
     seed: int
 
-    def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
+    def draft(self, windows: Windows, position: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Choose the spans to hide."""
-        stream = place.stream(self.seed, Use.MASK)
-        in_batch = place.first_window, place.batch_size
+        stream = position.stream(self.seed, Use.MASK)
+        in_batch = position.first_window, position.batch_size
         hidden, num_hidden = hide_spans(self.share, self.longest, stream, windows.length, windows.width, *in_batch)
         return HostBatch(*self.inputs(windows, form), windows.length, num_hidden, torch.from_numpy(hidden))
 
     def choose(self, draft: HostBatch, is_static: bool = False) -> HostBatch:
         """Choose the hidden tokens; a static choice is filled up to a bound, or to all tokens should that not do."""
         assert draft.hidden is not None
-        place = np.flatnonzero(draft.hidden.numpy())
+        chosen = np.flatnonzero(draft.hidden.numpy())
         if is_static:
             num_windows, width = draft.hidden.shape
             bound = most_hidden(self.share, self.longest, num_windows, width)
-            place = _filled(place, bound if len(place) <= bound else num_windows * width)
-        return replace(draft, chosen=torch.from_numpy(place))
+            chosen = _filled(chosen, bound if len(chosen) <= bound else num_windows * width)
+        return replace(draft, chosen=torch.from_numpy(chosen))
 
     def finish(self, draft: HostBatch) -> Batch:
         """Replace the hidden tokens by the mask codes."""
@@ -264,9 +264,9 @@ def most_hidden(share: float, longest: int, num_windows: int, width: int) -> int
     return min(num_tokens, -(-math.ceil(bound) // 8) * 8)
 
 
-def _filled(place: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def _filled(chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """Return `place` filled up with −1 to `size`."""
-    return np.concatenate([place, np.full(size - len(place), IGNORE, np.int64)])
+    return np.concatenate([chosen, np.full(size - len(chosen), IGNORE, np.int64)])
 
 
 def _batch(draft: HostBatch, codes: Tensor, target: Tensor, counts: Tensor, valid: Tensor) -> Batch:
@@ -285,7 +285,7 @@ class CausalBatches(MakeBatch):
 
     corpus: Corpus
 
-    def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
+    def draft(self, windows: Windows, position: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Count the tokens; nothing is random."""
         num_valid = np.minimum(windows.length, windows.width - 1)
         return HostBatch(*self.inputs(windows, form), num_valid, windows.length - 1)
@@ -295,8 +295,8 @@ class CausalBatches(MakeBatch):
         counts = draft.valid[:, 1:].numpy()
         if draft.num_counting.min() == counts.shape[1]:
             return draft
-        place = np.flatnonzero(counts)
-        return replace(draft, chosen=torch.from_numpy(_filled(place, counts.size) if is_static else place))
+        chosen = np.flatnonzero(counts)
+        return replace(draft, chosen=torch.from_numpy(_filled(chosen, counts.size) if is_static else chosen))
 
     def finish(self, draft: HostBatch) -> Batch:
         """Shift the targets by one token."""
@@ -329,33 +329,33 @@ class LabelBatches(MakeBatch):
     num_kept: int = 0
     waveform_dropout: float = 0.0
 
-    def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
+    def draft(self, windows: Windows, position: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Gather the labels, and draw the hidden codes and the width."""
         token_labels = gather_windows(self.labels, windows.first, windows.length, windows.width)
         token_labels[~windows.valid] = IGNORE
         width = windows.width
-        if self.shortest is not None and place.step is not None:
+        if self.shortest is not None and position.step is not None:
             widths = part_widths(width, self.shortest)
-            width = widths[int(draws(place.stream(self.seed, Use.WINDOW_WIDTH), 0, 1)[0]) % len(widths)]
+            width = widths[int(draws(position.stream(self.seed, Use.WINDOW_WIDTH), 0, 1)[0]) % len(widths)]
         token_labels = token_labels.reshape(-1, width)
         labels = majority(token_labels) if self.pooled else token_labels
         num_counting = (labels != IGNORE).reshape(len(token_labels), -1).sum(axis=1)
-        hides = place.step is not None and (self.facet_dropout or self.waveform_dropout)
-        hidden = torch.from_numpy(self._dropped(windows, place)) if hides else None
+        hides = position.step is not None and (self.facet_dropout or self.waveform_dropout)
+        hidden = torch.from_numpy(self._dropped(windows, position)) if hides else None
         codes, valid = self.inputs(windows, form)
         part_valid = valid.view(-1, width)
         part_valid[:, 0] = True  # a part may be all padding, and attention to no token at all is not a number
         num_valid = part_valid.numpy().sum(axis=1)
         return HostBatch(codes, valid, num_valid, num_counting, hidden, torch.from_numpy(labels))
 
-    def _dropped(self, windows: Windows, place: BatchPosition) -> NDArray[np.bool_]:
+    def _dropped(self, windows: Windows, position: BatchPosition) -> NDArray[np.bool_]:
         shape = len(windows), windows.width, self.corpus.codes.shape[1]
-        first = place.first_window * shape[1] * shape[2]
-        stream = place.stream(self.seed, Use.HIDDEN_FACETS)
+        first = position.first_window * shape[1] * shape[2]
+        stream = position.stream(self.seed, Use.HIDDEN_FACETS)
         hidden = draws_below(self.facet_dropout, stream, first, int(np.prod(shape))).reshape(shape)
         if self.waveform_dropout:
-            stream = place.stream(self.seed, Use.HIDDEN_WAVEFORMS)
-            bare = draws_below(self.waveform_dropout, stream, place.first_window, len(windows))
+            stream = position.stream(self.seed, Use.HIDDEN_WAVEFORMS)
+            bare = draws_below(self.waveform_dropout, stream, position.first_window, len(windows))
             hidden |= bare[:, None, None] & self._of_waveform
         hidden[..., : self.num_kept] = False
         return hidden

@@ -107,10 +107,10 @@ def _metadata_of(path: Path) -> Metadata:
                 entries[name] = TensorStorageMetadata(TensorProperties(), torch.Size(entry["size"]), chunks)
             else:
                 places, entries[name] = [(None, entry)], BytesStorageMetadata()
-            for offsets, place in places:
-                if not _PART.fullmatch(place["file"]):
-                    raise ValueError(f"file: {place['file']!r} found, the name of a part of this folder expected")
-                where = _StorageInfo(place["file"], int(place["start"]), int(place["length"]))
+            for offsets, chunk in places:
+                if not _PART.fullmatch(chunk["file"]):
+                    raise ValueError(f"file: {chunk['file']!r} found, the name of a part of this folder expected")
+                where = _StorageInfo(chunk["file"], int(chunk["start"]), int(chunk["length"]))
                 stored[MetadataIndex(name, offsets)] = where
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise HeartlmError(f"{path}: not the index of a checkpoint ({error})") from error

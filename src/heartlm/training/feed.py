@@ -153,8 +153,8 @@ class Feed:
         """Compute the host parts of the micro-batches of `step`."""
         self._watched.check()
         windows = self.sampler.windows(step, self.layout.first_window, self.layout.num_windows)
-        place = BatchPosition(step, self.layout.first_window, self.layout.batch_size)
-        draft = self.make_batch.draft(windows, place, self._form)
+        position = BatchPosition(step, self.layout.first_window, self.layout.batch_size)
+        draft = self.make_batch.draft(windows, position, self._form)
         parts = [self.make_batch.choose(part, self.is_static) for part in draft.parts(self.layout.accumulation)]
         if self._keys:
             parts = [replace(part, keys=self._keys(step, i, len(part.num_valid))) for i, part in enumerate(parts)]

@@ -134,7 +134,7 @@ def _waveform_task(config: FinetuneConfig, corpus: Corpus) -> Learning:
         )
     config.window, config.batch_size = WINDOW, config.batch_size or WAVEFORM_BATCH
     torch.manual_seed(config.seed)
-    geometry = [torch.from_numpy(places) for places in corpus.tokenizer().geometry()]
+    geometry = [torch.from_numpy(coordinates) for coordinates in corpus.tokenizer().geometry()]
     shape = ModelConfig((len(geometry[0]),), 4, 48, dropout=config.dropout, network="waveform").resolve()
     assert shape.width
     config.follow(shape.depth, shape.width)

@@ -119,8 +119,8 @@ def label_weights(
         float32 `[num_patients, num_classes]`.
     """
     shape = int(patient.max(initial=0)) + 1, num_classes
-    place = (patient * num_classes + labels)[labels >= 0]
-    counts = np.bincount(place, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+    group = (patient * num_classes + labels)[labels >= 0]
+    counts = np.bincount(group, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
     weight = np.maximum(counts, 1) ** -patient_balance
     share = np.maximum((weight * counts).sum(axis=0), 1e-12)
     of_class = np.maximum(counts.sum(axis=0), 1)

@@ -91,7 +91,7 @@ def model_to_pretrain(config: PretrainConfig, tokenizer: Tokenizer) -> HeartMode
     shape = shape.resolve()
     assert shape.width
     config.follow(shape.depth, shape.width)
-    return build_model(shape, [torch.from_numpy(places) for places in tokenizer.geometry()])
+    return build_model(shape, [torch.from_numpy(coordinates) for coordinates in tokenizer.geometry()])
 
 
 def job_of(

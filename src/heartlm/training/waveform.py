@@ -58,13 +58,13 @@ def balanced_windows(
             f"{corpus.folder}: no {lacking} of {WINDOW_S:g} s in the training split, so the task waveform has nothing "
             "to learn from: tokenize a database with them, such as cudb or vfdb, too"
         )
-    places, span = np.array(length, np.float64) - WINDOW + 1, np.array(label)
+    num_starts, span = np.array(length, np.float64) - WINDOW + 1, np.array(label)
     probability = np.zeros(len(span))
     for each in labels:
         own = span == each
         patient, database = (np.unique(np.array(names)[own], return_inverse=True)[1] for names in (patients, databases))
-        drawn = places[own] / np.sqrt(np.bincount(patient, places[own]))[patient]
-        shares = np.sqrt(np.bincount(database, places[own])) / np.bincount(database, drawn)
+        drawn = num_starts[own] / np.sqrt(np.bincount(patient, num_starts[own]))[patient]
+        shares = np.sqrt(np.bincount(database, num_starts[own])) / np.bincount(database, drawn)
         probability[own] = drawn * shares[database] / (drawn * shares[database]).sum() * _SHARES[each]
     return RandomSampler(
         np.array(first, np.int64), np.array(length, np.int64), WINDOW, batch_size, seed, probability / probability.sum()

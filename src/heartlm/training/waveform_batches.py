@@ -64,15 +64,16 @@ class WaveformBatches(MakeBatch):
     rows: NDArray[np.int64]
     seed: int
 
-    def draft(self, windows: Windows, place: BatchPosition, form: CodesForm = "int64") -> HostBatch:
+    def draft(self, windows: Windows, position: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Label each window by the majority of its tokens; in training compute the codes of the augmented windows."""
         token_labels = gather_windows(self.classes, windows.first, windows.length, windows.width)
         token_labels[~windows.valid] = IGNORE
         labels = majority(token_labels)
         codes, valid = self.inputs(windows, form)
-        if place.step is not None:
+        if position.step is not None:
             num = _NUM_CHOICES + 2 * WINDOW  # Box and Muller's formula makes one normal number of two uniform ones
-            drawn = draws(place.stream(self.seed, Use.WAVEFORM_WINDOWS), place.first_window * num, len(windows) * num)
+            stream = position.stream(self.seed, Use.WAVEFORM_WINDOWS)
+            drawn = draws(stream, position.first_window * num, len(windows) * num)
             numbers = uniform(drawn).reshape(len(windows), num)
             mv, labels = self._made(self._mv(windows.first), labels, numbers)
             mv = _paused(mv, labels, numbers)
@@ -102,12 +103,12 @@ class WaveformBatches(MakeBatch):
         for row in self.rows.tolist():
             tokens = self.corpus.tokens_of(row)
             classes = self.corpus.beat_class[tokens]
-            place = np.flatnonzero(classes != UNLABELLED)
-            gaps = np.diff(place, prepend=0, append=len(classes))
-            alone = (classes[place] == BEAT_CLASSES.index("V")) & (gaps[:-1] > _BEFORE) & (gaps[1:] > _AFTER)
+            labelled_at = np.flatnonzero(classes != UNLABELLED)
+            gaps = np.diff(labelled_at, prepend=0, append=len(classes))
+            alone = (classes[labelled_at] == BEAT_CLASSES.index("V")) & (gaps[:-1] > _BEFORE) & (gaps[1:] > _AFTER)
             if not alone.any():
                 continue
-            first = tokens.start + place[alone][:80] - _BEFORE
+            first = tokens.start + labelled_at[alone][:80] - _BEFORE
             waves = dequantize(np.stack([self.corpus.codes[at : at + _BEFORE + _AFTER, 0] for at in first]))
             ends = np.linspace(waves[:, 0], waves[:, -1], waves.shape[1], axis=1)
             by_patient.setdefault(str(self.corpus.records.patient_id[row]), []).append(

@@ -68,12 +68,12 @@ def prepared(shape: ConvShape, name: str, num_threads: int, variant: str | None 
     measure = kernel("conv1d_scratch", variant, by_address=True)
     call = (ctypes.c_int64 * 11)(*astuple(shape), relu, num_threads)
     size = 4 * int(measure(call, PASSES.index(name), (ctypes.c_int64 * (2 * shape.kernel_size))()))
-    place = ctypes.cast(call, ctypes.c_void_p)  # which holds on to it, and is sooner handed over
+    call_address = ctypes.cast(call, ctypes.c_void_p)  # which holds on to it, and is sooner handed over
 
     def run_pass(*addresses: int) -> None:
         if _scratch.size < size:
             _scratch.grow(size)
-        run(place, *addresses, _scratch.address)
+        run(call_address, *addresses, _scratch.address)
 
     return run_pass
 

@@ -82,8 +82,8 @@ class LocalClients:
 def remembered(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return a copy of the optimiser state in host memory, with keys `index.name`."""
     return {
-        f"{place}.{name}": torch.as_tensor(value).detach().to("cpu", copy=True)
-        for place, entry in optimizer.state_dict()["state"].items()
+        f"{index}.{name}": torch.as_tensor(value).detach().to("cpu", copy=True)
+        for index, entry in optimizer.state_dict()["state"].items()
         for name, value in entry.items()
         if value is not None
     }
@@ -93,6 +93,6 @@ def restore(optimizer: torch.optim.Optimizer, state: dict[str, Tensor]) -> None:
     """Replace the state of `optimizer` by the result of `remembered`."""
     entries = defaultdict[int, dict[str, Tensor]](dict)
     for key, value in state.items():
-        place, name = key.split(".", 1)
-        entries[int(place)][name] = value.clone()
+        index, name = key.split(".", 1)
+        entries[int(index)][name] = value.clone()
     optimizer.load_state_dict({**optimizer.state_dict(), "state": entries})

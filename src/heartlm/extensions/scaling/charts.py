@@ -30,8 +30,8 @@ def charts_of(rows: Sequence[CellRow]) -> dict[str, list[Markup]]:
     """Return the charts of each figure of one stage, database, precision and scaling mode; omit empty figures."""
     charts: dict[str, list[Markup]] = {name: [] for name in CAPTIONS}
 
-    def add(figure: str, title: str, along: str, curves: Sequence[Series], places: Sequence[int]) -> None:
-        if chart := line_chart(curves, title=title, from_zero=True, along=along, ticks=places):
+    def add(figure: str, title: str, along: str, curves: Sequence[Series], ticks: Sequence[int]) -> None:
+        if chart := line_chart(curves, title=title, from_zero=True, along=along, ticks=ticks):
             charts[figure].append(chart)
 
     every = sorted({row.cell.cpus_per_task for row in rows})

@@ -43,7 +43,7 @@ class StudyGrid:
                 yield from ((cell, repeat) for cell in group)
 
 
-def grid_of(config: ScalingStudyConfig, place: Resources) -> StudyGrid:
+def grid_of(config: ScalingStudyConfig, resources: Resources) -> StudyGrid:
     """Return the grid of a study for the given resources."""
     groups: list[list[StudyCell]] = []
     skipped: list[tuple[StudyCell, str]] = []
@@ -52,7 +52,7 @@ def grid_of(config: ScalingStudyConfig, place: Resources) -> StudyGrid:
         group: dict[StudyCell, None] = {}
         one = StudyCell(stage, database, window, precision=precision, scaling=scaling, accumulation=config.accumulation)
         for cell in _layouts(config, one):
-            if reason := _unfit(cell, place):
+            if reason := _unfit(cell, resources):
                 skipped.append((cell, reason))
                 continue
             group |= dict.fromkeys((cell.base, cell))
@@ -91,15 +91,15 @@ def _layouts(config: ScalingStudyConfig, one: StudyCell) -> Iterable[StudyCell]:
     return cells
 
 
-def _unfit(cell: StudyCell, place: Resources) -> str | None:
+def _unfit(cell: StudyCell, resources: Resources) -> str | None:
     """Return the reason why a cell cannot be measured here, or None."""
     per_node = -(-cell.ranks // cell.nodes)
     if cell.ranks % cell.nodes:
         return f"{cell.ranks} ranks do not divide among {cell.nodes} nodes"
-    if cell.nodes > place.num_nodes:
-        return f"{cell.nodes} nodes asked for, {place.num_nodes} here"
-    if per_node * cell.cpus_per_task > place.num_cores:
-        return f"{per_node} ranks of {cell.cpus_per_task} CPUs on a node of {place.num_cores}"
-    if place.num_devices is not None and per_node > place.num_devices:
-        return f"{per_node} ranks on a node of {place.num_devices} GPUs"
+    if cell.nodes > resources.num_nodes:
+        return f"{cell.nodes} nodes asked for, {resources.num_nodes} here"
+    if per_node * cell.cpus_per_task > resources.num_cores:
+        return f"{per_node} ranks of {cell.cpus_per_task} CPUs on a node of {resources.num_cores}"
+    if resources.num_devices is not None and per_node > resources.num_devices:
+        return f"{per_node} ranks on a node of {resources.num_devices} GPUs"
     return None

@@ -73,10 +73,10 @@ def _measure(config: ScalingStudyConfig, cells: Cells, cell: StudyCell, repeat: 
     runs = [work / f"run-{copy}" for copy in range(cell.copies)]
     foundation = _foundation(config, cells, cell)
     fields = [training_fields(config, cell, out, foundation) for out in runs]
-    places = [core.cpus[0] for core in cells.cores[: cell.num_cores]]  # none where a job runs: its speed is unknown
-    environment: dict[str, Any] = {"probe_before": probe(places) if places else None}
+    cpus = [core.cpus[0] for core in cells.cores[: cell.num_cores]]  # none where a job runs: its speed is unknown
+    environment: dict[str, Any] = {"probe_before": probe(cpus) if cpus else None}
     reason, wall_s = cells.run(cell.stage, fields, cell.ranks, cell.nodes, cell.cpus_per_task, work)
-    environment["probe_after"] = probe(places) if places else None
+    environment["probe_after"] = probe(cpus) if cpus else None
     if reason is not None:
         return Measurement(cell, repeat, wall_s=wall_s, environment=environment, failed=reason)
     environment |= RunFolder(runs[0]).environment

@@ -159,12 +159,10 @@ def campaign_of(content: Any, *, default_name: str, folder: Path) -> Campaign:
     for experiment in experiments:
         if unknown := [need for need in experiment.needs if need not in known]:
             raise HeartlmError(f"{experiment.name}: needs {unknown[0]!r}, which is no experiment of this campaign")
-        place = os.path.normpath(experiment.result)
-        if place in writer:
-            raise HeartlmError(
-                f"{writer[place]} and {experiment.name} both write {place}: give each a place of its own"
-            )
-        writer[place] = experiment.name
+        path = os.path.normpath(experiment.result)
+        if path in writer:
+            raise HeartlmError(f"{writer[path]} and {experiment.name} both write {path}: give each a place of its own")
+        writer[path] = experiment.name
     return Campaign(
         named(settings.name or default_name, "name"),
         folder,

@@ -119,12 +119,12 @@ class LocalRunner:
         fit = (each for each in waiting if self.failures[each.name] < TRIES and self.done.issuperset(each.needs))
         return next(fit, None)
 
-    def _begin(self, experiment: Experiment, place: int) -> None:
+    def _begin(self, experiment: Experiment, slot: int) -> None:
         progress = progress_of(experiment, self.campaign.folder)
         attempt = next_attempt(self.campaign, experiment.name)
-        cores = share_of_cores(self.cores, place, self.parallel)
+        cores = share_of_cores(self.cores, slot, self.parallel)
         cpus, gpus, parent = cpus_of(cores), visible_gpus(), os.getpid()
-        gpus = list(share_of(gpus, place, self.parallel)) if gpus else []
+        gpus = list(share_of(gpus, slot, self.parallel)) if gpus else []
 
         def settle() -> None:
             bind(cpus)
@@ -143,15 +143,15 @@ class LocalRunner:
                 start_new_session=True,  # Ctrl-C reaches only this process, which stops the others
                 preexec_fn=settle,
             )
-        self.running[place] = Running(experiment, attempt, process)
+        self.running[slot] = Running(experiment, attempt, process)
         how = "resumed" if progress == "started" else "started"
         self.say(f"{experiment.name}: {how} on CPU {format_cpus(cpus)}")
 
     def _end_finished(self) -> None:
-        for place, (experiment, attempt, process) in list(self.running.items()):
+        for slot, (experiment, attempt, process) in list(self.running.items()):
             if process.poll() is None:
                 continue
-            del self.running[place]
+            del self.running[slot]
             is_success = experiment.run.is_success(process.returncode)
             attempt.end(0 if is_success else process.returncode)
             if self.stop_asked:
@@ -172,8 +172,8 @@ def command_line(experiment: Experiment, words: Sequence[str], num_cores: int, n
     The number of ranks affects only the duration.
     """
     topology = experiment.topology
-    places = (num_devices or 1) if topology.gpus_per_node else num_cores
-    num_ranks = min(topology.ranks_per_node, places) if experiment.run.is_training else 1
+    most_ranks = (num_devices or 1) if topology.gpus_per_node else num_cores
+    num_ranks = min(topology.ranks_per_node, most_ranks) if experiment.run.is_training else 1
     if num_ranks == 1:
         return [sys.executable, "-m", "heartlm", *words]
     torchrun = [

@@ -54,8 +54,8 @@ def jobs_of(experiments: Sequence[Experiment], profile: SiteProfile) -> list[Job
         groups.setdefault((depth[each.name], each.topology), []).append(replace(each, needs=needs))
     jobs = list[Job]()
     for (_, topology), members in sorted(groups.items(), key=lambda group: group[0][0]):
-        places = places_on_node(topology, profile)
-        jobs += [tuple(members[first : first + places]) for first in range(0, len(members), places)]
+        at_once = places_on_node(topology, profile)
+        jobs += [tuple(members[first : first + at_once]) for first in range(0, len(members), at_once)]
     return jobs
 
 
@@ -85,11 +85,11 @@ def script_of(job: Job, campaign: Campaign, profile: SiteProfile) -> str:
         ]
         run = first.run.with_device(topology.device)
         return render(run, topology, profile, name=name, logs=logs, before=attempt)
-    places = places_on_node(topology, profile)
-    cpus = min(topology.cpus_per_task * places, profile.cpus_per_node or topology.cpus_per_task * places)
+    at_once = places_on_node(topology, profile)
+    cpus = min(topology.cpus_per_task * at_once, profile.cpus_per_node or topology.cpus_per_task * at_once)
     only = " ".join(each.name for each in job)  # shellcheck suspects commas in an array
-    run = RunFile("campaign", {"words": ["run", str(campaign.path)], "local": True, "parallel": places, "only": only})
-    whole = replace(topology, gpus_per_node=topology.gpus_per_node * places, cpus_per_task=cpus)
+    run = RunFile("campaign", {"words": ["run", str(campaign.path)], "local": True, "parallel": at_once, "only": only})
+    whole = replace(topology, gpus_per_node=topology.gpus_per_node * at_once, cpus_per_task=cpus)
     return render(run, whole, profile, name=name, logs=logs)
 
 

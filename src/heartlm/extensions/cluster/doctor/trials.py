@@ -118,8 +118,8 @@ def trials(known: Mapping[str, Any], num_gpus: int, num_threads: int) -> Iterato
     if num_gpus:  # first: it is the shortest, and on one GPU the only one
         yield Trial("do not compile the blocks of the model", "--no-compile", "compile", ("--no-compile",))
     cores = int(known.get("usable_cores", 1))
-    places = num_gpus or max(1, min(8, cores))
-    ranks = 1 << (places.bit_length() - 1)  # a power of two, which divides the batch
+    most_ranks = num_gpus or max(1, min(8, cores))
+    ranks = 1 << (most_ranks.bit_length() - 1)  # a power of two, which divides the batch
     if ranks > 1:
         where = "a GPU" if num_gpus else "cores"
         command = f"torchrun --standalone --nproc-per-node {ranks} -m heartlm pretrain …"
