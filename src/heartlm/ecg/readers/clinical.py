@@ -40,12 +40,11 @@ _NEAR_WHOLE = 2e-4
 """Relative distance from a whole rate that is taken as rounding: an interval of 0.001953 s is 512 Hz."""
 
 
-def read_with(module: str, parser: str, path: Path, mend: Callable[[Path, ECGRecord], None] | None = None) -> Recording:
+def read_with(parser: str, path: Path, mend: Callable[[Path, ECGRecord], None] | None = None) -> Recording:
     """Read a file with a parser of `ecgdatakit`.
 
     Args:
-        module: module in `ecgdatakit.parsing.parsers`.
-        parser: class in it.
+        parser: module in `ecgdatakit.parsing.parsers` and class in it.
         path: path of the file.
         mend: changes the parser's result in place.
 
@@ -57,7 +56,8 @@ def read_with(module: str, parser: str, path: Path, mend: Callable[[Path, ECGRec
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        record: ECGRecord = getattr(import_module(f"ecgdatakit.parsing.parsers.{module}"), parser)().parse(path)
+        module, _, name = parser.rpartition(".")
+        record: ECGRecord = getattr(import_module(f"ecgdatakit.parsing.parsers.{module}"), name)().parse(path)
         if mend is not None:
             mend(path, record)
     faults, repairs = list[str](), list[str]()
@@ -91,7 +91,7 @@ def read_dicom(path: Path) -> Recording:
 
     Samples with the padding value are NaN, except if it is 0: programs write 0 as a default, and it is 0 mV too.
     """
-    return read_with("dicom_waveform", "DICOMWaveformParser", path, _keep_zeros)
+    return read_with("dicom_waveform.DICOMWaveformParser", path, _keep_zeros)
 
 
 def _keep_zeros(path: Path, record: ECGRecord) -> None:

@@ -8,7 +8,7 @@ text without a mark (CSV), or where the begin of a file is damaged.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -82,14 +82,6 @@ def xml_root(begin: bytes) -> str | None:
     return root and root[1]
 
 
-def _has_root(name: str, begin: bytes, path: Path) -> bool:
-    return xml_root(begin) == name
-
-
-def _is_mortara(begin: bytes, path: Path) -> bool:
-    return xml_root(begin) == "ECG" and any(mark in begin.decode("latin-1").upper() for mark in _MORTARA)
-
-
 def _is_scp(begin: bytes, path: Path) -> bool:
     """Whether the pointer section stands where the format has it: after 6 bytes, with itself as its first entry."""
     return len(begin) >= 32 and begin[8:10] == b"\0\0" and begin[22:24] == b"\0\0" and begin[28:32] == b"\7\0\0\0"
@@ -105,6 +97,23 @@ def _clinical(
     packages: tuple[str, ...] = ("ecgdatakit",),
 ) -> FileFormat:
     return FileFormat(name, what, read, detects, endings, by_ending, TEXT_BYTES, packages, "formats")
+
+
+def _xml(
+    name: str,
+    what: str,
+    root: str,
+    parser: str | Callable[[Path], Recording],
+    endings: tuple[str, ...] = (".xml",),
+    marks: Sequence[str] = ("",),
+) -> FileFormat:
+    """Return the format of XML files with the root element `root` and one of `marks` in their first bytes."""
+
+    def detects(begin: bytes, path: Path) -> bool:
+        return xml_root(begin) == root and any(mark in begin.decode("latin-1").upper() for mark in marks)
+
+    read = partial(read_with, parser) if isinstance(parser, str) else parser
+    return _clinical(name, what, read, detects, endings)
 
 
 WFDB = FileFormat(
@@ -157,46 +166,16 @@ FORMATS: tuple[FileFormat, ...] = (
         (".dcm", ".dicom"),
         packages=("ecgdatakit", "pydicom"),
     ),
-    _clinical("SCP-ECG", "an SCP-ECG file", partial(read_with, "scp_ecg", "SCPECGParser"), _is_scp, (".scp",), True),
-    _clinical(
-        "HL7 aECG",
-        "an HL7 annotated ECG",
-        partial(read_with, "hl7_aecg", "HL7aECGParser"),
-        partial(_has_root, "AnnotatedECG"),
-        (".xml", ".aecg"),
-    ),
-    _clinical(
-        "GE MUSE XML",
-        "an ECG of GE MUSE",
-        partial(read_with, "ge_muse_xml", "GEMuseXMLParser"),
-        partial(_has_root, "RestingECG"),
-        (".xml",),
-    ),
-    _clinical(
-        "GE CardioSoft XML",
-        "an ECG of GE CardioSoft or MAC 2000",
-        read_cardiosoft,
-        partial(_has_root, "CardiologyXML"),
-        (".xml",),
-    ),
-    _clinical(
-        "Philips Sierra XML",
-        "a Philips ECG",
-        partial(read_with, "sierra_xml", "SierraXMLParser"),
-        partial(_has_root, "restingecgdata"),
-        (".xml",),
-    ),
-    _clinical(
-        "Mortara ELI XML",
-        "a Mortara ECG",
-        partial(read_with, "mortara_el250", "MortaraEL250Parser"),
-        _is_mortara,
-        (".xml",),
-    ),
+    _clinical("SCP-ECG", "an SCP-ECG file", partial(read_with, "scp_ecg.SCPECGParser"), _is_scp, (".scp",), True),
+    _xml("HL7 aECG", "an HL7 annotated ECG", "AnnotatedECG", "hl7_aecg.HL7aECGParser", (".xml", ".aecg")),
+    _xml("GE MUSE XML", "an ECG of GE MUSE", "RestingECG", "ge_muse_xml.GEMuseXMLParser"),
+    _xml("GE CardioSoft XML", "an ECG of GE CardioSoft or MAC 2000", "CardiologyXML", read_cardiosoft),
+    _xml("Philips Sierra XML", "a Philips ECG", "restingecgdata", "sierra_xml.SierraXMLParser"),
+    _xml("Mortara ELI XML", "a Mortara ECG", "ECG", "mortara_el250.MortaraEL250Parser", marks=_MORTARA),
     _clinical(
         "MFER",
         "an MFER file",
-        partial(read_with, "mfer", "MFERParser"),
+        partial(read_with, "mfer.MFERParser"),
         lambda begin, path: begin[:1] == b"@" and begin[2:6] == b"MFR ",
         (".mwf", ".mfer", ".mfr"),
         True,
@@ -204,7 +183,7 @@ FORMATS: tuple[FileFormat, ...] = (
     _clinical(
         "AliveCor Kardia JSON",
         "a recording of AliveCor Kardia",
-        partial(read_with, "alivecor_kardia", "AliveCorKardiaParser"),
+        partial(read_with, "alivecor_kardia.AliveCorKardiaParser"),
         lambda begin, path: begin.lstrip()[:1] == b"{" and len(set(_KARDIA.findall(begin))) > 1,
         (".json",),
     ),
