@@ -68,13 +68,19 @@ def lead_steps(recording: Recording, *, whole_zero: bool, most_bits: int = 32) -
     ]
 
 
-def whole_numbers(recording: Recording, steps: Sequence[LeadSteps], invalid: int) -> Iterator[NDArray[np.int32]]:
-    """Yield the numbers of all leads `[num_leads, num_samples]`, in pieces, with `invalid` for invalid samples."""
-    for start in range(0, recording.num_samples, _PIECE):
-        signal = recording.signal(start, min(start + _PIECE, recording.num_samples))
-        numbers = np.full(signal.shape, invalid, np.int32)
+def whole_numbers(
+    recording: Recording, steps: Sequence[LeadSteps], invalid: int, group: int = 1
+) -> Iterator[NDArray[np.int32]]:
+    """Yield the numbers of all leads `[num_leads, num_samples]`, in pieces, with `invalid` for invalid samples.
+
+    Pieces are multiples of `group` samples; `invalid` fills the last one.
+    """
+    size = -(-_PIECE // group) * group
+    for start in range(0, recording.num_samples, size):
+        signal = recording.signal(start, min(start + size, recording.num_samples))
+        numbers = np.full((len(signal), -(-signal.shape[1] // group) * group), invalid, np.int32)
         for row, lead, each in zip(numbers, signal, steps, strict=True):
-            valid = np.isfinite(lead)
+            valid = np.flatnonzero(np.isfinite(lead))
             row[valid] = np.rint(lead[valid].astype(np.float64) * each.gain + each.zero)
         yield numbers
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heartlm.ecg.readers.edf import COMMENT, EQUIPMENT, INVALID_TEXT, MONTHS, MORE_COMMENT, calibration_of
 from heartlm.ecg.recording import CLASS_OF_SYMBOL, Annotations, Note, Recording
@@ -131,7 +130,9 @@ def write_edf(
         stream.write(b"".join(_ascii(text).ljust(width_of)[:width_of] for width_of, text in fixed))
         stream.write(b"".join(_ascii(text).ljust(w)[:w] for w, column in columns for text in column))
         number = 0
-        for block in _records(whole_numbers(recording, steps, invalid), per_record, invalid):
+        for piece in whole_numbers(recording, steps, invalid, per_record):
+            # [num_leads, num_samples] of whole data records -> [num_records, num_leads, per_record]
+            block = np.moveaxis(piece.reshape(num_leads, -1, per_record), 0, 1)
             if is_edf:
                 own = block.astype("<i2").view(np.uint8)
             else:  # the lower three of four bytes
@@ -145,21 +146,6 @@ def write_edf(
     return WrittenEdf(
         path, errors, [each.exact and of_range.exact for each, of_range in zip(steps, ranges, strict=True)], changes
     )
-
-
-def _records(pieces: Iterator[NDArray[np.int32]], per_record: int, invalid: int) -> Iterator[NDArray[np.int32]]:
-    """Yield data records `[num_records, num_leads, per_record]`; `invalid` fills the last one."""
-    rest: NDArray[np.int32] | None = None
-    for piece in pieces:
-        joined = piece if rest is None else np.concatenate([rest, piece], axis=1)
-        whole = joined.shape[1] // per_record * per_record
-        if whole:
-            yield np.moveaxis(joined[:, :whole].reshape(len(joined), -1, per_record), 0, 1)
-        rest = joined[:, whole:]
-    if rest is not None and rest.shape[1]:
-        filled = np.full((len(rest), per_record), invalid, np.int32)
-        filled[:, : rest.shape[1]] = rest
-        yield filled[np.newaxis]
 
 
 def _record_of(rate_hz: float, bytes_per_sample: int) -> tuple[int, str]:
