@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.arrays import array_recording, start_of
+from heartlm.ecg.readers.arrays import array_recording, checked_leads, start_of
 from heartlm.ecg.readers.foreign import check_rate
 from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.units import Unit
@@ -52,12 +52,7 @@ def recording_of_array(
     if module in ("pandas", "pyarrow"):
         recording = _of_frame(x, stated)
     else:
-        signal = np.atleast_2d(np.asarray(x))
-        if signal.ndim != 2 or signal.dtype.kind not in "iuf" or signal.shape[0] > max(signal.shape[1], 1):
-            raise HeartlmError(
-                f"x: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers "
-                "[num_leads, num_samples], transposed if its rows are samples"
-            )
+        signal = checked_leads("x", x)
         if rate_hz is None:
             raise HeartlmError("rate_hz: not given, and an array does not state it; give the samples per second")
         numbered = [f"lead {place}" for place in range(1, len(signal) + 1)]

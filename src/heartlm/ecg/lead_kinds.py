@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.detect import detect_beats
+from heartlm.ecg.matching import nearest
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 
@@ -109,7 +110,8 @@ def channels_without_ecg(recording: Recording) -> dict[int, str]:
         elif recording.duration_s < SPAN_S:
             continue  # in the few beats of a resting ECG, T waves that are taken for beats look like a pulse
         elif named and len(beats[named[0]]) >= _FEWEST and len(beats[lead]):
-            if np.mean(np.abs(_delays(beats[lead], beats[named[0]])) <= _SAME_S) < 0.5:
+            distance_s = np.abs(beats[lead] - beats[named[0]][nearest(beats[lead], beats[named[0]])])
+            if np.mean(distance_s <= _SAME_S) < 0.5:
                 others[lead] = f"without the beats of {recording.lead_names[named[0]]}"
         elif len(beats[lead]) >= _FEWEST:
             # in fast rhythms the QRS is as late after the pulse as the pulse after the QRS; only the shape tells
@@ -150,13 +152,6 @@ def _sharpness(signal_mv: NDArray[np.float32], beats: NDArray[np.int64], rate_hz
         if len(around) > step and around.max() > around.min():
             sharpness.append(np.abs(around[step:] - around[:-step]).max() / (around.max() - around.min()))
     return np.array(sharpness)
-
-
-def _delays(beats: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the signed distance in seconds from the nearest of `others` to each beat."""
-    after = np.searchsorted(others, beats).clip(1, len(others) - 1)
-    nearest = np.where(beats - others[after - 1] < others[after] - beats, others[after - 1], others[after])
-    return np.asarray(beats - nearest)
 
 
 def _is_late(beats: NDArray[np.float64], others: NDArray[np.float64]) -> bool:

@@ -8,6 +8,7 @@ The whole recording is compared, including EC57's learning period of five minute
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +76,7 @@ def _mutually_nearest(reference: Positions, detected: Positions, reach: float) -
     return chosen, to_detected[chosen]
 
 
-def nearest(positions: Positions, others: Positions) -> Positions:
+def nearest(positions: NDArray[Any], others: NDArray[Any]) -> Positions:
     """Return for each position the index of the nearest of `others` (ascending); the first one of ties."""
     after = np.searchsorted(others, positions)
     before = np.searchsorted(others, others[np.maximum(after - 1, 0)])

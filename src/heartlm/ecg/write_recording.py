@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -121,24 +121,17 @@ def write_parquet(
         columns.append(
             lead if lead not in columns and lead != _TIME else next(each for each in numbered if each not in columns)
         )
-    patient = recording.patient
     about = {
         "rate_hz": recording.rate_hz,
         "lead_names": list(recording.lead_names),
         "units": dict(zip(columns, recording.units, strict=True)),
         "start": recording.start and recording.start.isoformat(),
-        "patient": {
-            "name": patient.name,
-            "identifier": patient.identifier,
-            "sex": patient.sex,
-            "birth_date": patient.birth_date and patient.birth_date.isoformat(),
-            "age": recording.age,
-        },
+        "patient": asdict(replace(recording.patient, age=recording.age)),
         "comments": list(recording.comments),
     }
     about = {key: value for key, value in about.items() if value}
     fields = [pa.field(_TIME, pa.float64()), *(pa.field(column, pa.float32()) for column in columns)]
-    schema = pa.schema(fields, metadata={"heartlm": json.dumps(about)})
+    schema = pa.schema(fields, metadata={"heartlm": json.dumps(about, default=str)})
     path = folder / f"{name}.parquet"
     plain = {"use_dictionary": False, "column_encoding": dict.fromkeys([_TIME, *columns], "BYTE_STREAM_SPLIT")}
     annotations = write_annotation_file(recording, folder, name, others)

@@ -13,6 +13,8 @@ import reprlib
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, TypeVar, Union
 
@@ -29,8 +31,8 @@ def typed(kind: type[T], value: Any, where: str | Path = "") -> T:
     """Return `value`, parsed from JSON or YAML, as an instance of `kind`.
 
     Args:
-        kind: dataclass, TypedDict, or type hint composed of those, str, int, float, bool, Path, None, Any, Literal,
-            unions, lists, tuples and dictionaries. An integer is valid as a float; a boolean is not a number.
+        kind: dataclass, TypedDict, or type hint composed of those, str, int, float, bool, Path, date, None, Any,
+            Literal, unions, lists, tuples and dictionaries. An integer is valid as a float; a boolean is not a number.
         value: value to check at every depth. Numbers must be finite, integers at most 64 bits.
         where: file or field at the start of the error message.
 
@@ -68,6 +70,9 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
         return float(value)
     if hint is Path and isinstance(value, str | Path) and "\0" not in str(value):
         return Path(value)
+    if hint is date and isinstance(value, str):
+        with suppress(ValueError):
+            return date.fromisoformat(value)
     if hint is int and is_number(value) and isinstance(value, int):
         return value
     if hint in (str, bool, list, dict, type(None)) and isinstance(value, hint):
@@ -139,7 +144,14 @@ def _words(hint: Any) -> str:
     if origin in (list, tuple):
         several = "" if origin is list or arguments[-1] is Ellipsis else f"{len(arguments)} of "
         return f"a list of {several}{_words(arguments[0])}"
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
+    words = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        Path: "a path",
+        date: "a date such as 1951-05-02",
+    }
     return words.get(hint, "a list" if hint is list else "fields with their values")
 
 

@@ -54,6 +54,19 @@ def settings_of(path: Path) -> Settings:
     return read_json(sidecar, Settings) if sidecar != path and is_there(sidecar) else {}
 
 
+def stated_units(path: Path, settings: Settings, num_leads: int) -> list[Unit]:
+    """Return the unit of each lead as the `.json` file next to `path` states them, mV by default.
+
+    Raises:
+        HeartlmError: it states another number of units.
+    """
+    texts = settings.get("units", "mV")
+    texts = [texts] * num_leads if isinstance(texts, str) else texts
+    if len(texts) != num_leads:
+        raise HeartlmError(f"{sidecar_of(path)}: {len(texts)} units for the {num_leads} leads of {path.name}")
+    return [parse_unit(text) or Unit(text) for text in texts]
+
+
 def start_of(path: Path, text: str) -> datetime | time:
     """Return the start that the `.json` file next to `path` states.
 
@@ -68,6 +81,21 @@ def start_of(path: Path, text: str) -> datetime | time:
     )
 
 
+def checked_leads(where: object, array: Any) -> NDArray[Any]:
+    """Return an array of samples as `[num_leads, num_samples]`.
+
+    Raises:
+        HeartlmError: it has another shape or type.
+    """
+    signal = np.atleast_2d(array)
+    if signal.ndim != 2 or signal.dtype.kind not in "iuf" or signal.shape[0] > max(signal.shape[1], 1):
+        raise HeartlmError(
+            f"{where}: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers "
+            "[num_leads, num_samples], transposed if its rows are samples"
+        )
+    return signal
+
+
 def read_numpy(path: Path) -> Recording:
     """Map a `.npy` file: an array `[num_leads, num_samples]` or `[num_samples]`.
 
@@ -80,11 +108,7 @@ def read_numpy(path: Path) -> Recording:
         signal = np.load(io.BytesIO(unpacked(path)), allow_pickle=False)
     else:
         signal = np.lib.format.open_memmap(path, "r")
-    signal = np.atleast_2d(signal)
-    if signal.ndim != 2 or signal.dtype.kind not in "iuf" or signal.shape[0] > max(signal.shape[1], 1):
-        raise HeartlmError(
-            f"{path}: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers [num_leads, num_samples]"
-        )
+    signal = checked_leads(path, signal)
     stated, settings, sidecar = Stated.current(), settings_of(path), sidecar_of(path)
     names = settings.get("lead_names") or [f"lead {place}" for place in range(1, len(signal) + 1)]
     if len(names) != len(signal):
@@ -100,11 +124,7 @@ def read_numpy(path: Path) -> Recording:
     rate_hz = check_rate(sidecar, rate_hz, "rate_hz")
     units = stated.units_of(len(names))
     if units is None:
-        texts = settings.get("units", "mV")
-        texts = [texts] * len(names) if isinstance(texts, str) else texts
-        if len(texts) != len(names):
-            raise HeartlmError(f"{sidecar}: {len(texts)} units for the {len(names)} leads of {path.name}")
-        units = [parse_unit(text) or Unit(text) for text in texts]
+        units = stated_units(path, settings, len(names))
         if "units" not in settings:
             check_size(path, signal, rate_hz)
     recording = array_recording(path, signal, names, units, rate_hz)

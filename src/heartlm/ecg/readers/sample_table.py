@@ -29,6 +29,7 @@ from heartlm.ecg.readers.arrays import (
     settings_of,
     sidecar_of,
     start_of,
+    stated_units,
     typical_range,
 )
 from heartlm.ecg.readers.clock import Grid, UnusableClockError, counter_modulus, grid_of_counter, regular_grid
@@ -298,11 +299,7 @@ def _units(
     if (given := stated.units_of(len(leads))) is not None:
         return given, []
     if "units" in settings:
-        listed = settings["units"]
-        listed = [listed] * len(leads) if isinstance(listed, str) else listed
-        if len(listed) != len(leads):
-            raise HeartlmError(f"{sidecar_of(path)}: {len(listed)} units for the {len(leads)} leads of {path.name}")
-        return [parse_unit(text) or Unit(text) for text in listed], []
+        return stated_units(path, settings, len(leads)), []
     units, implausible = list[Unit](), list[int]()
     for place, (lead, name, text) in enumerate(zip(leads, names, texts, strict=True)):
         if text:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -215,16 +215,6 @@ def read_parquet(path: Path) -> Recording:
         return _own_recording(path, about, file.read(columns[1:]))
 
 
-class StatedPatient(TypedDict, total=False):
-    """Patient data in the metadata of a Parquet file, see `Patient`."""
-
-    name: str
-    identifier: str
-    sex: str
-    birth_date: str | None
-    age: int | None
-
-
 class ParquetMetadata(TypedDict, total=False):
     """Field `heartlm` of the metadata of a Parquet file.
 
@@ -234,7 +224,7 @@ class ParquetMetadata(TypedDict, total=False):
     rate_hz: float
     units: dict[str, str]
     start: str
-    patient: StatedPatient
+    patient: Patient
     comments: list[str]
     lead_names: list[str]
 
@@ -321,17 +311,8 @@ def _facts_of(path: Path, about: ParquetMetadata) -> Facts:
     return Facts(
         rate_hz=about.get("rate_hz"),
         start=start_of(path, about["start"]) if "start" in about else None,
-        patient=_patient_of(path, about.get("patient", {})),
+        patient=about.get("patient", Patient()),
         comments=tuple(about.get("comments", ())),
-    )
-
-
-def _patient_of(path: Path, stated: StatedPatient) -> Patient:
-    born = stated.get("birth_date")
-    with one_line(path, "metadata with a date of birth"):
-        birth_date = None if born is None else date.fromisoformat(born)
-    return Patient(
-        stated.get("name", ""), stated.get("identifier", ""), stated.get("sex", ""), birth_date, stated.get("age")
     )
 
 
@@ -411,19 +392,9 @@ _RATE_VARIABLE = re.compile(
 )
 _UNIT_VARIABLES = frozenset(("unit", "units"))
 _NAME_VARIABLES = frozenset(
-    (
-        "lead",
-        "leads",
-        "lead_names",
-        "leadnames",
-        "labels",
-        "label",
-        "channels",
-        "channel_names",
-        "chan_names",
-        "sig_name",
-    )
-)
+    ("lead", "leads", "lead_names", "leadnames", "labels", "label", "channels", "channel_names", "chan_names",
+     "sig_name")
+)  # fmt: skip
 _PLAIN_VARIABLES = frozenset(("val", "data", "x", "y", "signal", "signals", "sig", "samples", "values"))
 """Names of arrays that say nothing about their leads."""
 

@@ -37,25 +37,7 @@ _WIDEST = 10_000
 """Most columns of a line that is looked at."""
 
 _GZIP = b"\x1f\x8b"
-_NULLS = (
-    "",
-    "nan",
-    "NaN",
-    "NAN",
-    "na",
-    "NA",
-    "n/a",
-    "N/A",
-    "null",
-    "NULL",
-    "None",
-    "none",
-    "-",
-    "--",
-    "?",
-    "#N/A",
-    "-nan",
-)
+_NULLS = ("", *"nan NaN NAN na NA n/a N/A null NULL None none - -- ? #N/A -nan".split())  # noqa: SIM905
 _BARE_NULLS = frozenset(text.casefold() for text in _NULLS)
 _TIME = re.compile(
     r"\[?(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]+|$))?((\d{1,3}:)?\d{1,4}:\d{1,2}([.,:]\d+)?(\s*[ap]m)?)?"
@@ -149,18 +131,8 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
     if "number" not in kinds:
         return None
 
-    def is_row(place: int) -> bool:
-        row = rows[place]
-        return (
-            len(row) >= width
-            and all(
-                kind not in ("number", "time") or _field_kind(field, decimal) in (kind, "empty")
-                for field, kind in zip(row, kinds, strict=False)
-            )
-            and any(row)
-        )
-
-    first = next((place for place in range(len(lines)) if lines[place].strip() and is_row(place)), None)
+    are_rows = [any(row) and _fits(row, kinds, decimal) for row in rows]
+    first = next((place for place, line in enumerate(lines) if line.strip() and are_rows[place]), None)
     if first is None:
         return None
     names, units, preamble = _header(lines[:first], separator, quote, width)
@@ -172,7 +144,7 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
         end = re.compile(r"\r\n|\n|\r").search(begin, position)
         assert end is not None
         position = end.end()
-    sample = tuple(tuple(rows[place][:width]) for place in range(first, len(rows)) if is_row(place))
+    sample = tuple(tuple(rows[place][:width]) for place in range(first, len(rows)) if are_rows[place])
     offset = len((mark + begin[:position]).encode("utf-8", "surrogateescape"))
     names, units, preamble = (tuple(map(_printable, each)) for each in (names, units, preamble))
     return TextTable(separator, decimal, quote, offset, names, units, kinds, sample, preamble)
@@ -228,8 +200,7 @@ def content_of(path: Path) -> Any:
         content = path.read_bytes()
     else:
         size_of(path, TEXT_BYTES)
-        buffer = pa.memory_map(str(path)).read_buffer() if path.stat().st_size else pa.py_buffer(b"")
-        return buffer
+        return pa.memory_map(str(path)).read_buffer() if path.stat().st_size else pa.py_buffer(b"")
     codec = _codec(content)
     return pa.py_buffer(content if codec == "utf-8" else content.decode(codec, "replace").encode())
 
@@ -404,6 +375,14 @@ def _kind(fields: Sequence[str], decimal: str) -> str:
     return kind if kinds[kind] > 0.8 * filled else "text"
 
 
+def _fits(row: Sequence[str], kinds: Sequence[str], decimal: str) -> bool:
+    """Return whether the fields of a row are of the kinds of their columns."""
+    return len(row) >= len(kinds) and all(
+        kind not in ("number", "time") or _field_kind(field, decimal) in (kind, "empty")
+        for field, kind in zip(row, kinds, strict=False)
+    )
+
+
 def _score(lines: Sequence[str], separator: str, decimal: str, quote: str) -> float:
     """Return how well lines are rows of numbers: the fraction of rows of equal width, times that of such columns."""
     rows = [_trimmed(_split(line, separator, quote)) for line in lines]
@@ -495,11 +474,7 @@ def _end_of_rows(buffer: Any, table: TextTable) -> tuple[int, list[str]]:
     while len(removed) <= _MOST_FOOTER_LINES:
         line = re.split(rb"\r\n|\n|\r", rows)[-1]
         row = _split(line.decode("utf-8", "replace"), table.separator, table.quote)
-        fits = len(row) >= len(table.kinds) and all(
-            kind not in ("number", "time") or _field_kind(field, table.decimal) in (kind, "empty")
-            for field, kind in zip(row, table.kinds, strict=False)
-        )
-        if (fits and line.strip()) or len(line) == len(rows):
+        if (line.strip() and _fits(row, table.kinds, table.decimal)) or len(line) == len(rows):
             break
         removed += [line] if line.strip() else []
         rows = rows[: len(rows) - len(line)].rstrip(ends)
