@@ -12,7 +12,6 @@ folds, with those of RR intervals alone on the same recordings, and writes `src/
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.common.intervals import shown
 from benchmarks.common.places import ROOT, options
-from heartlm.analysis.short_af import MEASURES
+from heartlm.analysis.short_af import AF_BY_RR, MEASURES
 from heartlm.api import load_model
 from heartlm.ecg.database import open_database
 from heartlm.evaluation.bootstrap import Resampling
@@ -39,27 +38,13 @@ NUM_FOLDS, C = 5, 0.1
 FILE = ROOT / "src/heartlm/analysis/short_af.json"
 
 
-class Kept:
-    """In place of `log_odds`: keeps the measures, and lets all events of RR intervals stand."""
-
-    def __init__(self) -> None:
-        self.measured = dict[str, float]()
-
-    def __call__(self, measured: dict[str, float]) -> float:
-        self.measured = measured
-        return np.inf
-
-
 def measured(cinc2017: Path, names: list[str]) -> Floats:
     """The measures of recordings, NaN where there are too few beats, and 1 where RR intervals alone tell AF."""
-    kept, database, rows = Kept(), open_database(cinc2017), list[list[float]]()
-    analyst = replace(load_model("beats").analyst, judge_short=kept)
+    analyst, database, rows = load_model("beats").analyst, open_database(cinc2017), list[list[float]]()
     for number, name in enumerate(names):
-        kept.measured = {}
-        events = analyst.analyze(database.recording(name)).events
-        # An event of the whole recording, which RR intervals alone do not tell, has the confidence of infinite odds.
-        by_rr = any(event.kind == "AF" and event.confidence < 1 for event in events)
-        rows.append([*(kept.measured.get(each, np.nan) for each in MEASURES), float(by_rr)])
+        findings = analyst.analyze(database.recording(name))
+        by_rr = findings.short_af.get(AF_BY_RR, float(bool(findings.of_kind("AF"))))
+        rows.append([*(findings.short_af.get(each, np.nan) for each in MEASURES), by_rr])
         if number % 100 == 0:
             print(number, "of", len(names), flush=True)
     return np.array(rows)

@@ -10,7 +10,10 @@ import pytest
 
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.findings import Findings
-from heartlm.analysis.short_af import MEASURES, WEIGHTS, log_odds, measures
+from heartlm.analysis.recordings import AnalysisTask
+from heartlm.analysis.short_af import AF_BY_RR, MEASURES, WEIGHTS, log_odds, measures
+from heartlm.delineation.delineate import delineate
+from heartlm.delineation.intervals import measure
 from heartlm.ecg.recording import Recording
 
 RATE_HZ = 300.0
@@ -51,8 +54,8 @@ def test_measures_tell_sinus_rhythm_from_fibrillation() -> None:
     odds = []
     for beats_s, p_mv, f_mv in ((REGULAR, 0.15, 0.0), (IRREGULAR, 0.0, 0.04)):
         sample = np.round(beats_s * RATE_HZ).astype(np.int64)
-        recording = recording_of(beats_s, p_mv=p_mv, f_mv=f_mv)
-        found = measures(recording, 0, sample, np.array([0.5, 0.5, 1.0]), np.array([1.0, 0.8], np.float32))
+        waves = delineate(recording_of(beats_s, p_mv=p_mv, f_mv=f_mv), sample)
+        found = measures(waves, np.array([0.5, 0.5, 1.0]), np.array([1.0, 0.8], np.float32))
         assert tuple(found) == MEASURES
         assert found["log odds of RR"] == pytest.approx(5 / 3)  # those of the third are limited to 5
         assert found["quality"] == pytest.approx(0.9)
@@ -69,18 +72,40 @@ def test_a_short_recording_of_one_lead_is_in_af_or_not(
     assert bool(af(findings)) is present
 
 
-def test_all_measures_decide_where_rr_intervals_say_otherwise(analyst: Analyst) -> None:
-    sure = dataclasses.replace(analyst, judge_short=lambda _: WEIGHTS["threshold"])
-    found = sure.analyze(recording_of(REGULAR, p_mv=0.15))
-    assert af(found) == [(found.sample[0], found.sample[-1] + 1)]
-    never = dataclasses.replace(analyst, judge_short=lambda _: WEIGHTS["threshold"] - 1e-6)
-    assert af(never.analyze(recording_of(IRREGULAR))) == []
+def test_all_measures_decide_where_rr_intervals_say_otherwise(
+    analyst: Analyst, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for beats_s, p_mv, by_rr in ((REGULAR, 0.15, 0), (IRREGULAR, 0.0, 1)):
+        recording = recording_of(beats_s, p_mv=p_mv)
+        measured = analyst.analyze(recording).short_af
+        assert measured.keys() == {*MEASURES, AF_BY_RR} and measured[AF_BY_RR] == by_rr
+        monkeypatch.setitem(WEIGHTS, "threshold", log_odds(measured))
+        found = analyst.analyze(recording)
+        assert (af(found) == [(found.sample[0], found.sample[-1] + 1)]) or by_rr
+        assert af(found)
+        monkeypatch.setitem(WEIGHTS, "threshold", log_odds(measured) + 1e-6)
+        assert af(analyst.analyze(recording)) == []
+
+
+def test_waves_are_those_that_af_was_judged_by(
+    analyst: Analyst, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = recording_of(REGULAR, p_mv=0.15)
+    found = analyst.analyze(recording)
+    again = measure(delineate(recording, found.sample))
+    assert found.waves is not None and found.waves.summary() == again.summary()
+    np.testing.assert_array_equal(found.waves.delineation.waves, again.delineation.waves)
+    task = AnalysisTask(tmp_path, tmp_path, (Path("beats"), Path("af"), Path("waveform")), page=None)
+    monkeypatch.setattr("heartlm.analysis.recordings.delineate", None)  # is not called
+    _, content = task.write(dataclasses.replace(recording, record_id="r"), tmp_path / "r.json", iter)
+    assert content["waves"] == again.summary()
 
 
 @pytest.mark.parametrize(("seconds", "num_leads"), [(121, 1), (30, 2)])
 def test_long_recordings_and_several_leads_are_judged_by_rr_intervals(
-    analyst: Analyst, seconds: int, num_leads: int
+    analyst: Analyst, monkeypatch: pytest.MonkeyPatch, seconds: int, num_leads: int
 ) -> None:
-    sure = dataclasses.replace(analyst, judge_short=lambda _: 99.0)
+    monkeypatch.setitem(WEIGHTS, "threshold", -99.0)
     beats_s = np.arange(0.5, seconds - 0.5, 0.8)
-    assert af(sure.analyze(recording_of(beats_s, p_mv=0.15, seconds=seconds, num_leads=num_leads))) == []
+    found = analyst.analyze(recording_of(beats_s, p_mv=0.15, seconds=seconds, num_leads=num_leads))
+    assert af(found) == [] and not found.short_af and found.waves is None

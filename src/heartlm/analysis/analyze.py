@@ -15,7 +15,6 @@ recordings, because tokens are relative to the whole recording.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -33,12 +32,13 @@ from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
 from heartlm.analysis.limits import Limits
 from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
-from heartlm.analysis.short_af import LONGEST_S, WEIGHTS, log_odds
+from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
-from heartlm.delineation.delineate import LOWEST_RATE_HZ
+from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
+from heartlm.delineation.intervals import measure
 from heartlm.ecg.each_recording import Watch, build
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
@@ -113,13 +113,11 @@ class Analyst:
         beats: classifier of beats.
         af: detector of atrial fibrillation from RR intervals.
         waveform: classifier of ventricular fibrillation, tachycardia, asystole and noise in windows of samples.
-        judge_short: function that returns the log odds of AF in a short recording of one lead by its measures.
     """
 
     beats: FineTuned
     af: FineTuned
     waveform: FineTuned
-    judge_short: Callable[[dict[str, float]], float] = log_odds
 
     @classmethod
     def load(cls, beats: Path, af: Path, waveform: Path, device: torch.device | str = "cpu") -> Analyst:
@@ -204,8 +202,12 @@ class Analyst:
         of_atria = second_events("flutter", found.flutter, (found.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
         af, af_probability = self._af_events(sample, clear, rate_hz)
         is_short = recording.duration_s <= LONGEST_S and rate_hz >= LOWEST_RATE_HZ
+        waves, measured = None, dict[str, float]()
         if len(candidates) == 1 and is_short and len(af_probability):
-            odds = self.judge_short(short_af_measures(recording, leads[0], sample, af_probability, quality[0]))
+            waves = measure(delineate(recording, sample, leads))
+            measured = short_af_measures(waves.delineation, af_probability, quality[0])
+            odds = log_odds(measured)
+            measured[AF_BY_RR] = float(bool(af))
             whole = Event("AF", int(sample[0]), int(sample[-1]) + 1, float(1 / (1 + np.exp(-odds))))
             af = (af or [whole]) if odds >= WEIGHTS["threshold"] else []
         af = of_atria + [each for each in af if covered(of_atria, sample[covered([each], sample)]).mean() < 0.5]
@@ -246,6 +248,8 @@ class Analyst:
             self.made_by,
             unlike(found.measures),
             lost=np.flatnonzero(num_lost),
+            waves=waves,
+            short_af=measured,
         )
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:

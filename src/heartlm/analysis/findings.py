@@ -138,6 +138,8 @@ class Findings:
         kinds: definition of each kind of event by the limits of the analysis.
         lost: beats after which the signal of all leads is lost before the next one, int64 `[num_lost]`.
         waves: P, QRS and T of the beats and their intervals; None if they were not measured.
+        short_af: measures by which AF of a short recording of one lead is judged, and what RR intervals alone tell, see
+            `heartlm.analysis.short_af`; empty for other recordings.
     """
 
     recording: Recording
@@ -153,6 +155,7 @@ class Findings:
     kinds: dict[str, str] = field(default_factory=lambda: KINDS)
     lost: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     waves: Intervals | None = None
+    short_af: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         recording, of_class = self.recording, Counter(self.symbol.tolist())

@@ -125,7 +125,8 @@ class AnalysisTask(RecordingTask):
         if recording.has_signal and not ecg_leads(recording):
             raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
         findings = replace(self.analyst.analyze(recording, watch, self.limits), kinds=definitions(self.limits))
-        findings = replace(findings, notes=(*notes_of(recording), *findings.notes), waves=waves_of(findings))
+        findings = replace(findings, notes=(*notes_of(recording), *findings.notes))
+        findings = replace(findings, waves=findings.waves or waves_of(findings))  # AF of short ones needs them too
         events = sorted((*findings.events, *conduction_events(findings)), key=lambda event: event.start)
         findings = replace(findings, events=tuple(events))
         page, summary, rows = self.page and self.page(findings), findings.summary(), findings.event_rows()

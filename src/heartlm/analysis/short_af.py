@@ -12,41 +12,33 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.delineation.delineate import P, delineate
-from heartlm.ecg.recording import Recording
+from heartlm.delineation.delineate import Delineation, P
 from heartlm.storage.reading import read_json
 
 LONGEST_S = 120.0
 """Longest recording that is judged as a whole; those of the regression have 9 to 61 s."""
 MEASURES = "log odds of RR", "confidence of P", "quality"
+AF_BY_RR = "AF by RR"
+"""Name of what RR intervals alone tell, 1 for AF, which stands with the measures in `Findings.short_af`."""
 WEIGHTS = read_json(Path(__file__).with_suffix(".json"), dict[str, float])
 """Weight of each of `MEASURES` in log odds; `offset`; and `threshold`, the log odds from which on there is AF."""
 _MOST_LOG_ODDS = 5.0
 
 
 def measures(
-    recording: Recording,
-    lead: int,
-    sample: NDArray[np.int64],
-    af_probability: NDArray[np.float64],
-    quality: NDArray[np.float32],
+    delineation: Delineation, af_probability: NDArray[np.float64], quality: NDArray[np.float32]
 ) -> dict[str, float]:
     """Return the value of each of `MEASURES`.
 
     Args:
-        recording: recording of at most `LONGEST_S`, of 100 Hz or more.
-        lead: index of the lead.
-        sample: position of each beat, int64 `[num_beats]`, ascending.
+        delineation: waves of the lead, of at most `LONGEST_S`.
         af_probability: what the AF model gives for each beat of readable stretches, float64 `[num_examined]`, not
             empty.
         quality: signal quality of each piece, float32 `[num_pieces]`.
-
-    Raises:
-        HeartlmError: the signal cannot be read.
     """
     probability = np.clip(af_probability, 1e-9, 1 - 1e-9)
     odds = np.clip(np.log(probability / (1 - probability)), -_MOST_LOG_ODDS, _MOST_LOG_ODDS)
-    confidence = delineate(recording, sample, [lead]).confidence[:, 0, P]  # 0 where a beat has no P wave
+    confidence = delineation.confidence[:, 0, P]  # 0 where a beat has no P wave
     return dict(zip(MEASURES, (float(each.mean()) for each in (odds, confidence, quality)), strict=True))
 
 
