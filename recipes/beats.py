@@ -22,10 +22,8 @@ from heartlm.ecg.splits import DS1, DS2
 
 WEIGHTS = {"mitdb": 4, "mitdb-retimed": 1, "svdb": 7, "svdb-retimed": 2}
 WEIGHTS |= {"mitdb-noisy": 2, "svdb-noisy": 3, "challenge-2017-noisy": 3, "ptb-xl-noisy": 1}
-CAUSAL_WEIGHTS = {"mitdb": 3, "mitdb-retimed": 1, "svdb": 6, "svdb-retimed": 2}
-"""Of the databases in fine-tuning: real beats about by their number. The causal form learns from no noise: the rules of
-the alarms, which know faint beats and noise, are fitted to it."""
-STEPS, CAUSAL_STEPS = 900, 600
+"""Of the databases in fine-tuning: real beats about by their number."""
+STEPS = 900
 HELD_OUT, NUM_WEAK = {"N": 1000, "AFIB": 200}, 1000
 """Recordings of cinc2017 that are normal or in AF, by the SHA-256 of their names: the first ones are for selection
 alone, the next ones, at most `NUM_WEAK`, for training."""
@@ -159,31 +157,28 @@ def prepared(
 
     The tokenizer and the foundation model learn from recordings as they are: of noise the levels would be those of it.
     """
-    corpus, tuned, foundation = folder / "corpus", folder / "corpus", folder / "foundation"
-    clean, noisy = list(databases), [] if causal else list(weak)
+    corpus, tuned, foundation = folder / "corpus", folder / "corpus-tuned", folder / "foundation"
+    clean, noisy = list(databases), list(weak)
     for database in databases:
         if "train" in {of for patient, of in splits.items() if patient.startswith(f"{database.name}/")}:
             clean.append(folder / f"{database.name}-retimed")
             steps.run(f"retime-{name}-{database.name}", clean[-1], "data", "retime", database, clean[-1])
-            if not causal:
-                noisy.append(folder / f"{database.name}-noisy")
-                words = ("data", "noisy", database, noisy[-1], "--noise", noise)
-                steps.run(f"noisy-{name}-{database.name}", noisy[-1], *words)
+            noisy.append(folder / f"{database.name}-noisy")
+            words = ("data", "noisy", database, noisy[-1], "--noise", noise)
+            steps.run(f"noisy-{name}-{database.name}", noisy[-1], *words)
     common = ("--training-leads", "all", "--processes", 1)
     steps.run(
         f"tokenize-{name}", corpus, "tokenize", *clean, *common, *(("--causal",) if causal else ()), "--out", corpus
     )
-    if noisy:
-        tuned = folder / "corpus-tuned"
-        words = ("tokenize", *clean, *noisy, *common, "--tokenizer-from", corpus, "--out", tuned)
-        steps.run(f"tokenize-tuned-{name}", tuned, *words)
+    words = ("tokenize", *clean, *noisy, *common, "--tokenizer-from", corpus, "--out", tuned)
+    steps.run(f"tokenize-tuned-{name}", tuned, *words)
     learnt = {path.name.removesuffix("-retimed") for path in clean if path.name.endswith("-retimed")}
     words = ("pretrain", "--corpus", corpus, "--depth", depth, "--steps", pretrain_steps, "--threads", 1)
     words = (*words, "--objective", "causal" if causal else "masked", "--weights", weights_of(learnt, REAL))
     steps.run(f"pretrain-{name}", foundation / "models/last", *words, "--out", foundation)
     present = {f"{each}{kind}" for each in learnt for kind in ("", "-retimed", "-noisy")}
     present |= {open_database(path).name for path in weak}
-    return tuned, weights_of(present, CAUSAL_WEIGHTS if causal else WEIGHTS)
+    return tuned, weights_of(present, WEIGHTS)
 
 
 def weights_of(present: set[str], weights: dict[str, int]) -> str:

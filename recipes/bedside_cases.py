@@ -325,16 +325,22 @@ def given(models: LiveModels, all_cases: list[Case], work: Path) -> dict[str, li
 
 
 def normal_recordings(folder: Path, others: bool = False) -> list[str]:
-    """200 recordings of cinc2017 labelled normal, drawn with seed 0 from those that no shipped model was trained on.
+    """Recordings of cinc2017 labelled normal that no live model was trained on: those of 200 drawn with seed 0.
 
-    With `others` those that were not drawn.
+    With `others` those that were not drawn. The 200 were drawn before the beats model learnt from cinc2017.
     """
-    trained = set(load_finetuned(find_run(Path("waveform")), "last").folder.trained_on[0]["patients"])
+    by_waveform, by_beats = (
+        {
+            patient.split("/")[-1]
+            for patient in load_finetuned(find_run(Path(name)), "last").folder.trained_on[0]["patients"]
+        }
+        for name in ("waveform", "beats-causal")
+    )
     reference = next(path for path in (folder / "REFERENCE-v3-train.csv", folder / "REFERENCE-v3.csv") if path.exists())
     normal = [line.split(",")[0] for line in reference.read_text().split() if line.endswith(",N")]
-    normal = [name for name in normal if not any(patient.endswith(name) for patient in trained)]
+    normal = [name for name in normal if name not in by_waveform]
     drawn = set(random.Random(0).sample(normal, 200))
-    return sorted(set(normal) - drawn if others else drawn)
+    return sorted((set(normal) - drawn if others else drawn) - by_beats)
 
 
 def simulated_patients(folder: Path, num: int, seed: int) -> Database:

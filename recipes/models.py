@@ -90,11 +90,11 @@ class Recipe:
     unfit: str
 
 
-CAUSAL_DATA = f"""\
+CLEAN_DATA = f"""\
 - MIT-BIH Arrhythmia Database, the 22 records of DS1 ({PHYSIONET})
 - MIT-BIH Supraventricular Arrhythmia Database, 39 of its 78 records ({PHYSIONET})
 - copies of both on drawn rhythms (`heartlm data retime`), made of the same patients"""
-BEATS_DATA = f"""{CAUSAL_DATA}
+BEATS_DATA = f"""{CLEAN_DATA}
 - pieces of both with noise (`heartlm data noisy`), with the noise `bw` and `ma` of the MIT-BIH Noise Stress Test
   Database ({PHYSIONET})
 - PhysioNet/CinC Challenge 2017, 1,258 of its recordings labelled normal or AF ({PHYSIONET})
@@ -113,8 +113,9 @@ RECIPES = {
         BEATS_UNFIT,
     ),
     "beats-causal": Recipe(
-        "AAMI classes of heartbeats (N, S, V, F), from what lies behind: for live streams",
-        CAUSAL_DATA,
+        "AAMI classes of heartbeats (N, S, V, F), and detections that are none (`|`), from what lies behind: for live "
+        "streams",
+        BEATS_DATA,
         "mitdb DS2, not looked at with this model. 201 (DS1) and 202 (DS2) are one patient.",
         "heartlm predict beats-causal mitdb/100",
         BEATS_UNFIT,
@@ -197,8 +198,7 @@ class Maker:
             self.steps, name, folder, databases, splits, self.noise, self.weak, causal, *size
         )
         words = ("finetune", folder / "foundation", "--task", "beats", "--corpus", corpus)
-        steps = self.settings.causal_steps if causal else self.settings.steps
-        words = (*words, "--steps", steps, "--weights", weights, "--seed", 0, "--threads", 1)
+        words = (*words, "--steps", self.settings.steps, "--weights", weights, "--seed", 0, "--threads", 1)
         self.steps.run(f"tuned-{name}", tuned / "models/last", *words, "--out", tuned)
 
     def foundation(self) -> None:
@@ -528,7 +528,7 @@ def held_out_of(work: Path, name: str) -> HeldOut:
 
 
 def main() -> None:
-    numbers = {"folds": 2, "pretrain_steps": 1000, "steps": beats.STEPS, "causal_steps": beats.CAUSAL_STEPS}
+    numbers = {"folds": 2, "pretrain_steps": 1000, "steps": beats.STEPS}
     numbers |= {
         "foundation_steps": 2000,
         "second_steps": 400,

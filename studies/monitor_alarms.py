@@ -2,15 +2,19 @@
 
     python -m studies.monitor_alarms --work FOLDER --cinc2017 FOLDER
     python -m studies.monitor_alarms --links 1000
+    python -m studies.monitor_alarms --beats beats-causal RUN --cinc2017 FOLDER
 
 The shipped models run on recordings as streams, as in `analyze --causal`. Reported are annotated episodes with an
 alarm, the delay of the alarm after the onset, and lethal alarms per patient-day. cudb and DS1 were used to choose the
 models or rules, and so were most normal recordings of cinc2017 (none that a model was trained on); DS2 and 200 of
-cinc2017 were not. `--links` measures that number of links with seeded faults instead.
+cinc2017 were not. `--links` measures that number of links with seeded faults instead. `--beats` counts recordings of
+cinc2017 in which causal models name V and S beats: normal ones, from which the class for what is no heartbeat was
+chosen, and noisy ones (the same as in `strangers.py`).
 """
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import random
@@ -21,11 +25,13 @@ import numpy as np
 import torch
 
 import heartlm.ecg.splits as splits
+from benchmarks.common.intervals import shown
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
 from benchmarks.common.places import DATA, options
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Recording, RhythmSpan
+from heartlm.evaluation.bootstrap import Resampling
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.models import LiveModels
@@ -33,7 +39,9 @@ from heartlm.monitor.stream import Ward, ecg_leads
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json
 from heartlm.tasks.waveform import runs_of
+from recipes.beats import by_hash
 from recipes.bedside_cases import normal_recordings, simulated_patients
+from studies.strangers import LABELS
 
 TOGETHER = 16
 """Recordings that are watched together."""
@@ -111,8 +119,8 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
         ("svdb (half chosen by)", open_database(DATA / "svdb"), None),
     ]
     if cinc2017 is not None:
-        sets.append(("cinc2017, 200 normal", open_database(cinc2017), normal_recordings(cinc2017)))
-        others = normal_recordings(cinc2017, others=True)
+        tested, others = (normal_recordings(cinc2017, others) for others in (False, True))
+        sets.append((f"cinc2017, {len(tested)} normal", open_database(cinc2017), tested))
         sets.append((f"cinc2017, {len(others):,} other normal (chosen by)", open_database(cinc2017), others))
     sets.append(("simulated, 60 patients", simulated_patients(work / "databases" / "simulated", 60, 2026), None))
     columns = ("recordings", "episodes", "found", "s from onset to alarm, median", "95 %", "alarms")
@@ -241,6 +249,35 @@ def study_links(number: int) -> list[Table]:
     return [table]
 
 
+def study_beats(runs: list[str], cinc2017: Path) -> list[Table]:
+    """Recordings in which V, S or an alarm is found that should not be there, by model."""
+    database, label_of = open_database(cinc2017), dict(csv.reader((cinc2017 / "REFERENCE-v3-train.csv").open()))
+    columns = ("V beat", "S beat", "run", "VT", "pause")
+    kinds = {"N": "normal", "~": "too noisy"}
+    heads = (f"{kind}: {column}" for kind in kinds.values() for column in columns)
+    table = Table("Hand-held device, live: share of recordings with a finding", ("beats model", *heads))
+    for run in runs:
+        models, cells = LiveModels(Path(run)), list[str]()
+        for label in kinds:
+            chosen = by_hash(record for record, of in label_of.items() if of == label)[: LABELS[label]]
+            found = np.zeros((len(chosen), len(columns)))
+            for begin in range(0, len(chosen), TOGETHER):
+                ward, place = Ward(models), {name: begin + at for at, name in enumerate(chosen[begin:][:TOGETHER])}
+                for name in place:
+                    ward.add(name, database.recording(name).rate_hz)
+                    ward.push(name, database.recording(name).signal(0, database.recording(name).num_samples, [0])[0])
+                while ward.waiting:
+                    streams, alarms = ward.step()
+                    named = [(stream.name, f"{symbol} beat") for stream in streams for _, symbol in stream.beats]
+                    for name, what in (*named, *((alarm.stream, alarm.kind) for alarm in alarms)):
+                        if what in columns:
+                            found[place[name], columns.index(what)] = 1
+            drawn = Resampling(2000).resample(found) / len(found)
+            cells += [shown(float(own.mean()), each, len(own)) for own, each in zip(found.T, drawn.T, strict=True)]
+        table.add(Path(run).name, *cells)
+    return [table]
+
+
 def signal_of(database: Database, record_id: str) -> tuple[np.ndarray, float]:
     recording = database.recording(record_id)
     return recording.signal(0, round(40 * recording.rate_hz), ecg_leads(recording, 1))[0], recording.rate_hz
@@ -291,9 +328,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/monitor"), help="keeps the alarms that were found")
     parser.add_argument("--cinc2017", type=Path, help="folder with the training recordings of the Challenge 2017")
     parser.add_argument("--links", type=int, default=0, help="number of hostile links")
+    parser.add_argument("--beats", nargs="+", help="causal beats models whose beats are looked at")
     settings = parser.parse_args()
     torch.set_num_threads(1)
-    if settings.links:
+    if settings.beats:
+        write_results("monitor-beats", "Beats named in live streams", study_beats(settings.beats, settings.cinc2017))
+    elif settings.links:
         write_results("monitor-links", "Hostile links", study_links(settings.links))
     else:
         write_results("monitor-alarms", "Alarms of live streams", study_alarms(settings.cinc2017, settings.work))

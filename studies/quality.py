@@ -37,7 +37,7 @@ from benchmarks.common.output import write_results
 from benchmarks.common.places import numbers_of, options
 from benchmarks.common.steps import Steps
 from heartlm.evaluation.bootstrap import Counts, Floats, ratio
-from recipes.beats import CAUSAL_STEPS, STEPS, linked, noise_and_weak, parts_of, prepared
+from recipes.beats import STEPS, linked, noise_and_weak, parts_of, prepared
 
 FIBRILLATION = tuple(f"mitdb/{record}" for record in (201, 203, 210, 219, 221, 222))
 """Patients of mitdb with atrial fibrillation, 202 being 201; of svdb no rhythms are known."""
@@ -163,9 +163,8 @@ def main() -> None:
     parser.add_argument("--study", choices=sorted(STUDIES), default="folds")
     parser.add_argument("--causal", action="store_true", help="the form for live streams")
     parser.add_argument("--detected", action="store_true", help="score on detected beats too")
-    parser.add_argument("--steps", type=int, help=f"of fine-tuning; by default {STEPS}, causal {CAUSAL_STEPS}")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of fine-tuning")
     settings = parser.parse_args()
-    settings.steps = settings.steps or (CAUSAL_STEPS if settings.causal else STEPS)
     found = measured(settings.data, settings.work, settings)
     tables = [
         table for without in ("", *APART.get(settings.study, ())) for table in tables_of(found, settings.seeds, without)

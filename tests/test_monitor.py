@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from heartlm.cli.main import main
 from heartlm.ecg.database import open_database
+from heartlm.ecg.recording import ARTEFACT
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.simulator.write import write_record
@@ -49,9 +50,9 @@ from tests.conftest import shared_data
 Floats = NDArray[np.float32]
 
 RATE_HZ = 250.0
-PATIENTS = {"fibrillation": 22, "tachycardia": 25, "sinus": 5}
+PATIENTS = {"fibrillation": 22, "tachycardia": 51, "sinus": 5}
 CONFIG = SimulationConfig(minutes=1.5, seed=5)
-"""Simulated patients: VT and VF from second 43 on, VT from second 14 on, and nothing."""
+"""Simulated patients: VT and VF from second 43 on, VT from second 10 on, and nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +95,20 @@ def test_dangerous_rhythms_are_found_in_time(whole: dict[str, list[Alarm]]) -> N
         for name, alarms in whole.items()
     }
     assert 45 < raised["fibrillation"]["VF"] <= 55
-    assert 14 < raised["tachycardia"]["VT"] <= 24
+    assert 10 < raised["tachycardia"]["VT"] <= 20
     assert not {"VF", "VT", "asystole"} & set(raised["sinus"])
+
+
+def test_beats_that_look_like_movements_are_no_v_beats_but_show_vt(models: LiveModels) -> None:
+    """The slower VT of another simulated patient begins at second 14."""
+    monitor, named = Monitor(Ward(models)), list[str]()
+    for message in _frames("bed", simulate_recording(CONFIG, 25)[0][0][:5000]):
+        monitor.receive(message)
+        monitor.run()
+        named += [symbol for _, symbol in monitor.patients["bed"].stream.beats]
+    assert named.count(ARTEFACT) > 4 and "V" not in named
+    assert [alarm["kind"] for alarm in monitor.alarms.values()] == ["VT"]
+    assert ARTEFACT not in [symbol for _, symbol in monitor.patients["bed"].beats]
 
 
 @settings(max_examples=2)
@@ -563,9 +576,9 @@ def test_streams_of_the_lab_streaming_layer(models: LiveModels, signals: dict[st
             assert not reading.done(), reading.result()
             await asyncio.sleep(0.05)
         begin_s = pylsl.local_clock()
-        for start in range(0, len(signal), 250):  # a minute's gap after ten seconds
+        for start in range(0, len(signal), 250):  # a minute's gap after five seconds
             chunk = np.stack([1000 * signal[start : start + 250]] * 2, axis=1).tolist()
-            outlet.push_chunk(chunk, begin_s + (start + 249) / 250 + (60 if start >= 2500 else 0))
+            outlet.push_chunk(chunk, begin_s + (start + 249) / 250 + (60 if start >= 1250 else 0))
         while name not in monitor.patients or monitor.patients[name].num_samples < len(signal) + 60 * 250:
             assert not reading.done(), reading.result()
             await asyncio.sleep(0.05)
@@ -574,8 +587,8 @@ def test_streams_of_the_lab_streaming_layer(models: LiveModels, signals: dict[st
         return monitor
 
     patient = asyncio.run(asyncio.wait_for(watch(), 60)).patients[name]
-    kept = patient.history[:, -len(signal) + 2500 :]
-    assert np.allclose(kept, signal[2500:][-kept.shape[1] :], atol=1e-4)
+    kept = patient.history[:, -len(signal) + 1250 :]
+    assert np.allclose(kept, signal[1250:][-kept.shape[1] :], atol=1e-4)
     assert patient.num_samples == pytest.approx(len(signal) + 60 * 250, abs=2)
     assert "VT" in alarms
 
@@ -677,11 +690,11 @@ def test_a_folder_belongs_to_one_monitor(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_changed_rate_loses_no_strip(tmp_path: Path, models: LiveModels, signals: dict[str, Floats]) -> None:
     monitor = Monitor(Ward(models), tmp_path / "ward", log=lambda _: None)
-    for message in _frames("a", signals["tachycardia"][:4500]):  # VT is raised at second 18, the last of these
+    for message in _frames("a", signals["tachycardia"][:3750]):  # VT is raised at second 15, the last of these
         monitor.receive(message)
     monitor.receive(b'{"stream": "a", "rate_hz": 300, "start": 0, "mv": [0, 0.1]}')
     (vt,) = (entry for entry in monitor.alarms.values() if entry["kind"] == "VT")
-    assert vt["strip"] and vt["stop_s"] == 18.0
+    assert vt["strip"] and vt["stop_s"] == 15.0
     monitor.close()
 
 
@@ -752,7 +765,10 @@ def test_af_begins_before_it_is_raised(models: LiveModels) -> None:
 
 
 def test_af_after_sinus_rhythm_is_raised_before_it_fills_the_long_window(models: LiveModels) -> None:
-    """Three minutes of record 100, in sinus rhythm, continue as record 201, which begins in atrial fibrillation."""
+    """Three minutes of record 100, in sinus rhythm, continue as record 201, which begins in atrial fibrillation.
+
+    The long window, 128 beats, is full of it after 80 s.
+    """
     database = open_database(shared_data("mitdb"))
     lengths = {"100": 180 * 360, "201": 60 * 360}
     ward = Ward(models)
@@ -760,7 +776,7 @@ def test_af_after_sinus_rhythm_is_raised_before_it_fills_the_long_window(models:
     for record, length in lengths.items():
         ward.push("a", database.recording(record).signal(0, length, (0,)))
     (af,) = (alarm for alarm in ward.run() if alarm.kind == "AF")
-    assert 180 < af.seconds(af.raised) < 195
+    assert 180 < af.seconds(af.raised) < 210
     assert af.stop is None
 
 

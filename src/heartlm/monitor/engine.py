@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.recording import ARTEFACT
 from heartlm.errors import HeartlmError
 from heartlm.monitor.alarms import LETHAL, Alarm
 from heartlm.monitor.journal import MessageJournal
@@ -60,7 +61,7 @@ class WatchedPatient:
         without_strip: alarms of which the seconds after have not arrived yet.
         received_at: when the last message arrived, in seconds of the monitor's clock.
         silent: no message arrived for `SILENT_S`.
-        beats: last nine beats: seconds from the start of the stream, and class.
+        beats: last nine heartbeats: seconds from the start of the stream, and class.
         trend: trend of the last hours.
     """
 
@@ -209,6 +210,8 @@ class Monitor:
         for patient in patients:
             rules = patient.stream.rules
             for sample, symbol in patient.stream.beats:
+                if symbol == ARTEFACT:
+                    continue
                 patient.beats.append((rules.begin_s + sample / patient.link.rate_hz, symbol))
                 patient.trend.add(*patient.beats[-1])
         for alarm in changes:

@@ -99,8 +99,8 @@ LIMITS: dict[str, Any] = {
     # probability that the beats are ventricular, the fraction of beats whose probability is above `perhaps`, the mean
     # probabilities of VT and of noise in the last three windows, one by the mean RR interval in seconds, and the
     # standard deviation of the intervals by their mean.
-    "vt_weights": (3.37, 1.09, 2.33, -6.22, 2.32, -5.61),
-    "vt_bias": -7.11,
+    "vt_weights": (5.80, 0.70, 1.58, -5.62, 2.12, -5.49),
+    "vt_bias": -8.02,
     "perhaps": 0.3,
     # Until a usual beat's height is known, VT needs this mean probability in the waveform.
     "least_vt_at_start": 0.5,
@@ -131,9 +131,9 @@ class JudgedBeat(NamedTuple):
 
     Attributes:
         sample: position of the beat.
-        symbol: AAMI class, Q if unknown.
+        symbol: AAMI class, Q if unknown, | for what is no heartbeat.
         probability: probability of that class.
-        ventricular: probability of the class V.
+        ventricular: probability of the class V if it is a heartbeat.
         faint: much lower than the previous beats and of another shape, as detections in a silent signal are.
         af: log odds of AF, see `heartlm.monitor.af_onset`; 0 if unknown.
     """

@@ -115,7 +115,7 @@ class LiveStream(Stateful):
         pending: samples that are not judged, in pieces `[num_leads, num_samples]`.
         num_pending: number of these samples.
         num_seconds: seconds that were judged.
-        beats: beats of the last second in the lead in use: sample and class.
+        beats: detections of the last second in the lead in use: sample, and class, | for what is no heartbeat.
     """
 
     STATE = ("rate_hz", "leads", "rules", "pending", "num_pending", "num_seconds")
@@ -261,12 +261,13 @@ class Ward:
         """Judge the first beat of each lead in this second together, then the second beat of each, and so on.
 
         Returns:
-            Class of each beat, its probability, the probability of the class V, whether the beat is faint, and its log
-            odds of AF.
+            Class of each beat, its probability, the probability that a heartbeat there is of the class V, whether the
+            beat is faint, and its log odds of AF.
         """
         of_lead, num = seconds.of_lead, len(seconds.of_lead)
-        symbols = np.array([*self.models.beats.info.classes, "Q"])
-        v_index, unknown = self.models.beats.info.classes.index("V"), len(symbols) - 1
+        symbols = np.array([*self.models.beats.info.classes, ARTEFACT, "Q"])
+        classes, v_index = symbols[:-2], self.models.beats.info.classes.index("V")
+        artefact, unknown = len(symbols) - 2, len(symbols) - 1
         which, faint, af = np.empty(num, np.int64), np.empty(num, np.bool_), np.zeros(num)
         probability, ventricular = np.empty((2, num), np.float32)
         turn = np.arange(num) - np.searchsorted(of_lead, of_lead)
@@ -280,12 +281,20 @@ class Ward:
             codes, usual_mv, is_faint = self.models.live_tokenizer.push(tokens_at, samples, rates_hz, waves)
             answer, states = self.models.judge_beats(codes, positions, caches_at)
             is_known = positions >= UNKNOWN_BEATS
-            # What is no heartbeat counts for no rule, like detections in silence.
-            is_faint |= is_known & (symbols[answer.argmax(axis=1)] == ARTEFACT)
-            measures, known = self.models.af_measures.take(histories_at, samples, rates_hz, answer, codes, is_faint)
+            # A detection is no heartbeat if that is more probable than not. It is named so and tells nothing of AF, but
+            # rules count it like a beat whose class is unknown: a beat in VT may look like an artefact, and an artefact
+            # may hide a beat.
+            p_artefact = answer[:, classes == ARTEFACT].sum(axis=1)  # 0 by a model without this class
+            is_artefact = is_known & (p_artefact > 0.5)
+            measures, known = self.models.af_measures.take(
+                histories_at, samples, rates_hz, answer, codes, is_faint | is_artefact
+            )
             af[rows[known]] = self.models.af_onset.judge(measures[known], states[known])
-            which[rows], faint[rows] = np.where(is_known, answer.argmax(axis=1), unknown), is_faint
-            probability[rows], ventricular[rows] = answer.max(axis=1) * is_known, answer[:, v_index] * is_known
+            of_beats = answer * (classes != ARTEFACT) / np.maximum(1 - p_artefact, 1e-6)[:, None]
+            best = np.where(is_artefact, artefact, of_beats.argmax(axis=1))
+            which[rows], faint[rows] = np.where(is_known, best, unknown), is_faint
+            probability[rows] = np.where(is_artefact, p_artefact, of_beats.max(axis=1)) * is_known
+            ventricular[rows] = of_beats[:, v_index] * is_known
             for lead, sample, usual in zip(leads, samples.tolist(), usual_mv.tolist(), strict=True):
                 lead.num_beats += 1
                 lead.usual_mv = usual
