@@ -20,7 +20,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from heartlm.ecg.readers.edf import COMMENT, EQUIPMENT, INVALID_TEXT, MONTHS, MORE_COMMENT, calibration_of
+from heartlm.ecg.readers.edf_header import (
+    COMMENT,
+    EQUIPMENT,
+    FIXED_BYTES,
+    INVALID_TEXT,
+    MONTHS,
+    MORE_COMMENT,
+    SIGNAL_BYTES,
+    calibration_of,
+)
 from heartlm.ecg.recording import CLASS_OF_SYMBOL, Annotations, Note, Recording
 from heartlm.ecg.whole_steps import LeadSteps, whole_numbers
 from heartlm.errors import HeartlmError
@@ -92,43 +101,37 @@ def write_edf(
         of_rate = f" {recording.rate_hz!r}_Hz"
     num_records = -(-recording.num_samples // per_record)
     start_s = recording.start.microsecond / 1e6 if recording.start is not None else 0.0
-    texts = list(_annotations(recording, steps, notes, start_s))
     begins = [f"+{_decimal(start_s + number * float(duration))}\x14\x14\0".encode() for number in range(num_records)]
-    records, size = _spread(texts, begins, width)
+    records, record_bytes = _spread(list(_annotations(recording, steps, notes, start_s)), begins, width)
     labels = _labels(recording.lead_names, changes)
     path = folder / f"{name}.{'edf' if is_edf else 'bdf'}"
     invalid = -(1 << 8 * width - 1)
     marks = [f"{f'invalid {invalid} of' if each.num_invalid else 'valid'} {recording.num_samples}" for each in steps]
     kind = "EDF" if is_edf else "BDF"
-    columns: list[tuple[int, list[str]]] = [
-        (16, [*labels, f"{kind} Annotations"]),
-        (80, [""] * (num_leads + 1)),
-        (8, [*(each.unit for each in ranges), ""]),
-        (8, [*(each.low for each in ranges), "-1"]),
-        (8, [*(each.high for each in ranges), "1"]),
-        (8, [*(str(each.digital_low) for each in ranges), str(invalid)]),
-        (8, [*(str(each.digital_high) for each in ranges), str(-invalid - 1)]),
-        (80, [""] * (num_leads + 1)),
-        (8, [*([str(per_record)] * num_leads), str(size // width)]),
-        (32, [*marks, ""]),
-    ]
     clock = recording.start if recording.start is not None else time()
     day = recording.start.date() if isinstance(recording.start, datetime) else None
-    fixed = [
-        (80, _patient(recording, changes)),
-        (80, f"Startdate {'X' if day is None else _day(day)} X X {EQUIPMENT}{of_rate}"),
-        (8, f"{day:%d.%m.%y}" if day is not None and 1985 <= day.year < 2085 else "01.01.85"),
-        (8, f"{clock:%H.%M.%S}"),
-        (8, str(256 * (num_leads + 2))),
-        (44, f"{kind}+C"),
-        (8, str(num_records)),
-        (8, str(duration)),
-        (4, str(num_leads + 1)),
+    fixed = (
+        _patient(recording, changes),
+        f"Startdate {'X' if day is None else _day(day)} X X {EQUIPMENT}{of_rate}",
+        f"{day:%d.%m.%y}" if day is not None and 1985 <= day.year < 2085 else "01.01.85",
+        f"{clock:%H.%M.%S}",
+        256 * (num_leads + 2),
+        f"{kind}+C",
+        num_records,
+        duration,
+        num_leads + 1,
+    )
+    signals: list[tuple[object, ...]] = [
+        (label, "", of.unit, of.low, of.high, of.digital_low, of.digital_high, "", per_record, mark)
+        for label, of, mark in zip(labels, ranges, marks, strict=True)
     ]
+    signals.append((f"{kind} Annotations", "", "", -1, 1, invalid, -invalid - 1, "", record_bytes // width, ""))
+    # each field is written for all signals before the next field
+    texts = [*fixed, *(text for field in zip(*signals, strict=True) for text in field)]
+    sizes = [*FIXED_BYTES[1:], *(size for size in SIGNAL_BYTES for _ in signals)]
     with path.open("wb") as stream:
         stream.write(b"0".ljust(8) if is_edf else b"\xffBIOSEMI")
-        stream.write(b"".join(_ascii(text).ljust(width_of)[:width_of] for width_of, text in fixed))
-        stream.write(b"".join(_ascii(text).ljust(w)[:w] for w, column in columns for text in column))
+        stream.write(b"".join(_ascii(str(text)).ljust(size)[:size] for text, size in zip(texts, sizes, strict=True)))
         number = 0
         for piece in whole_numbers(recording, steps, invalid, per_record):
             # [num_leads, num_samples] of whole data records -> [num_records, num_leads, per_record]
@@ -137,10 +140,9 @@ def write_edf(
                 own = block.astype("<i2").view(np.uint8)
             else:  # the lower three of four bytes
                 own = np.ascontiguousarray(block, "<i4").view(np.uint8).reshape(*block.shape, 4)[..., :3]
-            of_block = np.frombuffer(b"".join(records[number : number + len(block)]), np.uint8).reshape(
-                len(block), size
-            )
-            stream.write(np.concatenate([own.reshape(len(block), -1), of_block], axis=1).tobytes())
+            annotations = np.frombuffer(b"".join(records[number : number + len(block)]), np.uint8)
+            parts = [own.reshape(len(block), -1), annotations.reshape(len(block), -1)]
+            stream.write(np.concatenate(parts, axis=1).tobytes())
             number += len(block)
     errors = [each.error + of_range.error for each, of_range in zip(steps, ranges, strict=True)]
     return WrittenEdf(

@@ -20,35 +20,30 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.lead_kinds import is_ecg_name
 from heartlm.ecg.readers.annotation_file import OUTSIDE
-from heartlm.ecg.readers.foreign import check_calibration, check_rate, first_bytes, size_of, to_millivolts
-from heartlm.ecg.recording import (
-    CLASS_OF_SYMBOL,
-    SEXES,
-    Annotations,
-    Note,
-    Patient,
-    Recording,
-    RhythmSpan,
-    rhythm_named,
+from heartlm.ecg.readers.edf_header import (
+    COMMENT,
+    INVALID_TEXT,
+    MORE_COMMENT,
+    Channel,
+    Header,
+    patient_of,
+    printable_text,
+    read_header,
 )
+from heartlm.ecg.readers.foreign import check_calibration, check_rate
+from heartlm.ecg.recording import CLASS_OF_SYMBOL, Annotations, Note, Recording, RhythmSpan, rhythm_named
 from heartlm.errors import HeartlmError
 
-_FIELD_BYTES = 16, 80, 8, 8, 8, 8, 8, 80, 8, 32
-"""Sizes of the fields of a channel, each for all channels: label, transducer, unit, physical minimum and maximum,
-digital minimum and maximum, filter, samples a record, reserved."""
-_NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d{1,3})?")
 _SECONDS = rb"\d{1,12}(?:[.,]\d{0,24})?"
 """A time; programs write sums of floats with all of their decimals."""
 _TIME = re.compile(rb"([+-]%b)\x14\x14" % _SECONDS)
@@ -56,105 +51,15 @@ _TIME = re.compile(rb"([+-]%b)\x14\x14" % _SECONDS)
 _ANNOTATION = re.compile(rb"([+-]%b)(?:\x15(%b))?\x14([^\0]*)\x14\0" % (_SECONDS, _SECONDS))
 """Onset and duration in seconds, and texts separated by `\\x14`."""
 
-MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-_PLACEHOLDER = date(1985, 1, 1)
-"""Start date of EDF+ files without a known date; `00.00.00` is written too."""
-
 _JITTER_S, _DRIFT_S, _LONGEST_GAP_S = 0.01, 0.5, 31 * 86400.0
 """A record begins a block if it begins this much later than the record before it ends: the first in a file that is
 marked as discontinuous, the second in others, whose times may only drift. Longer than the last is a damaged time."""
 
-_NEAR_WHOLE = 2e-6
-"""Relative distance from a whole rate that is taken as the rounding of the record's duration to 8 characters."""
 _PIECE = 1 << 16
 """Samples of a lead that are converted at once."""
 _ZEROS = 8
 """Zeros of the interpolating function on each side."""
 _FEWEST_BEATS_PER_MIN = 20.0
-
-
-class _Channel(NamedTuple):
-    """A signal of the file.
-
-    Attributes:
-        name: label.
-        unit: unit of the physical values, mV for voltages.
-        gain: unit per digit; NaN if the file states no range.
-        zero: digit of the physical value 0.
-        samples: samples a data record.
-        offset: bytes of a data record before its samples.
-        invalid: digit that marks an invalid sample; None if there is none.
-    """
-
-    name: str
-    unit: str
-    gain: float
-    zero: float
-    samples: int
-    offset: int
-    invalid: int | None = None
-
-
-@dataclass
-class _Header:
-    """Content of the header, and the size of what follows.
-
-    Attributes:
-        patient, recording: the two fields of free or structured text.
-        day, clock: date and time of the start as they stand there.
-        is_discontinuous: whether the file is marked EDF+D or BDF+D.
-        duration_s: duration of a data record in seconds; NaN if not stated.
-        sample_bytes: 2 (EDF) or 3 (BDF).
-        data_at: first byte of the data records.
-        num_records: whole data records.
-        partial_bytes: bytes of a last, incomplete data record.
-        channels: signals with samples.
-        annotations: byte offset and size of each annotation signal in a data record.
-        record_bytes: size of a data record.
-        left_out: signals that cannot be read, one line each.
-        repairs: what was repaired, one line each.
-        length: samples of each lead without those that fill the last data record; None if not stated.
-    """
-
-    patient: str
-    recording: str
-    day: str
-    clock: str
-    is_discontinuous: bool
-    duration_s: float
-    sample_bytes: int
-    data_at: int
-    num_records: int = 0
-    partial_bytes: int = 0
-    channels: list[_Channel] = field(default_factory=list)
-    annotations: list[tuple[int, int]] = field(default_factory=list)
-    record_bytes: int = 0
-    left_out: list[str] = field(default_factory=list)
-    repairs: list[str] = field(default_factory=list)
-    length: int | None = None
-
-    @property
-    def is_own(self) -> bool:
-        """Whether heartlm wrote the file, which has beats as annotations whatever their number."""
-        return self.recording.split()[4:5] == [EQUIPMENT]
-
-    def rate_hz(self, samples: int) -> float:
-        """Return the rate of a signal with `samples` a data record."""
-        rate_hz = _rate(samples, self.duration_s)
-        own = re.fullmatch(r"(\d+(?:\.\d+)?(?:e[-+]\d+)?)_Hz", self.recording.split()[-1]) if self.is_own else None
-        # a duration of 8 characters states most rates that are not whole only nearly
-        return float(own[1]) if own and abs(float(own[1]) - rate_hz) < _NEAR_WHOLE * rate_hz else rate_hz
-
-
-EQUIPMENT = "heartlm"
-"""Recorder in the header of files that heartlm writes."""
-INVALID_TEXT = "Invalid samples"
-"""Begin of the annotations of invalid samples in these files, whose digit the header states too."""
-COMMENT, MORE_COMMENT = "# ", "#+"
-"""Begin of the annotations at the start of these files that are comments, and of their further parts."""
-_OWN = re.compile(r"(?:invalid (-\d{1,8}) of|valid) (\d{1,12})")
-"""The reserved field of a signal in these files: the digit of invalid samples if there are any, and the length of the
-recording."""
 
 
 def read_edf(path: Path) -> Recording:
@@ -164,7 +69,7 @@ def read_edf(path: Path) -> Recording:
         HeartlmError: the file is neither EDF nor BDF, or its header does not tell where the samples are, or it holds no
             samples.
     """
-    header = _read_header(path)
+    header = read_header(path)
     if not header.channels:
         raise HeartlmError(f"{path}: holds no signals, only annotations" + "".join(f"; {s}" for s in header.left_out))
     if not header.duration_s > 0:
@@ -181,10 +86,10 @@ def read_edf(path: Path) -> Recording:
     resampled = [each for each in named or volts if each.samples != samples]
     leads = [channel for channel in header.channels if channel.samples == samples or channel in resampled]
     for lead in resampled:
-        own_hz = _rate(lead.samples, header.duration_s)
+        own_hz = header.rate_hz(lead.samples)
         header.repairs.append(f"lead {lead.name}: resampled from {own_hz:g} Hz to {rate_hz:g} Hz")
     comments = header.left_out + [
-        f"left out: {each.name} at {_rate(each.samples, header.duration_s):g} Hz, not the ECG's {rate_hz:g} Hz"
+        f"left out: {each.name} at {header.rate_hz(each.samples):g} Hz, not the ECG's {rate_hz:g} Hz"
         for each in header.channels
         if each not in leads
     ]
@@ -201,8 +106,8 @@ def read_edf(path: Path) -> Recording:
         units=units,
         path=path,
         comments=(*_comments(path, header, begin_s), *comments),
-        start=_start(header, begin_s),
-        patient=_patient(header.patient),
+        start=header.start(begin_s),
+        patient=patient_of(header.patient),
         repairs=tuple(header.repairs),
         samples=read,
         read_annotations=partial(_annotations, path, header, begin_s) if header.annotations else None,
@@ -210,122 +115,8 @@ def read_edf(path: Path) -> Recording:
     )
 
 
-def _read_header(path: Path) -> _Header:
-    """Read the header and compare the number of data records with the size of the file.
-
-    Raises:
-        HeartlmError: a field without which the samples cannot be found is missing or malformed.
-    """
-    fixed = first_bytes(path, 256) or b""
-    version = fixed[:8].strip(b" \0")
-    if version not in (b"0", b"\xffBIOSEMI") or len(fixed) < 256:
-        raise HeartlmError(f"{path}: not readable as an EDF file (it begins with no header of one); fetch it again")
-    has_comma = False
-
-    def number(text: str) -> float:
-        nonlocal has_comma
-        if not _NUMBER.fullmatch(text):
-            return math.nan
-        has_comma |= "," in text
-        value = float(text.replace(",", "."))
-        return value if math.isfinite(value) else math.nan
-
-    def count(text: str) -> int | None:
-        value = number(text)
-        return int(value) if value == value and value.is_integer() else None
-
-    texts = [_text(fixed[a:b]) for a, b in ((8, 88), (88, 168), (168, 176), (176, 184), (184, 192), (192, 236))]
-    patient, recording, day, clock, header_bytes, reserved = texts
-    records, duration, channels = (_text(fixed[a:b]) for a, b in ((236, 244), (244, 252), (252, 256)))
-    num_channels = count(channels) or 0
-    data_at = 256 * (1 + num_channels)
-    content = (first_bytes(path, data_at) or b"")[256:]
-    if num_channels < 1 or len(content) < data_at - 256:
-        raise HeartlmError(
-            f"{path}: not readable as an EDF file (a header of {channels or 'no'} signals in "
-            f"{len(fixed) + len(content)} bytes); fetch it again"
-        )
-    header = _Header(
-        patient, recording, day, clock, reserved[3:5].upper() == "+D", number(duration), 2 + (version != b"0"), data_at
-    )
-    columns, first = [], 0
-    for size in _FIELD_BYTES:
-        columns.append([_text(content[first + size * n : first + size * (n + 1)]) for n in range(num_channels)])
-        first += size * num_channels
-    labels, _, units, *limits, _, counts, marks = columns
-    signals = zip(labels, units, *limits, counts, marks, strict=True)
-    for place, (label, unit, *ranges, samples_text, mark) in enumerate(signals, 1):
-        name, samples = label or f"lead {place}", count(samples_text)
-        if samples is None or samples < 0:
-            raise HeartlmError(
-                f"{path}: signal {place} ({name}) has {samples_text!r} samples a data record, expected a number; fetch "
-                "the file again or correct its header"
-            )
-        offset = header.record_bytes
-        header.record_bytes += samples * header.sample_bytes
-        if label.upper() in ("EDF ANNOTATIONS", "BDF ANNOTATIONS"):
-            header.annotations.append((offset, samples * header.sample_bytes))
-            continue
-        physical_low, physical_high = map(number, ranges[:2])
-        low, high = (value if value.is_integer() else math.nan for value in map(number, ranges[2:]))
-        unit, factor = to_millivolts(unit)
-        gain, zero = calibration_of(factor * physical_low, factor * physical_high, low, high)
-        if samples == 0:
-            header.left_out.append(f"left out: {name}, without samples")
-        elif math.isnan(gain) or gain == 0:
-            header.left_out.append(f"left out: {name} states no physical or digital range, so its values are unknown")
-            header.repairs.append(f"{name} states no physical or digital range and is left out")
-        else:
-            own = _OWN.fullmatch(mark)
-            header.length = int(own[2]) if own else header.length
-            header.channels.append(
-                _Channel(name, unit, gain, zero, samples, offset, int(own[1]) if own and own[1] else None)
-            )
-    if has_comma:
-        header.repairs.append("numbers of the header have decimal commas, which are read as points")
-    if header_bytes != str(data_at):
-        header.repairs.append(f"states a header of {header_bytes or 'no'} bytes; {num_channels} signals have {data_at}")
-    size, stated = size_of(path) - data_at, count(records)
-    if header.record_bytes:
-        header.num_records, rest = divmod(size, header.record_bytes)
-        held = f"holds {header.num_records}" + (f" and {rest} bytes of another" if rest else "")
-        if stated is None or stated < 1 or stated > header.num_records:
-            header.partial_bytes = rest
-            header.repairs.append(f"states {records or 'no'} data records and {held}, which are read")
-        elif stated < header.num_records:
-            header.repairs.append(f"states {stated} data records and {held}; whole ones are read")
-        elif rest:
-            header.repairs.append(f"{rest} bytes after the last data record are ignored")
-    return header
-
-
-def calibration_of(physical_low: float, physical_high: float, low: float, high: float) -> tuple[float, float]:
-    """Return the unit per digit, NaN or 0 if the range is none, and the digit of the physical value 0."""
-    gain = (physical_high - physical_low) / (high - low) if high != low else math.nan
-    zero = low - physical_low / gain if gain else math.nan
-    nearest = round(2 * zero) / 2 if math.isfinite(zero) else zero
-    # most ranges put 0 on a digit or between two, so that digit is 0 exactly
-    return gain, nearest if abs(zero - nearest) < 1e-7 * max(1.0, abs(low), abs(high)) else zero
-
-
-def _text(content: bytes) -> str:
-    """Return a field of the header as printable text without the blanks around it."""
-    content = content.strip(b" \0")
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError:
-        text = content.decode("latin-1")
-    return "".join(character if character.isprintable() else "?" for character in text)
-
-
-def _rate(samples: int, duration_s: float) -> float:
-    """Return samples a second, a whole number if the duration is rounded."""
-    rate_hz = samples / duration_s
-    return round(rate_hz) if abs(rate_hz - round(rate_hz)) < _NEAR_WHOLE * rate_hz else rate_hz
-
-
 def _blocks(
-    path: Path, header: _Header, samples: int, rate_hz: float
+    path: Path, header: Header, samples: int, rate_hz: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
     """Find the data records after a gap, by the times that EDF+ states for each.
 
@@ -404,8 +195,8 @@ class _Samples:
     """
 
     path: Path
-    header: _Header
-    leads: tuple[_Channel, ...]
+    header: Header
+    leads: tuple[Channel, ...]
     per_record: int
     first_record: NDArray[np.int64]
     first_sample: NDArray[np.int64]
@@ -438,7 +229,7 @@ class _Samples:
         stated = self.header.length or held
         return stated if held - self.per_record < stated <= held else held
 
-    def _own_samples(self, block: int, lead: _Channel) -> tuple[int, int]:
+    def _own_samples(self, block: int, lead: Channel) -> tuple[int, int]:
         """Return the first sample of a block at the own rate, counted from the first record, and their number."""
         first, last = int(self.first_record[block]), self.header.num_records
         if block + 1 < len(self.first_record):
@@ -446,14 +237,14 @@ class _Samples:
         partial = (self.header.partial_bytes - lead.offset) // self.header.sample_bytes
         return first * lead.samples, (last - first) * lead.samples + min(max(partial, 0), lead.samples)
 
-    def _length(self, own: int, lead: _Channel) -> int:
+    def _length(self, own: int, lead: Channel) -> int:
         return -(-own * self.per_record // lead.samples)
 
     @cached_property
     def _data(self) -> NDArray[np.uint8]:
         return np.memmap(self.path, np.uint8, "r")
 
-    def _read(self, lead: _Channel, first: int, out: NDArray[Any]) -> None:
+    def _read(self, lead: Channel, first: int, out: NDArray[Any]) -> None:
         """Fill `out` with samples of a lead at its own rate, from `first`, counted from the first record."""
         per_record, size, done = lead.samples, self.header.sample_bytes, 0
         while done < len(out):
@@ -477,7 +268,7 @@ class _Samples:
             out[done : done + len(physical)] = physical
             done += len(physical)
 
-    def _interpolate(self, lead: _Channel, own_begin: int, own: int, first: int, out: NDArray[np.float32]) -> None:
+    def _interpolate(self, lead: Channel, own_begin: int, own: int, first: int, out: NDArray[np.float32]) -> None:
         """Fill `out` with a lead at the recording's rate, from sample `first` of a block.
 
         Band-limited interpolation: a windowed sinc, which has its first zero at the lower of the two rates. Beyond the
@@ -503,7 +294,7 @@ class _Samples:
             out[piece : piece + len(place)] = np.einsum("ij,ij->i", around, weights[which])
 
 
-def _annotations(path: Path, header: _Header, begin_s: float, recording: Recording) -> Annotations | None:
+def _annotations(path: Path, header: Header, begin_s: float, recording: Recording) -> Annotations | None:
     """Return the annotations of EDF+ and BDF+: rhythms that last, beats if there are enough, and notes.
 
     A rhythm is an annotation with a duration, or a rhythm change of WFDB as `(AFIB`, which lasts until the next one. A
@@ -560,7 +351,7 @@ def _annotations(path: Path, header: _Header, begin_s: float, recording: Recordi
     )
 
 
-def _comments(path: Path, header: _Header, begin_s: float) -> list[str]:
+def _comments(path: Path, header: Header, begin_s: float) -> list[str]:
     """Return the comments of a file that heartlm wrote, which are annotations at its start."""
     comments = list[str]()
     for onset_s, _, text in _texts(path, header) if header.is_own else ():
@@ -573,7 +364,7 @@ def _comments(path: Path, header: _Header, begin_s: float) -> list[str]:
     return comments
 
 
-def _texts(path: Path, header: _Header) -> Iterator[tuple[float, float | None, str]]:
+def _texts(path: Path, header: Header) -> Iterator[tuple[float, float | None, str]]:
     """Yield onset, duration (None if not stated) and text of each annotation of a file, in its order."""
     size = header.num_records * header.record_bytes
     if not size:
@@ -584,53 +375,10 @@ def _texts(path: Path, header: _Header) -> Iterator[tuple[float, float | None, s
         part = records[first : first + step]
         for offset, width in header.annotations:
             for onset, lasting, texts in _ANNOTATION.findall(part[:, offset : offset + width].tobytes()):
-                for text in filter(None, map(_text, texts.split(b"\x14"))):
+                for text in filter(None, map(printable_text, texts.split(b"\x14"))):
                     yield _seconds(onset), _seconds(lasting) if lasting else None, text
 
 
 def _seconds(text: bytes) -> float:
     """Return a time of EDF+, also with a decimal comma."""
     return float(text.replace(b",", b"."))
-
-
-def _start(header: _Header, begin_s: float) -> datetime | time | None:
-    """Return the time of the first sample; None if it is not stated, the time of day if the date is not."""
-    hour = re.fullmatch(r"(\d{1,2})\D(\d{1,2})\D(\d{1,2})", header.clock)
-    two_digits = re.fullmatch(r"(\d{1,2})\D(\d{1,2})\D(\d\d)", header.day)
-    words, day = header.recording.split(), None
-    if words[:1] == ["Startdate"]:
-        day = _date(words[1] if len(words) > 1 else "X")
-    elif two_digits is not None:
-        with suppress(ValueError):  # the years are 1985 to 2084
-            year = int(two_digits[3]) + (1900 if int(two_digits[3]) >= 85 else 2000)
-            day = date(year, int(two_digits[2]), int(two_digits[1]))
-    is_known = day is not None and day != _PLACEHOLDER
-    with suppress(ValueError, TypeError, OverflowError):
-        clock = time.fromisoformat(":".join(part.zfill(2) for part in hour.groups()) if hour else "")
-        if is_known or clock != time():  # anonymised files have the placeholder and midnight
-            start = datetime.combine(day if day and is_known else date(2000, 1, 1), clock) + timedelta(seconds=begin_s)
-            return start if is_known else start.time()
-    return None
-
-
-def _patient(text: str) -> Patient:
-    """Return the subfields of EDF+: code, sex, birth date and name, as heartlm writes it also `Age_71`.
-
-    Other text is the identifier as a whole.
-    """
-    words = text.split()
-    if set(words) <= {"X"}:
-        return Patient()
-    code, sex, born, name = ("" if word == "X" else word.replace("_", " ") for word in (words + [""] * 4)[:4])
-    age = next((int(word[4:]) for word in words[4:] if re.fullmatch(r"Age_\d{1,3}", word)), None)
-    if len(words) < 4 or sex not in ("F", "M", "") or (born and _date(born) is None):
-        return Patient(identifier=text)
-    return Patient(name, code, SEXES.get(sex.lower(), ""), _date(born), age)
-
-
-def _date(text: str) -> date | None:
-    """Return a date of EDF+ such as `02-MAY-1951`; None for other text."""
-    with suppress(ValueError):
-        day, month, year = text.split("-")
-        return date(int(year), MONTHS.index(month.upper()) + 1, int(day))
-    return None
