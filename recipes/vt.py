@@ -31,10 +31,10 @@ from benchmarks.common.output import write_results
 from benchmarks.common.places import DATA, options
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Recording
+from heartlm.ecg.spans import runs
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import ecg_leads
-from heartlm.tasks.waveform import runs_of
 from recipes import bedside_cases as bedside
 
 NAMES = ("mean p(V)", "beats above 0.3", "VT", "noise", "1 / RR, 1/s", "RR: deviation / mean")
@@ -96,7 +96,7 @@ def annotated_vt(recording: Recording) -> list[tuple[float, float]]:
     spans = [
         (span.start / rate_hz, span.stop / rate_hz) for span in beats.rhythms if span.name in ("VT", "VFL", "VFIB")
     ]
-    for first, stop in runs_of(np.isin(beats.beat_classes(), (2, 3))):
+    for first, stop in runs(np.isin(beats.beat_classes(), (2, 3))).tolist():
         own = sample[first:stop]
         if len(own) >= 5 and (own[4:] - own[:-4]).min() <= 4 * 0.6:
             spans.append((own[0], own[-1]))

@@ -31,6 +31,7 @@ from benchmarks.common.output import write_results
 from benchmarks.common.places import DATA, options
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Recording, RhythmSpan
+from heartlm.ecg.spans import runs
 from heartlm.evaluation.bootstrap import Resampling
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
 from heartlm.monitor.engine import Monitor
@@ -38,7 +39,6 @@ from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, ecg_leads
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json
-from heartlm.tasks.waveform import runs_of
 from recipes.beats import by_hash
 from recipes.bedside_cases import normal_recordings, simulated_patients
 from studies.strangers import LABELS
@@ -189,7 +189,7 @@ def by_annotations(recording: Recording) -> list[Alarm]:
     add("asystole", np.sort([*beats.sample, *edges, recording.num_samples]), 2, rules.asystole_s, np.inf)
     add("extreme bradycardia", beats.sample, rules.bradycardia_beats, 60 / rules.bradycardia_bpm, np.inf)
     add("extreme tachycardia", beats.sample, rules.tachycardia_beats, 0, 60 / rules.tachycardia_bpm)
-    for first, last in runs_of(is_v):
+    for first, last in runs(is_v).tolist():
         add("VT", beats.sample[first:last], rules.vt_beats, 0, 60 / rules.vt_bpm)
     return found
 

@@ -13,9 +13,10 @@ from heartlm.cli.run_check import checked_options
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.profile import SiteOptions, SiteProfile, load_site
 from heartlm.extensions.cluster.run_file import RunFile
-from heartlm.extensions.cluster.topology import Topology, counted, seconds_of
+from heartlm.extensions.cluster.topology import Topology, seconds_of
 from heartlm.runs.run_folder import RunFolder
 from heartlm.system.cores import usable_cpus
+from heartlm.system.progress import plural
 from heartlm.training.config import TrainingConfig
 
 
@@ -146,6 +147,6 @@ def _work(path: Path, topology: Topology) -> RunFile:
     if threads > topology.cpus_per_task:
         raise HeartlmError(
             f"cpus_per_task: {topology.cpus_per_task} found, at least {threads} expected: "
-            f"{counted(topology.ranks_per_node, 'rank')} of {counted(config.threads or 1, 'thread')} share them"
+            f"{plural(topology.ranks_per_node, 'rank')} of {plural(config.threads or 1, 'thread')} share them"
         )
     return work

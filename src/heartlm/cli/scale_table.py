@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from heartlm.cli.score_table import aligned
-from heartlm.extensions.cluster.topology import counted
+from heartlm.system.progress import plural
 
 if TYPE_CHECKING:
     from heartlm.extensions.scaling.predict import Prediction, Validation
@@ -25,7 +25,7 @@ def prediction_table(predictions: Sequence[Prediction], tokens: float | None = N
         rows.append([*sizes, *rates, *([f"{hours:.2f}", f"{hours * each.cell.nodes:.2f}"] if tokens else [])])
     share = "shared by the ranks" if cell.scaling == "strong" else "on each rank"
     windows = cell.global_batch if cell.scaling == "strong" else cell.global_batch // cell.ranks
-    cores = counted(cell.cpus_per_task, "core")
+    cores = plural(cell.cpus_per_task, "core")
     what = f"{cell.stage} {cell.database}, width {cell.window}, {cell.precision}, {cores} a rank"
     return [f"{what}: {windows} windows a step {share}", *aligned(rows)]
 
@@ -40,7 +40,7 @@ def validation_table(validation: Validation) -> list[str]:
         times = [f"{1e3 * predicted.step_s:.1f}", interval, f"{1e3 * each.step_s:.1f}"]
         rows.append([predicted.cell.name, *times, f"{100 * each.error:+.1f} %", outside, predicted.bottleneck])
     lines = aligned(rows)
-    lines.append(f"median error {100 * validation.median_error:.1f} % over {counted(len(validation.cells), 'cell')}")
+    lines.append(f"median error {100 * validation.median_error:.1f} % over {plural(len(validation.cells), 'cell')}")
     worst = max((each.outside for each in validation.cells), default=0.0)
     beyond = f", by at most {100 * worst:.1f} % of the measured time" if worst else ""
     lines.append(f"measured outside their interval: {validation.num_outside}{beyond}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from heartlm.report.numbers import Score, decimal, plural
+from heartlm.report.numbers import Score, decimal
 from heartlm.report.scores import MEASURES, MODEL, method_scores, table_rows
+from heartlm.system.progress import plural
 
 Scores = Mapping[str, Any]
 

@@ -110,10 +110,5 @@ def rates(rate_hz: object) -> str:
     return ", ".join(f"{rate:g}" for rate in several if is_number(rate)) or MISSING
 
 
-def plural(number: int, noun: str) -> str:
-    """Format a number and a noun: `1 rank`, `2 ranks`, `1,200 ranks`."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
 _SPACED = str.maketrans(",-", "\u202f−")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -36,6 +36,11 @@ def show_progress() -> Iterator[None]:
         _is_asked_for = before
 
 
+def plural(number: int, noun: str) -> str:
+    """Format a number and a noun: `1 rank`, `2 ranks`, `1,200 ranks`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Suppress the output of `track` and `say`, except inside of `show_progress()`."""

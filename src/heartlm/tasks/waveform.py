@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from heartlm.corpus.corpus import Corpus
 from heartlm.ecg.databases_known import KNOWN_DATABASES
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED
+from heartlm.ecg.spans import runs
 from heartlm.tasks.task import IGNORE, Task
 from heartlm.tokenizers.sample import GRID_HZ
 
@@ -63,18 +64,12 @@ def token_classes(database: str, beat_class: Labels, rhythm: Labels) -> Labels:
     is_v = beat_class[labelled_at] == BEAT_CLASSES.index("V")
     if len(labelled_at) and (rhythm == UNLABELLED).all():
         classes[:] = OTHER  # every beat is annotated, so VT appears as runs of V beats
-    for first, stop in runs_of(is_v):
+    for first, stop in runs(is_v).tolist():
         run = labelled_at[first:stop]
         if len(run) >= SHORTEST_RUN and np.median(np.diff(run)) <= LONGEST_RR_S * GRID_HZ:
             during = classes[max(0, run[0] - round(0.1 * GRID_HZ)) : run[-1] + round(0.3 * GRID_HZ)]
             during[during == OTHER] = VT
     return classes
-
-
-def runs_of(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return start and stop of each run of true flags."""
-    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def corpus_classes(corpus: Corpus) -> NDArray[np.int64]:

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
 from heartlm.ecg.recording import BEAT_CLASSES, UNLABELLED
+from heartlm.ecg.spans import runs
 from heartlm.kernels.draws import Use, draws, uniform
 from heartlm.kernels.gather import gather_windows
 from heartlm.tasks.task import IGNORE
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, WINDOW_S, runs_of
+from heartlm.tasks.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, WINDOW_S
 from heartlm.tokenizers.millivolts import dequantize, quantize
 from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.training.batches import Batch, BatchPosition, CodesForm, HostBatch, MakeBatch, majority
@@ -123,7 +124,7 @@ class WaveformBatches(MakeBatch):
         for row in self.rows.tolist():
             tokens = self.corpus.tokens_of(row)
             for label, of_label in starts.items():
-                for first, stop in runs_of(self.classes[tokens] == label):
+                for first, stop in runs(self.classes[tokens] == label).tolist():
                     of_label.append(np.arange(tokens.start + first, tokens.start + stop - WINDOW + 1, STRIDE))
         return {label: np.concatenate(of_label) for label, of_label in starts.items()}
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from heartlm.errors import HeartlmError, require
+from heartlm.system.progress import plural
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,8 @@ class Topology:
     @property
     def words(self) -> str:
         """Return a description, for example `2 nodes × 4 GPUs`."""
-        of_node = counted(self.gpus_per_node, "GPU") if self.gpus_per_node else counted(self.ranks_per_node, "CPU rank")
-        return f"{counted(self.nodes, 'node')} × {of_node}"
-
-
-def counted(number: int, what: str) -> str:
-    """Return a number and a noun, for example `1 node` or `2 nodes`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+        of_node = plural(self.gpus_per_node, "GPU") if self.gpus_per_node else plural(self.ranks_per_node, "CPU rank")
+        return f"{plural(self.nodes, 'node')} × {of_node}"
 
 
 def seconds_of(text: str) -> int:

@@ -12,8 +12,9 @@ from heartlm.extensions.scaling.cell import StudyCell
 from heartlm.extensions.scaling.reference_marks import EFFICIENCY, SPEEDUP
 from heartlm.extensions.scaling.table import CellRow, groups
 from heartlm.report.charts import Series, line_chart
-from heartlm.report.numbers import Interval, plural
+from heartlm.report.numbers import Interval
 from heartlm.report.render import Markup
+from heartlm.system.progress import plural
 
 CAPTIONS = {
     "figure-3-time-cpus": "Training time against CPUs per rank, one chart a number of ranks (figure 3 of the published "

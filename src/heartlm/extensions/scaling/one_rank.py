@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heartlm.extensions.cluster.topology import counted
 from heartlm.extensions.scaling.cell import Measurement, StudyCell
 from heartlm.extensions.scaling.hardware import bucket_bytes
 from heartlm.extensions.scaling.probe import probes_of
 from heartlm.extensions.scaling.simulate import RankWork, typical_s
+from heartlm.system.progress import plural
 
 MOST_JITTER = 64
 
@@ -37,7 +37,7 @@ NORMAL = 1.4826
 
 def kind_of(cell: StudyCell) -> str:
     """Return the fields of a cell that two measurements must share to be comparable, for display."""
-    cpus = counted(cell.cpus_per_task, "core")
+    cpus = plural(cell.cpus_per_task, "core")
     return f"{cell.stage} {cell.database} {cell.window}, {cpus} a rank, {cell.precision}"
 
 

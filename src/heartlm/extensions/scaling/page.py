@@ -14,10 +14,11 @@ from heartlm.extensions.scaling.fits import fit_amdahl, fit_usl
 from heartlm.extensions.scaling.reference_marks import SOURCE, SPEEDUP
 from heartlm.extensions.scaling.table import CellRow, flat, groups, table_of
 from heartlm.report.figures import save_drawings
-from heartlm.report.numbers import Interval, percent, plural
+from heartlm.report.numbers import Interval, percent
 from heartlm.report.render import render
 from heartlm.storage.atomic import atomic_file, write_csv
 from heartlm.storage.reading import read_json
+from heartlm.system.progress import plural
 
 STAGES = {"pretrain": "Pretraining", "finetune": "Fine-tuning"}
 PART_WORDS = {
