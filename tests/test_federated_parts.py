@@ -139,12 +139,12 @@ def test_updates_that_are_no_numbers_or_too_large_end_the_study(value: float):
         in_fixed_point(torch.tensor([0.0, value], dtype=torch.float64))
 
 
-@pytest.mark.parametrize(("there_s", "hidden_s"), [(7.0, 4.0), (3.5, 2.5)])
+@pytest.mark.parametrize(("completed_s", "hidden_s"), [(7.0, 4.0), (3.5, 2.5)])
 def test_the_meter_tells_exposed_seconds_from_hidden_ones(
-    there_s: float, hidden_s: float, monkeypatch: pytest.MonkeyPatch
+    completed_s: float, hidden_s: float, monkeypatch: pytest.MonkeyPatch
 ):
     pending = Pending(torch.zeros(2, dtype=torch.int64))
-    pending.there_s = there_s
+    pending.completed_s = completed_s
     now = iter([0.0, 1.0, 5.0, 5.0, 8.0])  # sending from 0 to 1, computing until 5, waiting until 8
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
     meter = CommunicationMeter()

@@ -45,16 +45,16 @@ def run(arguments: Sequence[str]) -> int:
 
     settings, campaign, jobs = load_plan(existing(options.plan, "plan's file"))
     cluster = Cluster(settings.nodes, settings.gpus_per_node)
-    made, reference = plan(jobs, cluster, settings.goal == "cheapest"), naive(jobs, cluster)
+    schedule, reference = plan(jobs, cluster, settings.goal == "cheapest"), naive(jobs, cluster)
     if options.out is not None:
-        write_campaign(options.out, campaign, made, settings.gpus_per_node)
+        write_campaign(options.out, campaign, schedule, settings.gpus_per_node)
     costs = {
         name: {"end": each.end, "node_time": each.node_time, "gpu_time": each.gpu_time}
-        for name, each in {"plan": made, "naive": reference}.items()
+        for name, each in {"plan": schedule, "naive": reference}.items()
     }
     if options.json:
         content: dict[str, object] = {"unit": "hours", "least_end": least_end(jobs, cluster)}
-        for name, each in {"plan": made, "naive": reference}.items():
+        for name, each in {"plan": schedule, "naive": reference}.items():
             content[name] = {**costs[name], "experiments": [vars(placed) for placed in each.placed]}
         print(json.dumps(content, indent=2))
         return 0
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"  GPU-hours at the rates of {settings.rates}: one pass {hours[0]:.2f}, ten passes {hours[1]:.2f}")
     print(f"  no plan ends before {least_end(jobs, cluster):.2f}")
     print("  experiments that share a node are taken not to slow each other down: give hours that were measured so\n")
-    widths = {each.name: len(each.gpus) for each in made.placed}
+    widths = {each.name: len(each.gpus) for each in schedule.placed}
     counts = Counter((each.stage, widths[each.name]) for each in campaign.experiments)
     rows = [[stage, str(gpus), str(number)] for (stage, gpus), number in sorted(counts.items())]
     print("\n".join(aligned([["stage", "GPUs each", "experiments"], *rows])))

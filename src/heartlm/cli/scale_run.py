@@ -41,9 +41,11 @@ def run_study(arguments: Sequence[str]) -> int:
     from heartlm.extensions.cluster.cells import cells_on
     from heartlm.extensions.scaling.run import run_study as measure
 
-    made = measure(config, cells_on(config.slurm, config.device, config.timeout_s))
-    failed = [each for each in made if each.failed is not None]
-    print(f"{folder}: {len(made)} measured" + (f", {len(failed)} of them FAILED and not used" if failed else ""))
+    measurements = measure(config, cells_on(config.slurm, config.device, config.timeout_s))
+    failed = [each for each in measurements if each.failed is not None]
+    print(
+        f"{folder}: {len(measurements)} measured" + (f", {len(failed)} of them FAILED and not used" if failed else "")
+    )
     for each in failed:
         print(f"failed: {each.cell.name}, repeat {each.repeat + 1}: {each.failed}", file=sys.stderr)
     print(f"next:  heartlm scale report {folder}")

@@ -34,7 +34,7 @@ def _heading(scores: Scores) -> str:
         what = f"{block['num_windows']:,} windows of {scores['window']} beats, labelled by majority"
         unscored = f"{block['num_left_out']:,} windows without such a label and {block['num_beats_left_over']:,} beats"
     else:
-        what, unscored = f"{block['num_beats']:,} beats{_found(scores)}", f"{block['num_left_out']:,} beats"
+        what, unscored = f"{block['num_beats']:,} beats{_detection_errors(scores)}", f"{block['num_left_out']:,} beats"
     return (
         f"{scores['on']}, {scores['split']} split: {what}, "
         f"{plural(len(scores['records']), 'recording')}, {plural(block['num_patients'], 'patient')}; "
@@ -42,7 +42,7 @@ def _heading(scores: Scores) -> str:
     )
 
 
-def _found(scores: Scores) -> str:
+def _detection_errors(scores: Scores) -> str:
     """Return the number of missed and false beats of the detector, if beats were detected."""
     block = scores["scores"]
     if scores["beats"] == "annotated":

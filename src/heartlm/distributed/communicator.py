@@ -32,11 +32,11 @@ class Pending:
     """A completed sum over ranks; base class of sums in progress.
 
     Attributes:
-        there_s: time at which completion was detected, by `time.perf_counter`; 0 before.
+        completed_s: time at which completion was detected, by `time.perf_counter`; 0 before.
     """
 
     def __init__(self, result: Tensor) -> None:
-        self._result, self.there_s = result, time.perf_counter()
+        self._result, self.completed_s = result, time.perf_counter()
 
     def wait(self) -> Tensor:
         """Wait for the sum and return it."""

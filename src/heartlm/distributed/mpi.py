@@ -92,7 +92,7 @@ class _MpiPending(Pending):
     """A collective that the thread starts and tests; `wake` makes the thread wait for it."""
 
     def __init__(self, begin: Callable[[], Request], result: Tensor, wake: threading.Event) -> None:
-        self._begin, self._result, self._wake, self.there_s = begin, result, wake, 0.0
+        self._begin, self._result, self._wake, self.completed_s = begin, result, wake, 0.0
         self._request: Request | None = None
         self._done = Future[None]()
 
@@ -106,14 +106,14 @@ class _MpiPending(Pending):
                 self._request.Wait()
             elif not self._request.Test():
                 return
-            self.there_s = time.perf_counter()
+            self.completed_s = time.perf_counter()
             self._done.set_result(None)
         except Exception as error:
-            self.there_s = time.perf_counter()
+            self.completed_s = time.perf_counter()
             self._done.set_exception(error)
 
     def wait(self) -> Tensor:
-        if not self.there_s:
+        if not self.completed_s:
             self._wake.set()
         self._done.result()
         return self._result
@@ -143,6 +143,6 @@ class _Progress:
                 under_way.append(self.asked.popleft())
                 under_way[-1].progress(waits=False)
             for pending in under_way:
-                if not pending.there_s:
+                if not pending.completed_s:
                     pending.progress(waits)
-            under_way = [each for each in under_way if not each.there_s]
+            under_way = [each for each in under_way if not each.completed_s]

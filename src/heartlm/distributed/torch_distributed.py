@@ -58,16 +58,16 @@ class _TorchPending(Pending):
     """A collective of torch in progress, with its device buffer and its result buffer."""
 
     def __init__(self, work: Any, on_device: Tensor, result: Tensor) -> None:
-        self._work, self._on_device, self._result, self.there_s = work, on_device, result, 0.0
+        self._work, self._on_device, self._result, self.completed_s = work, on_device, result, 0.0
         if on_device.device.type == "cpu":  # with NCCL the future completes before the GPU, so `wait` takes the time
-            work.get_future().then(lambda _: self._found())
+            work.get_future().then(lambda _: self._note_completion())
 
-    def _found(self) -> None:
-        self.there_s = self.there_s or time.perf_counter()
+    def _note_completion(self) -> None:
+        self.completed_s = self.completed_s or time.perf_counter()
 
     def wait(self) -> Tensor:
         self._work.wait()
         if self._on_device.data_ptr() != self._result.data_ptr():
             self._result.copy_(self._on_device)
-        self._found()
+        self._note_completion()
         return self._result

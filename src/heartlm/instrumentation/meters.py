@@ -96,8 +96,8 @@ class Meters:
             self.on_step(step, self._num_tokens, busy_s, {**self._part_s, "other": other_s})
         if self._num_steps > self.WARM_UP_STEPS:
             self._steps_s.append(busy_s)
-            taken = {"num_steps": 1, "num_tokens": self._num_tokens, "busy_s": busy_s, **self._part_s}
-            for name, value in taken.items():
+            step_sums = {"num_steps": 1, "num_tokens": self._num_tokens, "busy_s": busy_s, **self._part_s}
+            for name, value in step_sums.items():
                 self._line[name] += value
                 self._total[name] += value
         elif self._num_steps == self.WARM_UP_STEPS:
@@ -178,8 +178,8 @@ class Meters:
 
     def remaining_s(self, num_steps: int) -> float:
         """Return the estimated seconds of `num_steps` more steps; NaN during the warm-up."""
-        taken = self._total
-        return taken["busy_s"] / taken["num_steps"] * num_steps if taken["num_steps"] else math.nan
+        totals = self._total
+        return totals["busy_s"] / totals["num_steps"] * num_steps if totals["num_steps"] else math.nan
 
     def _numbers(self, sums: dict[str, float]) -> dict[str, float]:
         num_steps, busy_s = sums["num_steps"], max(sums["busy_s"], 1e-9)

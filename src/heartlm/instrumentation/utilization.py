@@ -36,8 +36,8 @@ def flops_per_token(config: ModelConfig, window: int, num_classes: int = 0, head
     assert config.width and config.feed_forward, "resolve the config first"
     to_attention = 3 * config.width**2
     after_attention = config.width * (config.width + 3 * config.feed_forward)
-    asked = 1.0 if num_classes else head_share
-    trunk = config.depth * to_attention + (config.depth - 1 + asked) * after_attention
+    predicted_share = 1.0 if num_classes else head_share
+    trunk = config.depth * to_attention + (config.depth - 1 + predicted_share) * after_attention
     heads = config.width * (head_share * sum(config.facet_sizes) + num_classes)
     return 6 * (trunk + heads) + 12 * config.depth * window * config.width
 

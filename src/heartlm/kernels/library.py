@@ -179,12 +179,14 @@ def struct_of(struct: str, values: Mapping[str, Any]) -> Any:
     """Return a struct of kernels.h with values of its fields by name; an array is given by its address and kept."""
     declared = {name: kind for kind, name, _ in _declarations(struct, _HEADER)}
     assert declared.keys() == values.keys(), f"{struct}: {declared.keys() ^ values.keys()}"
-    made = _structure(struct)()
+    struct_value = _structure(struct)()
     if arrays := [value for value in values.values() if isinstance(value, np.ndarray)]:
-        made.arrays = arrays  # alive as long as the struct, which has their addresses only
+        struct_value.arrays = arrays  # alive as long as the struct, which has their addresses only
     for name, value in values.items():
-        setattr(made, name, _type_of(declared[name]).address_of(value) if isinstance(value, np.ndarray) else value)
-    return made
+        setattr(
+            struct_value, name, _type_of(declared[name]).address_of(value) if isinstance(value, np.ndarray) else value
+        )
+    return struct_value
 
 
 @functools.cache

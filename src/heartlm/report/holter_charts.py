@@ -59,11 +59,11 @@ def trend(findings: Findings) -> Markup | None:
         paths.append(("curve stroke-accent", path_of(centre[run], y(means[run]))))
     kinds, labels = [kind for kind in KINDS if findings.of_kind(kind)], []
     for row, kind in enumerate(kinds):
-        top, taken = HEIGHT - BOTTOM + 8 + ROW * row, np.zeros(NUM_BINS, bool)
+        top, covered = HEIGHT - BOTTOM + 8 + ROW * row, np.zeros(NUM_BINS, bool)
         for event in findings.of_kind(kind):
             first, last = np.array([event.start, event.stop]) / recording.num_samples * NUM_BINS
-            taken[min(int(first), NUM_BINS - 1) : int(np.ceil(last)) + 1] = True
-        spans = [(x(first), x(last)) for first, last in runs(taken) * (recording.duration_s / NUM_BINS)]
+            covered[min(int(first), NUM_BINS - 1) : int(np.ceil(last)) + 1] = True
+        spans = [(x(first), x(last)) for first, last in runs(covered) * (recording.duration_s / NUM_BINS)]
         bars = "".join(f"M{first:.1f} {top + 2}H{last:.1f}v{ROW - 6}H{first:.1f}z" for first, last in spans)
         paths += [("grid", f"M{x.first} {top + ROW - 1}H{x.last}"), (f"fill-{_COLOUR.get(kind, 'grey-1')}", bars)]
         labels.append((4, top + 11, "tick", kind))

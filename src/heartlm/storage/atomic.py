@@ -211,11 +211,11 @@ def append_line(path: Path, line: str) -> None:
 
 
 @contextmanager
-def sole_holder(path: Path, taken: str) -> Iterator[None]:
+def sole_holder(path: Path, message: str) -> Iterator[None]:
     """Hold a lock on the file at `path` until the block or the process ends.
 
     Raises:
-        HeartlmError: another process holds the lock (with the message `taken`), or the file cannot be written.
+        HeartlmError: another process holds the lock (with this message), or the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def sole_holder(path: Path, taken: str) -> Iterator[None]:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise HeartlmError(taken) from None
+            raise HeartlmError(message) from None
         yield
 
 

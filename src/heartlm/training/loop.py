@@ -211,10 +211,10 @@ class _Loop:
         self.log.meters.count(int(num_tokens))
         means = {name: value / max(1.0, num_counted) for name, value in zip(losses, values, strict=True)}
         rate = self._rate(batches.step)
-        taken = self._judged(means["loss"], norm)
+        is_taken = self._judged(means["loss"], norm)
         with self.log.meters.span("optimizer"):
-            self.learner.step(rate, norm) if taken else self.learner.forget()
-        return [StepNumbers(batches.step, rate, means, norm, taken)], stop > 0
+            self.learner.step(rate, norm) if is_taken else self.learner.forget()
+        return [StepNumbers(batches.step, rate, means, norm, is_taken)], stop > 0
 
     def _rate(self, step: int) -> float:
         config = self.config

@@ -102,8 +102,8 @@ def run_ranks(ranks: Sequence[Rank], timeout_s: float) -> str | None:
     for process in processes:
         process.start()
     give_up_s = time.monotonic() + timeout_s
-    while (left := [process for process in processes if process.exitcode is None]) and time.monotonic() < give_up_s:
-        wait([process.sentinel for process in left], max(0.0, give_up_s - time.monotonic()))
+    while (alive := [process for process in processes if process.exitcode is None]) and time.monotonic() < give_up_s:
+        wait([process.sentinel for process in alive], max(0.0, give_up_s - time.monotonic()))
         if any(process.exitcode for process in processes):
             give_up_s = min(give_up_s, time.monotonic() + GRACE_S)
     for process in processes:

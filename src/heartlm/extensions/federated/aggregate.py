@@ -55,7 +55,7 @@ class PendingMean:
             begin_s = time.perf_counter()
             with self.meter:
                 self.pending.wait()
-            self.meter.hidden_s += max(0.0, min(self.pending.there_s, begin_s) - self.sent_s)
+            self.meter.hidden_s += max(0.0, min(self.pending.completed_s, begin_s) - self.sent_s)
         num_samples = int(self.totals[-1])
         return FixedPoint(self.totals[:-1], self.asked_samples / num_samples) if num_samples else None
 

@@ -34,69 +34,69 @@ app = ClientApp()
 
 
 @app.query()
-def who(asked: Message, context: Context) -> Message:
+def report_patients(request: Message, context: Context) -> Message:
     """Send the patients of this node."""
-    fields, _ = read(asked.content)
+    fields, _ = read(request.content)
     patients = patients_of(_study(fields, context)).patients()
-    return Message(message({"patients": [vars(patient) for patient in patients]}), reply_to=asked)
+    return Message(message({"patients": [vars(patient) for patient in patients]}), reply_to=request)
 
 
 @app.train()
 @at_full_speed()
-def train(asked: Message, context: Context) -> Message:
+def train(request: Message, context: Context) -> Message:
     """Train the clients of this node."""
-    fields, vectors = read(asked.content)
+    fields, vectors = read(request.content)
     study, members = _study(fields, context), typed(list[Member], fields["members"])
     tasks = {int(number): task for number, task in typed(dict[str, ClientTask], fields["tasks"]).items()}
     torch.set_num_threads(study.threads)
     patients = patients_of(study)
     if isinstance(patients, TinyPatients):  # its beats weigh as they do in all nodes together; the server scores
         patients.class_counts, patients.of_split["test"] = fields["class_counts"], []
-    kept = {number: _kept_in(context, f"client-{number}") for number in tasks}
+    kept = {number: _load_kept(context, f"client-{number}") for number in tasks}
     clients = LocalClients(study, members, patients.learning(members, list(tasks), 0, 1), kept)
     answers, deltas = dict[str, Fields](), dict[str, Tensor]()
     for number, update in clients.train(vectors["global"], tasks).items():
         if isinstance(update, str):
             answers[str(number)] = {"lost": update}
             continue
-        _keep_in(context, f"client-{number}", clients.kept[number])
+        _save_kept(context, f"client-{number}", clients.kept[number])
         answers[str(number)] = {name: value for name, value in vars(update).items() if name != "delta"}
         if study.secure_sum:
             # The delta and a new private key stay on the node until all public keys are known.
             masking = MaskingClient(str(number))
             key = torch.frombuffer(bytearray(masking.private_bytes()), dtype=torch.uint8)
-            _keep_in(context, f"masks-{number}", {"delta": update.delta, "key": key})
+            _save_kept(context, f"masks-{number}", {"delta": update.delta, "key": key})
             answers[str(number)] |= {"public_key": masking.public_key.hex()}
         else:
             deltas[str(number)] = update.delta
-    return Message(message({"updates": answers}, deltas), reply_to=asked)
+    return Message(message({"updates": answers}, deltas), reply_to=request)
 
 
 @app.train("mask")
-def mask(asked: Message, context: Context) -> Message:
+def mask(request: Message, context: Context) -> Message:
     """Add up what this node's clients changed, under their masks, and forget the keys."""
-    fields, _ = read(asked.content)
+    fields, _ = read(request.content)
     study, noise = _study(fields, context), secret_generator()
     keys = {name: bytes.fromhex(key) for name, key in fields["public_keys"].items()}
     total = torch.tensor(0)
     for name, num_samples in fields["num_samples"].items():
-        kept = _kept_in(context, f"masks-{name}")
+        kept = _load_kept(context, f"masks-{name}")
         del context.state[f"masks-{name}"]
         update = with_privacy(Update(kept["delta"], num_samples, 0, 0.0, 0.0), study, len(keys), noise)
         numbers = torch.zeros(len(update.delta) + 1, dtype=torch.int64)
         add_up(numbers, [update], fields["asked_samples"])
         masking = MaskingClient(name, kept["key"].numpy().tobytes())
-        round_context = f"seed {study.seed} round {fields['round']}".encode()
-        total = total + torch.from_numpy(masking.masked(numbers.numpy(), keys, round_context))
-    return Message(message({}, {"masked": total}), reply_to=asked)
+        round_name = f"seed {study.seed} round {fields['round']}".encode()
+        total = total + torch.from_numpy(masking.masked(numbers.numpy(), keys, round_name))
+    return Message(message({}, {"masked": total}), reply_to=request)
 
 
-def _kept_in(context: Context, name: str) -> dict[str, Tensor]:
+def _load_kept(context: Context, name: str) -> dict[str, Tensor]:
     """What is kept on this node between messages under that name; it never leaves the node."""
     return context.state.array_records[name].to_torch_state_dict() if name in context.state else {}
 
 
-def _keep_in(context: Context, name: str, kept: Mapping[str, Tensor]) -> None:
+def _save_kept(context: Context, name: str, kept: Mapping[str, Tensor]) -> None:
     context.state[name] = ArrayRecord(torch_state_dict=dict(kept))
 
 

@@ -88,9 +88,9 @@ class Rounds:
 
     def _round(self, round_index: int, last: bool, saves: bool) -> None:
         study, server, begin_s = self.study, self.server, time.perf_counter()
-        asked = sample_clients(study, self.members, round_index)
-        asked_samples = sum(self.members[number].num_samples for number in asked)
-        updates = self._train(asked)
+        tasks = sample_clients(study, self.members, round_index)
+        asked_samples = sum(self.members[number].num_samples for number in tasks)
+        updates = self._train(tasks)
         compute_s, evaluation_s = time.perf_counter() - begin_s, 0.0
         self._apply()  # with staleness 1, the mean of the round before
         self._pending = self.aggregator.start(round_index, updates, asked_samples)
@@ -113,7 +113,7 @@ class Rounds:
                 "kind": "round",
                 "round": round_index,
                 "rank": self.communicator.rank,
-                "num_asked": len(asked),
+                "num_asked": len(tasks),
                 "num_lost": sum("lost" in line for line in self.lines if line["round"] == round_index),
                 "round_s": round_s,
                 "compute_s": compute_s,
@@ -123,11 +123,11 @@ class Rounds:
             }
         )
 
-    def _train(self, asked: Mapping[int, ClientTask]) -> dict[int, Update]:
+    def _train(self, tasks: Mapping[int, ClientTask]) -> dict[int, Update]:
         """Train the clients of this rank; return the updates of those that did not fail."""
         updates = dict[int, Update]()
-        for number, update in self.clients.train(self.server.vector, asked).items():
-            round_index, name = asked[number].round_index, self.members[number].name
+        for number, update in self.clients.train(self.server.vector, tasks).items():
+            round_index, name = tasks[number].round_index, self.members[number].name
             line = {"kind": "client", "round": round_index, "client": name, "rank": self.communicator.rank}
             if isinstance(update, str):
                 line |= {"lost": update}

@@ -78,22 +78,22 @@ def training_of(command: str, fields: dict[str, Any], tokenizer: str) -> Measure
     return MeasuredRate(training=training, tokenizer=tokenizer, **shape, tokens_per_s=0.0, start_s=0.0)
 
 
-def seconds_of(asked: MeasuredRate, tokens: float, rates: Sequence[MeasuredRate]) -> float:
+def seconds_of(target: MeasuredRate, tokens: float, rates: Sequence[MeasuredRate]) -> float:
     """Return the duration of training on `tokens`, with the start, interpolated between measured windows.
 
     Raises:
         HeartlmError: no two measured windows of the same training enclose the window.
     """
     shape = attrgetter("training", "tokenizer", "depth", "width", "batch_size")  # all but the window
-    same = sorted((rate for rate in rates if shape(rate) == shape(asked)), key=attrgetter("window"))
+    same = sorted((rate for rate in rates if shape(rate) == shape(target)), key=attrgetter("window"))
     # a window that was measured is its own bracket
     for low, high in (*((rate, rate) for rate in same), *pairwise(same)):
-        if low.window <= asked.window <= high.window:
-            weight = (asked.window - low.window) / max(1, high.window - low.window)
+        if low.window <= target.window <= high.window:
+            weight = (target.window - low.window) / max(1, high.window - low.window)
             start_s = (1 - weight) * low.start_s + weight * high.start_s
             return start_s + tokens * ((1 - weight) / low.tokens_per_s + weight / high.tokens_per_s)
     measured = ", ".join(str(rate.window) for rate in same) or "none"
     raise HeartlmError(
-        f"rates: windows {measured} found for {asked.training} of {asked.tokenizer} tokens, depth {asked.depth}, width "
-        f"{asked.width}, batch size {asked.batch_size}; measured windows around {asked.window} expected"
+        f"rates: windows {measured} found for {target.training} of {target.tokenizer} tokens, depth {target.depth}, "
+        f"width {target.width}, batch size {target.batch_size}; measured windows around {target.window} expected"
     )

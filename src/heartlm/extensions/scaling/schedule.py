@@ -165,10 +165,10 @@ def _take(free: list[list[int]], gpus: int, per_node: int) -> tuple[tuple[int, i
     nodes = nodes[: gpus // each]
     if len(nodes) * each < gpus:
         return ()
-    taken = tuple((node, gpu) for node in nodes for gpu in free[node][:each])
+    placed_gpus = tuple((node, gpu) for node in nodes for gpu in free[node][:each])
     for node in nodes:
         free[node] = free[node][each:]
-    return taken
+    return placed_gpus
 
 
 def _longest_chains(jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> dict[str, float]:

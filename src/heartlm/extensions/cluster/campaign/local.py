@@ -81,8 +81,8 @@ class LocalRunner:
         if not 1 <= self.parallel <= num_cpus:
             raise HeartlmError(f"parallel: {self.parallel} found, 1 to {num_cpus} expected, the CPUs there are")
         lock = self.campaign.state_folder / f"local-{min(self.only)}.lock"
-        taken = f"{self.campaign.name}: another process runs this campaign already"
-        with sole_holder(lock, taken):
+        already_runs = f"{self.campaign.name}: another process runs this campaign already"
+        with sole_holder(lock, already_runs):
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 signal.signal(number, self._ask_to_stop)
             experiments = self.campaign.experiments
