@@ -263,7 +263,8 @@ class Worker:
         if not isinstance(error, OSError):
             refused = "uthori" in text or "uthentication" in text  # the words of nats-server and nats-py
             return f"refused: {text} (--user, --password-file or --credentials)" if refused else text
-        no_certificate = self._has_tls and isinstance(error, ConnectionResetError) and self._access.certificate is None
+        closed = isinstance(error, ConnectionResetError | BrokenPipeError)  # which one, depends on who is faster
+        no_certificate = closed and self._has_tls and self._access.certificate is None
         return f"{text}: does the broker require a --client-certificate?" if no_certificate else text
 
     def _fail(self, problem: str) -> None:
