@@ -56,7 +56,7 @@ def recording_of_array(
         if rate_hz is None:
             raise HeartlmError("rate_hz: not given, and an array does not state it; give the samples per second")
         numbered = [f"lead {place}" for place in range(1, len(signal) + 1)]
-        names = stated.leads_of(numbered, "x").names
+        _, names = stated.leads_of(numbered, "x")
         if len(names) != len(signal):
             raise HeartlmError(f"leads: {len(names)} names for {len(signal)} leads")
         of_leads = stated.units_of(len(signal)) or [Unit("mV")] * len(signal)

@@ -61,27 +61,21 @@ def wfdb_annotations(
     annotations: Annotations, num_samples: int | None = None, others: Sequence[tuple[int, str, str]] = ()
 ) -> tuple[NDArray[np.int64], list[str], list[str]]:
     """Merge beats, rhythm changes and notes in WFDB form: ascending sample positions, codes and AUX strings."""
-    # arrays instead of one tuple per beat: a week has 750,000 beats
-    parts = [(annotations.sample, 2, annotations.symbol, "")]
-    for span in annotations.rhythms:
-        parts.append((np.array([span.start]), 1, np.array(["+"]), f"({span.name}"))
-        if span.name == "VFIB":
-            parts.append((np.array([span.start]), 0, np.array(["["]), ""))
-            parts.append((np.array([span.stop - 1]), 3, np.array(["]"]), ""))
+    # beats stay arrays: a week has 750,000
+    singles = list[tuple[int, int, str, str]]()
     nexts = [*(span.start for span in annotations.rhythms[1:]), num_samples]
     for span, after in zip(annotations.rhythms, nexts, strict=False):
+        singles.append((span.start, 1, "+", f"({span.name}"))
+        if span.name == "VFIB":
+            singles += [(span.start, 0, "[", ""), (span.stop - 1, 3, "]", "")]
         if num_samples is not None and after is not None and span.stop < after:
-            parts.append((np.array([span.stop]), 1, np.array(["+"]), END_OF_RHYTHM))
-    parts += [(np.array([note.start]), 4, np.array(['"']), note.text) for note in annotations.notes]
-    has_brackets = any(span.name == "VFIB" for span in annotations.rhythms)
-    parts += [
-        (np.array([place]), 2, np.array([symbol]), text)
-        for place, symbol, text in others
-        if not (has_brackets and symbol in "[]")
-    ]
-    sample = np.concatenate([each for each, _, _, _ in parts])
-    rank = np.concatenate([np.full(len(each), rank) for each, rank, _, _ in parts])
-    symbol = np.concatenate([each for _, _, each, _ in parts])
+            singles.append((span.stop, 1, "+", END_OF_RHYTHM))
+    singles += [(note.start, 4, '"', note.text) for note in annotations.notes]
+    has_brackets = any(symbol == "[" for _, _, symbol, _ in singles)
+    singles += [(place, 2, symbol, text) for place, symbol, text in others if not (has_brackets and symbol in "[]")]
+    sample = np.concatenate([annotations.sample, np.array([place for place, _, _, _ in singles], np.int64)])
+    rank = np.concatenate([np.full(annotations.num_beats, 2), [rank for _, rank, _, _ in singles]])
+    symbol = np.concatenate([annotations.symbol, np.array([symbol for _, _, symbol, _ in singles], "<U1")])
+    texts = [""] * annotations.num_beats + [text for _, _, _, text in singles]
     order = np.lexsort((symbol, rank, sample))
-    aux_note = [note for each, _, _, note in parts for _ in range(len(each))]
-    return sample[order], symbol[order].tolist(), [aux_note[place] for place in order.tolist()]
+    return sample[order], symbol[order].tolist(), [texts[place] for place in order.tolist()]

@@ -90,12 +90,14 @@ def _is_scp(begin: bytes, path: Path) -> bool:
 def _clinical(
     name: str,
     what: str,
-    read: Callable[[Path], Recording],
+    reader: str | Callable[[Path], Recording],
     detects: Callable[[bytes, Path], bool],
     endings: tuple[str, ...],
     by_ending: bool = False,
     packages: tuple[str, ...] = ("ecgdatakit",),
 ) -> FileFormat:
+    """Return a format of hospitals; `reader` may be the name of a parser of `ecgdatakit`, see `read_with`."""
+    read = partial(read_with, reader) if isinstance(reader, str) else reader
     return FileFormat(name, what, read, detects, endings, by_ending, TEXT_BYTES, packages, "formats")
 
 
@@ -103,7 +105,7 @@ def _xml(
     name: str,
     what: str,
     root: str,
-    parser: str | Callable[[Path], Recording],
+    reader: str | Callable[[Path], Recording],
     endings: tuple[str, ...] = (".xml",),
     marks: Sequence[str] = ("",),
 ) -> FileFormat:
@@ -112,8 +114,7 @@ def _xml(
     def detects(begin: bytes, path: Path) -> bool:
         return xml_root(begin) == root and any(mark in begin.decode("latin-1").upper() for mark in marks)
 
-    read = partial(read_with, parser) if isinstance(parser, str) else parser
-    return _clinical(name, what, read, detects, endings)
+    return _clinical(name, what, reader, detects, endings)
 
 
 WFDB = FileFormat(
@@ -166,7 +167,7 @@ FORMATS: tuple[FileFormat, ...] = (
         (".dcm", ".dicom"),
         packages=("ecgdatakit", "pydicom"),
     ),
-    _clinical("SCP-ECG", "an SCP-ECG file", partial(read_with, "scp_ecg.SCPECGParser"), _is_scp, (".scp",), True),
+    _clinical("SCP-ECG", "an SCP-ECG file", "scp_ecg.SCPECGParser", _is_scp, (".scp",), True),
     _xml("HL7 aECG", "an HL7 annotated ECG", "AnnotatedECG", "hl7_aecg.HL7aECGParser", (".xml", ".aecg")),
     _xml("GE MUSE XML", "an ECG of GE MUSE", "RestingECG", "ge_muse_xml.GEMuseXMLParser"),
     _xml("GE CardioSoft XML", "an ECG of GE CardioSoft or MAC 2000", "CardiologyXML", read_cardiosoft),
@@ -175,7 +176,7 @@ FORMATS: tuple[FileFormat, ...] = (
     _clinical(
         "MFER",
         "an MFER file",
-        partial(read_with, "mfer.MFERParser"),
+        "mfer.MFERParser",
         lambda begin, path: begin[:1] == b"@" and begin[2:6] == b"MFR ",
         (".mwf", ".mfer", ".mfr"),
         True,
@@ -183,7 +184,7 @@ FORMATS: tuple[FileFormat, ...] = (
     _clinical(
         "AliveCor Kardia JSON",
         "a recording of AliveCor Kardia",
-        partial(read_with, "alivecor_kardia.AliveCorKardiaParser"),
+        "alivecor_kardia.AliveCorKardiaParser",
         lambda begin, path: begin.lstrip()[:1] == b"{" and len(set(_KARDIA.findall(begin))) > 1,
         (".json",),
     ),

@@ -11,7 +11,6 @@ import binascii
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date, datetime, time
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import check_rate, first_bytes, size_of
-from heartlm.ecg.readers.wfdb_header import SignalFile, decode
+from heartlm.ecg.readers.wfdb_header import SignalFile
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError
 
@@ -37,22 +36,6 @@ _NV_PER_MV = 1e6
 _LEADS = ("X", "Y", "Z", "I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6", "ES", "AS", "AI")
 """Names of leads from kind 2; 0 is unknown, 1 bipolar without a name."""
 _SEX = {1: "male", 2: "female"}
-
-
-@dataclass(frozen=True)
-class _Samples:
-    """Read slices. `calibration` has baseline, gain and factor of each lead, `[num_leads, 3]`."""
-
-    file: SignalFile
-    calibration: NDArray[np.float64]
-
-    def __call__(self, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
-        signal = np.empty((len(leads), stop - start), np.float32)
-        calibration = self.calibration[list(leads)]
-        for first, last, content, skip in self.file.frames(start, stop):
-            part = signal[:, first - start : last - start]
-            decode(content, self.file.format, self.file.samples_per_frame, leads, part, skip, calibration)
-        return signal
 
 
 def read_ishne(path: Path) -> Recording:
@@ -95,7 +78,14 @@ def read_ishne(path: Path) -> Recording:
     known = [nv > 0 for nv in resolution_nv[:num_leads]]
     if not any(known):
         raise HeartlmError(f"{path}: states no resolution, so the millivolts are unknown; write nV per step into it")
+    file = SignalFile(path, "16", offset, num_leads)
     calibration = np.stack([np.zeros(num_leads), gain, np.ones(num_leads)], axis=1)
+
+    def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
+        signal = np.empty((len(leads), stop - start), np.float32)
+        file.read(start, leads, calibration[list(leads)], signal)
+        return signal
+
     return Recording(
         rate_hz=check_rate(path, rate_hz),
         num_samples=frames,
@@ -108,7 +98,7 @@ def read_ishne(path: Path) -> Recording:
         comments=tuple(filter(None, [_text(before_samples[HEADER_BYTES:])])),
         start=_start(day, clock),
         patient=Patient(" ".join(filter(None, map(_text, names[:2]))), _text(names[2]), _SEX.get(sex, ""), _day(born)),
-        samples=_Samples(SignalFile(path, "16", offset, num_leads), calibration),
+        samples=samples,
         faults=faults,
         repairs=tuple(repairs),
         steps=tuple((each, 0.0) for each in gain.tolist()),

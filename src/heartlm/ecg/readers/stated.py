@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +22,6 @@ from heartlm.ecg.recording import ReadSamples, Recording
 from heartlm.errors import HeartlmError
 
 VARIABLE = "HEARTLM_STATED"
-
-
-class LeadNames(NamedTuple):
-    """Chosen columns of a table, and the names of their leads."""
-
-    columns: list[int]
-    names: list[str]
 
 
 @dataclass(frozen=True)
@@ -101,20 +93,20 @@ class Stated:
             units.append(unit)
         return units
 
-    def leads_of(self, names: Sequence[str], where: object) -> LeadNames:
+    def leads_of(self, names: Sequence[str], where: object) -> tuple[list[int], list[str]]:
         """Return which of the columns `names` are read, and their names as leads.
 
         Raises:
             HeartlmError: the stated leads are neither columns of the file nor as many as its columns.
         """
         if not self.leads:
-            return LeadNames(list(range(len(names))), list(names))
+            return list(range(len(names))), list(names)
         places = {name.casefold(): place for place, name in reversed(list(enumerate(names)))}
         columns = [places[name.casefold()] for name in self.leads if name.casefold() in places]
         if len(columns) == len(self.leads):
-            return LeadNames(columns, [names[place] for place in columns])
+            return columns, [names[place] for place in columns]
         if len(self.leads) == len(names):
-            return LeadNames(list(range(len(names))), list(self.leads))
+            return list(range(len(names))), list(self.leads)
         shown = ", ".join(names)
         raise HeartlmError(
             f"{where}: leads {', '.join(self.leads)} asked for; the file has {len(names)}: {shown[:200]}"

@@ -154,9 +154,7 @@ class _Samples:
     def _decode(self, file: SignalFile, start: int, leads: list[int], out: NDArray[np.float32]) -> None:
         columns, calibration = [file.columns[lead] for lead in leads], self.calibration[leads]
         sums = np.zeros(len(leads), np.uint16) if out.shape[1] == self.header.num_samples else None
-        for first, last, content, skip in file.frames(start, start + out.shape[1]):
-            part = out[:, first - start : last - start]
-            decode(content, file.format, file.samples_per_frame, columns, part, skip, calibration, sums)
+        file.read(start, columns, calibration, out, sums)
         if sums is not None:
             for lead, total in zip(leads, sums.tolist(), strict=True):
                 self._compare(self.header.signals[lead], total)

@@ -49,13 +49,8 @@ _SEGMENT = re.compile(rf"(\S+)\s+({_COUNT})(?!\S).*")
 
 
 DECODED: dict[str, tuple[int, ...]] = {
-    "212": (0, 2, 3),
-    "16": (0, 2),
-    "61": (0, 2),
-    "80": (0, 1),
-    "24": (0, 3),
-    "32": (0, 4),
-}
+    "212": (0, 2, 3), "16": (0, 2), "61": (0, 2), "80": (0, 1), "24": (0, 3), "32": (0, 4),
+}  # fmt: skip
 """Sizes in bytes of 0, 1, ... samples up to a full group, for each format that the kernel decodes."""
 
 _NUM_BITS = {"212": 12, "16": 16, "61": 16, "80": 8, "24": 24, "32": 32}
@@ -222,6 +217,23 @@ class SignalFile:
                     yield first, last, piece, skip
         except OSError as error:
             raise HeartlmError(f"{self.path}: cannot read it ({error.strerror})") from error
+
+    def read(
+        self,
+        start: int,
+        columns: Sequence[int],
+        calibration: NDArray[np.float64],
+        out: NDArray[np.float32],
+        sums: NDArray[np.uint16] | None = None,
+    ) -> None:
+        """Fill `out` `[num_columns, num_frames]` with the physical values of frames from `start`; see `decode`.
+
+        Raises:
+            HeartlmError: the file cannot be read or is too short.
+        """
+        for first, last, content, skip in self.frames(start, start + out.shape[1]):
+            part = out[:, first - start : last - start]
+            decode(content, self.format, self.samples_per_frame, columns, part, skip, calibration, sums)
 
 
 @dataclass(frozen=True)
