@@ -13,15 +13,14 @@ Errors that the user can correct raise `HeartlmError`. The functions print nothi
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from heartlm.analysis.embeddings import Embeddings
 from heartlm.analysis.findings import Findings
 from heartlm.analysis.model import Model
-from heartlm.corpus.build import build_corpus
+from heartlm.corpus.build import build_configured
 from heartlm.corpus.config import TokenizeConfig, TokenizeSettings
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import locate, opened
@@ -35,7 +34,6 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.typed import typed
 from heartlm.system.progress import show_progress
 from heartlm.system.public import public
-from heartlm.tokenizers.base import load_tokenizer, tokenizer_class
 from heartlm.training.config import FinetuneConfig, FinetuneSettings, PretrainConfig, PretrainSettings
 
 if TYPE_CHECKING:
@@ -47,10 +45,9 @@ if TYPE_CHECKING:
     from heartlm.corpus.plan import Beats
     from heartlm.delineation.intervals import Intervals
     from heartlm.ecg.convert import Converted, Target
-    from heartlm.ecg.recording import Damaged, Repaired
+    from heartlm.ecg.recording import Damaged
     from heartlm.inference.annotate import Annotated
     from heartlm.monitor.alarms import Alarm, AlarmRules
-    from heartlm.monitor.models import LiveModels
 
 AnyPath = str | Path
 
@@ -131,7 +128,6 @@ def convert(
     """
     from heartlm.ecg.convert import Conversion, convert_recordings
 
-    repaired: Repaired = "refuse" if strict else "warn"
     task = Conversion(
         source=Path(source),
         folder=Path(folder),
@@ -139,7 +135,7 @@ def convert(
         flac=flac,
         anonymize=anonymize,
         damaged=damaged,
-        repaired=repaired,
+        repaired="refuse" if strict else "warn",
     )
     return convert_recordings(task, processes)
 
@@ -213,26 +209,8 @@ def tokenize(
     """
     folders = [databases] if isinstance(databases, str | Path) else databases
     config = typed(TokenizeConfig, settings | {"databases": list(folders), "out": out})
-    config.check()
-    kind = config.tokenizer or "beat"
-    how: dict[str, Any] = {"causal_only": config.causal} if kind in ("beat", "rhythm") else {}
-    how |= {"waveforms": config.waveforms} if kind == "rhythm" else {}
     given = config.tokenizer_from
-    build_corpus(
-        config.databases,
-        tokenizer_class(kind)(**how) if given is None else load_tokenizer(find_run(given) / "tokenizer"),
-        config.out,
-        training_leads=config.training_leads,
-        beats=config.beats,
-        fit=config.tokenizer_from is None,
-        skip_unreadable=config.skip_unreadable,
-        damaged=config.damaged,
-        repaired="refuse" if config.strict else "warn",
-        processes=config.processes,
-        seed=config.seed,
-        command=command,
-    )
-    return open_corpus(config.out)
+    return build_configured(config, None if given is None else find_run(given) / "tokenizer", command)
 
 
 @public
@@ -274,7 +252,7 @@ def finetune(
     """
     from heartlm.training.finetune import finetune as train
 
-    given = {"run": None if run is None else find_run(_path_of(run)), "corpus": _folder_of(corpus)}
+    given = {"run": None if run is None else find_run(run), "corpus": _folder_of(corpus)}
     return RunFolder(train(typed(FinetuneConfig, settings | given)))
 
 
@@ -296,7 +274,7 @@ def evaluate(
     """
     from heartlm.evaluation.evaluate import evaluate as score
 
-    given = {"run": find_run(_path_of(run)), "on": _folder_of(on)}
+    given = {"run": find_run(run), "on": _folder_of(on)}
     folder, content = score(typed(EvaluationConfig, settings | given), command)
     return Scores(content, folder)
 
@@ -347,16 +325,19 @@ def analyze(
     from heartlm.analysis.recordings import AnalysisTask, analyze_recordings
     from heartlm.report.holter import holter_page
     from heartlm.report.holter_index import index_page
-    from heartlm.system.cores import usable_cores
 
-    if processes is not None and processes < 1:
-        raise HeartlmError(f"processes: {processes} found, at least 1 expected")
-    models = (Path(beats), Path(af), Path(waveform))
-    drawing = holter_page if page else None, index_page if page else None
-    repaired: Repaired = "refuse" if strict else "warn"
-    limits = limits or USUAL_LIMITS
-    task = AnalysisTask(Path(path), Path(out), models, *drawing, anonymous, limits, device, repaired=repaired)
-    return analyze_recordings(task, processes or len(usable_cores()))
+    task = AnalysisTask(
+        Path(path),
+        Path(out),
+        models=(Path(beats), Path(af), Path(waveform)),
+        page=holter_page if page else None,
+        index=index_page if page else None,
+        anonymous=anonymous,
+        limits=limits or USUAL_LIMITS,
+        device=device,
+        repaired="refuse" if strict else "warn",
+    )
+    return analyze_recordings(task, processes)
 
 
 @public
@@ -387,16 +368,10 @@ def find_alarms(
         >>> import heartlm
         >>> lethal = [each for each in heartlm.find_alarms("data/mitdb/207") if each.severity == "lethal"]
     """
+    from heartlm.monitor.models import live_models
     from heartlm.monitor.stream import alarms_of
 
-    return alarms_of(opened(recording), _live_models(Path(beats), Path(af), Path(waveform)), rules)
-
-
-@functools.lru_cache(maxsize=1)
-def _live_models(beats: Path, af: Path, waveform: Path) -> LiveModels:
-    from heartlm.monitor.models import LiveModels
-
-    return LiveModels(beats, af, waveform)
+    return alarms_of(opened(recording), live_models(Path(beats), Path(af), Path(waveform)), rules)
 
 
 @public
@@ -432,7 +407,7 @@ def annotate(
     from heartlm.inference.annotate import annotate as find
 
     where = locate(Path(recording))
-    return find(find_run(_path_of(run)), *where, beats=beats, lead=lead, checkpoint=checkpoint, device=device)
+    return find(find_run(run), *where, beats=beats, lead=lead, checkpoint=checkpoint, device=device)
 
 
 @public
@@ -465,11 +440,7 @@ def load_model(
     """
     from heartlm.analysis.model import loaded
 
-    return loaded(None if model is None else find_run(_path_of(model)), Path(af), Path(waveform), device)
-
-
-def _path_of(run: RunFolder | AnyPath) -> Path:
-    return Path(run) if isinstance(run, str | Path) else run.path
+    return loaded(None if model is None else find_run(model), Path(af), Path(waveform), device)
 
 
 def _folder_of(corpus: Corpus | AnyPath | None) -> AnyPath | None:

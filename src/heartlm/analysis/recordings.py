@@ -30,6 +30,7 @@ from heartlm.ecg.recording import Recording
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_file, write_csv
+from heartlm.system.cores import usable_cores
 from heartlm.system.late import pandas
 from heartlm.system.progress import say, track
 
@@ -173,13 +174,15 @@ def notes_of(recording: Recording) -> list[str]:
     return [f"repaired: {repair}" for repair in recording.repairs] + left_out
 
 
-def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
-    """Analyse a recording, or a folder of recordings in parallel with `processes` processes.
+def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
+    """Analyse a recording, or a folder of recordings in parallel with `processes` processes, by default one per core.
 
     Raises:
-        HeartlmError: a model cannot be read, no recording could be analysed, a file cannot be written, or a process was
-            killed.
+        HeartlmError: `processes` is below 1, a model cannot be read, no recording could be analysed, a file cannot be
+            written, or a process was killed.
     """
+    if processes is not None and processes < 1:
+        raise HeartlmError(f"processes: {processes} found, at least 1 expected")
     if not task.path.is_dir():
         database, record_id = locate(task.path, repaired=task.repaired)
         summary = task.of(database, record_id, lambda blocks: track(blocks, len(blocks), record_id))
@@ -187,7 +190,7 @@ def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
         for note in notes_of(recording)[len(recording.repairs) :]:
             say(f"{recording.path}: {note}")
         return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}")
-    summaries, left_out = each_recording(task, processes)
+    summaries, left_out = each_recording(task, processes or len(usable_cores()))
     table, index = task.out / "summary.csv", task.out / "index.html"
     if any(each["record"] == "index" for each in summaries):
         index = index.with_name("folder.html")

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from heartlm.corpus.config import TokenizeConfig
+from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source, readable_leads
 from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
@@ -28,7 +30,7 @@ from heartlm.storage.atomic import explained, publish_folder, recover_folder
 from heartlm.system.cores import usable_cpus
 from heartlm.system.processes import encode_all
 from heartlm.system.progress import say, track
-from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
+from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer, tokenizer_class
 
 WORTH_KEEPING_S = 10.0
 """Time in seconds after which the partial result of a failed build is kept, so that it can be resumed."""
@@ -99,6 +101,38 @@ def build_corpus(
             reasons = commonest(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])
             raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {reasons}")
         return finish_corpus(journal, tokenizer, command)
+
+
+def build_configured(config: TokenizeConfig, given: Path | None, command: str) -> Corpus:
+    """Build the corpus of `config` and open it.
+
+    Args:
+        config: the settings.
+        given: folder of a tokenizer to use; None to fit a new one.
+        command: the command line, recorded in the manifest.
+
+    Raises:
+        HeartlmError: a setting is invalid, or see `build_corpus`.
+    """
+    config.check()
+    kind = config.tokenizer or "beat"
+    how: dict[str, Any] = {"causal_only": config.causal} if kind in ("beat", "rhythm") else {}
+    how |= {"waveforms": config.waveforms} if kind == "rhythm" else {}
+    build_corpus(
+        config.databases,
+        tokenizer_class(kind)(**how) if given is None else load_tokenizer(given),
+        config.out,
+        training_leads=config.training_leads,
+        beats=config.beats,
+        fit=given is None,
+        skip_unreadable=config.skip_unreadable,
+        damaged=config.damaged,
+        repaired="refuse" if config.strict else "warn",
+        processes=config.processes,
+        seed=config.seed,
+        command=command,
+    )
+    return open_corpus(config.out)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ rows.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from pathlib import Path
 
@@ -222,6 +223,12 @@ class WindowsKernel:
         assert codes.shape[1] == WINDOW
         self._run(ctypes.addressof(self._network), codes, len(codes), self._scratch, out)
         return out
+
+
+@functools.lru_cache(maxsize=1)
+def live_models(beats: Path, af: Path, waveform: Path) -> LiveModels:
+    """Return the models of live streams, kept for the next call with the same models; see `LiveModels`."""
+    return LiveModels(beats, af, waveform)
 
 
 class LiveModels:

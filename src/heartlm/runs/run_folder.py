@@ -92,6 +92,10 @@ class ResultFolder:
         self.path = Path(path)
         self.config_file, self.metrics_file = self.path / "config.yaml", self.path / "metrics.jsonl"
 
+    def __fspath__(self) -> str:
+        """The path, so that a folder stands where functions take one."""
+        return str(self.path)
+
     # --- read -------------------------------------------------------------------------------------------------------
 
     @cached_property

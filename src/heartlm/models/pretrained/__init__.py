@@ -7,6 +7,7 @@ makes all of them.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from heartlm.errors import HeartlmError
@@ -35,7 +36,7 @@ def shipped_name(run: Path) -> str:
     return run.parents[1].name.removeprefix("models--") if run.parent.name == "snapshots" else run.name
 
 
-def find_run(run: Path) -> Path:
+def find_run(run: str | os.PathLike[str]) -> Path:
     """The run folder that the user means: a path, the name of a shipped model, or `hf:OWNER/NAME` of the hub.
 
     A run folder of that name in the current directory comes first; any other file or folder of that name does not
