@@ -55,25 +55,17 @@ def match_beats(
     partner = np.full(len(reference), -1, np.int64)
     open_reference, open_detected = np.arange(len(reference)), np.arange(len(detected))
     while len(open_reference) and len(open_detected):
-        pairs = _mutually_nearest(reference[open_reference], detected[open_detected], window_s * rate_hz)
-        if not len(pairs[0]):
+        # nearest-first matching contains every pair whose members are each the nearest of the other
+        own, others = reference[open_reference], detected[open_detected]
+        to_detected = nearest(own, others)
+        is_mutual = nearest(others, own)[to_detected] == np.arange(len(own))
+        chosen = np.flatnonzero(is_mutual & (np.abs(others[to_detected] - own) <= window_s * rate_hz))
+        if not len(chosen):
             break
-        partner[open_reference[pairs[0]]] = open_detected[pairs[1]]
-        open_reference = np.delete(open_reference, pairs[0])
-        open_detected = np.delete(open_detected, pairs[1])
+        partner[open_reference[chosen]] = open_detected[to_detected[chosen]]
+        open_reference, open_detected = np.delete(open_reference, chosen), np.delete(open_detected, to_detected[chosen])
     matched = np.flatnonzero(partner >= 0)
     return BeatMatch(matched, partner[matched], open_reference, open_detected)
-
-
-def _mutually_nearest(reference: Positions, detected: Positions, reach: float) -> tuple[Positions, Positions]:
-    """Return mutually nearest pairs, which nearest-first matching always contains."""
-    to_detected = nearest(reference, detected)
-    to_reference = nearest(detected, reference)
-    index = np.arange(len(reference))
-    mutual = to_reference[to_detected] == index
-    near = np.abs(detected[to_detected] - reference) <= reach
-    chosen = index[mutual & near]
-    return chosen, to_detected[chosen]
 
 
 def nearest(positions: NDArray[Any], others: NDArray[Any]) -> Positions:

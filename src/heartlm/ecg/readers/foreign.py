@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
+from heartlm.storage.typed import is_number
 
 HEADER_BYTES = 1 << 24
 """Maximum size of a WFDB header, about that of a header with 400,000 segments."""
@@ -142,8 +143,7 @@ def check_rate(path: Path, rate_hz: Any, what: str = "sampling rate") -> float:
         HeartlmError: the rate is not a number or not plausible.
     """
     least, most = RATES_HZ
-    is_number = isinstance(rate_hz, int | float) and not isinstance(rate_hz, bool)
-    if not is_number or not least <= rate_hz <= most:
+    if not is_number(rate_hz) or not least <= rate_hz <= most:
         shown = f"{rate_hz:g}" if isinstance(rate_hz, float) else repr(rate_hz)[:40]
         raise HeartlmError(f"{path}: {what} is {shown}, expected samples a second, {least:g} to {most:g}; correct it")
     return float(rate_hz)

@@ -8,7 +8,6 @@ integers of 0.38147 µV (1 V / 20 / 2^17, as the maker states), or millivolts wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from heartlm.ecg.readers.sample_table import Column, table_recording
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.storage.reading import parse_json
+from heartlm.storage.typed import is_number
 
 _MV_PER_STEP = 1e3 / 20 / (1 << 17)
 
@@ -63,7 +63,7 @@ def _packets(value: Any, key: str) -> Iterator[tuple[str, Packet]]:
     """Yield each packet with samples, and the names of the objects that contain it."""
     if isinstance(value, dict) and "Samples" in value and "Timestamp" in value:
         samples, time_ms = value["Samples"], value["Timestamp"]
-        if not isinstance(samples, list) or not all(map(_is_number, [*samples, time_ms])):
+        if not isinstance(samples, list) or not all(map(is_number, [*samples, time_ms])):
             raise ValueError(f"a packet of {key or 'the file'} has fields that are no numbers")
         if samples:
             yield key, (float(time_ms), samples)
@@ -73,7 +73,3 @@ def _packets(value: Any, key: str) -> Iterator[tuple[str, Packet]]:
     elif isinstance(value, list):
         for each in value:
             yield from _packets(each, key)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

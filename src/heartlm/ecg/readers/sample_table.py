@@ -111,11 +111,7 @@ def table_recording(
         names = [f"{each.name or 'the first column'} (times or row numbers)" for each in columns]
         names += [f"{name or 'a column'} (not numbers)" for name in others]
         raise HeartlmError(f"{path}: has no column of samples, only {', '.join(names)[:200]}")
-    if len(leads) > MOST_COLUMNS:
-        raise HeartlmError(
-            f"{path}: has {len(leads)} columns of numbers, at most {MOST_COLUMNS} expected; give each lead a column "
-            "and each sample a row"
-        )
+    check_width(path, len(leads))
     grid, start, repairs = _grid(path, clocks, counters, leads, known_hz)
     names, texts = _names(leads, facts)
     chosen, names = stated.leads_of(names, path)
@@ -136,6 +132,19 @@ def table_recording(
         comments=facts.comments,
         repairs=(*repairs, *notes),
     )
+
+
+def check_width(path: Path, num_columns: int) -> None:
+    """Check that a table may be one of samples.
+
+    Raises:
+        HeartlmError: it has too many columns.
+    """
+    if num_columns > MOST_COLUMNS:
+        raise HeartlmError(
+            f"{path}: has {num_columns} columns, at most {MOST_COLUMNS} expected; give each lead a column and each "
+            "sample a row"
+        )
 
 
 def is_time_name(name: str) -> bool:

@@ -26,6 +26,7 @@ from heartlm.ecg.readers.sample_table import (
     MOST_RATE_HZ,
     Column,
     Facts,
+    check_width,
     clock_column,
     could_be_ecg,
     facts_of,
@@ -102,35 +103,18 @@ def read_text(path: Path) -> Recording:
     columns = list[Column]()
     for place, source in layout.items():
         values = parsed[str(place)]
-        if table.kinds[place] == "time":
-            if (clock := clock_column(source.name, values)) is not None:
-                columns.append(clock)
-            continue
-        if place in texts:  # without a value in the first rows
+        if place in texts and table.kinds[place] != "time":  # without a value in the first rows
             with suppress(pa.ArrowInvalid):
                 values = values.cast(pa.float64())
             if values.null_count == len(values) or values.type != pa.float64():
                 continue
-        numbers = values.to_numpy()
-        columns.append(
-            Column(source.name, (numbers - source.baseline) * source.factor if source.factor else numbers, source.unit)
-        )
+        if (column := _column(source.name, values, source.unit)) is not None:
+            if source.factor:
+                column.values = (column.values - source.baseline) * source.factor
+            columns.append(column)
     others = [name for name, kind in zip(table.names, table.kinds, strict=True) if kind == "text"]
     recording = table_recording(path, columns, facts, others)
     return replace(recording, repairs=(*repairs, *recording.repairs))
-
-
-def check_width(path: Path, num_columns: int) -> None:
-    """Check that a table may be one of samples.
-
-    Raises:
-        HeartlmError: it has too many columns.
-    """
-    if num_columns > MOST_COLUMNS:
-        raise HeartlmError(
-            f"{path}: has {num_columns} columns, at most {MOST_COLUMNS} expected; give each lead a column and each "
-            "sample a row"
-        )
 
 
 def _sampled_columns(table: TextTable) -> list[Column]:
@@ -286,25 +270,29 @@ def arrow_recording(path: Path, table: Any) -> Recording:
 
 def _arrow_columns(path: Path, table: Any) -> tuple[list[Column], Facts]:
     about = _about(path, table.schema.metadata)
-    columns, units = list[Column](), about.get("units", {})
-    for name, values in zip(table.column_names, table.columns, strict=True):
-        kind = values.type
-        if pa.types.is_dictionary(kind):
-            values, kind = values.cast(kind.value_type), kind.value_type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            columns += [clock] if (clock := clock_column(name, values.cast(pa.string()))) is not None else []
-        elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
-            ticks = values.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64()).cast(pa.int64())
-            origin = next((tick.as_py() for tick in ticks if tick.is_valid), 0)
-            seconds = pc.subtract(ticks, origin).cast(pa.float64()).to_numpy() / _TICKS_PER_S[kind.unit]
-            start = None
-            if pa.types.is_timestamp(kind) and len(values) and values[0].is_valid:
-                start = values[0].cast(pa.timestamp("us", kind.tz)).as_py().replace(tzinfo=None)
-            columns.append(Column(name, seconds, is_clock=True, start=start))
-        elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-            numbers = values.cast(pa.float64(), safe=False).to_numpy()
-            columns.append(Column(name, numbers, str(units.get(name, ""))))
-    return columns, _facts_of(path, about)
+    units = about.get("units", {})
+    columns = (_column(name, table[place], units.get(name, "")) for place, name in enumerate(table.column_names))
+    return [column for column in columns if column is not None], _facts_of(path, about)
+
+
+def _column(name: str, values: Any, unit: str) -> Column | None:
+    """Return a column of an Arrow table; None if it holds neither numbers nor times."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        values, kind = values.cast(kind.value_type), kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return clock_column(name, values.cast(pa.string()))
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
+        ticks = values.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64()).cast(pa.int64())
+        origin = next((tick.as_py() for tick in ticks if tick.is_valid), 0)
+        seconds = pc.subtract(ticks, origin).cast(pa.float64()).to_numpy() / _TICKS_PER_S[kind.unit]
+        start = None
+        if pa.types.is_timestamp(kind) and len(values) and values[0].is_valid:
+            start = values[0].cast(pa.timestamp("us", kind.tz)).as_py().replace(tzinfo=None)
+        return Column(name, seconds, is_clock=True, start=start)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return Column(name, values.cast(pa.float64(), safe=False).to_numpy(), unit)
+    return None
 
 
 def _facts_of(path: Path, about: ParquetMetadata) -> Facts:
@@ -372,11 +360,13 @@ def read_matlab(path: Path) -> Recording:
             continue
         leads = array if array.shape[1] == length else array.T
         check_width(path, len(leads))
-        own = names if len(names) == len(leads) else [f"{name} {place}" for place in range(1, len(leads) + 1)]
         bare = name.rpartition(".")[2]
-        own = [bare if bare.casefold() not in _PLAIN_VARIABLES else ""] if len(leads) == 1 and len(names) != 1 else own
-        if bare.casefold() in _PLAIN_VARIABLES and len(names) != len(leads):
+        if len(names) == len(leads):
+            own = names
+        elif bare.casefold() in _PLAIN_VARIABLES:
             own = [""] * len(leads)
+        else:
+            own = [bare] if len(leads) == 1 else [f"{name} {place}" for place in range(1, len(leads) + 1)]
         texts = units * len(leads) if len(units) == 1 else units if len(units) == len(leads) else [""] * len(leads)
         columns += [
             Column(column, np.asarray(lead, np.float64), unit if not is_time_name(column) else "")

@@ -38,6 +38,7 @@ _WIDEST = 10_000
 
 _GZIP = b"\x1f\x8b"
 _NULLS = ("", *"nan NaN NAN na NA n/a N/A null NULL None none - -- ? #N/A -nan".split())  # noqa: SIM905
+_NEW_LINE = re.compile(r"\r\n|\n|\r")
 _BARE_NULLS = frozenset(text.casefold() for text in _NULLS)
 _TIME = re.compile(
     r"\[?(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]+|$))?((\d{1,3}:)?\d{1,4}:\d{1,2}([.,:]\d+)?(\s*[ap]m)?)?"
@@ -102,7 +103,7 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
     """Return how a table is written that begins with `begin`; None if it is no table of numbers."""
     mark = "\ufeff" if begin.startswith("\ufeff") else ""  # byte-order mark
     begin = begin.removeprefix(mark)
-    lines = re.split(r"\r\n|\n|\r", begin)
+    lines = _NEW_LINE.split(begin)
     if not is_whole:
         lines = lines[:-1]  # it may be incomplete
     filled = [line for line in lines if line.strip()]
@@ -139,11 +140,7 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
     if (described := _acqknowledge(preamble, rows[first][:width], names)) is not None:
         (names, units), first = described, first + 1
     # lines end with one or two characters, so their offset comes from the text
-    position = 0
-    for _ in range(first):
-        end = re.compile(r"\r\n|\n|\r").search(begin, position)
-        assert end is not None
-        position = end.end()
+    position = [0, *(end.end() for end in _NEW_LINE.finditer(begin))][first]
     sample = tuple(tuple(rows[place][:width]) for place in range(first, len(rows)) if are_rows[place])
     offset = len((mark + begin[:position]).encode("utf-8", "surrogateescape"))
     names, units, preamble = (tuple(map(_printable, each)) for each in (names, units, preamble))
@@ -262,7 +259,7 @@ def read_columns(
         rows, separator = pa.py_buffer(_single_blanks(rows.to_pybytes())), " "
     # the first row decides how many fields there are, with those that separators at its end make
     begin = bytes(rows[: 1 << 16]).decode("utf-8", "replace")
-    first = next((line for line in re.split(r"\r\n|\n|\r", begin) if line.strip()), "")
+    first = next((line for line in _NEW_LINE.split(begin) if line.strip()), "")
     width = max(len(_split(first, table.separator, table.quote)), 1)
     skipped = list[str]()
 
