@@ -167,14 +167,19 @@ class Analyst:
         except ValueError as error:
             raise HeartlmError(f"{recording.path}: {error}") from error
         found = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
-        sample, probability, seconds, quality = found.sample, found.probability, found.seconds, found.quality.T
-        disputed, no_beat = found.disputed, found.no_beat
+        seconds, quality = found.seconds, found.quality.T
         rate_hz, notes = recording.rate_hz, list[str]()
+
+        # VF, and stretches that cannot be read.
         # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
         answer = predicted_classes(seconds, self.waveform.info.threshold, noise_denies=False)
         events = second_events("VF", seconds[:, VF], answer == VF, SHORTEST_S, rate_hz)
         events = [event for event in events if event.confidence >= VF_CONFIDENCE]
-        refuted = [each for each in events if _mean_within(each, found.regular, rate_hz) >= 0.5]
+        refuted = [
+            event
+            for event in events
+            if found.regular[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean() >= 0.5
+        ]
         if refuted:
             lasting_s = sum(each.stop - each.start for each in refuted) / rate_hz
             notes.append(f"{lasting_s:.0f} s would be VF by the waveform of one lead; a lead shows regular beats there")
@@ -183,22 +188,25 @@ class Analyst:
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
         in_vf = covered(events, np.arange(len(seconds)) * rate_hz)
         poor = ~in_vf & ((best < UNREADABLE) | ((answer == NOISE) & (best < DOUBTFUL)))
-        asystole = (answer == ASYSTOLE) & ~poor
         events += second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
-        blank = covered(events, sample)
+
+        # Beats that are kept, and intervals between them in which signal is lost.
+        no_beat = found.no_beat
+        blank = covered(events, found.sample)
         if blank.any():
             notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
         if (no_beat & ~blank).any():
             notes.append(f"{(no_beat & ~blank).sum():,} detections left out that are artefacts, not heartbeats")
         kept = ~(blank | no_beat)
-        # an interval without the beats in between is lost if one of its parts is
+        # An interval without the beats in between is lost if one of its parts is.
         num_lost: NDArray[np.int64] = np.diff(np.cumsum(found.lost)[kept] - found.lost[kept])
         # An artefact may hide a beat: a long interval with one in it is lost.
-        hiding, interval = np.diff(np.cumsum(no_beat)[kept]) > 0, np.diff(sample[kept])
+        sample = found.sample[kept]
+        hiding, interval = np.diff(np.cumsum(no_beat)[kept]) > 0, np.diff(sample)
         num_lost += hiding & (interval > LONG_INTERVAL * np.median(interval)) if hiding.any() else 0
-        sample, disputed, probability = sample[kept], disputed[kept], probability[kept]
-        classes = np.array([name for name in self.beats.info.classes if name != ARTEFACT])
         clear = ~crossed(events, sample) & (num_lost == 0)
+
+        # Flutter and AF. Of both, flutter counts.
         of_atria = second_events("flutter", found.flutter, (found.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
         af, af_probability = self._af_events(sample, clear, rate_hz)
         is_short = recording.duration_s <= LONGEST_S and rate_hz >= LOWEST_RATE_HZ
@@ -211,6 +219,10 @@ class Analyst:
             whole = Event("AF", int(sample[0]), int(sample[-1]) + 1, float(1 / (1 + np.exp(-odds))))
             af = (af or [whole]) if odds >= WEIGHTS["threshold"] else []
         af = of_atria + [each for each in af if covered(of_atria, sample[covered([each], sample)]).mean() < 0.5]
+
+        # Classes of beats.
+        classes = np.array([name for name in self.beats.info.classes if name != ARTEFACT])
+        probability = found.probability[kept]
         in_af = covered(in_order(af), sample)
         supraventricular = list(classes).index("S")
         choice = probability.argmax(axis=1)
@@ -222,8 +234,10 @@ class Analyst:
             choice = probability.argmax(axis=1)
             notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
         symbol, own = classes[choice], probability[np.arange(len(choice)), choice]
-        rules = beat_events(sample, symbol, own, clear, rate_hz, disputed[:-1], limits)
-        of_seconds = second_events("asystole", seconds[:, ASYSTOLE], asystole, SHORTEST_S, rate_hz)
+
+        # Events of beats, and those that only the waveform shows.
+        rules = beat_events(sample, symbol, own, clear, rate_hz, found.disputed[kept][:-1], limits)
+        of_seconds = second_events("asystole", seconds[:, ASYSTOLE], (answer == ASYSTOLE) & ~poor, SHORTEST_S, rate_hz)
         of_seconds = [each for each in of_seconds if not np.any((sample >= each.start) & (sample < each.stop))]
         fast = second_events("VT", seconds[:, VT], (answer == VT) & ~poor, SHORTEST_S, rate_hz)
         of_seconds += [each for each in fast if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
@@ -410,11 +424,6 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     found = sample[is_choice & kept[group]]
     keep = np.diff(found, prepend=-reach - 1) > reach
     return np.asarray(found[keep])
-
-
-def _mean_within(event: Event, seconds: NDArray[np.bool_], rate_hz: float) -> float:
-    """Return the fraction of the seconds of an event that are set."""
-    return float(seconds[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean())
 
 
 def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest: float) -> bool:

@@ -8,7 +8,7 @@ amplitude: augmented leads are weaker by this factor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -178,7 +178,10 @@ def _amplitudes(found: Delineation) -> dict[str, Doubles]:
     recording = found.recording
     reach = round(1.5 * recording.rate_hz)
     for begin in range(0, found.num_beats, _BEATS_AT_ONCE):
-        for first, last in _near(found.beats, begin, min(begin + _BEATS_AT_ONCE, found.num_beats), 60 * reach):
+        end = min(begin + _BEATS_AT_ONCE, found.num_beats)
+        # Beats are divided at long gaps, whose signal would be read in vain.
+        gaps = begin + 1 + np.flatnonzero(np.diff(found.beats[begin:end]) > 60 * reach)
+        for first, last in pairwise([begin, *gaps.tolist(), end]):
             start = max(0, int(found.beats[first]) - reach)
             stop = min(recording.num_samples, int(found.beats[last - 1]) + reach)
             signals = recording.signal(start, stop, found.leads)
@@ -189,13 +192,6 @@ def _amplitudes(found: Delineation) -> dict[str, Doubles]:
                 for name, values in _of_lead(signal, waves, recording.rate_hz).items():
                     table[name][first:last, place] = values
     return table
-
-
-def _near(beats: NDArray[np.int64], begin: int, end: int, furthest: int) -> Iterator[tuple[int, int]]:
-    """Yield runs of the beats `begin` to `end` without long gaps, so that little signal is read in vain."""
-    gaps = begin + 1 + np.flatnonzero(np.diff(beats[begin:end]) > furthest)
-    places = [begin, *gaps.tolist(), end]
-    yield from pairwise(places)
 
 
 def _of_lead(signal: NDArray[np.float32], waves: NDArray[np.int64], rate_hz: float) -> dict[str, Doubles]:

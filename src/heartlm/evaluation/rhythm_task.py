@@ -123,6 +123,13 @@ def baseline_methods(
 ) -> dict[str, Callable[[], Verdicts]]:
     """Return baselines by name, as functions; each raises a HeartlmError if it cannot be computed."""
 
+    def majority() -> Verdicts:
+        counts = tuned.training_counts("rhythms")
+        rhythms = np.array([RHYTHM_INDEX.get(rhythm, -1) for rhythm in counts], np.int8)
+        labels, weights = rhythm_labels(rhythms, *tuned.info.positive), np.array(list(counts.values()))
+        is_mostly_positive = weights[labels == 1].sum() > weights[labels == 0].sum()
+        return Verdicts(np.full(len(windows), float(is_mostly_positive)))
+
     def published_zhou() -> Verdicts:
         _needs_intervals(tuned)
         return Verdicts(entropy_of(windows), zhou.THRESHOLD)
@@ -134,21 +141,13 @@ def baseline_methods(
 
     methods: dict[str, Callable[[], Verdicts]] = {}
     if config.baselines:
-        methods["majority class"] = lambda: Verdicts(np.full(len(windows), float(_mostly_positive(tuned))))
+        methods["majority class"] = majority
         if tuned.info.positive[0] == "AFIB":
             methods["Zhou 2015"] = published_zhou
         methods["gradient boosting"] = boosted
     if rival is not None:
         methods["random initialisation"] = lambda: model_verdicts(windows, rival)
     return methods
-
-
-def _mostly_positive(tuned: FineTuned) -> bool:
-    """Return whether most labelled beats of the training split are in the rhythm, from the run's manifests."""
-    counts = tuned.training_counts("rhythms")
-    rhythms = np.array([RHYTHM_INDEX.get(rhythm, -1) for rhythm in counts], np.int8)
-    labels, weights = rhythm_labels(rhythms, *tuned.info.positive), np.array(list(counts.values()))
-    return bool(weights[labels == 1].sum() > weights[labels == 0].sum())
 
 
 def entropy_of(windows: RhythmWindows) -> Floats:
