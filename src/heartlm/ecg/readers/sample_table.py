@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.lead_kinds import is_ecg_name
 from heartlm.ecg.readers.arrays import (
     LEAST_MV,
     MOST_MV,
-    Settings,
     array_recording,
     check_size,
     settings_of,
@@ -115,8 +115,12 @@ def table_recording(
     grid, start, repairs = _grid(path, clocks, counters, leads, known_hz)
     names, texts = _names(leads, facts)
     chosen, names = stated.leads_of(names, path)
-    units, notes = _units(path, [leads[place] for place in chosen], names, [texts[place] for place in chosen], grid,
-                          stated, settings, facts)  # fmt: skip
+    units, notes = stated.units_of(len(chosen)), list[str]()
+    if units is None and "units" in settings:
+        units = stated_units(path, settings, len(chosen))
+    elif units is None:
+        own = [leads[place] for place in chosen]
+        units, notes = _units(path, own, names, [texts[place] for place in chosen], grid.rate_hz)
     length = int(grid.positions[-1]) + 1
     signal = np.full((len(chosen), length), np.nan, np.float32)
     is_complete = length == len(grid.rows) == len(leads[0].values)
@@ -154,8 +158,6 @@ def is_time_name(name: str) -> bool:
 
 def could_be_ecg(name: str, unit: str = "") -> bool:
     """Return whether a column may be an ECG lead by its name and unit."""
-    from heartlm.ecg.lead_kinds import is_ecg_name
-
     bare, own_unit = split_name(name)
     unit = unit or own_unit
     return is_ecg_name(bare) is not False and not (unit and parse_unit(unit) is None)
@@ -289,26 +291,13 @@ def _names(leads: Sequence[Column], facts: Facts) -> tuple[list[str], list[str]]
 
 
 def _units(
-    path: Path,
-    leads: Sequence[Column],
-    names: Sequence[str],
-    texts: Sequence[str],
-    grid: Grid,
-    stated: Stated,
-    settings: Settings,
-    facts: Facts,
+    path: Path, leads: Sequence[Column], names: Sequence[str], texts: Sequence[str], rate_hz: float
 ) -> tuple[list[Unit], list[str]]:
     """Return the unit of each lead and what is to be known about it.
 
     Raises:
         HeartlmError: no unit is stated and the values of no lead are plausible as millivolts.
     """
-    from heartlm.ecg.lead_kinds import is_ecg_name
-
-    if (given := stated.units_of(len(leads))) is not None:
-        return given, []
-    if "units" in settings:
-        return stated_units(path, settings, len(leads)), []
     units, implausible = list[Unit](), list[int]()
     for place, (lead, name, text) in enumerate(zip(leads, names, texts, strict=True)):
         if text:
@@ -319,19 +308,16 @@ def _units(
             units.append(Unit(""))
         else:
             units.append(Unit("mV"))
-            size = typical_range(lead.values, grid.rate_hz)
+            size = typical_range(lead.values, rate_hz)
             if size and not LEAST_MV <= size <= MOST_MV:
                 implausible.append(place)
     if implausible and len(implausible) == sum(unit.name == "mV" for unit in units):
-        check_size(path, np.stack([leads[place].values for place in implausible]), grid.rate_hz)
+        check_size(path, np.stack([leads[place].values for place in implausible]), rate_hz)
     for place in implausible:  # a sensor of another kind next to an ECG
         units[place] = Unit("")
-    notes = []
-    if raw := [
-        name for name, unit in zip(names, units, strict=True) if unit.name == RAW and is_ecg_name(name) is not False
-    ]:
-        notes.append(f"{', '.join(raw[:4])}: steps of a converter, not millivolts; give --units, for example 200/mV")
-    return units, notes
+    raw = [name for name, unit in zip(names, units, strict=True) if unit.name == RAW and is_ecg_name(name) is not False]
+    note = f"{', '.join(raw[:4])}: steps of a converter, not millivolts; give --units, for example 200/mV"
+    return units, [note] if raw else []
 
 
 _PAIR = re.compile(r"\s*[#%;/]*\s*\"?([^,;:=\t\"]+?)\"?\s*[,;:=\t]\s*(.*?)\s*")
