@@ -1,4 +1,11 @@
-"""Files that hold tables of samples: text (CSV, TSV, OpenSignals), Parquet, MATLAB; also compressed by gzip."""
+"""Files that hold tables of samples: text (CSV, TSV, OpenSignals), Parquet, MATLAB; also compressed by gzip.
+
+    text ─► how it is written ─► Arrow table ─┐
+    Parquet ─► Arrow table ───────────────────┼─► columns, and facts such as the rate ─► `table_recording`
+    MATLAB ─► variables ──────────────────────┘
+
+`is_…_recording` tells from the first rows whether a file of a folder is a recording, `read_…` reads it.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +49,25 @@ from heartlm.errors import HeartlmError, needs
 from heartlm.storage.reading import parse_json
 from heartlm.storage.typed import typed
 
+_FEWEST_ROWS = 200
+_SAMPLED_ROWS = 5000
+_SUPPLY_AND_GAIN = {"bitalino": (3.3, 1100.0), "plux": (3.0, 1000.0)}
+"""Supply in V and gain of the ECG sensors of BITalino and biosignalsplux, from their transfer functions."""
+_METADATA = b"heartlm"
+_TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_HDF5 = b"\x89HDF"
+_RATE_VARIABLE = re.compile(
+    r"f_?s|fsamp|fsample|srate|sr|sfreq|freq|frequency|rate|rate_hz|hz|sampl(e|ing)_?(rate|freq|frequency)(_?hz)?",
+    re.IGNORECASE,
+)
+_UNIT_VARIABLES = frozenset(("unit", "units"))
+_NAME_VARIABLES = frozenset(
+    ("lead", "leads", "lead_names", "leadnames", "labels", "label", "channels", "channel_names", "chan_names",
+     "sig_name")
+)  # fmt: skip
+_PLAIN_VARIABLES = frozenset(("val", "data", "x", "y", "signal", "signals", "sig", "samples", "values"))
+"""Names of arrays that say nothing about their leads."""
+
 
 def is_text_recording(path: Path) -> bool:
     """Return whether a text file is a recording by its content: a table with a possible ECG lead and a known rate."""
@@ -66,9 +92,6 @@ def _is_recording(path: Path, columns: list[Column], is_stated: bool) -> bool:
             if LEAST_RATE_HZ <= regular_grid(clock.values).rate_hz <= MOST_RATE_HZ:
                 return True
     return False
-
-
-_FEWEST_ROWS = 200
 
 
 def _is_smooth(values: NDArray[np.float64]) -> bool:
@@ -136,10 +159,6 @@ class Source(NamedTuple):
     unit: str
     factor: float = 0.0
     baseline: float = 0.0
-
-
-_SUPPLY_AND_GAIN = {"bitalino": (3.3, 1100.0), "plux": (3.0, 1000.0)}
-"""Supply in V and gain of the ECG sensors of BITalino and biosignalsplux, from their transfer functions."""
 
 
 def _opensignals(table: TextTable) -> tuple[Facts, dict[int, Source]] | None:
@@ -260,9 +279,6 @@ def is_parquet_recording(path: Path) -> bool:
         return is_array_recording(path)
 
 
-_SAMPLED_ROWS = 5000
-
-
 def arrow_recording(path: Path, table: Any) -> Recording:
     """Return the recording of an Arrow table whose rows are samples; see `read_parquet`."""
     return table_recording(path, *_arrow_columns(path, table))
@@ -302,10 +318,6 @@ def _facts_of(path: Path, about: ParquetMetadata) -> Facts:
         patient=about.get("patient", Patient()),
         comments=tuple(about.get("comments", ())),
     )
-
-
-_METADATA = b"heartlm"
-_TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def is_matlab_recording(path: Path) -> bool:
@@ -373,20 +385,6 @@ def read_matlab(path: Path) -> Recording:
             for column, lead, unit in zip(own, leads, texts, strict=True)
         ]
     return table_recording(path, columns, facts)
-
-
-_HDF5 = b"\x89HDF"
-_RATE_VARIABLE = re.compile(
-    r"f_?s|fsamp|fsample|srate|sr|sfreq|freq|frequency|rate|rate_hz|hz|sampl(e|ing)_?(rate|freq|frequency)(_?hz)?",
-    re.IGNORECASE,
-)
-_UNIT_VARIABLES = frozenset(("unit", "units"))
-_NAME_VARIABLES = frozenset(
-    ("lead", "leads", "lead_names", "leadnames", "labels", "label", "channels", "channel_names", "chan_names",
-     "sig_name")
-)  # fmt: skip
-_PLAIN_VARIABLES = frozenset(("val", "data", "x", "y", "signal", "signals", "sig", "samples", "values"))
-"""Names of arrays that say nothing about their leads."""
 
 
 def _mat_variables(source: Path | io.BytesIO) -> Iterator[tuple[str, Any]]:
