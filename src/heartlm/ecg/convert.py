@@ -366,29 +366,27 @@ class _Work:
     ) -> tuple[list[Path], list[dict[str, Any]], list[str]]:
         """Write the files of a recording; return them, the facts of each lead, and what the format does not hold."""
         task, changes = self.task, list[str]()
-        errors, exact = [each.error for each in steps], [each.exact for each in steps]
         if task.to == "wfdb":
             files = write_wfdb(recording, folder, name, steps, flac=task.flac, others=others)
         elif task.to == "edf":
             notes = [Note(place, place, f"{symbol} {text}".strip()) for place, symbol, text in others]
             written = write_edf(recording, folder, name, steps, notes)
-            files, errors, exact, changes = [written.path], written.errors, written.exact, written.changes
+            files, steps, changes = [written.path], written.steps, written.changes
         else:
             files = write_parquet(recording, folder, name, others=others)
-            errors, exact = [0.0] * recording.num_leads, [True] * recording.num_leads
         found = recording.annotations
         if task.to != "edf" and found is not None:
             if lasting := sum(note.stop > note.start for note in found.notes):
                 changes.append(f"{lasting} notes without their duration, which WFDB annotations do not have")
             if long := sum(len(note.text) > 255 for note in found.notes):
                 changes.append(f"{long} notes cut to 255 characters")
-        leads = [
-            {"name": lead, "unit": unit, "exact": is_exact, "largest_error": error}
-            | ({"invalid_samples": steps[place].num_invalid} if steps else {})
-            for place, (lead, unit, is_exact, error) in enumerate(
-                zip(recording.lead_names, recording.units, exact, errors, strict=True)
-            )
-        ]
+        leads = list[dict[str, Any]]()
+        for place, (lead, unit) in enumerate(zip(recording.lead_names, recording.units, strict=True)):
+            own = steps[place] if steps else None  # Parquet holds the samples as they are
+            exact, error = (own.exact, own.error) if own else (True, 0.0)
+            leads.append({"name": lead, "unit": unit, "exact": exact, "largest_error": error})
+            if own:
+                leads[-1]["invalid_samples"] = own.num_invalid
         return files, leads, changes
 
 

@@ -48,14 +48,12 @@ class WrittenEdf(NamedTuple):
 
     Attributes:
         path: path of the file.
-        errors: largest difference of each lead from its source, in its unit.
-        exact: whether each lead has the samples of its source.
+        steps: those that were given, with the error that the header adds.
         changes: what does not fit into the format, one line each.
     """
 
     path: Path
-    errors: list[float]
-    exact: list[bool]
+    steps: list[LeadSteps]
     changes: list[str]
 
 
@@ -144,10 +142,9 @@ def write_edf(
             parts = [own.reshape(len(block), -1), annotations.reshape(len(block), -1)]
             stream.write(np.concatenate(parts, axis=1).tobytes())
             number += len(block)
-    errors = [each.error + of_range.error for each, of_range in zip(steps, ranges, strict=True)]
-    return WrittenEdf(
-        path, errors, [each.exact and of_range.exact for each, of_range in zip(steps, ranges, strict=True)], changes
-    )
+    pairs = zip(steps, ranges, strict=True)
+    written = [each._replace(error=each.error + of.error, exact=each.exact and of.exact) for each, of in pairs]
+    return WrittenEdf(path, written, changes)
 
 
 def _record_of(rate_hz: float, bytes_per_sample: int) -> tuple[int, str]:
