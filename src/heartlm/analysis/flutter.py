@@ -25,15 +25,15 @@ WINDOW_S, HOP_S = 10, 5
 _BAND_HZ = 1.0, 15.0
 _QRS_S = 0.08, 0.10
 """Time in seconds excluded before and after each beat position."""
+# Number of spectrum bins per hertz.
 _BIN = 2 * WINDOW_S
-"""Number of spectrum bins per hertz."""
+# Bins of flutter frequencies: 3.85 to 5.85 Hz.
 _WAVE = np.arange(77, 118)
-"""Bins of flutter frequencies: 3.85 to 5.85 Hz."""
+# Terms of the signal model: a constant, the wave and its first harmonic, as complex exponentials.
 _ORDER = np.arange(-2, 3)
-"""Terms of the signal model: a constant, the wave and its first harmonic, as complex exponentials."""
 
+# Leads in which flutter waves are most visible.
 _ATRIAL_LEADS = "ii", "iii", "avf", "v1"
-"""Leads in which flutter waves are most visible."""
 
 FEWEST_BEATS = 4
 IRREGULAR = 0.05

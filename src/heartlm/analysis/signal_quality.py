@@ -24,8 +24,8 @@ Floats = NDArray[np.float32]
 
 MOST_LEADS = 3
 """Maximum number of leads to analyse: more are slower and add little."""
+# Number of evenly spaced stretches of a long recording for the choice of leads, and their length in seconds.
 _TRIED, _TRIAL_S = 8, 30.0
-"""Number of evenly spaced stretches of a long recording for the choice of leads, and their length in seconds."""
 QRS_S, _BEATS_BACK = 0.1, 3
 """Half-width in seconds of the compared window around a beat, and the number of neighbours on each side to compare it
 with, so that ectopic beats match similar ones."""

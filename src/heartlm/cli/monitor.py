@@ -18,8 +18,9 @@ from heartlm.cli.options import existing, parse
 from heartlm.errors import HeartlmError, needs, require
 from heartlm.system.progress import say
 
+# Interval between polls of the streams, and time limit for sending the last alarms at the end, in seconds.
 _POLL_S, _LAST_ALARMS_S = 0.1, 10.0
-"""Interval between polls of the streams, and time limit for sending the last alarms at the end, in seconds."""
+# Options that are only used with one of the others.
 _BROKER = ("mqtt", "nats")
 _NEEDS = {
     **dict.fromkeys(("topic", "alarm_topic"), ("mqtt",)),
@@ -30,7 +31,6 @@ _NEEDS = {
     "client_key": ("client_certificate",),
     "credentials": ("nats",),
 }
-"""Options that are only used with one of the others."""
 
 
 @dataclass(frozen=True)

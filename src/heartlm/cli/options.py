@@ -185,6 +185,7 @@ def _parser(
     return parser
 
 
+# Patterns in error messages of jsonargparse, and their replacements.
 _PLAIN_WORDS = (
     (r"Parser key ", ""),
     (
@@ -198,7 +199,6 @@ _PLAIN_WORDS = (
     (r"<class 'int'>", "whole number"),
     (r"<class 'dict'>", "mapping, such as {name: 1}"),
 )
-"""Patterns in error messages of jsonargparse, and their replacements."""
 
 
 def given_to_resume(arguments: Sequence[str], layout: Collection[str], what: str) -> list[str]:

@@ -34,8 +34,8 @@ _PREFIX = re.compile(r"(ecg|ekg|lead)[\s_-]+")
 
 NO_ECG_LEAD = "no ECG lead (no channel in mV that is an ECG by its name or its beats)"
 
+# Minimum number of tokens in a row for its digest to identify a recording.
 _TELLING_TOKENS = 16
-"""Minimum number of tokens in a row for its digest to identify a recording."""
 
 
 @dataclass(frozen=True)

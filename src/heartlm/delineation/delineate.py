@@ -32,16 +32,16 @@ ABSENT = -1
 LOWEST_RATE_HZ = 100.0
 _BLOCK_S, _MARGIN_S = 300 * 2.048, 5 * 2.048
 """Length of a block and of what is read on both sides of it: whole windows of c/delineate_prepare.c."""
+# Greatest distance of a QRS complex from a beat, and of the peaks of P and T from it.
 _SAME_BEAT_S, _LONGEST_PR_S, _LONGEST_QT_S = 0.15, 0.5, 0.8
-"""Greatest distance of a QRS complex from a beat, and of the peaks of P and T from it."""
+# Least confidence of a P wave that no QRS complex follows.
 _SURE = 0.8
-"""Least confidence of a P wave that no QRS complex follows."""
+# The onset of a wave in all leads is this quantile of its onsets, its offset one minus this quantile of its offsets:
+# a single lead of twelve does not decide.
 _QUANTILE = 1 / 6
-"""The onset of a wave in all leads is this quantile of its onsets, its offset one minus this quantile of its offsets:
-a single lead of twelve does not decide."""
+# Fraction of the leads (three or more) whose P peaks lie within this time of their median, that shows a P wave of all
+# leads if their mean confidence is this; chosen on the odd folds of PTB-XL, so that AF gets no more P waves.
 _P_LEADS, _P_TOGETHER_S, _P_SURE = 1 / 3, 0.03, 0.75
-"""Fraction of the leads (three or more) whose P peaks lie within this time of their median, that shows a P wave of all
-leads if their mean confidence is this; chosen on the odd folds of PTB-XL, so that AF gets no more P waves."""
 
 
 @dataclass(frozen=True)

@@ -33,18 +33,18 @@ _GROUP, _PHASES, _FLAT_S = 8, 256, 0.5
 AGREEMENT = 0.6
 """Weight of what all leads show together against what a lead shows, chosen on the training folds."""
 
+# Cells on either side, five seconds, in which the certainty of a lead decides its weight in the mean.
 _CERTAIN_CELLS = 625
-"""Cells on either side, five seconds, in which the certainty of a lead decides its weight in the mean."""
 
+# Cells of 8 ms without a wave that do not divide a wave.
 _BRIDGE = 5
-"""Cells of 8 ms without a wave that do not divide a wave."""
+# Beats on either side that decide whether P waves are expected, how much that counts, and the longest time in seconds
+# between a P wave and its QRS complex; chosen on one fold, and on CinC 2017 and mitdb, which have no annotated waves.
 _P_BEATS, _P_STRENGTH, _P_REACH_S = 8, 2.0, 0.25
-"""Beats on either side that decide whether P waves are expected, how much that counts, and the longest time in seconds
-between a P wave and its QRS complex; chosen on one fold, and on CinC 2017 and mitdb, which have no annotated waves."""
 
+# Least sum of the probabilities of a wave's cells, and least greatest probability, of each class.
 _LEAST_SUM = np.array([0, 3, 2.5, 4], np.float32)
 _LEAST_TOP = np.array([0, 0.6, 0.5, 0.5], np.float32)
-"""Least sum of the probabilities of a wave's cells, and least greatest probability, of each class."""
 
 
 class _Struct(ctypes.Structure):

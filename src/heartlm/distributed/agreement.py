@@ -16,8 +16,8 @@ from heartlm.errors import HeartlmError
 Result = TypeVar("Result")
 
 
+# The NCCL default group, and its gloo group.
 _host: tuple[Any, Any] = None, None
-"""The NCCL default group, and its gloo group."""
 
 
 def host_group(timeout_s: float | None = None) -> Any:

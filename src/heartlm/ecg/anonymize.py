@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 
 from heartlm.ecg.recording import Annotations, Patient, Recording
 
+# Dates move back by up to this number of days. Higher ages identify (45 CFR 164.514) and are dropped.
 _MOST_DAYS, _OLDEST = 3650, 89
-"""Dates move back by up to this number of days. Higher ages identify (45 CFR 164.514) and are dropped."""
 
 
 @dataclass(frozen=True)

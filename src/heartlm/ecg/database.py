@@ -58,10 +58,10 @@ class _Settings(TypedDict, total=False):
     splits: dict[str, Split]
 
 
+# Number of parent folders in which `locate` looks for a database.
 _LEVELS_UP = 4
-"""Number of parent folders in which `locate` looks for a database."""
+# Maximum fraction of beats outside the recording; above it the file is damaged. Published files have a few.
 _MOST_OUTSIDE = 0.1
-"""Maximum fraction of beats outside the recording; above it the file is damaged. Published files have a few."""
 
 
 def open_database(folder: Path, *, repaired: Repaired = "warn", stated: Stated | None = None) -> Database:

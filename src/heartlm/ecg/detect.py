@@ -39,15 +39,15 @@ Positions = NDArray[np.int64]
 DECIMATED_HZ = 110.0
 """Samples are averaged as long as at least this number a second remains."""
 
+# Widths (standard deviations) of the two bells. Chosen so that their mark lies where DS1's annotators put it.
 _EVEN_S = (0.012, 0.025)
-"""Widths (standard deviations) of the two bells. Chosen so that their mark lies where DS1's annotators put it."""
+# Chosen by the RR intervals of DS1 and of ludb's odd recordings.
 _REACH_S = 0.06
 _APART_S = 0.25
 _WARM_UP_S = 2.0
 _DOUBT, _SHAPE_S, _SAME_SHAPE, _SHAPE_WEIGHT = 0.33, 0.08, 0.7, 0.03
-"""Chosen by the RR intervals of DS1 and of ludb's odd recordings."""
+# Settings without a unit of time.
 _AS_THEY_ARE = "threshold", "search_gap", "search_threshold", "floor", "height_weight", "rr_weight"
-"""Settings without a unit of time."""
 _RR_START_S, _RR_LOW_S, _RR_HIGH_S, _RR_PAUSE_S = 0.8, 0.25, 1.8, 2.2
 
 

@@ -39,8 +39,8 @@ TIMEOUT_S = 60.0
 
 T = TypeVar("T")
 
+# Maximum size of a list of files: enough for two million files with long names.
 _LIST_BYTES = 1 << 28
-"""Maximum size of a list of files: enough for two million files with long names."""
 _MAY_PASS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 _ARCHIVES = {".zip", ".gz", ".bz2", ".xz", ".tar"}
 _NAMED_IN_ERROR = 5

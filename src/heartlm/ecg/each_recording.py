@@ -145,8 +145,8 @@ def _outcomes(task: RecordingTask, database: Database, processes: int) -> Iterat
     yield from in_order(pool, _try_own, database.record_ids, AHEAD * processes, f"{task.verb}s")
 
 
+# Task and database of a worker process, set by `_begin`.
 _own: tuple[RecordingTask, Database]
-"""Task and database of a worker process, set by `_begin`."""
 
 
 def _begin(parent: int, task: RecordingTask, database: Database) -> None:

@@ -33,8 +33,8 @@ from heartlm.ecg.write_recording import write_wfdb
 from heartlm.errors import HeartlmError, needs
 from heartlm.system.late import pandas
 
+# Name of an array in messages.
 _ARRAY = Path("array")
-"""Name of an array in messages."""
 _TYPES_IN_VOLTS = frozenset(("ecg", "eeg", "eog", "emg", "bio", "ecog", "seeg", "dbs"))
 
 

@@ -19,11 +19,13 @@ from heartlm.ecg.matching import nearest
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 
+# Leads of PhysioNet databases and of EASI, in lower case.
 _ECG = re.compile(
     r"(lead )?(i|ii|iii|avr|avl|avf|v[1-9]r?|v|v[xyz]|ml(i|ii|iii|\d)|mcl\d|mv\d|cm\d|cc\d|d[1-5]|nasa|[aei]-?[si])"
 )
-"""Leads of PhysioNet databases and of EASI, in lower case."""
 
+# Words of names of channels that are no ECG, in lower case: breathing and gases, pulse waves and pressures,
+# other electrical signals, motion, sound and surroundings, computed and technical ones.
 _OTHERS = """
     resp respiration airflow flow nasal oronasal thor thorax thoracic abdomen abdominal abd abdo effort belt snore
     co2 etco2 spo2 so2 sao2 o2 cpap pap
@@ -34,31 +36,29 @@ _OTHERS = """
     hr heartrate rr hrv rate status trigger trig stim marker markers event events annotations impedance quality
     time counter clock dc dig
 """
-"""Words of names of channels that are no ECG, in lower case: breathing and gases, pulse waves and pressures,
-other electrical signals, motion, sound and surroundings, computed and technical ones."""
 
 _OTHER_WORDS = frozenset(_OTHERS.split())
 
+# Words of names of signals that are computed from an ECG or tell how its electrodes are attached.
 _DERIVED = frozenset("resp respiration hr rate rr quality derived off impedance imp status flag flags contact".split())  # noqa: SIM905
-"""Words of names of signals that are computed from an ECG or tell how its electrodes are attached."""
 
+# Electrodes of the 10-20 system on the scalp. As a pair, or with a reference, they name an EEG.
 _MONTAGE = re.compile(
     r"(fp[12z]|af[3478z]|f[1-9z]|f10|ft[7-9]|fc[1-6z]|t[3-8]|c[1-6z]|cp[1-6z]|p[1-9z]|po[3478z]|o[12z])"
 )
-"""Electrodes of the 10-20 system on the scalp. As a pair, or with a reference, they name an EEG."""
 
 _REFERENCE = re.compile(r"[am][12]|avg?|ref|le|" + _MONTAGE.pattern)
 
 SPANS, SPAN_S = 3, 20.0
 """Number and length in seconds of the pieces of a recording in which beats are looked for."""
+# Largest distance between a beat in two ECG leads, and largest delay of a pulse wave.
 _SAME_S, _LATE_S = 0.1, 0.5
-"""Largest distance between a beat in two ECG leads, and largest delay of a pulse wave."""
+# Largest change within 40 ms as a fraction of the range around a beat; the median of a slow wave is below it. It was
+# 0.11 to 0.25 in the respiration of four recordings, and 0.28 or more in all pieces of cudb, ventricular fibrillation
+# included (docs/log/signals.md).
 _SLOW = 0.25
-"""Largest change within 40 ms as a fraction of the range around a beat; the median of a slow wave is below it. It was
-0.11 to 0.25 in the respiration of four recordings, and 0.28 or more in all pieces of cudb, ventricular fibrillation
-included (docs/log/signals.md)."""
+# Least ratio of sharpness of an ECG to a pulse wave, and least number of beats for a comparison.
 _SHARPER, _FEWEST = 1.25, 20
-"""Least ratio of sharpness of an ECG to a pulse wave, and least number of beats for a comparison."""
 
 
 def is_ecg_name(name: str) -> bool | None:

@@ -50,8 +50,8 @@ scores. `rhythms.json` holds the names with their meaning, and other names for t
 
 RHYTHM_INDEX: dict[str, int] = {name: index for index, name in enumerate(RHYTHMS)}
 
+# Rhythm by the usual names, in lower case.
 _RHYTHM_OF_NAME: dict[str, str] = {text: name for name, text in _TABLES["names"].items()} | _TABLES["texts"]
-"""Rhythm by the usual names, in lower case."""
 
 Damaged = Literal["refuse", "warn"]
 """Treatment of a recording that is readable but shows damage."""

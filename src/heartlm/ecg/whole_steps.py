@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.spans import runs
 
+# Samples of a lead that are converted at once.
 _PIECE = 1 << 18
-"""Samples of a lead that are converted at once."""
+# Runs of invalid samples of a lead that are listed.
 _MOST_MULTIPLES = 256
 _MOST_RUNS = 1000
-"""Runs of invalid samples of a lead that are listed."""
 
 
 class LeadSteps(NamedTuple):

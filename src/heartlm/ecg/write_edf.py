@@ -34,12 +34,12 @@ from heartlm.ecg.recording import CLASS_OF_SYMBOL, Annotations, Note, Recording
 from heartlm.ecg.whole_steps import LeadSteps, whole_numbers
 from heartlm.errors import HeartlmError
 
+# Longest text of an annotation; longer ones continue in the next, because all records have the size of the longest.
 _TEXT_BYTES = 80
-"""Longest text of an annotation; longer ones continue in the next, because all records have the size of the longest."""
+# Longest data record that states the rate exactly, and the most bytes that the standard recommends.
 _LONGEST_S, _RECORD_BYTES = 10, 61_440
-"""Longest data record that states the rate exactly, and the most bytes that the standard recommends."""
+# Largest error of the header in steps, or relative to the largest value if that is more.
 _MOST_STEPS, _MOST_RELATIVE = 0.5, 1e-5
-"""Largest error of the header in steps, or relative to the largest value if that is more."""
 _SCALES = {"mV": (("mV", 1.0), ("uV", 1e3), ("V", 1e-3))}
 
 

@@ -18,8 +18,8 @@ from heartlm.ecg.write_wfdb import SignalFormat, write_signals
 
 REVIEWED, DETECTED = "atr", "qrs"
 """Annotators of files whose beats were classified, and whose beats were only detected."""
+# Rows of a group in Parquet files.
 _ROWS = 1 << 18
-"""Rows of a group in Parquet files."""
 
 
 def write_wfdb(

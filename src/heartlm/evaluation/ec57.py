@@ -34,18 +34,18 @@ LABELS = "NSVFQOX"
 _N, _S, _V, _F, _, _O, _X = range(len(LABELS))
 _NOT_COUNTED = -1
 
+# Row of each beat code. Escape beats (e, j, n) are S here but N in `recording.py`; flutter waves (!) are not beats.
 _LABEL = {
     symbol: LABELS.index(label)
     for label, symbols in {"N": "NLRB", "S": "AaJSjen", "V": "VrE", "F": "F", "Q": "Q/f?", "O": "!"}.items()
     for symbol in symbols
 }
-"""Row of each beat code. Escape beats (e, j, n) are S here but N in `recording.py`; flutter waves (!) are not beats."""
 
 EPISODES = ("AF", "VF")
 """Kinds of episodes to compare."""
 
+# Position of a missing item: beyond the end of every recording.
 _FAR = 1 << 62
-"""Position of a missing item: beyond the end of every recording."""
 
 Span = tuple[int, int]
 

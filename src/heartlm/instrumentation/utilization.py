@@ -11,12 +11,11 @@ from pathlib import Path
 from heartlm.models.config import ModelConfig
 from heartlm.storage.reading import read_json
 
+# Dense peaks in 10^12 operations per second, by CUDA device name; half of the peaks with sparsity.
+#
+# NVIDIA A100 data sheet (nvidia-a100-datasheet-us-nvidia-1758950), H100 Tensor Core GPU Architecture white paper (the
+# GPU of H200 and GH200 is the same), H100 data sheet for PCIe.
 _PEAKS = Path(__file__).with_name("peak_tflops.json")
-"""Dense peaks in 10^12 operations per second, by CUDA device name; half of the peaks with sparsity.
-
-NVIDIA A100 data sheet (nvidia-a100-datasheet-us-nvidia-1758950), H100 Tensor Core GPU Architecture white paper (the
-GPU of H200 and GH200 is the same), H100 data sheet for PCIe.
-"""
 
 
 def flops_per_token(config: ModelConfig, window: int, num_classes: int = 0, head_share: float = 1.0) -> float:

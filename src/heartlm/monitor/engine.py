@@ -37,15 +37,15 @@ SILENT_S = 5.0
 """A stream is silent after this time without a message."""
 STRIP_S = 10
 """Seconds before and after the time of an alarm that its strip shows."""
+# Strips are 16-bit integers: steps per millivolt, and the value of an invalid sample.
 _HISTORY_S = 2 * STRIP_S + 12
 _STRIP_GAIN, _INVALID = 2000.0, -32768
-"""Strips are 16-bit integers: steps per millivolt, and the value of an invalid sample."""
+# Time between snapshots, and between calls of fsync on the messages; a kill of the process loses no message.
 _SNAPSHOT_S, _SYNC_S = 300.0, 1.0
-"""Time between snapshots, and between calls of fsync on the messages; a kill of the process loses no message."""
+# Alarms in memory. Above this, the oldest closed ones are removed; the log keeps them.
 _MAX_ALARMS = 10_000
-"""Alarms in memory. Above this, the oldest closed ones are removed; the log keeps them."""
+# Rejected messages of one source that are logged; the others are only counted.
 _NUM_FAULTS_LOGGED = 5
-"""Rejected messages of one source that are logged; the others are only counted."""
 
 
 @dataclass

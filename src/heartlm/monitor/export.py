@@ -35,9 +35,9 @@ from heartlm.tokenizers.millivolts import KNEE_MV, NO_SIGNAL, NUM_LEVELS, STEP, 
 from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.tokenizers.waveform import hann_weights, interpolate, smooth
 
+# Matrices for which 8 bits are too few.
 _RADIX = math.isqrt(WINDOW)
 _EXACT = {"filters", "fourier_cos", "fourier_sin"}
-"""Matrices for which 8 bits are too few."""
 
 
 class _Waveform(nn.Module):

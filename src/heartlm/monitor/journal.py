@@ -22,10 +22,10 @@ from heartlm.monitor.link import MAX_BYTES, MAX_NAME_LENGTH
 from heartlm.monitor.state import packed, unpacked
 from heartlm.storage.atomic import atomic_file
 
+# Snapshots that are kept: the last one, and the one before in case the last is damaged.
 _HEADER = struct.Struct("<II")
 _MAX_RECORD_BYTES = MAX_BYTES + 4 * MAX_NAME_LENGTH + 1
 _NUM_KEPT = 2
-"""Snapshots that are kept: the last one, and the one before in case the last is damaged."""
 
 
 class MessageJournal:

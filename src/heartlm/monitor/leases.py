@@ -16,9 +16,9 @@ from heartlm.errors import HeartlmError
 NUM_PARTITIONS = 64
 EXPIRY_S = 3.0
 """The partitions of a worker are given to others after this time without a heartbeat."""
+# A longer time between two looks at the heartbeats counts as this: the broker may have been stopped, so that the
+# others could not send theirs, or this worker was busy.
 _LONGEST_WAIT_S = 1.0
-"""A longer time between two looks at the heartbeats counts as this: the broker may have been stopped, so that the
-others could not send theirs, or this worker was busy."""
 
 
 class LeaseTable(NamedTuple):

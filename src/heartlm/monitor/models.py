@@ -41,8 +41,8 @@ KEPT_BEATS = 32
 """Beats whose keys and values are kept for attention. The model was trained on 128: with 32, F1 of V is 0.942 instead
 of 0.943 and F1 of S 0.894 instead of 0.897. With 64 they are 0.944 and 0.895, for twice the memory
 (docs/log/monitor-alarms.md)."""
+# Rows of a matrix that `product` of c/live.h processes together.
 _ROWS = 8
-"""Rows of a matrix that `product` of c/live.h processes together."""
 AF_BEATS = (32, 64, 128)
 """Numbers of beats from which AF can be judged; the largest available one is used."""
 

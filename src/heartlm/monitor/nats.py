@@ -38,20 +38,20 @@ SAVE_S = 15.0
 """Time between saves of the state of a partition. A worker that takes it over processes this much signal again."""
 KEPT_S = 3600.0
 """Time for which the broker keeps messages, states, and the ids of alarms by which it finds duplicates."""
+# A connection counts as restored after this time without an error: requests may still wait for an answer.
 _HEARTBEAT_S, _CONNECT_S, _ANSWER_S = 2.0, 10.0, 5.0
 _QUIET_S = _ANSWER_S + 1
-"""A connection counts as restored after this time without an error: requests may still wait for an answer."""
+# A worker stops reading when this many messages have arrived since it last had nothing to judge.
 _MAX_WAITING = 20_000
-"""A worker stops reading when this many messages have arrived since it last had nothing to judge."""
+# Partitions whose states are fetched at the same time: each takes several requests.
 _NUM_ACQUIRED_TOGETHER = 8
-"""Partitions whose states are fetched at the same time: each takes several requests."""
+# Chunks of an object, 128 KiB each, that are asked for at once.
 _CHUNKS_TOGETHER = 16
-"""Chunks of an object, 128 KiB each, that are asked for at once."""
+# Time for which messages are collected before they are judged together.
 _COLLECT_S = 0.25
-"""Time for which messages are collected before they are judged together."""
+# Takes the place of a stream's token in messages that only carry the broker's time. No token equals it.
 _ECG, _ALARMS, _LEASES, _STATES = "heartlm-ecg", "heartlm-alarms", "heartlm-leases", "heartlm-states"
 _TICK = "%tick"
-"""Takes the place of a stream's token in messages that only carry the broker's time. No token equals it."""
 _SAFE = "!\"#$&'()+,/:;<=?@[\\]^`{|}~"
 _FIELDS = ("key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence")
 

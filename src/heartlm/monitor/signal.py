@@ -31,12 +31,12 @@ KEPT_S = 8
 """Seconds of samples that are kept: a beat is found at most about 4 s late, and its waveform begins before it."""
 FLAT_S = 1.5
 """A lead that is constant for this time is disconnected or saturated: electrodes and amplifiers always have noise."""
+# A sample further than this from the median of the last seconds is a step or spike of an electrode. The detector would
+# take it for a high beat and miss the next ones. After a lasting step the median follows in half of this time.
 _FURTHEST_MV, _BASELINE_S = 10.0, 4
-"""A sample further than this from the median of the last seconds is a step or spike of an electrode. The detector would
-take it for a high beat and miss the next ones. After a lasting step the median follows in half of this time."""
+# A change between two samples that exceeds both is a step of an electrode too. The signal is valid again after this
+# time.
 _STEP_MV, _STEEPEST_MV_PER_S, _STEP_S = 3.0, 750.0, 0.2
-"""A change between two samples that exceeds both is a step of an electrode too. The signal is valid again after this
-time."""
 _GRID = int(GRID_HZ)
 _WINDOW, _MOST_BEATS = 400, 320
 

@@ -24,10 +24,10 @@ from heartlm.monitor.stream import NUM_LEADS, ecg_leads
 
 FRAME_S = 1.0
 """Length of the frames of a replay."""
+# Seconds of a recording that are read at once.
 _BLOCK_S = 60
-"""Seconds of a recording that are read at once."""
+# Time between requests for new samples, and difference of timestamps from which on samples were lost.
 _LSL_POLL_S, _LSL_GAP_S = 0.25, 0.5
-"""Time between requests for new samples, and difference of timestamps from which on samples were lost."""
 
 
 def replay_streams(folder: Path, num_streams: int | None = None, max_leads: int = NUM_LEADS) -> list[Iterator[bytes]]:

@@ -33,8 +33,8 @@ from heartlm.tokenizers.waveform import LEAST_SCALE_MV
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
+# Seconds of a recording that are read at once.
 _BLOCK_S = 60
-"""Seconds of a recording that are read at once."""
 AF_EVERY, AF_STILL_EVERY = 64, 48
 """Number of beats after which the model of AF is evaluated again; the second number applies during AF."""
 REGULAR = 0.3
@@ -44,8 +44,8 @@ UNKNOWN_BEATS = 8
 """Number of first beats of a stream whose class is unknown (Q), as there are none to compare them with."""
 NUM_LEADS = 2
 """Leads of a recording that are watched by default."""
+# Bytes of a cache line of the processor, to which the memory of a lead is aligned.
 _CACHE_LINE = 64
-"""Bytes of a cache line of the processor, to which the memory of a lead is aligned."""
 
 
 class WatchedLead(Stateful):

@@ -11,8 +11,8 @@ from heartlm.monitor.state import Stateful
 
 NUM_MINUTES = 8 * 60
 """Minutes that are kept: one shift."""
+# A longer time between two beats does not count as an interval.
 _MAX_RR_S = 3.0
-"""A longer time between two beats does not count as an interval."""
 _INTERVALS, _SECONDS, _S, _V = range(4)
 
 

@@ -27,8 +27,8 @@ STRIP_S = 7.0
 LEADS_PER_STRIP, STRIPS_PER_KIND = 2, 3
 TALLEST_MM, TALLEST_TWELVE_MM = 110.0, 135.0
 """Highest paper at 10 mm/mV, so that two strips, or a row of twelve leads with its heading, fit a page of A4."""
+# Least distance of an event from the ends of a strip that shows it.
 _MARGIN_S = 0.3
-"""Least distance of an event from the ends of a strip that shows it."""
 
 TWELVE_LEADS = ("I", "AVR", "V1", "V4"), ("II", "AVL", "V2", "V5"), ("III", "AVF", "V3", "V6"), ("II",)
 """Usual layout of twelve leads on paper: three lanes of four leads, a quarter of the time each, and a rhythm strip."""

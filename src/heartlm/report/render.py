@@ -20,8 +20,8 @@ from heartlm.report.numbers import MISSING, count, decimal, duration, elapsed, p
 
 Floats = NDArray[np.floating]
 
+# Characters outside of those of XML 1.0, section 2.2.
 _NO_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-"""Characters outside of those of XML 1.0, section 2.2."""
 
 
 class Markup(str):

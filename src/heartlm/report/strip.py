@@ -35,10 +35,10 @@ BEAT_LANE, RHYTHM_ROW = 28.0, 15.0
 MOST_POINTS_HZ = 260.0
 """Leads with a higher sampling rate are thinned; at 250 Hz, points are 0.1 mm apart."""
 
+# Minimum and maximum height of the paper above and below a lead's median; the name needs the minimum.
 _ABOVE_MM, _BELOW_MM = (15, 50), (5, 35)
-"""Minimum and maximum height of the paper above and below a lead's median; the name needs the minimum."""
+# Distance between the traces of neighbouring lanes, along and across.
 _CLEAR_S, _CLEAR_MM = 0.06, 1.0
-"""Distance between the traces of neighbouring lanes, along and across."""
 
 
 @dataclass(frozen=True)

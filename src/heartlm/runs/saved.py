@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from heartlm.models.heart import HeartModel
     from heartlm.models.store import ModelInfo
 
+# Entries of `run.json` that are saved; others may name people, machines and paths.
 _FILES = {"README.md", "config.json", "model.safetensors", "tokenizer", "run.json", "data.json", "reliability.svg"}
 _ABOUT = ("kind", "from_scratch", "manifest_hash", "num_parameters")
-"""Entries of `run.json` that are saved; others may name people, machines and paths."""
 _HEADER = re.compile(r"---\n(.*?)\n---\n+", re.DOTALL)
 
 

@@ -26,8 +26,8 @@ from typing import IO, Any
 
 from heartlm.errors import HeartlmError
 
+# Error numbers of programming errors. Any other error while writing is caused by the disk, the folder or the name.
 _DEFECTS = {errno.EBADF, errno.EINVAL, errno.EFAULT, errno.ESPIPE, errno.EPIPE, errno.ENOTTY, None}
-"""Error numbers of programming errors. Any other error while writing is caused by the disk, the folder or the name."""
 
 
 def explained(path: Path, error: OSError) -> Exception:
@@ -92,8 +92,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             os.close(descriptor)
 
 
+# Mark of this machine in the names of temporaries: on some filesystems other machines do not see its locks.
 _MARK = f"tmp-{hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]}-"
-"""Mark of this machine in the names of temporaries: on some filesystems other machines do not see its locks."""
 
 _TEMPORARY = re.compile(rf"\..+\.{_MARK}[a-z0-9_]{{8}}")
 _swept: set[Path] = set()

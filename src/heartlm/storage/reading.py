@@ -67,6 +67,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
+# Decoders of `parse_json`, kept because creating one takes as long as decoding a short text.
 _DECODERS = {
     finite: json.JSONDecoder(
         parse_int=small_int,
@@ -76,7 +77,6 @@ _DECODERS = {
     )
     for finite in (False, True)
 }
-"""Decoders of `parse_json`, kept because creating one takes as long as decoding a short text."""
 
 
 @overload

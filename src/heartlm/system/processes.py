@@ -26,8 +26,8 @@ Result = TypeVar("Result")
 AHEAD = 4
 """Maximum number of parts per process that may be ahead of the writer."""
 
+# The work function, inherited by forked processes instead of pickled.
 _work: Callable[[int], Any] | None = None
-"""The work function, inherited by forked processes instead of pickled."""
 
 
 def _do_work(number: int) -> Any:

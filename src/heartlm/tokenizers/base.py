@@ -26,13 +26,13 @@ from heartlm.storage.reading import read_json
 
 SCHEMA_VERSION = 1
 
+# Class of each kind of tokenizer; the kind is also the name of the module.
 _CLASSES = {
     "beat": "BeatTokenizer",
     "rhythm": "RhythmTokenizer",
     "sample": "SampleTokenizer",
     "millivolts": "MillivoltTokenizer",
 }
-"""Class of each kind of tokenizer; the kind is also the name of the module."""
 
 KINDS: tuple[str, ...] = tuple(_CLASSES)
 

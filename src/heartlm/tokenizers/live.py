@@ -22,13 +22,13 @@ from heartlm.tokenizers.waveform import LEAST_SCALE_MV
 
 Floats = NDArray[np.float32]
 
+# Beats from which on there is a usual range, which three of four exceed, so that a few artefacts do not raise it.
 _FEWEST = 12
-"""Beats from which on there is a usual range, which three of four exceed, so that a few artefacts do not raise it."""
+# A beat is faint below this share of the usual range, if its QRS complex has a lower correlation with the usual:
+# detectors find such in silence.
 _FAINT, _ALIKE = 0.3, 0.75
-"""A beat is faint below this share of the usual range, if its QRS complex has a lower correlation with the usual:
-detectors find such in silence."""
+# What c/live_tokens.c has room for, and the points that it reads at once.
 _MOST_STEADY, _MOST_AROUND, _MOST_P, _FEWEST_POINTS = 64, 31, 256, 32
-"""What c/live_tokens.c has room for, and the points that it reads at once."""
 
 
 class _Plan(ctypes.Structure):

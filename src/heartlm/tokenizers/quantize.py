@@ -20,8 +20,8 @@ from heartlm.kernels.library import kernel
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
+# Dimensions in which most centroids are ruled out.
 _NUM_HEAD = 32
-"""Dimensions in which most centroids are ruled out."""
 _POINTS_AT_ONCE, _CODES_AT_ONCE, _BATCH = 32, 64, 32
 MOST_CODES = 1024
 """Of a codebook."""

@@ -38,10 +38,10 @@ from heartlm.storage.reading import read_json
 from heartlm.system.progress import say
 from heartlm.training.checkpoint_files import INDEX, StatePlanner, StateReader, StateWriter
 
+# Tensor in checkpoints from before the weights of all facets were joined to one tensor.
 _PREFIX = "step-"
 _PROGRESS, _FILES = "progress.json", "files.json"
 _SEPARATE_FACETS = "model.embedding.project.0.weight"
-"""Tensor in checkpoints from before the weights of all facets were joined to one tensor."""
 
 
 @dataclass

@@ -22,10 +22,10 @@ from heartlm.tasks.task import IGNORE
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT, WINDOW, WINDOW_S
 from heartlm.training.batches import Batch
 
+# Relative sampling frequency of each class, over the classes in the corpus.
 _SHARES = {OTHER: 0.20, NOT_VF: 0.25, VT: 0.10, VF: 0.32, ASYSTOLE: 0.03, NOISE: 0.10}
-"""Relative sampling frequency of each class, over the classes in the corpus."""
+# Prior weight of each class except `OTHER` in windows labelled `NOT_VF`.
 _PRIOR = 0.2
-"""Prior weight of each class except `OTHER` in windows labelled `NOT_VF`."""
 
 
 def balanced_windows(

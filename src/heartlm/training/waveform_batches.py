@@ -31,21 +31,21 @@ from heartlm.training.batches import Batch, BatchPosition, CodesForm, HostBatch,
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
+# Fraction of windows replaced by simulated windows of each class.
 _MADE = {ASYSTOLE: 0.07, NOISE: 0.04, VT: 0.08, OTHER: 0.05, VF: 0.08}
-"""Fraction of windows replaced by simulated windows of each class."""
+# Fraction of windows of `OTHER` in which the electrodes move, so that their label becomes `NOISE`; rates of the
+# movements, and their standard deviation over that of the window.
 _MOVED, _MOVE_HZ, _MOVE_SIZE = 0.45, (2.5, 7), (0.6, 2.8)
-"""Fraction of windows of `OTHER` in which the electrodes move, so that their label becomes `NOISE`; rates of the
-movements, and their standard deviation over that of the window."""
+# Fractions of the movements that are pure sines, and that are irregular; the others have harmonics.
 _SWAYS, _IRREGULAR = 0.25, 0.4
-"""Fractions of the movements that are pure sines, and that are irregular; the others have harmonics."""
+# Fraction of windows of `OTHER` with a pause, and its seconds: a silent lead is no noise.
 _PAUSED, _PAUSE_S = 0.12, (1.5, 3.4)
-"""Fraction of windows of `OTHER` with a pause, and its seconds: a silent lead is no noise."""
+# Number of uniform random numbers per window before its noise, and index of the first one used for simulation.
+#
+# Number 0 selects whether the window is simulated.
 _NUM_CHOICES, _FIRST_OF_MADE, _FIRST_OF_MOVE, _FIRST_OF_PAUSE = 80, 24, 46, 62
-"""Number of uniform random numbers per window before its noise, and index of the first one used for simulation.
-
-Number 0 selects whether the window is simulated."""
+# Tokens of a V beat before and after its R peak.
 _BEFORE, _AFTER = 25, 45
-"""Tokens of a V beat before and after its R peak."""
 
 
 @dataclass(frozen=True)

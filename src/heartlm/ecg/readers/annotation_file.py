@@ -37,14 +37,14 @@ SYMBOL_OF_CODE: NDArray[np.str_] = np.full(64, "", "<U1")
 for _code, _symbol in enumerate(' NLRaVFJASEj/Q~ | sT*D"=pB^t+u?![]en@xf()r'):
     SYMBOL_OF_CODE[_code] = _symbol.strip()
 
+# Codes that are undefined: neither in the WFDB library nor user-defined (42 to 49); 0 is a note about the file.
 _IS_UNUSED = (SYMBOL_OF_CODE == "") & ~np.isin(np.arange(64), [0, *range(42, 50)])
-"""Codes that are undefined: neither in the WFDB library nor user-defined (42 to 49); 0 is a note about the file."""
 
 TABLE_SUFFIX = ".csv"
 _TABLE_HZ = 500.0
 """Rate in Hz to which times in tables of beats are rounded: the sampling rate of VitalDB's electrocardiograms."""
+# WFDB symbol of each beat type.
 _BEAT_TYPES = {"N": "N", "S": "S", "V": "V", "U": "Q"}
-"""WFDB symbol of each beat type."""
 
 ISHNE_MARK = b"ANN  1.0"
 _CODE_OF_ISHNE = np.zeros(256, np.uint8)
@@ -52,17 +52,17 @@ _CODE_OF_ISHNE = np.zeros(256, np.uint8)
 artefact, unknown."""
 for _label, _symbol in {"N": "N", "V": "V", "S": "S", "B": "N", "P": "/", "X": ARTEFACT, "U": "Q"}.items():
     _CODE_OF_ISHNE[ord(_label)] = SYMBOL_OF_CODE.tolist().index(_symbol)
+# Labels of ISHNE for a long distance and for a calibration pulse.
 _NO_BEATS = b"!C"
-"""Labels of ISHNE for a long distance and for a calibration pulse."""
 
 OUTSIDE = ("before the start", "past the end")
 """Reasons of `beats_of` for leaving out beats outside the recording."""
 
+# Limit of positions: a larger one comes from a damaged file and is outside any recording.
 _FAR = 2.0**62
-"""Limit of positions: a larger one comes from a damaged file and is outside any recording."""
 
+# Whether each code marks a heartbeat.
 _IS_BEAT = np.isin(SYMBOL_OF_CODE, sorted(CLASS_OF_SYMBOL))
-"""Whether each code marks a heartbeat."""
 
 _LONGEST_TEXT = 255
 _NO_TEXT = re.compile(rb"[\x02-\x09\x0b\x0c\x0e-\x1f\x7f]|\0[^\0]")

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
     from ecgdatakit.models import ECGRecord, Lead
 
+# Words of the package's warnings about parts of a file that are not used here.
 _UNREAD = ("median beat", "representative beat", "rounded to", "birth date")
-"""Words of the package's warnings about parts of a file that are not used here."""
+# Earlier dates and higher ages are placeholders.
 _FIRST_YEAR, _MOST_YEARS = 1900, 120
-"""Earlier dates and higher ages are placeholders."""
+# Relative distance from a whole rate that is taken as rounding: an interval of 0.001953 s is 512 Hz.
 _NEAR_WHOLE = 2e-4
-"""Relative distance from a whole rate that is taken as rounding: an interval of 0.001953 s is 512 Hz."""
 
 
 def read_with(parser: str, path: Path, mend: Callable[[Path, ECGRecord], None] | None = None) -> Recording:

@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 LONGEST_GAP_S = 7 * 86400.0
 PACKETS = "times are those of packets"
 """Begin of the repair of a clock with one time for several rows."""
+# Rows (or packets) on each side of a jump whose median tells its size: enough for the cycle of rounded times.
 _AROUND = 64
-"""Rows (or packets) on each side of a jump whose median tells its size: enough for the cycle of rounded times."""
+# Least size of a jump in standard errors.
 _SIGNIFICANT = 6.0
-"""Least size of a jump in standard errors."""
+# Values of which a median is taken.
 _MOST_SAMPLED = 100_000
-"""Values of which a median is taken."""
+# Largest fraction of times that may be out of order.
 _MOST_JUMPS = 100_000
 _MOST_DISORDER = 0.01
-"""Largest fraction of times that may be out of order."""
+# Jitter from which on it is reported, as a fraction of the step.
 _SHOWN_JITTER = 0.3
-"""Jitter from which on it is reported, as a fraction of the step."""
+# Relative distance of the rate that the times tell from a known rate.
 _CONTRADICTS = 0.02
-"""Relative distance of the rate that the times tell from a known rate."""
+# Relative distance from a whole rate that is taken as rounding of the times.
 _NEAR_WHOLE = 1e-4
-"""Relative distance from a whole rate that is taken as rounding of the times."""
 
 
 class UnusableClockError(Exception):

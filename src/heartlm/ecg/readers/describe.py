@@ -15,11 +15,12 @@ from heartlm.ecg.readers.foreign import first_bytes, is_there
 from heartlm.ecg.readers.formats import BEGIN_BYTES, format_of, xml_root
 from heartlm.errors import HeartlmError
 
+# Files of a folder that are looked at.
 _MOST_FILES = 10_000
-"""Files of a folder that are looked at."""
+# Kinds of files that one message names.
 _MOST_KINDS = 4
-"""Kinds of files that one message names."""
 
+# Offset and bytes of the mark of other kinds of files, and the text about them.
 _EXPORT = "export the recording itself (DICOM, SCP-ECG, HL7 aECG, EDF or CSV)"
 _UNPACK = "unpack it"
 _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
@@ -46,9 +47,8 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"GDF ", "a GDF file; convert it to EDF"),
     (0, b"fLaC", "a FLAC signal file without a WFDB header; fetch its .hea"),
 )
-"""Offset and bytes of the mark of other kinds of files, and the text about them."""
+# Fewer annotations decode from other files too.
 _FEWEST_ANNOTATIONS = 4
-"""Fewer annotations decode from other files too."""
 
 
 def describe(path: Path) -> str:

@@ -44,21 +44,21 @@ from heartlm.ecg.readers.foreign import check_calibration, check_rate
 from heartlm.ecg.recording import CLASS_OF_SYMBOL, Annotations, Note, Recording, RhythmSpan, rhythm_named
 from heartlm.errors import HeartlmError
 
+# A time; programs write sums of floats with all of their decimals.
 _SECONDS = rb"\d{1,12}(?:[.,]\d{0,24})?"
-"""A time; programs write sums of floats with all of their decimals."""
+# The first annotation of a data record: its time since the start of the file, in seconds.
 _TIME = re.compile(rb"([+-]%b)\x14\x14" % _SECONDS)
-"""The first annotation of a data record: its time since the start of the file, in seconds."""
 _ANNOTATION = re.compile(rb"([+-]%b)(?:\x15(%b))?\x14([^\0]*)\x14\0" % (_SECONDS, _SECONDS))
 """Onset and duration in seconds, and texts separated by `\\x14`."""
 
+# A record begins a block if it begins this much later than the record before it ends: the first in a file that is
+# marked as discontinuous, the second in others, whose times may only drift. Longer than the last is a damaged time.
 _JITTER_S, _DRIFT_S, _LONGEST_GAP_S = 0.01, 0.5, 31 * 86400.0
-"""A record begins a block if it begins this much later than the record before it ends: the first in a file that is
-marked as discontinuous, the second in others, whose times may only drift. Longer than the last is a damaged time."""
 
+# Samples of a lead that are converted at once.
 _PIECE = 1 << 16
-"""Samples of a lead that are converted at once."""
+# Zeros of the interpolating function on each side.
 _ZEROS = 8
-"""Zeros of the interpolating function on each side."""
 _FEWEST_BEATS_PER_MIN = 20.0
 
 

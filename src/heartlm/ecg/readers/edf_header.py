@@ -33,8 +33,8 @@ MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", 
 _PLACEHOLDER = date(1985, 1, 1)
 """Start date of EDF+ files without a known date; `00.00.00` is written too."""
 
+# Relative distance from a whole rate that is taken as the rounding of the record's duration to 8 characters.
 _NEAR_WHOLE = 2e-6
-"""Relative distance from a whole rate that is taken as the rounding of the record's duration to 8 characters."""
 
 EQUIPMENT = "heartlm"
 """Recorder in the header of files that heartlm writes."""
@@ -42,9 +42,9 @@ INVALID_TEXT = "Invalid samples"
 """Begin of the annotations of invalid samples in these files, whose digit the header states too."""
 COMMENT, MORE_COMMENT = "# ", "#+"
 """Begin of the annotations at the start of these files that are comments, and of their further parts."""
+# The reserved field of a signal in these files: the digit of invalid samples if there are any, and the length of the
+# recording.
 _OWN = re.compile(r"(?:invalid (-\d{1,8}) of|valid) (\d{1,12})")
-"""The reserved field of a signal in these files: the digit of invalid samples if there are any, and the length of the
-recording."""
 
 
 class Channel(NamedTuple):

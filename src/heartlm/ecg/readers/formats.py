@@ -66,12 +66,12 @@ class FileFormat(NamedTuple):
         return f"the package {absent[0]!r}: install it with  pip install 'heartlm[{self.extra}]'"
 
 
+# Begin of the identifiers of the DICOM storage classes for waveforms; images have others.
 _PROLOG = re.compile(r"<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^\[>]*(?:\[.*?\]\s*)?>", re.DOTALL | re.IGNORECASE)
 _ROOT = re.compile(r"\s*<(?:[\w.-]+:)?([A-Za-z_][\w.-]*)(?=[\s/>])")
 _MORTARA = ("ACQUISITION_TIME", "<CHANNEL", "<SUBJECT", "<TYPICAL_CYCLE")
 _KARDIA = re.compile(rb'"(recordedAt|algorithmDetermination|amplitudeResolution|patientID)"')
 _DICOM_WAVEFORMS = b"1.2.840.10008.5.1.4.1.1.9."
-"""Begin of the identifiers of the DICOM storage classes for waveforms; images have others."""
 
 
 def xml_root(begin: bytes) -> str | None:
@@ -232,7 +232,7 @@ def format_of(path: Path, *, is_given: bool = False) -> FileFormat | None:
     return next((form for form in by_ending if is_known or form.by_ending), None)
 
 
+# Endings that are usual for other files too.
 _SHARED = (".ecg", ".json")
-"""Endings that are usual for other files too."""
+# Endings of any text.
 _TEXTS = (".txt", ".tab")
-"""Endings of any text."""

@@ -43,8 +43,8 @@ MOST_COLUMNS = 64
 """Most leads; a table with more columns has a beat or a recording in each row."""
 LEAST_RATE_HZ, MOST_RATE_HZ = 30.0, 5000.0
 """Rates of ECGs, which tell the unit of times. Units differ by 1000, so at most one fits."""
+# Seconds since 1970 of the years 2000 and 2100.
 _EPOCHS_S = 946_684_800.0, 4_102_444_800.0
-"""Seconds since 1970 of the years 2000 and 2100."""
 
 _TIME_WORDS = frozenset(
     ("time", "times", "timestamp", "timestamps", "datetime", "date", "clock", "elapsed", "utc", "epoch", "unix",

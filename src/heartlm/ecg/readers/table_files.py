@@ -49,10 +49,11 @@ from heartlm.errors import HeartlmError, needs
 from heartlm.storage.reading import parse_json
 from heartlm.storage.typed import typed
 
+# Supply in V and gain of the ECG sensors of BITalino and biosignalsplux, from their transfer functions.
 _FEWEST_ROWS = 200
 _SAMPLED_ROWS = 5000
 _SUPPLY_AND_GAIN = {"bitalino": (3.3, 1100.0), "plux": (3.0, 1000.0)}
-"""Supply in V and gain of the ECG sensors of BITalino and biosignalsplux, from their transfer functions."""
+# Names of arrays that say nothing about their leads.
 _METADATA = b"heartlm"
 _TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _HDF5 = b"\x89HDF"
@@ -66,7 +67,6 @@ _NAME_VARIABLES = frozenset(
      "sig_name")
 )  # fmt: skip
 _PLAIN_VARIABLES = frozenset(("val", "data", "x", "y", "signal", "signals", "sig", "samples", "values"))
-"""Names of arrays that say nothing about their leads."""
 
 
 def is_text_recording(path: Path) -> bool:

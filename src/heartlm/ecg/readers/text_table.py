@@ -32,10 +32,11 @@ from heartlm.errors import HeartlmError
 SNIFFED_BYTES = 1 << 16
 _TESTED_ROWS = 60
 """Rows by which separator and decimal mark are chosen."""
+# Most columns of a line that is looked at.
 _MOST_FOOTER_LINES = 30
 _WIDEST = 10_000
-"""Most columns of a line that is looked at."""
 
+# A date, a time of day, both, or minutes and seconds.
 _GZIP = b"\x1f\x8b"
 _NULLS = ("", *"nan NaN NAN na NA n/a N/A null NULL None none - -- ? #N/A -nan".split())  # noqa: SIM905
 _NEW_LINE = re.compile(r"\r\n|\n|\r")
@@ -45,14 +46,13 @@ _TIME = re.compile(
     r"\s*(Z|UTC|[+-]\d\d:?\d\d)?(\s+\d{1,2}/\d{1,2}/\d{4})?\]?",
     re.IGNORECASE,
 )
-"""A date, a time of day, both, or minutes and seconds."""
+# Separators with decimal marks, in the order in which they are tried. The empty separator is one column, the blank any
+# number of blanks and tabs.
 _BEGINS_ROW = re.compile(r"\s*[\"'\[]?[+-]?[\d.,;\t|]|\s*nan\b", re.IGNORECASE)
 _CANDIDATES = (
     ("\t", "."), ("\t", ","), (";", "."), (";", ","), (",", "."), (",", ","), ("|", "."), ("|", ","),
     ("", "."), ("", ","), (" ", "."), (" ", ","),
 )  # fmt: skip
-"""Separators with decimal marks, in the order in which they are tried. The empty separator is one column, the blank any
-number of blanks and tabs."""
 
 
 @dataclass(frozen=True)

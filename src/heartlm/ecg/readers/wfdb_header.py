@@ -53,8 +53,8 @@ DECODED: dict[str, tuple[int, ...]] = {
 }  # fmt: skip
 """Sizes in bytes of 0, 1, ... samples up to a full group, for each format that the kernel decodes."""
 
+# Of a sample; the lowest that they hold marks a missing value.
 _NUM_BITS = {"212": 12, "16": 16, "61": 16, "80": 8, "24": 24, "32": 32}
-"""Of a sample; the lowest that they hold marks a missing value."""
 
 MAX_WIDTH = 2048
 """Samples a frame that the kernel takes; it works in blocks that hold whole frames."""

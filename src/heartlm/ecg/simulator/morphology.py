@@ -115,10 +115,10 @@ def _p_wave(dipole: tuple[float, ...]) -> list[Wave]:
     return [(-0.016, 0.017, (0.5 * x, 0.7 * y, z + 0.03)), (0.016, 0.019, (0.9 * x, 0.7 * y, z - 0.05))]
 
 
+# Main QRS direction of ectopy from the right ventricle's body and outflow tract, the left ventricle's anterior and
+# inferior fascicle regions, and the septum. Those of the right ventricle resemble left bundle branch block, and the
+# reverse.
 _FOCI = np.array([(0.65, -0.5, -0.5), (0.35, 0.9, -0.4), (-0.5, 0.6, 0.7), (-0.55, -0.55, 0.6), (0.5, 0.7, 0.5)])
-"""Main QRS direction of ectopy from the right ventricle's body and outflow tract, the left ventricle's anterior and
-inferior fascicle regions, and the septum. Those of the right ventricle resemble left bundle branch block, and the
-reverse."""
 
 
 def _wide_qrs(dipole: Floats, width: float, notch_s: float, t_share: float) -> list[Wave]:

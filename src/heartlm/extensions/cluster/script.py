@@ -72,8 +72,8 @@ def render(
     return "\n".join(map(one_line, [*head, *(line for part in parts for line in ("", *part))])) + "\n"
 
 
+# Control characters, Unicode line ends, and surrogates of file names that are not UTF-8.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Control characters, Unicode line ends, and surrogates of file names that are not UTF-8."""
 
 
 def one_line(text: str) -> str:

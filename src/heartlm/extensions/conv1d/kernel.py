@@ -24,8 +24,8 @@ PASSES = ("conv1d_forward", "conv1d_input_gradient", "conv1d_weight_gradient")
 
 Unless gate is 0, it is the address of a forward pass's result with `relu`: where that is not positive, dy counts as 0.
 """
+# Bytes of a cache line; scratch begins at one.
 _LINE = 64
-"""Bytes of a cache line; scratch begins at one."""
 
 
 @dataclass(frozen=True)

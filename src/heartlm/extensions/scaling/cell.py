@@ -178,6 +178,7 @@ class Measurement:
         return measurement
 
 
+# Smallest and largest values with which ratios, logarithms and their intervals can be computed.
 _SECONDS, _COUNT = (1e-9, 1e9), (1, 1 << 31)
 _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("window", "ranks", "nodes", "cpus_per_task", "global_batch", "accumulation", "copies"), _COUNT),
@@ -186,7 +187,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("energy_j", "num_parameters", "peak_memory_bytes", "peak_device_memory_bytes"), (0, 1e18)),
     "part_s": (-1e9, 1e9),  # the rest of a step may be below 0 by rounding
 }
-"""Smallest and largest values with which ratios, logarithms and their intervals can be computed."""
 
 
 def _check_ranges(path: Path, values: Mapping[str, Any]) -> None:

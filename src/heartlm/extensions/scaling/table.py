@@ -183,5 +183,5 @@ def flat(row: CellRow) -> dict[str, Any]:
     return columns
 
 
+# Fields that may be None and always have three columns.
 _INTERVALS = ("speedup", "efficiency", "overhead_s", "ceiling", "efficiency_of_ceiling")
-"""Fields that may be None and always have three columns."""

@@ -38,9 +38,9 @@ from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig
 
 State = Literal["done", "running", "queued", "waiting", "interrupted", "failed", "not run"]
 
+# Options of the other commands that affect the computation but not the result.
 _PATHS = ("corpus", "run")
 _HOW = ("--threads=", "--device=", "--processes=")
-"""Options of the other commands that affect the computation but not the result."""
 
 Progress = Literal["absent", "started", "done"]
 
