@@ -26,13 +26,13 @@ from scipy.signal.windows import hann
 
 from benchmarks.common.places import options
 from heartlm.ecg.database import open_database
-from heartlm.ecg.detect import SETTINGS, Detector, Settings
+from heartlm.ecg.detect import SETTINGS, Detector, DetectorSettings
 from heartlm.ecg.matching import match_beats
 from heartlm.ecg.splits import DS1
 
 SHARED = ("slope_s", "smooth_s", "even_weight")
 FIXED = ("looks_ahead", "refractory_s")
-OWN = tuple(name for name in Settings.__dataclass_fields__ if name not in (*SHARED, *FIXED))
+OWN = tuple(name for name in DetectorSettings.__dataclass_fields__ if name not in (*SHARED, *FIXED))
 RATES_HZ = (100, 128, 200, 250, 500, 1000)
 CHANGED_S = 600
 BORDER_S = 0.3
@@ -50,7 +50,7 @@ class Lead:
     left_out: NDArray[np.int64]
     rate_hz: float
 
-    def errors(self, settings: Settings) -> int:
+    def errors(self, settings: DetectorSettings) -> int:
         """Beats missed and made up."""
         found = Detector(self.rate_hz, settings).push(self.signal, ends=True)
         match = match_beats(self.beats, found, self.rate_hz)
@@ -157,7 +157,7 @@ def main() -> None:
     plain = recorded(given.data)
     other = list(changed(plain, np.random.default_rng(0)))
 
-    def errors(settings: Settings) -> Errors:
+    def errors(settings: DetectorSettings) -> Errors:
         return sum(lead.errors(settings) for lead in plain), sum(lead.errors(settings) for lead in other)
 
     best, end, tries = dict(SETTINGS), time.monotonic() + 60 * given.minutes, 0

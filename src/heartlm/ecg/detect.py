@@ -52,7 +52,7 @@ _RR_START_S, _RR_LOW_S, _RR_HIGH_S, _RR_PAUSE_S = 0.8, 0.25, 1.8, 2.2
 
 
 @dataclass(frozen=True)
-class Settings:
+class DetectorSettings:
     """What decides which candidate is a beat.
 
     Attributes:
@@ -86,7 +86,9 @@ class Settings:
     even_weight: float
 
 
-SETTINGS = cast(dict[Mode, Settings], read_json(Path(__file__).with_suffix(".json"), dict[str, Settings]))
+SETTINGS = cast(
+    dict[Mode, DetectorSettings], read_json(Path(__file__).with_suffix(".json"), dict[str, DetectorSettings])
+)
 """Settings of each mode; both modes use the same filters."""
 
 SHORTEST_STRETCH_S = 2.0
@@ -116,7 +118,7 @@ class DetectorPlan(ctypes.Structure):
 
 
 @lru_cache(maxsize=64)
-def plan_detector(rate_hz: float, settings: Settings) -> tuple[DetectorPlan, Floats]:
+def plan_detector(rate_hz: float, settings: DetectorSettings) -> tuple[DetectorPlan, Floats]:
     """Return the plan for a rate, and the right halves of its filters one after another, float32 `[num_taps]`."""
     factor = max(1, int(rate_hz / DECIMATED_HZ))
     decimated_hz = rate_hz / factor
@@ -191,7 +193,7 @@ class Detector:
         settings: which candidates are beats.
     """
 
-    def __init__(self, rate_hz: float, settings: Settings) -> None:
+    def __init__(self, rate_hz: float, settings: DetectorSettings) -> None:
         self._push = kernel("detect_push")
         self._plan, self._taps = plan_detector(rate_hz, settings)
         plan = ctypes.addressof(self._plan)

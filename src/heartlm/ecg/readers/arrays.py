@@ -25,7 +25,7 @@ from heartlm.errors import HeartlmError
 from heartlm.storage.reading import read_json
 
 
-class Settings(TypedDict, total=False):
+class ArraySettings(TypedDict, total=False):
     """Fields of the `.json` file."""
 
     rate_hz: float
@@ -44,17 +44,17 @@ def is_array_recording(path: Path) -> bool:
     return is_there(sidecar_of(path)) or Stated.current().rate_hz is not None
 
 
-def settings_of(path: Path) -> Settings:
+def settings_of(path: Path) -> ArraySettings:
     """Return the fields of the `.json` file next to a file; none if there is no such file.
 
     Raises:
         HeartlmError: the file is malformed.
     """
     sidecar = sidecar_of(path)
-    return read_json(sidecar, Settings) if sidecar != path and is_there(sidecar) else {}
+    return read_json(sidecar, ArraySettings) if sidecar != path and is_there(sidecar) else {}
 
 
-def stated_units(path: Path, settings: Settings, num_leads: int) -> list[Unit]:
+def stated_units(path: Path, settings: ArraySettings, num_leads: int) -> list[Unit]:
     """Return the unit of each lead as the `.json` file next to `path` states them, mV by default.
 
     Raises:

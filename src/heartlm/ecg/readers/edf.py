@@ -35,7 +35,7 @@ from heartlm.ecg.readers.edf_header import (
     INVALID_TEXT,
     MORE_COMMENT,
     Channel,
-    Header,
+    EdfHeader,
     patient_of,
     printable_text,
     read_header,
@@ -116,7 +116,7 @@ def read_edf(path: Path) -> Recording:
 
 
 def _blocks(
-    path: Path, header: Header, samples: int, rate_hz: float
+    path: Path, header: EdfHeader, samples: int, rate_hz: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
     """Find the data records after a gap, by the times that EDF+ states for each.
 
@@ -195,7 +195,7 @@ class _Samples:
     """
 
     path: Path
-    header: Header
+    header: EdfHeader
     leads: tuple[Channel, ...]
     per_record: int
     first_record: NDArray[np.int64]
@@ -294,7 +294,7 @@ class _Samples:
             out[piece : piece + len(place)] = np.einsum("ij,ij->i", around, weights[which])
 
 
-def _annotations(path: Path, header: Header, begin_s: float, recording: Recording) -> Annotations | None:
+def _annotations(path: Path, header: EdfHeader, begin_s: float, recording: Recording) -> Annotations | None:
     """Return the annotations of EDF+ and BDF+: rhythms that last, beats if there are enough, and notes.
 
     A rhythm is an annotation with a duration, or a rhythm change of WFDB as `(AFIB`, which lasts until the next one. A
@@ -351,7 +351,7 @@ def _annotations(path: Path, header: Header, begin_s: float, recording: Recordin
     )
 
 
-def _comments(path: Path, header: Header, begin_s: float) -> list[str]:
+def _comments(path: Path, header: EdfHeader, begin_s: float) -> list[str]:
     """Return the comments of a file that heartlm wrote, which are annotations at its start."""
     comments = list[str]()
     for onset_s, _, text in _texts(path, header) if header.is_own else ():
@@ -364,7 +364,7 @@ def _comments(path: Path, header: Header, begin_s: float) -> list[str]:
     return comments
 
 
-def _texts(path: Path, header: Header) -> Iterator[tuple[float, float | None, str]]:
+def _texts(path: Path, header: EdfHeader) -> Iterator[tuple[float, float | None, str]]:
     """Yield onset, duration (None if not stated) and text of each annotation of a file, in its order."""
     size = header.num_records * header.record_bytes
     if not size:

@@ -70,7 +70,7 @@ class Channel(NamedTuple):
 
 
 @dataclass
-class Header:
+class EdfHeader:
     """Content of the header, and the size of what follows.
 
     Attributes:
@@ -144,7 +144,7 @@ class Header:
         return None
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> EdfHeader:
     """Read the header and compare the number of data records with the size of the file.
 
     Raises:
@@ -177,7 +177,7 @@ def read_header(path: Path) -> Header:
             f"{path}: not readable as an EDF file (a header of {channels or 'no'} signals in "
             f"{len(fixed) + len(content)} bytes); fetch it again"
         )
-    header = Header(
+    header = EdfHeader(
         patient, recording, day, clock, reserved[3:5].upper() == "+D", number(duration), 2 + (version != b"0"), data_at
     )
     texts = _fields(content, [size for size in SIGNAL_BYTES for _ in range(num_channels)])

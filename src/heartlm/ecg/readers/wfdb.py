@@ -31,7 +31,7 @@ from heartlm.ecg.readers.foreign import (
     to_millivolts,
 )
 from heartlm.ecg.readers.stated import Stated
-from heartlm.ecg.readers.wfdb_header import FLAC, GROUP, Header, Signal, SignalFile, adu_type, decode, read_header
+from heartlm.ecg.readers.wfdb_header import FLAC, GROUP, Signal, SignalFile, WfdbHeader, adu_type, decode, read_header
 from heartlm.ecg.recording import SEXES, Patient, Recording
 from heartlm.errors import HeartlmError
 
@@ -124,7 +124,7 @@ class _Samples:
     completely and does not match the header's checksum is added to `faults`.
     """
 
-    header: Header
+    header: WfdbHeader
     calibration: NDArray[np.float64]
     accept_uncalibrated: bool
     faults: list[str]
@@ -203,7 +203,7 @@ class _Samples:
         return [(file_of.get(lead), signal.skew) for lead, signal in enumerate(self.header.signals)]
 
 
-def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
+def _check_file(header: WfdbHeader, file: SignalFile, num_frames: int) -> None:
     """Compare a signal file with the header.
 
     Raises:
@@ -244,7 +244,7 @@ def _check_matlab(file: SignalFile) -> None:
         )
 
 
-def sums_of(header: Header) -> list[int]:
+def sums_of(header: WfdbHeader) -> list[int]:
     """Return the sum modulo 65536 of all samples of each lead, for a header without segments.
 
     Raises:
@@ -266,7 +266,7 @@ def sums_of(header: Header) -> list[int]:
     return [computed[place] for place in range(len(header.signals))]
 
 
-def _read_by_package(header: Header, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float64]:
+def _read_by_package(header: WfdbHeader, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float64]:
     """Read frames `start` to `stop` of `leads` in their units, ignoring skew, NaN where invalid.
 
     Format 8 stores differences and is read from the start.
@@ -284,7 +284,7 @@ def _read_by_package(header: Header, start: int, stop: int, leads: Sequence[int]
     return signal.T[[distinct.index(lead) for lead in leads]]
 
 
-def _rdrecord(header: Header, **options: Any) -> Any:
+def _rdrecord(header: WfdbHeader, **options: Any) -> Any:
     try:
         import wfdb
     except ModuleNotFoundError:

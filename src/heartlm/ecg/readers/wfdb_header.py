@@ -237,7 +237,7 @@ class SignalFile:
 
 
 @dataclass(frozen=True)
-class Header:
+class WfdbHeader:
     """Content of a header file.
 
     Attributes:
@@ -259,7 +259,7 @@ class Header:
     start: datetime | time | None
 
     @cached_property
-    def segments(self) -> tuple[Header, ...]:
+    def segments(self) -> tuple[WfdbHeader, ...]:
         """Headers of all segments except gaps. If the leads vary, the first is a layout header without samples.
 
         Raises:
@@ -273,7 +273,7 @@ class Header:
         return segments
 
     @cached_property
-    def parts(self) -> tuple[Header, ...]:
+    def parts(self) -> tuple[WfdbHeader, ...]:
         """Headers of the signals with samples: those of the segments, or the header itself."""
         return tuple(part for part in self.segments if part.stated_samples) if self.segment_lines else (self,)
 
@@ -309,7 +309,7 @@ class Header:
         return self.segments[0].signals if self.segment_lines else self.signals
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> WfdbHeader:
     """Read and check the header at `path`, but not those of its segments.
 
     Raises:
@@ -348,7 +348,7 @@ def read_header(path: Path) -> Header:
         _check_count(path, int(num_signals), len(signals), "signals")
         if length is not None and all(signal.file_name == NO_FILE for signal in signals):
             num_samples = int(length)
-        return Header(path, rate_hz, num_samples, tuple(signals), (), tuple(comments), start)
+        return WfdbHeader(path, rate_hz, num_samples, tuple(signals), (), tuple(comments), start)
     segments = []
     for line in lines[1:]:
         if (found := _SEGMENT.fullmatch(line)) is None:
@@ -358,7 +358,7 @@ def read_header(path: Path) -> Header:
     _check_count(path, int(num_segments), len(segments), "segments")
     if all(name == NO_FILE for name, _ in segments):
         raise HeartlmError(f"{path}: every segment is empty; there is nothing to read")
-    return Header(path, rate_hz, num_samples, (), tuple(segments), tuple(comments), start)
+    return WfdbHeader(path, rate_hz, num_samples, (), tuple(segments), tuple(comments), start)
 
 
 def _start(base: str) -> datetime | time | None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from heartlm.ecg.simulator.patients import Patient
+from heartlm.ecg.simulator.patients import SimulatedPatient
 from heartlm.ecg.simulator.randomness import peaked_process, slow_process
 
 _STATE_HZ = 8.0
@@ -40,7 +40,7 @@ class Heart:
         activity: spans of fibrillation and flutter.
     """
 
-    def __init__(self, patient: Patient, duration_s: float, rng: Generator) -> None:
+    def __init__(self, patient: SimulatedPatient, duration_s: float, rng: Generator) -> None:
         self.patient = patient
         self.rng = rng
         self.last = -0.3
@@ -187,7 +187,7 @@ class Heart:
         return [("N", at, 1 - aberrant), ("R", at, aberrant)]
 
 
-def rr_variability(patient: Patient, num: int, rate_hz: float, rng: Generator) -> NDArray[np.float64]:
+def rr_variability(patient: SimulatedPatient, num: int, rate_hz: float, rng: Generator) -> NDArray[np.float64]:
     """Deviation of the sinus RR interval from its mean, in seconds; `[num]`.
 
     Two Gaussian spectral peaks, at 0.1 Hz and at the breathing rate, as in McSharry et al. 2003, and a slow

@@ -59,7 +59,7 @@ PROFILES = read_json(Path(__file__).with_name("profiles.json"), dict[str, Profil
 """By name; their order is that of the deck."""
 
 
-class Patient:
+class SimulatedPatient:
     """One simulated patient, drawn from the seed of the database and an index; times in seconds, probabilities a beat.
 
     Attributes:

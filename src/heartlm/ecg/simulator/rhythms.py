@@ -12,13 +12,13 @@ import numpy as np
 from numpy.random import Generator
 
 from heartlm.ecg.simulator.heart import Activity, Heart
-from heartlm.ecg.simulator.patients import PROFILES, Patient
+from heartlm.ecg.simulator.patients import PROFILES, SimulatedPatient
 
 _SLOWEST_AF_RR_S = 2.2
 _FASTEST_AF_RR_S = 0.32
 
 
-def simulate_rhythm(patient: Patient, duration_s: float, rng: Generator) -> Heart:
+def simulate_rhythm(patient: SimulatedPatient, duration_s: float, rng: Generator) -> Heart:
     """Simulate a patient's heart for `duration_s` seconds."""
     heart, profile = Heart(patient, duration_s, rng), PROFILES[patient.profile]
     # (start, stop, rhythm) of the episodes, which do not overlap; a profile's first kind has precedence

@@ -13,7 +13,7 @@ from heartlm.ecg.recording import Annotations, RhythmSpan
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.heart import Activity, Heart
 from heartlm.ecg.simulator.morphology import REPOLARISATION_S, lead_vectors
-from heartlm.ecg.simulator.patients import Patient
+from heartlm.ecg.simulator.patients import SimulatedPatient
 from heartlm.ecg.simulator.randomness import band_process, log_uniform, peaked_process, slow_process, stream
 from heartlm.ecg.simulator.rhythms import simulate_rhythm
 
@@ -40,7 +40,7 @@ def simulate_recording(
         The signal in mV, float32 `[num_leads, num_samples]`, before any analogue-to-digital conversion, and its
         annotations, with beats at the main deflection of the QRS complex in the first lead.
     """
-    patient = Patient(config.seed, patient_index)
+    patient = SimulatedPatient(config.seed, patient_index)
     rng = stream(config.seed, patient_index, 2, session)
     num, rate_hz = config.num_samples, float(config.rate_hz)
     heart = simulate_rhythm(patient, num / rate_hz, rng)
@@ -100,7 +100,7 @@ def _annotate(heart: Heart, first_lead: Floats, rate_hz: float) -> Annotations:
 
 
 def _add_activity(
-    signal: Floats, activity: Activity, patient: Patient, vectors: Floats, rate_hz: float, rng: Generator
+    signal: Floats, activity: Activity, patient: SimulatedPatient, vectors: Floats, rate_hz: float, rng: Generator
 ) -> None:
     """Add fibrillation or flutter to the span it lasts, faded in and out over a fifth of a second."""
     first = max(int(activity.start * rate_hz), 0)
@@ -113,7 +113,7 @@ def _add_activity(
     signal[:, first : first + num] += vectors @ waves * fade
 
 
-def _fibrillatory_waves(patient: Patient, num: int, rate_hz: float, rng: Generator) -> Floats:
+def _fibrillatory_waves(patient: SimulatedPatient, num: int, rate_hz: float, rng: Generator) -> Floats:
     """Saw-teeth wandering in frequency and amplitude (the model of Stridh and Sörnmo 2001), from two sources.
 
     Returns the dipole `[3, num]` in mV.
@@ -127,14 +127,14 @@ def _fibrillatory_waves(patient: Patient, num: int, rate_hz: float, rng: Generat
     return dipole
 
 
-def _flutter_waves(patient: Patient, num: int, rate_hz: float, rng: Generator) -> Floats:
+def _flutter_waves(patient: SimulatedPatient, num: int, rate_hz: float, rng: Generator) -> Floats:
     """One regular saw-tooth, negative in the inferior leads; dipole `[3, num]` in mV."""
     turns = np.arange(num) / rate_hz / patient.flutter_cycle_s
     size = 1.2 * patient.f_wave_mv + 0.04
     return np.outer(_FLUTTER_DIPOLE, size * _saw_tooth(np.asarray(2 * np.pi * turns), 5))
 
 
-def _ventricular_fibrillation(patient: Patient, num: int, rate_hz: float, rng: Generator) -> Floats:
+def _ventricular_fibrillation(patient: SimulatedPatient, num: int, rate_hz: float, rng: Generator) -> Floats:
     """Narrow-band noise from several wandering wavelets, coarse at first and finer with time; `[3, num]` in mV."""
     decay = np.exp(-np.arange(num) / rate_hz / rng.uniform(40, 120))
     size, centre_hz = rng.uniform(0.25, 0.6), rng.uniform(3.8, 6.0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_splits, num_recordings
+from heartlm.ecg.simulator.patients import PROFILES, SimulatedPatient, draw_splits, num_recordings
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.write_annotations import wfdb_annotations
 from heartlm.ecg.write_wfdb import annotation_bytes, write_signals
@@ -41,7 +41,7 @@ def simulate_database(folder: Path, config: SimulationConfig) -> None:
             for session in range(num_recordings(config.seed, index)):
                 record_id = f"s{index + 1:04d}" + ("b" if session else "")
                 signal, annotations = simulate_recording(config, index, session)
-                patient = Patient(config.seed, index)
+                patient = SimulatedPatient(config.seed, index)
                 diagnoses = PROFILES[patient.profile].diagnosis
                 comments = [
                     f"<age>: {patient.age}  <sex>: {patient.sex}  <diagnoses>: {diagnoses}",
