@@ -21,7 +21,7 @@ from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.heart import Heart, rr_variability
 from heartlm.ecg.simulator.morphology import REPOLARISATION_S
-from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_splits, profile_of
+from heartlm.ecg.simulator.patients import PROFILES, SimulatedPatient, draw_splits, profile_of
 from heartlm.ecg.simulator.randomness import stream
 from heartlm.ecg.simulator.rhythms import simulate_rhythm
 from heartlm.ecg.simulator.synthesis import simulate_recording
@@ -39,14 +39,14 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
     return open_database(folder)
 
 
-def patient_of_profile(profile: str, **traits: Any) -> Patient:
+def patient_of_profile(profile: str, **traits: Any) -> SimulatedPatient:
     index = next(index for index in range(100) if profile_of(0, index) == profile)
-    patient = Patient(0, index)
+    patient = SimulatedPatient(0, index)
     vars(patient).update(traits)
     return patient
 
 
-def lived(patient: Patient, minutes: float = 10) -> tuple[Heart, NDArray[np.float64], NDArray[np.str_]]:
+def lived(patient: SimulatedPatient, minutes: float = 10) -> tuple[Heart, NDArray[np.float64], NDArray[np.str_]]:
     timeline = simulate_rhythm(patient, 60 * minutes, stream(0, 0))
     return timeline, np.array([at for at, _ in timeline.beats]), np.array([code for _, code in timeline.beats])
 
@@ -180,7 +180,7 @@ def test_beats_stand_at_the_main_deflection_of_the_clean_signal() -> None:
     assert np.mean(near) > 0.99
 
 
-def qrs_width_s(patient: Patient, name: str) -> float:
+def qrs_width_s(patient: SimulatedPatient, name: str) -> float:
     """How long the heart's dipole is above a fifth of its largest size."""
     template = patient.templates[name]
     time = np.arange(-0.2, 0.2, 0.001)
@@ -192,7 +192,7 @@ def qrs_width_s(patient: Patient, name: str) -> float:
 
 
 def test_wide_beats_are_wider_than_narrow_ones() -> None:
-    patients = [Patient(0, index) for index in range(30)]
+    patients = [SimulatedPatient(0, index) for index in range(30)]
     width = {name: np.median([qrs_width_s(patient, name) for patient in patients]) for name in ("N", "L", "R", "V0")}
     assert 0.05 < width["N"] < 0.1
     assert 0.11 < width["L"] < 0.18
@@ -305,10 +305,10 @@ def test_a_small_database_still_has_every_split() -> None:
 
 
 def test_one_patients_ectopic_beat_looks_like_anothers_bundle_branch_block() -> None:
-    patients = [Patient(0, index) for index in range(60)]
+    patients = [SimulatedPatient(0, index) for index in range(60)]
     time, lead = np.arange(-0.25, 0.45, 0.004), np.array([0.55, 0.85, 0.05])
 
-    def normalised(patient: Patient, name: str) -> NDArray[np.float64]:
+    def normalised(patient: SimulatedPatient, name: str) -> NDArray[np.float64]:
         template = patient.templates[name]
         waves = np.exp(-0.5 * ((time[:, None] - template.offset_s) / template.width_s) ** 2)
         seen = waves @ (template.dipole_mv @ lead)
