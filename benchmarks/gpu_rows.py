@@ -401,6 +401,7 @@ def setup(work: Path, patients: int, minutes: int, device: str) -> dict[str, Any
     for words in (
         ("data", "simulate", database, "--patients", patients, "--minutes", minutes, "--seed", 1),
         ("tokenize", database, "--tokenizer-from", "foundation", "--out", work / "beat"),
+        ("tokenize", database, "--tokenizer-from", "beats", "--out", work / "beats"),  # another one
         ("tokenize", database, "--tokenizer", "sample", "--out", work / "sample"),
     ):
         if main([str(word) for word in words]):
@@ -439,8 +440,6 @@ def whole_row(words: list[str], out: Path, device: str) -> dict[str, Any]:
 def inference_row(work: Path, device: str) -> dict[str, Any]:
     """Return beats per second of embed, evaluate and predict on the device."""
     corpus = open_corpus(work / "beat")
-    if not (work / "beats").exists():  # the models of beats and of the foundation read tokenizers of their own
-        heartlm.tokenize([work / "data"], work / "beats", tokenizer_from="beats")
     beats = open_corpus(work / "beats")
     model = heartlm.load_model(device=device)
     row: dict[str, Any] = {}

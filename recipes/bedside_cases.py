@@ -330,11 +330,8 @@ def normal_recordings(folder: Path, others: bool = False) -> list[str]:
     With `others` those that were not drawn. The 200 were drawn before the beats model learnt from cinc2017.
     """
     by_waveform, by_beats = (
-        {
-            patient.split("/")[-1]
-            for patient in load_finetuned(find_run(Path(name)), "last").folder.trained_on[0]["patients"]
-        }
-        for name in ("waveform", "beats-causal")
+        {patient.split("/")[-1] for patient in load_finetuned(run, "last").folder.trained_on[0]["patients"]}
+        for run in (find_run(Path("waveform")), find_run(Path("beats-causal")))
     )
     reference = next(path for path in (folder / "REFERENCE-v3-train.csv", folder / "REFERENCE-v3.csv") if path.exists())
     normal = [line.split(",")[0] for line in reference.read_text().split() if line.endswith(",N")]

@@ -64,7 +64,7 @@ class DelineationTask(RecordingTask):
         """Versions and settings."""
         return {"schema_version": SCHEMA_VERSION, "made_by": build(), "settings": {"beats": self.beats}}
 
-    def write(self, recording: Recording, path: Path, watch: Watch = iter) -> tuple[Summary, dict[str, Any]]:
+    def write(self, recording: Recording, path: Path, watch: Watch) -> tuple[Summary, dict[str, Any]]:
         """Delineate a recording and write waves and tables; see `RecordingTask.write`."""
         if recording.path.resolve().parent == path.resolve().parent:
             raise HeartlmError(

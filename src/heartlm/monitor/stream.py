@@ -266,7 +266,7 @@ class Ward:
         """
         of_lead, num = seconds.of_lead, len(seconds.of_lead)
         symbols = np.array([*self.models.beats.info.classes, ARTEFACT, "Q"])
-        classes, v_index = symbols[:-2], self.models.beats.info.classes.index("V")
+        is_beat_class, v_index = symbols[:-2] != ARTEFACT, self.models.beats.info.classes.index("V")
         artefact, unknown = len(symbols) - 2, len(symbols) - 1
         which, faint, af = np.empty(num, np.int64), np.empty(num, np.bool_), np.zeros(num)
         probability, ventricular = np.empty((2, num), np.float32)
@@ -284,13 +284,13 @@ class Ward:
             # A detection is no heartbeat if that is more probable than not. It is named so and tells nothing of AF, but
             # rules count it like a beat whose class is unknown: a beat in VT may look like an artefact, and an artefact
             # may hide a beat.
-            p_artefact = answer[:, classes == ARTEFACT].sum(axis=1)  # 0 by a model without this class
+            p_artefact = answer[:, ~is_beat_class].sum(axis=1)  # 0 by a model without this class
             is_artefact = is_known & (p_artefact > 0.5)
             measures, known = self.models.af_measures.take(
                 histories_at, samples, rates_hz, answer, codes, is_faint | is_artefact
             )
             af[rows[known]] = self.models.af_onset.judge(measures[known], states[known])
-            of_beats = answer * (classes != ARTEFACT) / np.maximum(1 - p_artefact, 1e-6)[:, None]
+            of_beats = answer * is_beat_class / np.maximum(1 - p_artefact, 1e-6)[:, None]
             best = np.where(is_artefact, artefact, of_beats.argmax(axis=1))
             which[rows], faint[rows] = np.where(is_known, best, unknown), is_faint
             probability[rows] = np.where(is_artefact, p_artefact, of_beats.max(axis=1)) * is_known

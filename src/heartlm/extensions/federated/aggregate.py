@@ -112,9 +112,8 @@ class Aggregator:
         if self._privacy is not None:
             clients = [client for rank in self._communicator.gather_objects(list(updates)) for client in rank]
             self.rounds_of.update(clients)
-            asked_samples = len(
-                clients
-            )  # each counts as one sample, so that none has more influence than the noise hides
+            # Each counts as one sample, so that none has more influence than the noise hides.
+            asked_samples = len(clients)
         if self._masked_sum is not None:
             return PendingMean(self._masked_sum(round_index, updates, asked_samples), asked_samples, self.meter)
         ready = [with_privacy(update, study, asked_samples, self._noise) for update in updates.values()]
