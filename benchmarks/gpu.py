@@ -3,9 +3,11 @@
     python -m benchmarks.gpu                      # writes results/gpu-CARD.md and .json
     python -m benchmarks.gpu --out "$OUT" --more  # elsewhere; rows that the result has already are not measured again
 
-Every row is a process of its own that is ended, with its children, at its limit. The most important rows come first,
+Every row is a process of its own that is ended, with its children, at its limit. Before that, for a third of the time
+at most, the first steps of the rows run side by side, which compiles their code. The most important rows come first,
 the result is written after every row, and rows that --limit-s does not leave time for are listed. Simulating and
-tokenising the recordings is part of the time. `heartlm plan` computes hours from the list `rates` of the JSON file.
+tokenising the recordings is part of the time, unless --work has them. `heartlm plan` computes hours from the list
+`rates` of the JSON file.
 On a CPU (--device cpu --rehearsal) every row runs in small, without a graph, to test this script.
 """
 
@@ -19,6 +21,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -33,6 +36,7 @@ from heartlm.extensions.scaling.rates import MeasuredRate, seconds_of
 from heartlm.storage.reading import read_json
 
 RESULTS = ROOT / "benchmarks/results"
+COMPILE_S = 120.0
 FAILED, LATE, LEFT_OUT = "failed", "over the limit", "left out: time"
 
 
@@ -69,12 +73,10 @@ SIZES = (
     Size("beat", "masked", 8, 256, 512, 64),
     Size("sample", "causal", 8, 256, 512, 64),
     Size("sample", "causal", 12, 768, 1024, 32),
-    Size("beat", "masked", 8, 256, 1024, 64),
-    Size("beat", "masked", 8, 256, 128, 64),
-    Size("sample", "masked", 4, 128, 128, 16),
-    Size("sample", "masked", 4, 128, 128, 256),
 )
+FOUNDATIONS = (Size("beat", "masked", 8, 256, 1024, 64), Size("beat", "masked", 8, 256, 128, 64))
 FINETUNED = (Size("beat", "finetune", 8, 256, 128, 64), Size("beat", "finetune", 8, 256, 1024, 64))
+OTHERS = (Size("sample", "masked", 4, 128, 128, 16), Size("sample", "masked", 4, 128, 128, 256))
 WHOLE = Size("beat", "masked", 8, 256, 256, 64)
 """Trained for a minute, and predicted from the windows around it."""
 
@@ -116,7 +118,9 @@ class Bench:
     def __init__(self, chosen: argparse.Namespace, work: Path, begin_s: float) -> None:
         self.chosen, self.work, self.begin_s = chosen, work, begin_s
         self.tiny, self.device = chosen.rehearsal, chosen.device
-        self.sizes, self.finetuned = ([self._size(size) for size in sizes] for sizes in (SIZES, FINETUNED))
+        all_sizes = ([self._size(size) for size in sizes] for sizes in (SIZES, FOUNDATIONS, FINETUNED, OTHERS))
+        self.first, self.foundations, self.finetuned, self.others = all_sizes
+        self.sizes = [*self.first, *self.foundations, *self.others]
         self.whole, self.deepest = self._size(WHOLE), max(size.depth for size in self.sizes)
         warm_up, seconds, profiled = (3, 0.05, 2) if self.tiny else (30, 2.0, 10)
         self.times = {"device": self.device, "warm_up": warm_up, "seconds": seconds, "profiled": profiled}
@@ -167,20 +171,15 @@ class Bench:
         return Row(f"{size.name} {way}", "bound_row", arguments)
 
     def rows(self) -> Iterator[Row]:
-        """The rows, the most important first: every size with its bound, then what is compared once."""
-        for size in self.sizes:
-            yield self.heartlm(size)
-            if size.depth == self.deepest:  # its aim is to reach the compiled plain loop
-                yield self.bound(size, "nanogpt-compiled")
-            else:
-                yield self.bound(size, "graph")
+        """The rows, the most important first: sizes with their bounds, what a plan needs, what is compared once."""
+        yield from self.with_bounds(self.first)
         source = {"corpus": self.work / "beat", "out": self.work / "foundation", "depth": self.finetuned[0].depth}
         yield Row("foundation", "foundation", {**source, "device": self.device})
-        for size in self.finetuned:
+        for size in (*self.foundations, *self.finetuned):
             yield self.heartlm(size)
         of_start, of_token = self.predicted(0.0), self.predicted(1.0)
         if of_start is not None and of_token is not None:
-            size, seconds = self.whole, 1.0 if self.tiny else 60.0
+            size, seconds = self.whole, 1.0 if self.tiny else min(60.0, max(20.0, self.left_s() - 20.0))
             step_s = (of_token - of_start) * size.batch * size.window
             known: dict[str, float] = {"steps": max(4, round(seconds / step_s))}
             known["predicted_s"] = of_start + known["steps"] * step_s
@@ -190,6 +189,9 @@ class Bench:
         yield Row("inference-cpu", "inference_row", {"work": self.work, "device": "cpu"})
         if self.device == "cuda":
             yield Row("inference-gpu", "inference_row", {"work": self.work, "device": "cuda"})
+        yield from self.with_bounds(self.others)
+        for size in self.foundations:
+            yield self.bound(size, "graph")
         for size in self.sizes:
             yield self.heartlm(size, "eager")
             if size.objective == "causal":
@@ -197,6 +199,12 @@ class Bench:
                     yield self.bound(size, way)
             if size.tokens == "sample":
                 yield self.bound(size, "trainer")
+
+    def with_bounds(self, sizes: list[Size]) -> Iterator[Row]:
+        for size in sizes:
+            yield self.heartlm(size)
+            # the aim of the deepest is to reach the compiled plain loop
+            yield self.bound(size, "nanogpt-compiled" if size.depth == self.deepest else "graph")
 
     def predicted(self, tokens: float) -> float | None:
         """Seconds of the minute-long row, predicted from the other rows; None where they are missing."""
@@ -234,14 +242,29 @@ class Bench:
         if self.chosen.more and path.is_file():
             known = read_json(path)["measured"]
             self.results |= {name: row for name, row in known.items() if FAILED not in row and name != "setup"}
+        self.results["foundation"] = self.measure(next(row for row in self.rows() if row.name == "foundation"))
+        self.compile()
         for row in self.rows():
-            if row.name in self.results and row.name != "foundation":
+            if row.name in self.results:
                 continue
             self.results[row.name] = self.measure(row)
             self.write(path.stem)
         self.write(path.stem)
         for title in ("Training", "Not measured"):
             print(f"\n{self.tables[title].markdown()}", flush=True)
+
+    def compile(self) -> None:
+        """Run the first steps of rows side by side: what they compile is kept and used when they are measured."""
+        until_s = time.monotonic() + self.left_s() / 3
+        few = {"times": self.times | {"warm_up": 5, "seconds": 0.0, "profiled": 0}}
+        eager = ("nanogpt-eager", "eager")
+        rows = [
+            replace(row, name=f"{row.name} compiles", arguments=row.arguments | few, limit_s=COMPILE_S)
+            for row in self.rows()
+            if "times" in row.arguments and row.name not in self.results and not row.name.endswith(eager)
+        ]
+        with ThreadPoolExecutor(max(1, len(cores()) // 2)) as pool:
+            list(pool.map(lambda row: time.monotonic() < until_s and self.measure(row), rows))
 
     def measure(self, row: Row) -> dict[str, Any]:
         """Run a row in a process of its own; return what it measured, or why it did not."""

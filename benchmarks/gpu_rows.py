@@ -394,17 +394,16 @@ def trainer_row(objective: str, corpus: Path, shape: Shape, work: Path) -> dict[
 
 
 def setup(work: Path, patients: int, minutes: int, device: str) -> dict[str, Any]:
-    """Simulate and tokenise, and return what the machine is and how long Python needs to import heartlm."""
+    """Simulate and tokenise what `work` lacks; return what the machine is and how long Python imports heartlm."""
     database = work / "data"
-    for name in ("data", "beat", "beats", "sample"):
-        shutil.rmtree(work / name, ignore_errors=True)
     for words in (
         ("data", "simulate", database, "--patients", patients, "--minutes", minutes, "--seed", 1),
         ("tokenize", database, "--tokenizer-from", "foundation", "--out", work / "beat"),
         ("tokenize", database, "--tokenizer-from", "beats", "--out", work / "beats"),  # another one
         ("tokenize", database, "--tokenizer", "sample", "--out", work / "sample"),
     ):
-        if main([str(word) for word in words]):
+        folder = database if words[0] == "data" else words[-1]
+        if not folder.is_dir() and main([str(word) for word in words]):
             raise RuntimeError(f"heartlm {words[0]} failed")
     begin_s = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import heartlm.training.finetune"], check=True)

@@ -37,9 +37,7 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import PretrainConfig
 from heartlm.training.dry_run import step_memory
-from heartlm.training.feed import Feed
-from heartlm.training.layout import BatchLayout
-from tests.test_training_feed import MAKERS, TENSORS, order_of
+from tests.test_training_feed import MAKERS, check_sent_batches
 
 REHEARSAL = "HEARTLM_GPU_REHEARSAL" in os.environ
 NUM_GPUS = 2 if REHEARSAL else torch.cuda.device_count()
@@ -169,21 +167,34 @@ def test_windows_of_mixed_widths_are_captured(tiny_corpus: Path, tmp_path: Path)
     assert found[0] == pytest.approx(found[1], rel=1e-2)
 
 
-@pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=two_gpus)])
+@pytest.mark.parametrize(("num_ranks", "is_compiled"), [(1, False), (1, True), pytest.param(2, False, marks=two_gpus)])
 def test_a_run_stopped_in_the_middle_goes_on_as_if_never_stopped(
-    tiny_corpus: Path, tmp_path: Path, num_ranks: int
+    tiny_corpus: Path, tmp_path: Path, num_ranks: int, is_compiled: bool
 ) -> None:
-    unbroken = trained(tiny_corpus, tmp_path / "unbroken", num_ranks, **LONGER)
+    """A batch system and `timeout` signal the whole group, also the processes in which torch compiles."""
+    settings = {**LONGER, "compile": is_compiled}
+    unbroken = trained(tiny_corpus, tmp_path / "unbroken", num_ranks, **settings)
     out = tmp_path / "stopped"
-    with subprocess.Popen(command(tiny_corpus, out, num_ranks, **LONGER), stderr=subprocess.PIPE, text=True) as process:
+    program = command(tiny_corpus, out, num_ranks, **settings)
+    environment = os.environ | {"PYTHONFAULTHANDLER": "1"}
+    with subprocess.Popen(
+        program, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
+    ) as process:
         give_up_s = time.monotonic() + TIMEOUT_S
         while not (out / "metrics.jsonl").exists() or len(losses(out)) < 5:
             assert process.poll() is None and time.monotonic() < give_up_s
             time.sleep(0.01)
-        process.send_signal(signal.SIGUSR1)
-        _, said = process.communicate(timeout=TIMEOUT_S)
+        if num_ranks == 1:
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            process.send_signal(signal.SIGUSR1)
+        try:
+            _, said = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # prints where it hangs
+            said = process.communicate()[1]
     assert process.returncode == 128 + signal.SIGTERM and "stopped after step" in said, said
-    first, words = command(tiny_corpus, out, num_ranks), ["pretrain", f"--resume={out}"]
+    first, words = program, ["pretrain", f"--resume={out}"]
     done = subprocess.run(
         [*first[: first.index("pretrain")], *words], capture_output=True, text=True, timeout=TIMEOUT_S
     )
@@ -195,18 +206,7 @@ def test_a_run_stopped_in_the_middle_goes_on_as_if_never_stopped(
 @pytest.mark.parametrize("kind", MAKERS)
 def test_batches_on_the_gpu_are_those_of_the_cpu(kind: str) -> None:
     """Pinned memory is used again many times: a buffer sent too early or too late would show."""
-    gpu, drawn = torch.device("cuda", 0), order_of(8)
-    steps, layout = range(200), BatchLayout(8, accumulation=2)
-    with (
-        Feed(drawn, MAKERS[kind], steps, layout, device=gpu, prefetch=3) as there,
-        Feed(drawn, MAKERS[kind], steps, layout) as here,
-    ):
-        for found, expected in zip(there, here, strict=True):
-            assert (found.num_counted, found.num_tokens) == (expected.num_counted, expected.num_tokens)
-            for batch, other in zip(found.micro_batches, expected.micro_batches, strict=True):
-                for name in TENSORS:
-                    assert getattr(batch, name).device == gpu
-                    torch.testing.assert_close(getattr(batch, name).cpu(), getattr(other, name), rtol=0, atol=0)
+    check_sent_batches(MAKERS[kind], torch.device("cuda", 0), range(200))
 
 
 def test_inference_on_a_gpu_is_that_of_a_cpu(tiny_database: Path) -> None:
@@ -338,11 +338,9 @@ def test_a_mig_instance_is_trained_on(
 ONE_OF_TWO = """
 import os, sys, pynvml, torch
 from heartlm.distributed.device import device_and_precision
-from heartlm.training.feed import Feed
-from tests.test_training_feed import MAKERS, order_of
+from tests.test_training_feed import MAKERS, check_sent_batches
 gpu, _ = device_and_precision("cuda", "fp32", 1)
-with Feed(order_of(8), MAKERS["masked"], range(20), device=gpu) as feed:
-    for _ in feed: pass
+check_sent_batches(MAKERS["masked"], gpu, range(20))
 torch.cuda.synchronize()
 pynvml.nvmlInit()
 uuids = [f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in (0, 1)]

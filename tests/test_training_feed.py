@@ -24,6 +24,7 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows, WindowSampler, sampler
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
+from heartlm.training.bad_steps import BadSteps
 from heartlm.training.batches import (
     Batch,
     BatchPosition,
@@ -33,9 +34,13 @@ from heartlm.training.batches import (
     MakeBatch,
     MaskedBatches,
 )
+from heartlm.training.config import TrainingConfig
 from heartlm.training.feed import TOGETHER, Feed, StepBatches
 from heartlm.training.layout import BatchLayout
-from tests.synthetic_corpus import SIZES, synthetic_corpus
+from heartlm.training.learner import Learner
+from heartlm.training.objectives import FacetLoss
+from heartlm.training.queued import QueuedSteps
+from tests.synthetic_corpus import SIZES, small_model, synthetic_corpus
 
 CORPUS = synthetic_corpus((200, 90, 7))
 MASK = np.array(SIZES)
@@ -47,6 +52,32 @@ MAKERS: dict[str, MakeBatch] = {
     "window labels": LabelBatches(CORPUS, LABELS, MASK, True, 0.0, seed=5),
 }
 TENSORS = ("codes", "target", "counts", "valid")
+
+
+def check_sent_batches(make: MakeBatch, device: torch.device, steps: range) -> None:
+    """Check that `QueuedSteps` sends to `device` what a feed without a queue computes."""
+    drawn, layout = order_of(8), BatchLayout(8, accumulation=2)
+    config, how = TrainingConfig(batch_size=8, compile=False), {"device": device, "precision": torch.float32}
+    learner = Learner(small_model(), FacetLoss(("0",)), config, layout=layout, **how)
+    queued = QueuedSteps(learner, make, BadSteps())
+    with (
+        Feed(drawn, make, steps, layout, prefetch=3, keys=lambda *_: None) as there,
+        Feed(drawn, make, steps, layout) as here,
+    ):
+        for found, expected in zip(there, here, strict=True):
+            assert (found.num_counted, found.num_tokens) == (expected.num_counted, expected.num_tokens)
+            shape = queued._sent(torch.tensor([found.step]), torch.tensor([0.5, found.num_counted]), found.parts)
+            assert (shape.step.item(), *shape.factors.tolist()) == (found.step, 0.5, found.num_counted)
+            for part, other in zip(shape.parts, expected.micro_batches, strict=True):
+                batch = make.finish(part.with_codes(None))
+                for name in TENSORS:
+                    assert getattr(batch, name).device == device
+                    torch.testing.assert_close(getattr(batch, name).cpu(), getattr(other, name), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_queue_sends_what_a_feed_computes(kind: str) -> None:
+    check_sent_batches(MAKERS[kind], torch.device("cpu"), range(20))
 
 
 def order_of(batch_size: int, order: str = "random", seed: int = 3) -> WindowSampler:

@@ -39,7 +39,7 @@ from heartlm.training.layout import BatchLayout
 from heartlm.training.learner import Learner, dropout_keys
 from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss, LabelLoss, LossSum
-from heartlm.training.queued import MAX_PENDING, QueuedSteps
+from heartlm.training.queued import MAX_PENDING, QueuedSteps, _Shape
 from heartlm.training.resident import ResidentCodes
 from heartlm.training.waveform import WaveformLoss
 from heartlm.training.waveform_batches import WaveformBatches
@@ -129,9 +129,9 @@ class CapturedSteps(QueuedSteps):
             self._draw_keys = DeviceKeys(learner.config.seed, num_sites, layout.num_windows, learner.device, False)
         CapturedSteps.last = self
 
-    def _captured(self, parts: Any) -> Graph:
+    def _captured(self, shape: Any) -> Graph:
         with Graph() as graph:
-            self._run(parts)
+            self._run(shape)
         return graph
 
 
@@ -249,9 +249,11 @@ def operations_of_a_step(model: HeartModel, loss: LossSum, make: MakeBatch, part
         inputs = replace(
             part, **{name: fake.from_tensor(x) for name, x in vars(part).items() if isinstance(x, torch.Tensor)}
         )
-        queued._run([inputs])
+        step, factors = (fake.from_tensor(x) for x in (torch.tensor([0]), torch.tensor([1e-3, 8.0])))
+        shape = _Shape(step, step, factors, [inputs])
+        queued._run(shape)
         with Operations() as operations:
-            queued._run([inputs])
+            queued._run(shape)
     return operations.num
 
 

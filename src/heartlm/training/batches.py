@@ -1,6 +1,6 @@
 """Batches from windows: inputs, targets and the mask of counted tokens, a pure function of seed and step.
 
-    windows ─► draft (host: codes, what is hidden, labels) ─► (pinned) ─► device ─► batch (inputs, targets)
+    windows ─► draft (host: codes, what is hidden, labels) ─► device ─► batch (inputs, targets)
 
 Shapes: B windows, W their width, T tokens of a window that the model sees, F facets.
 
@@ -13,9 +13,8 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -78,7 +77,8 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
-        return _changed(self, lambda tensor: tensor.to(device))
+        tensors: dict[str, Any] = {name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **tensors)
 
 
 @dataclass(frozen=True)
@@ -135,30 +135,10 @@ class HostBatch:
 
         return [HostBatch(**{name: part(x, index) for name, x in vars(self).items()}) for index in range(num)]
 
-    def pinned(self) -> HostBatch:
-        """Return a copy in pinned memory, from which copies to a GPU do not wait."""
-        return _changed(self, Tensor.pin_memory)
-
-    def to(self, device: torch.device) -> HostBatch:
-        """Return the batch on `device`, with codes as int64."""
-        return _changed(self, lambda tensor: tensor.to(device, non_blocking=True)).with_codes(None)
-
-    def copied_to(self, device: torch.device) -> HostBatch:
-        """Return copies on `device`, codes as they are."""
-        return _changed(self, lambda tensor: tensor.to(device, non_blocking=True, copy=True))
-
     def with_codes(self, resident: ResidentCodes | None) -> HostBatch:
         """Return the batch with codes as int64, on its device: the given ones, or those of `resident` windows."""
         codes = self.codes.to(torch.int64) if resident is None else resident.gather(self.codes)
         return replace(self, codes=codes)
-
-
-Parts = TypeVar("Parts", Batch, HostBatch)
-
-
-def _changed(batch: Parts, change: Callable[[Tensor], Tensor]) -> Parts:
-    tensors: dict[str, Any] = {name: change(x) for name, x in vars(batch).items() if isinstance(x, Tensor)}
-    return replace(batch, **tensors)
 
 
 class MakeBatch(ABC):

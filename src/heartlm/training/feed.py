@@ -1,10 +1,9 @@
-"""The data feed: prepares the batches of every step on the device in advance.
+"""The data feed: prepares the batches of every step in advance.
 
-    order ─► windows of this rank ─► codes gathered, draft ─► (pinned) ─► device ─► batch ─► micro-batches
-             └────────────── in a thread, some steps ahead ─────────┘
+    order ─► windows of this rank ─► codes gathered, draft ─► micro-batches ─► batches, unless steps are queued
+             └──── perhaps in a thread, some steps ahead ─────────────────┘
 
-Codes are copied to a GPU as stored in the corpus, two bytes each, and converted to int64 there. The copies do not wait:
-torch's allocator of pinned memory reuses a buffer only after its copy is done.
+For a GPU, codes stay as stored in the corpus, two bytes each: `QueuedSteps` sends them and converts them there.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class StepBatches:
 
     Attributes:
         step: step number, from 0.
-        parts: micro-batches in order, on the host; pinned for a GPU.
-        micro_batches: micro-batches in order, on the device; empty if steps are queued, which finish them.
+        parts: micro-batches in order, on the host.
+        micro_batches: finished micro-batches in order; empty if steps are queued, which finish them.
         num_counted: tokens (or windows) that count in the loss, over these micro-batches.
         num_tokens: valid tokens of these micro-batches.
         num_prepared: number of steps prepared together with this one; 0 if it was prepared with an earlier step.
@@ -62,9 +61,10 @@ class Feed:
         make_batch: builder of batches from windows.
         steps: steps to feed, counted from 0.
         layout: part of this rank in every global batch; by default all of it.
-        device: device of the batches.
+        device: device of the training.
         prefetch: steps to prepare in advance in a thread; 0 prepares several together on request. By default 2 for a
-            GPU, else 0: on a CPU a thread competes with the training step.
+            GPU that does not have the codes, else 0: on a CPU a thread competes with the training step, and what is
+            left to do for resident codes takes less time than two threads lose by taking turns in Python.
         is_static: whether shapes must not depend on what was drawn, for compiled and captured steps.
         keys: draws the dropout keys of a micro-batch from its step, its index and its number of rows. Given for
             queued steps, whose batches are not finished here.
@@ -94,9 +94,9 @@ class Feed:
         self.is_static, self._keys = is_static, keys
         self._num_bytes = 8 * self.layout.num_windows * sampler.width * codes.shape[1]
         self._watched = WatchedFile(codes)
-        self._gpu = self.device.type == "cuda"
-        self._form: CodesForm = "windows" if is_resident else "stored" if self._gpu else "int64"
-        self.prefetch = (2 if self._gpu else 0) if prefetch is None else prefetch
+        on_gpu = self.device.type == "cuda"
+        self._form: CodesForm = "windows" if is_resident else "stored" if on_gpu else "int64"
+        self.prefetch = (2 if on_gpu and not is_resident else 0) if prefetch is None else prefetch
         self._pool = ThreadPoolExecutor(1, "heartlm-feed")
         self._ahead: deque[Future[list[HostBatch]]] = deque()
         self._unprepared = iter(steps)
@@ -132,7 +132,7 @@ class Feed:
                 raise error
 
     def _finished(self, step: int) -> StepBatches:
-        """Build the batches of `step` on the device."""
+        """Build the batches of `step`."""
         if self.prefetch:
             parts = self._ahead.popleft().result()
             self._prepare_ahead(1)
@@ -142,7 +142,7 @@ class Feed:
         num_tokens = sum(int(part.num_valid.sum()) for part in parts)
         finished = []
         if not self._keys:
-            finished = [self.make_batch.finish(part.to(self.device) if self._gpu else part) for part in parts]
+            finished = [self.make_batch.finish(part) for part in parts]
         return StepBatches(step, parts, finished, num_counted, num_tokens)
 
     def _prepare_ahead(self, num_steps: int) -> None:
@@ -158,4 +158,4 @@ class Feed:
         parts = [self.make_batch.choose(part, self.is_static) for part in draft.parts(self.layout.accumulation)]
         if self._keys:
             parts = [replace(part, keys=self._keys(step, i, len(part.num_valid))) for i, part in enumerate(parts)]
-        return [part.pinned() for part in parts] if self._gpu else parts
+        return parts
