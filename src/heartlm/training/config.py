@@ -84,7 +84,7 @@ class ComputeConfig:
             free.
         activation_checkpointing: recompute activations in the backward pass instead of keeping them; saves memory and
             costs about a third more arithmetic.
-        prefetch: steps whose batches a thread prepares in advance; by default 2 on a GPU, 0 on a CPU.
+        prefetch: steps whose batches a thread prepares in advance; by default 2 for a GPU without the codes, else 0.
         bad_steps: action on a step whose loss is not finite or jumps; stop saves the state before the step.
         spike_factor: ratio of the loss or gradient norm to the median of 50 steps above which a step is a jump; 0
             disables the check.
