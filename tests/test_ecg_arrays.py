@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from heartlm.ecg.database import open_database, read_recording
+from heartlm.ecg.readers.stated import Stated
 from heartlm.errors import HeartlmError
 
 SIGNAL = np.round(np.stack([np.sin(np.arange(500) / 20), np.cos(np.arange(500) / 9)]), 4)
@@ -57,6 +58,19 @@ def test_numpy_files(tmp_path: Path) -> None:
     recording = read_recording(path)
     assert (recording.rate_hz, recording.lead_names, recording.num_samples) == (128.0, ("a", "b"), 500)
     np.testing.assert_allclose(recording.signal(), SIGNAL, atol=1e-6)
+
+
+def test_the_units_of_a_sidecar_are_those_of_the_leads_that_are_chosen(tmp_path: Path) -> None:
+    np.save(tmp_path / "r.npy", SIGNAL * [[1], [1000]])
+    write_csv(tmp_path / "s.csv", "a,b", [SIGNAL[0], 1000 * SIGNAL[1]])
+    facts = {"rate_hz": 128, "units": ["mV", "uV"], "lead_names": ["a", "b"]}
+    for name in ("r", "s"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(facts))
+    for path in (tmp_path / "r.npy", tmp_path / "s.csv"):
+        with Stated(leads=("b",)).used():
+            recording = read_recording(path)
+        assert (recording.leads, recording.units) == (("b",), ("mV",))
+        np.testing.assert_allclose(recording.signal()[0], SIGNAL[1], atol=1e-6)
 
 
 def test_a_single_lead_may_be_a_plain_row(tmp_path: Path) -> None:

@@ -167,6 +167,14 @@ def test_numbers_of_rows() -> None:
         grid = grid_of_counter(numbers, 250)
         assert grid is not None
         np.testing.assert_array_equal(grid.positions, np.arange(1000))
+    kept = np.ones(150_000, bool)
+    kept[1000:1500] = False
+    grid = grid_of_counter((np.arange(150_000.0) % 65536)[kept], 250)  # 16 bits, which wrap twice
+    assert grid is not None
+    np.testing.assert_array_equal(grid.positions, np.flatnonzero(kept))
+    numbers = np.arange(10_000.0)
+    numbers[4999] -= 64  # a wrong bit
+    assert counter_modulus(numbers) == 0
     assert counter_modulus(np.arange(100.0)) == 0
     for other in (np.arange(100.0) / 2, np.zeros(100), np.sin(np.arange(100)), np.arange(100.0) % 10):
         assert counter_modulus(other) is None

@@ -465,6 +465,59 @@ def test_parquet(tmp_path: Path) -> None:
         read_recording(path)
 
 
+@pytest.mark.parametrize("wrong", [None, 0])
+def test_nanoseconds_of_parquet(tmp_path: Path, wrong: int | None) -> None:
+    """Times that microseconds do not hold, and a wrong one whose distance float64 does not hold."""
+    start_ns = int(np.datetime64(START, "ns").astype(np.int64))
+    when = start_ns + 1 + np.round(TIME_S * 1e9).astype(np.int64)
+    if wrong is not None:
+        when[77] = wrong
+    table = pa.table({"when": pa.array(when, pa.timestamp("ns")), "ecg": ECG})
+    pq.write_table(table, tmp_path / "r.parquet")
+    recording = read_recording(tmp_path / "r.parquet")
+    assert (recording.rate_hz, recording.num_samples, recording.start) == (RATE_HZ, NUM, START)
+    expected = ECG.copy()
+    expected[[] if wrong is None else [77]] = np.nan
+    np.testing.assert_allclose(recording.signal()[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("resolution", ["5000", "1" + 30 * "0", "[" * 5000])
+def test_a_header_of_opensignals_that_cannot_be_is_none(tmp_path: Path, resolution: str) -> None:
+    about = (
+        f'{{"d": {{"column": ["nSeq", "A1"], "sensor": ["ECG"], "resolution": [{resolution}], "sampling rate": 1000,'
+        '"date": "2024-1-1", "time": "10:0:0", "device": "bitalino"}}'
+    )
+    head = f"# OpenSignals Text File Format\n# {about}\n# EndOfHeader\n"
+    (tmp_path / "o.txt").write_bytes(rows(COUNT, UV, by="\t", head=head))
+    (tmp_path / "a.csv").write_bytes(rows(S, MV, head="time,I\n"))
+    assert open_database(tmp_path).record_ids == ("a",)
+    with pytest.raises(HeartlmError, match="states no sampling rate"):
+        read_recording(tmp_path / "o.txt")
+
+
+def test_a_compressed_table_in_several_pieces(tmp_path: Path) -> None:
+    """Programs that append to a compressed file write a gzip member each time; the first may hold the names alone."""
+    lines = rows(S, MV, head="time,ecg\n").splitlines(keepends=True)
+    pieces = [lines[:1], *(lines[first : first + 50] for first in range(1, len(lines), 50))]
+    (tmp_path / "r.csv.gz").write_bytes(b"".join(gzip.compress(b"".join(piece)) for piece in pieces))
+    check(read_recording(tmp_path / "r.csv.gz"), "ecg", {})
+    assert open_database(tmp_path).record_ids == ("r.csv",)
+
+
+@pytest.mark.parametrize("comma", [False, True])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_lead_that_begins_late_is_read(tmp_path: Path, comma: bool, is_last: bool) -> None:
+    """Its fields are empty in all rows that decide how the table is written."""
+    times, lead = texts(TIME_S, 5, comma), texts(ECG, 3, comma)
+    late = ["" if place < 5000 else f" {text}" for place, text in enumerate(lead)]
+    columns, names = ((times, lead, late), "time;I;II") if is_last else ((times, late, lead), "time;II;I")
+    (tmp_path / "r.csv").write_bytes(rows(*columns, by=";", head=f"{names}\n"))
+    recording = read_recording(tmp_path / "r.csv")
+    np.testing.assert_allclose(recording.signal(leads=["I"])[0], ECG, atol=1e-6)
+    np.testing.assert_allclose(recording.signal(5000, leads=["II"])[0], ECG[5000:], atol=1e-6)
+    assert np.isnan(recording.signal(0, 5000, ["II"])).all()
+
+
 def matlab_5(path: Path) -> None:
     from scipy.io import savemat
 

@@ -55,7 +55,7 @@ def settings_of(path: Path) -> ArraySettings:
 
 
 def stated_units(path: Path, settings: ArraySettings, num_leads: int) -> list[Unit]:
-    """Return the unit of each lead as the `.json` file next to `path` states them, mV by default.
+    """Return the unit of each of the file's `num_leads` leads as the `.json` file next to `path` states it, else mV.
 
     Raises:
         HeartlmError: it states another number of units.
@@ -67,8 +67,8 @@ def stated_units(path: Path, settings: ArraySettings, num_leads: int) -> list[Un
     return [parse_unit(text) or Unit(text) for text in texts]
 
 
-def start_of(path: Path, text: str) -> datetime | time:
-    """Return the start that the `.json` file next to `path` states.
+def start_of(where: object, text: str) -> datetime | time:
+    """Return the start that `where`, a file or another source, states as a text.
 
     Raises:
         HeartlmError: it is no time.
@@ -76,9 +76,7 @@ def start_of(path: Path, text: str) -> datetime | time:
     for kind in (time, datetime):
         with suppress(ValueError):
             return kind.fromisoformat(text).replace(tzinfo=None)
-    raise HeartlmError(
-        f"{sidecar_of(path)}: start: {text!r} found, expected a time such as 2024-03-01 13:00:00 or 13:00:00"
-    )
+    raise HeartlmError(f"{where}: start: {text!r} found, expected a time such as 2024-03-01 13:00:00 or 13:00:00")
 
 
 def checked_leads(where: object, array: Any) -> NDArray[Any]:
@@ -114,8 +112,6 @@ def read_numpy(path: Path) -> Recording:
     if len(names) != len(signal):
         raise HeartlmError(f"{sidecar}: {len(names)} lead names for the {len(signal)} leads of {path.name}")
     chosen, names = stated.leads_of(names, path)
-    if len(chosen) < len(signal):
-        signal = signal[chosen]
     rate_hz = stated.rate_hz or settings.get("rate_hz")
     if rate_hz is None:
         raise HeartlmError(
@@ -124,11 +120,14 @@ def read_numpy(path: Path) -> Recording:
     rate_hz = check_rate(sidecar, rate_hz, "rate_hz")
     units = stated.units_of(len(names))
     if units is None:
-        units = stated_units(path, settings, len(names))
-        if "units" not in settings:
-            check_size(path, signal, rate_hz)
+        units_in_file = stated_units(path, settings, len(signal))
+        units = [units_in_file[column] for column in chosen]
+    if len(chosen) < len(signal):
+        signal = signal[chosen]
+    if not stated.units and "units" not in settings:
+        check_size(path, signal, rate_hz)
     recording = array_recording(path, signal, names, units, rate_hz)
-    return replace(recording, start=start_of(path, settings["start"]) if "start" in settings else None)
+    return replace(recording, start=start_of(sidecar, settings["start"]) if "start" in settings else None)
 
 
 LEAST_MV, MOST_MV = 0.03, 20.0

@@ -176,12 +176,14 @@ def counter_modulus(values: NDArray[np.float64]) -> int | None:
     if np.mean(steps == 1) < 0.8:
         return None
     falls = 1 - steps[steps < 0]
-    if len(falls) < 0.002 * len(steps):  # a few numbers are wrong
+    if not len(falls):
         return 0
+    few = len(falls) < 0.002 * len(steps)  # wrong numbers, or the wraps of a counter of 16 bits
     span = float(np.median(falls))
     if np.mean(falls == span) < 0.8 or span < 4 or span > 2**31 or int(span) & (int(span) - 1):
-        return None
-    return int(span)
+        return 0 if few else None
+    # a wrong bit makes a number fall by a power of two too, but the others then rise beyond it
+    return 0 if few and np.mean(np.abs(values - np.nanmedian(values)) < span) < 0.9 else int(span)
 
 
 def _ordered(known: NDArray[np.int64], time_s: NDArray[np.float64], dropped: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -117,7 +117,8 @@ def table_recording(
     chosen, names = stated.leads_of(names, path)
     units, notes = stated.units_of(len(chosen)), list[str]()
     if units is None and "units" in settings:
-        units = stated_units(path, settings, len(chosen))
+        units_in_file = stated_units(path, settings, len(leads))
+        units = [units_in_file[column] for column in chosen]
     elif units is None:
         own = [leads[place] for place in chosen]
         units, notes = _units(path, own, names, [texts[place] for place in chosen], grid.rate_hz)
@@ -131,7 +132,7 @@ def table_recording(
     recording = array_recording(path, signal, names, [unit.name for unit in units], grid.rate_hz)
     return replace(
         recording,
-        start=start_of(path, settings["start"]) if "start" in settings else start or facts.start,
+        start=start_of(sidecar_of(path), settings["start"]) if "start" in settings else start or facts.start,
         patient=facts.patient,
         comments=facts.comments,
         repairs=(*repairs, *notes),

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -54,7 +53,7 @@ _FEWEST_ROWS = 200
 _SAMPLED_ROWS = 5000
 _SUPPLY_AND_GAIN = {"bitalino": (3.3, 1100.0), "plux": (3.0, 1000.0)}
 # Names of arrays that say nothing about their leads.
-_METADATA = b"heartlm"
+METADATA = b"heartlm"
 _TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _HDF5 = b"\x89HDF"
 _RATE_VARIABLE = re.compile(
@@ -128,7 +127,7 @@ def read_text(path: Path) -> Recording:
         values = parsed[str(place)]
         if place in texts and table.kinds[place] != "time":  # without a value in the first rows
             with suppress(pa.ArrowInvalid):
-                values = values.cast(pa.float64())
+                values = pc.replace_substring(pc.utf8_trim_whitespace(values), table.decimal, ".").cast(pa.float64())
             if values.null_count == len(values) or values.type != pa.float64():
                 continue
         if (column := _column(source.name, values, source.unit)) is not None:
@@ -167,7 +166,7 @@ def _opensignals(table: TextTable) -> tuple[Facts, dict[int, Source]] | None:
         return None
     layout, first, facts = dict[int, Source](), 0, Facts()
     try:
-        devices = json.loads(next(line for line in table.preamble if "{" in line).lstrip("# "))
+        devices = parse_json(next(line for line in table.preamble if "{" in line).lstrip("# "))
         for device in devices.values():
             names, sensors = device["column"], device["sensor"]
             labels, resolutions = device.get("label", []), device["resolution"]
@@ -192,7 +191,7 @@ def _opensignals(table: TextTable) -> tuple[Facts, dict[int, Source]] | None:
                     is_raw = str(sensor).upper() in ("RAW", "CUSTOM", "OTHER")
                     layout[first + place] = Source(label if is_raw else f"{sensor} {label}", "adu")
             first += len(names)
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError, StopIteration):
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, StopIteration):
         return None
     if first < len(table.kinds) or max(layout, default=0) >= len(table.kinds):
         return None
@@ -234,7 +233,7 @@ class ParquetMetadata(TypedDict, total=False):
 
 def _about(path: Path, metadata: dict[bytes, bytes] | None) -> ParquetMetadata:
     with one_line(path, "a Parquet file with metadata of heartlm"):
-        return typed(ParquetMetadata, parse_json((metadata or {}).get(_METADATA, b"{}")), path)
+        return typed(ParquetMetadata, parse_json((metadata or {}).get(METADATA, b"{}")), path)
 
 
 def _own_recording(path: Path, about: ParquetMetadata, table: Any) -> Recording:
@@ -301,10 +300,12 @@ def _column(name: str, values: Any, unit: str) -> Column | None:
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
         ticks = values.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64()).cast(pa.int64())
         origin = next((tick.as_py() for tick in ticks if tick.is_valid), 0)
-        seconds = pc.subtract(ticks, origin).cast(pa.float64()).to_numpy() / _TICKS_PER_S[kind.unit]
+        # Safe casts of Arrow refuse what the target rounds: differences above 2^53, of a wrong time far away, and
+        # nanoseconds as microseconds.
+        seconds = pc.subtract(ticks, origin).cast(pa.float64(), safe=False).to_numpy() / _TICKS_PER_S[kind.unit]
         start = None
         if pa.types.is_timestamp(kind) and len(values) and values[0].is_valid:
-            start = values[0].cast(pa.timestamp("us", kind.tz)).as_py().replace(tzinfo=None)
+            start = values[:1].cast(pa.timestamp("us", kind.tz), safe=False)[0].as_py().replace(tzinfo=None)
         return Column(name, seconds, is_clock=True, start=start)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return Column(name, values.cast(pa.float64(), safe=False).to_numpy(), unit)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import TEXT_BYTES, open_file, size_of
+from heartlm.ecg.readers.foreign import TEXT_BYTES, open_file
 from heartlm.ecg.readers.units import is_unit_text
 from heartlm.errors import HeartlmError
 
@@ -125,7 +125,8 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
     usual = [_split(line, separator, quote) for line in tested]
     width = Counter(map(len, usual)).most_common(1)[0][0]
     usual = [row for row in usual if len(row) == width]
-    width = max(len(_trimmed(row)) for row in usual)
+    # Separators at the end of rows make no column, unless it has a name: its first samples may be missing.
+    width = max(len(_trimmed(row)) for row in rows if len(row) == width)
     if not width:
         return None
     kinds = tuple(_kind([row[column] for row in usual], decimal) for column in range(width))
@@ -196,7 +197,6 @@ def content_of(path: Path) -> Any:
     elif begin.startswith((b"\xff\xfe", b"\xfe\xff")):
         content = path.read_bytes()
     else:
-        size_of(path, TEXT_BYTES)
         return pa.memory_map(str(path)).read_buffer() if path.stat().st_size else pa.py_buffer(b"")
     codec = _codec(content)
     return pa.py_buffer(content if codec == "utf-8" else content.decode(codec, "replace").encode())
@@ -316,9 +316,14 @@ def _first_text(path: Path) -> tuple[str | None, bool]:
         begin = stream.read(SNIFFED_BYTES) or b""
     is_whole = len(begin) < SNIFFED_BYTES
     if begin.startswith(_GZIP):
-        unpacker = zlib.decompressobj(wbits=31)
-        begin = unpacker.decompress(begin, SNIFFED_BYTES)  # as far as a damaged file goes
-        is_whole = unpacker.eof
+        packed, begin = begin, b""
+        # A file may have several gzip members (RFC 1952), of programs that append. `gzip.open` would refuse a damaged
+        # one; here it is unpacked as far as it goes.
+        while packed.startswith(_GZIP) and len(begin) < SNIFFED_BYTES:
+            unpacker = zlib.decompressobj(wbits=31)
+            begin += unpacker.decompress(packed, SNIFFED_BYTES - len(begin))
+            packed = unpacker.unused_data
+        is_whole = is_whole and unpacker.eof and not packed
     codec = _codec(begin)
     if codec == "utf-8" and b"\0" in begin:
         return None, is_whole
