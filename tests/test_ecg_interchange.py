@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from datetime import datetime, time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, time, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +89,50 @@ def test_frames_and_back() -> None:
     np.testing.assert_array_equal(series.signal()[0], SIGNAL[0].astype(np.float32))
 
 
+def test_a_frame_keeps_units_that_are_no_voltages(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    recording = replace(Recording.from_array(SIGNAL, rate_hz=250, leads=["II", "Resp"]), units=("mV", "NU"))
+    frame = recording.to_frame()
+    assert Recording.from_array(frame).units == ("mV", "NU")
+    assert Recording.from_array(frame, leads="ii").leads == ("II",)
+    assert Recording.from_array(frame, leads=["x", "y"]).leads == ("x", "y")
+    with pytest.raises(HeartlmError, match="leads V9 asked for"):
+        Recording.from_array(frame, leads="V9")
+    frame.attrs["start"] = "noon"
+    with pytest.raises(HeartlmError, match=r"^array: start: 'noon' found"):
+        Recording.from_array(frame)
+
+
+def test_leads_by_index() -> None:
+    recording = Recording.from_array(SIGNAL, rate_hz=250)
+    np.testing.assert_array_equal(recording.signal(0, 9, np.arange(2)), recording.signal(0, 9))  # type: ignore[arg-type]
+    for index in (2, -1):
+        with pytest.raises(HeartlmError, match=f"no lead {index}; it has 2, counted from 0"):
+            recording.signal(leads=[index])
+
+
+def test_wfdb_that_could_not_be_written_leaves_nothing(tmp_path: Path) -> None:
+    signal, reads = SIGNAL.astype(np.float32), 0
+
+    def samples(start: int, stop: int, leads: Sequence[int]) -> np.ndarray:
+        nonlocal reads
+        reads += 1
+        if reads == 3:  # after both leads were measured
+            raise OSError("the disk failed")
+        return signal[list(leads), start:stop]
+
+    beat = Annotations(RATE_HZ, np.array([100]), np.array(["N"]))
+    recording = replace(Recording.from_array(SIGNAL, rate_hz=RATE_HZ), samples=samples).with_annotations(beat)
+    with pytest.raises(HeartlmError, match="the disk failed"):
+        recording.to_wfdb(tmp_path, "r")
+    assert not list(tmp_path.iterdir())
+    recording.to_wfdb(tmp_path, "r")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.atr", "r.dat", "r.hea"]
+    (tmp_path / "r.hea").unlink()
+    with pytest.raises(HeartlmError, match=r"r\.atr exists already"):  # the annotations of another record
+        recording.to_wfdb(tmp_path, "r")
+
+
 def test_wfdb_is_exact_for_whole_steps(tmp_path: Path) -> None:
     adu = np.random.default_rng(0).integers(-1500, 1500, (4, 3000))
     signal = np.stack([adu[0] / 1000, adu[1] / 200, adu[2] / 341.3333, 5 + adu[3] / 2000.0]).astype(np.float32)
@@ -152,6 +198,10 @@ def test_mne_and_back() -> None:
     np.testing.assert_allclose(again.signal(100, 200, ["V5"]), SIGNAL[1:, 100:200], atol=1e-6)
     assert again.annotations is not None
     assert [(note.start, note.stop, note.text) for note in again.annotations.notes] == [(375, 500, "button")]
+    cropped = Recording.from_mne(raw.crop(tmin=1))
+    assert cropped.annotations is not None
+    assert (cropped.annotations.notes, cropped.start) == ((Note(125, 250, "button"),), START + timedelta(seconds=1))
+    np.testing.assert_allclose(cropped.signal(), SIGNAL[:, 250:], atol=1e-6)
 
 
 def test_frames_need_pandas_and_arrays_do_not() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.arrays import array_recording, checked_leads, start_of
+from heartlm.ecg.readers.arrays import array_recording, checked_leads
 from heartlm.ecg.readers.foreign import check_rate
 from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.units import Unit
@@ -67,7 +69,7 @@ def recording_of_array(
 def _of_frame(frame: Any, stated: Stated) -> Recording:
     import pyarrow as pa
 
-    from heartlm.ecg.readers.table_files import arrow_recording
+    from heartlm.ecg.readers.table_files import METADATA, arrow_recording
 
     attributes: dict[str, Any] = {}
     if not isinstance(frame, pa.Table):
@@ -76,15 +78,12 @@ def _of_frame(frame: Any, stated: Stated) -> Recording:
         frame = frame.rename(columns=str)
         only_counts = type(frame.index).__name__ == "RangeIndex"  # the numbers of the rows, no column of times
         table = pa.Table.from_pandas(frame, preserve_index=not only_counts)
+        about = {key: attributes[key] for key in ("units", "start") if isinstance(attributes.get(key), dict | str)}
+        table = table.replace_schema_metadata({METADATA: json.dumps(about)})
     else:
         table = frame
-    units = attributes.get("units", {})
-    if not stated.units and units and set(table.column_names) >= set(units):
-        stated = replace(stated, units=tuple(units[name] for name in stated.leads or units))
     with replace(stated, rate_hz=stated.rate_hz or attributes.get("rate_hz")).used():
-        recording = arrow_recording(_ARRAY, table)
-    start = attributes.get("start")
-    return replace(recording, start=recording.start or (start and start_of(_ARRAY, start)))
+        return arrow_recording(_ARRAY, table)
 
 
 def frame_of(recording: Recording, start: int, stop: int | None, leads: Sequence[int | str] | None) -> Any:
@@ -159,11 +158,15 @@ def write_record(recording: Recording, folder: Path, name: str) -> Path:
     if not recording.num_samples:
         raise HeartlmError(f"{recording.path}: has no samples to write")
     steps = lead_steps(recording, whole_zero=True)
+    about = replace(recording, patient=Patient(sex=recording.patient.sex, age=recording.age))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_wfdb(
-            replace(recording, patient=Patient(sex=recording.patient.sex, age=recording.age)), folder, name, steps
-        )
+        with TemporaryDirectory(prefix=f".{name}-", dir=folder) as temporary:
+            files = write_wfdb(about, Path(temporary), name, steps)
+            if existing := [path.name for path in files if (folder / path.name).exists()]:
+                raise HeartlmError(f"{folder / existing[0]} exists already and is not replaced: choose another name")
+            for path in files:  # the header last: with it the record is complete
+                path.replace(folder / path.name)
     except OSError as error:
         raise HeartlmError(f"{folder}: cannot be written ({error.strerror})") from error
     return header
@@ -190,7 +193,8 @@ def recording_of_mne(raw: Any, record_id: str) -> Recording:
     kinds, names = raw.get_channel_types(), list(raw.ch_names)
     in_volts = np.array([kind in _TYPES_IN_VOLTS for kind in kinds])
     rate_hz = check_rate(Path(record_id), float(raw.info["sfreq"]))
-    moment = raw.info["meas_date"]
+    # Of a cropped recording, MNE keeps `meas_date` and the onsets of annotations as they were before.
+    moment, cropped_s = raw.info["meas_date"], float(raw.first_time)
 
     def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
         picks = np.array(leads, np.int64)
@@ -202,8 +206,9 @@ def recording_of_mne(raw: Any, record_id: str) -> Recording:
         for onset_s, duration_s, text in zip(
             raw.annotations.onset, raw.annotations.duration, raw.annotations.description, strict=True
         ):
-            first = min(max(0, round(float(onset_s) * rate_hz)), recording.num_samples)
-            last = min(max(first, round(float(onset_s + duration_s) * rate_hz)), recording.num_samples)
+            begin_s = float(onset_s) - cropped_s
+            first = min(max(0, round(begin_s * rate_hz)), recording.num_samples)
+            last = min(max(first, round((begin_s + float(duration_s)) * rate_hz)), recording.num_samples)
             notes.append(Note(first, last, str(text)))
         if not notes:
             return None
@@ -217,7 +222,7 @@ def recording_of_mne(raw: Any, record_id: str) -> Recording:
         lead_names=tuple(names),
         units=tuple("mV" if each else "" for each in in_volts),
         path=Path(record_id),
-        start=None if moment is None else moment.astimezone(UTC).replace(tzinfo=None),
+        start=None if moment is None else moment.astimezone(UTC).replace(tzinfo=None) + timedelta(seconds=cropped_s),
         samples=samples,
         read_annotations=annotations,
     )

@@ -281,9 +281,8 @@ class Recording:
             HeartlmError: positions of the annotations are of another rate, or outside the recording.
         """
         if annotations is not None:
-            places = np.append(
-                annotations.sample, [stop for span in annotations.rhythms for stop in (span.start, span.stop - 1)]
-            )
+            limits = [limit for span in annotations.rhythms for limit in (span.start, span.stop - 1)]
+            places = np.append(annotations.sample, np.array(limits, np.int64))
             if annotations.rate_hz != self.rate_hz:
                 raise HeartlmError(f"annotations: of {annotations.rate_hz:g} Hz; {self.path} has {self.rate_hz:g} Hz")
             if len(places) and not 0 <= places.min() <= places.max() < self.num_samples:
@@ -335,8 +334,10 @@ class Recording:
         Raises:
             HeartlmError: there is no such lead.
         """
-        if isinstance(name, int):
-            return name
+        if not isinstance(name, str):
+            if not 0 <= name < self.num_leads:
+                raise HeartlmError(f"{self.path}: no lead {name}; it has {self.num_leads}, counted from 0")
+            return int(name)
         lowered = [lead.lower() for lead in self.lead_names]
         if name.lower() not in lowered:
             raise HeartlmError(f"{self.path}: no lead {name!r}; it has {', '.join(self.lead_names) or 'no signal'}")
