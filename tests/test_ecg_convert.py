@@ -320,6 +320,29 @@ def test_only_what_changed_is_converted_again(folder: Path, tmp_path: Path) -> N
         converted(source, out, "edf")
 
 
+def test_what_was_converted_stays_when_its_source_is_damaged(folder: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "ward", tmp_path / "out"
+    shutil.copytree(folder, source)
+    first = json.loads(converted(source, out).report.read_text())
+    (source / "d.ecg").write_bytes(b"ISHNE1.0")
+    again = converted(source, out)
+    assert len(again.left_out) == 1
+    assert again.left_out[0].startswith("d: ")
+    report = json.loads(again.report.read_text())
+    assert (report["records"], report["left_out"]) == (first["records"], list(again.left_out))
+    assert "d" in json.loads((out / "database.json").read_text())["patients"]
+
+
+def test_blanks_in_a_note_do_not_stop_the_conversion(tmp_path: Path) -> None:
+    text = "a" + " " * 200 + "b"
+    recording = replace(Recording.from_array(DIGITS / 1000, rate_hz=250), comments=(text,))
+    notes = [Note(5, 5, text)]
+    written = write_edf(recording, tmp_path, "r", lead_steps(recording, whole_zero=False, most_bits=24), notes)
+    again = read_recording(written.path)
+    assert again.annotations is not None
+    assert (again.annotations.notes, again.comments) == ((Note(5, 5, "a b"),), ("a b",))
+
+
 def test_several_sources_in_one_folder(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (tmp_path / "other").mkdir()

@@ -205,6 +205,20 @@ def test_detected_beats_of_an_unknown_database_are_no_labels(tmp_path: Path) -> 
     assert record is not None and record.num_beats == 2 and not record.beats_labelled
 
 
+@pytest.mark.parametrize("file", ["samples.bin", "part.hea", "whole.hea"])
+def test_the_source_changes_with_files_of_other_names(tmp_path: Path, file: str) -> None:
+    (tmp_path / "samples.bin").write_bytes(bytes(200))
+    (tmp_path / "part.hea").write_text("part 1 250 100\nsamples.bin 16 200 16 0 0 0 0 II\n")
+    (tmp_path / "whole.hea").write_text("whole/1 1 250 100\npart 100\n")
+    database = open_database(tmp_path)
+    assert database.record_ids == ("whole",)
+    before = database.source("whole")
+    assert database.source("whole") == before
+    with (tmp_path / file).open("ab") as stream:
+        stream.write(b"\n\n")
+    assert database.source("whole") != before
+
+
 def test_a_record_without_annotations_has_none(tmp_path: Path) -> None:
     write_record(tmp_path, name="a")
     assert open_database(tmp_path).annotations("a") is None

@@ -156,18 +156,18 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], pr
             append_line(journal, json.dumps(entry))
     work = _Work(task, database, anonymizer)
     marks = [work.mark(record_id) for record_id in record_ids]
+    complete = {name for name, entry in known.items() if all((folder / file).is_file() for file in entry["files"])}
     done = {
         name: known[name]
         for name, mark in zip(names, marks, strict=True)
-        if name in known
-        and known[name]["source_mark"] == mark
-        and all((folder / f).is_file() for f in known[name]["files"])
+        if name in complete and known[name]["source_mark"] == mark
     }
     todo = [place for place, name in enumerate(names) if name not in done]
     if done:
         say(f"convert: {len(done):,} of {len(names):,} recordings were converted before")
-    # what other sources left in the folder stays
-    others = {name: entry for name, entry in known.items() if name not in names}
+    # what other sources left in the folder stays, and so do the files of a source that cannot be read any more
+    sources = set(names)
+    others = {name: entry for name, entry in known.items() if name in complete or name not in sources}
     records, left_out, unwritten = dict(done), list[str](), list[str]()
     outcomes = encode_all(lambda place: work.try_one(record_ids[place], names[place], marks[place]), todo, processes)
     with closing(outcomes):
@@ -259,15 +259,15 @@ def _names(sources: Mapping[str, str], known: Mapping[str, dict[str, Any]]) -> l
         sources: file of each recording by its name.
         known: entries of an earlier conversion by the names of their records.
     """
-    names = list[str]()
+    names = dict[str, None]()  # in order, and searched for each of maybe 100,000 records
     for record_id, source in sources.items():
         plain = re.sub(r"[^A-Za-z0-9_-]+", "_", record_id).strip("_") or "record"
         name, number = plain, 1
         while name in names or known.get(name, {}).get("source", source) != source:
             number += 1
             name = f"{plain}_{number}"
-        names.append(name)
-    return names
+        names[name] = None
+    return list(names)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from heartlm.ecg.readers.formats import WFDB, format_of
 from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.readers.wfdb import read_wfdb
+from heartlm.ecg.readers.wfdb_header import read_header
 from heartlm.ecg.recording import Annotations, Recording, Repaired, RhythmSpan
 from heartlm.ecg.splits import Split, de_chazal_split, hash_split
 from heartlm.errors import HeartlmError
@@ -246,9 +247,14 @@ class Database:
         """Return a text that changes when a file of a record does: names, sizes and times, and what the user states."""
         signal, stem = self.files(record_id).signal, self.files(record_id).stem
         paths = {self.folder / "database.json", *self.annotation_paths(record_id)}
-        paths |= {stem.with_name(f"{stem.name}.{ending}") for ending in ("dat", "mat")}
+        usual = {stem.with_name(f"{stem.name}.{ending}") for ending in ("dat", "mat")}
+        paths |= usual
         if signal is not None:
             paths |= {signal} if signal.suffix == ".hea" else {signal, sidecar_of(signal)}
+            if signal.suffix == ".hea" and not any(map(is_there, usual)):
+                with suppress(HeartlmError):  # which opening the recording raises too
+                    for part in read_header(signal).parts:
+                        paths |= {part.path, *(file.path for file in part.files)}
         facts = [str(self.folder.absolute()), record_id, repr(self.stated)]
         for path in sorted(filter(is_there, paths)):
             status = path.lstat()

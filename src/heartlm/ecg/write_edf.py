@@ -11,6 +11,7 @@ Format: https://www.edfplus.info/specs/edfplus.html.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, time
@@ -227,6 +228,7 @@ def _annotations(
     def entry(start: int, stop: int | None, text: str, more: str = "") -> Iterator[tuple[float, bytes]]:
         lasting = "" if stop is None or stop <= start else f"\x15{_decimal((stop - start) / rate_hz)}"
         content = "".join(" " if character < " " else character for character in text).strip()
+        content = re.sub(" {40,}", " ", content)  # a part of blanks alone would be empty, and the rest never shorter
         while content:
             part = content.encode("utf-8")[:_TEXT_BYTES].decode("utf-8", "ignore").rstrip()
             content = content[len(part) :] and more + content[len(part) :]
