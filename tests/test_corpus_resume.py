@@ -166,14 +166,20 @@ def test_it_goes_on_with_another_number_of_processes(
 
 
 @pytest.mark.parametrize("file", ["codes.bin", "scale.bin", "journal.jsonl"])
-@pytest.mark.parametrize("damage", ["cut", "changed", "longer"])
+@pytest.mark.parametrize("damage", ["cut", "cut by one", "changed", "longer"])
 def test_it_goes_on_from_the_last_part_that_is_there_to_the_byte(
     stopped: Path, database: Path, tmp_path: Path, file: str, damage: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As after a loss of power, which may leave less, other bytes or more than the journal says."""
     path = partial(stopped) / file
     whole = path.read_bytes()
-    path.write_bytes({"cut": whole[:-5], "changed": whole[:-5] + b"\0\0\0\0\0", "longer": whole + b"{12345"}[damage])
+    contents = {
+        "cut": whole[:-5],
+        "cut by one": whole[:-1],  # the end of the line, in the journal
+        "changed": whole[:-5] + b"\0\0\0\0\0",
+        "longer": whole + b"{12345",
+    }
+    path.write_bytes(contents[damage])
     build_corpus([database], RhythmTokenizer(), stopped, processes=1)
     done = 10 if damage == "longer" else 8
     assert f"continues after {done} of 26 recordings" in capfd.readouterr().err

@@ -82,6 +82,8 @@ class Journal:
             streams = {name: stack.enter_context((self.folder / name).open("rb")) for name in FILES}
             lengths = dict.fromkeys(FILES, 0) | {self.path.name: len(lines.readline())}
             for line in lines:
+                if not line.endswith(b"\n"):
+                    break  # complete JSON too: the next entry would stand on the same line
                 try:
                     entry = json.loads(line)
                     added, checksums = entry["bytes"], entry["sha256"]
