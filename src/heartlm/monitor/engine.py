@@ -13,6 +13,7 @@ import json
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -27,7 +28,7 @@ from heartlm.monitor.journal import MessageJournal
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.stream import LiveStream, Ward
 from heartlm.monitor.trend import Trend
-from heartlm.storage.reading import read_json_lines
+from heartlm.storage.reading import parse_json
 
 Floats = NDArray[np.float32]
 Listener = Callable[[dict[str, Any]], None]
@@ -37,9 +38,11 @@ SILENT_S = 5.0
 """A stream is silent after this time without a message."""
 STRIP_S = 10
 """Seconds before and after the time of an alarm that its strip shows."""
-# Strips are 16-bit integers: steps per millivolt, and the value of an invalid sample.
 _HISTORY_S = 2 * STRIP_S + 12
+# Strips are 16-bit integers: steps per millivolt, and the value of an invalid sample in WFDB's format 16.
 _STRIP_GAIN, _INVALID = 2000.0, -32768
+# Ends the key of an alarm of silence.
+_SILENT = "/silent"
 # Time between snapshots, and between calls of fsync on the messages; a kill of the process loses no message.
 _SNAPSHOT_S, _SYNC_S = 300.0, 1.0
 # Alarms in memory. Above this, the oldest closed ones are removed; the log keeps them.
@@ -133,16 +136,15 @@ class Monitor:
         self.listeners = list[Listener]()
         self.clock: Callable[[], float] = time.monotonic
         self.journal: MessageJournal | None = None
-        self._alarm_log: IO[str] | None = None
+        self._alarm_log: IO[bytes] | None = None
+        self._num_strips = 0
         self._snapshot_at, self._sync_at = time.monotonic() + _SNAPSHOT_S, 0.0
         if folder is not None:
             self.journal = MessageJournal(folder / "journal")
             (folder / "strips").mkdir(exist_ok=True)
-            path = folder / "alarms.jsonl"
-            if path.exists():
-                for entry in read_json_lines(path)[0]:
-                    self.alarms[entry["key"]] = self.alarms.get(entry["key"], {}) | entry
-            self._alarm_log = path.open("a", encoding="utf-8")
+            numbers = (path.stem.removeprefix("strip_") for path in (folder / "strips").glob("*.hea"))
+            self._num_strips = max((int(number) for number in numbers if number.isdecimal()), default=0)
+            self._alarm_log = self._read_alarms(folder / "alarms.jsonl")
             self._recover(self.journal)
 
     def receive(self, message: bytes, source: str = "", stream: str | None = None) -> None:
@@ -164,16 +166,17 @@ class Monitor:
 
     def _add_frame(self, frame: Frame) -> None:
         patient = self.patients.get(frame.stream)
-        if patient is not None and patient.silent:
-            patient.silent = False
-            self._update_silence_alarm(frame.stream, patient)
         if patient is None:
             patient = self._add_patient(frame, 0.0)
         elif (frame.rate_hz, len(frame.mv)) != (patient.link.rate_hz, patient.link.num_leads):
             patient = self._change_format(patient, frame)
-        patient.received_at = self.clock()
         known_faults = set(patient.link.counts)
-        for samples in patient.link.push(frame):
+        pieces = patient.link.push(frame)
+        # A sender that starts to count again from 0 sends late frames only, so its stream has to become silent.
+        if pieces:
+            patient.received_at = self.clock()
+            self._set_silent(frame.stream, patient, False)
+        for samples in pieces:
             self.ward.push(frame.stream, samples)
             patient.append(samples)
         for fault in patient.link.counts:
@@ -194,6 +197,7 @@ class Monitor:
         link, rules = patient.link, patient.stream.rules
         before, after = f"{link.num_leads} at {link.rate_hz:g} Hz", f"{len(frame.mv)} at {frame.rate_hz:g} Hz"
         self.log(f"{frame.stream}: leads: changed from {before} to {after}")
+        self._set_silent(frame.stream, patient, False)
         while self.step():  # judge what arrived before the change
             pass
         for alarm in rules.active.values():
@@ -209,6 +213,8 @@ class Monitor:
         patients = [self.patients[stream.name] for stream in streams]
         for patient in patients:
             rules = patient.stream.rules
+            if rules.lost:
+                patient.beats.clear()  # the interval across the gap is none of a heart
             for sample, symbol in patient.stream.beats:
                 if symbol == ARTEFACT:
                     continue
@@ -237,17 +243,20 @@ class Monitor:
     def check_silence(self, now: float, names: Iterable[str]) -> None:
         """Raise an alarm for each of these streams that has become silent by `now`, in seconds of the clock."""
         for name in names:
-            patient = self.patients[name]
-            if not patient.silent and now - patient.received_at > SILENT_S:
-                patient.silent = True
-                self._update_silence_alarm(name, patient)
+            if now - self.patients[name].received_at > SILENT_S:
+                self._set_silent(name, self.patients[name], True)
 
-    def _update_silence_alarm(self, name: str, patient: WatchedPatient) -> None:
-        """Raise or end the alarm of silence, which depends on the clock and has a key of its own."""
-        last = patient.num_samples
+    def _set_silent(self, name: str, patient: WatchedPatient, is_silent: bool) -> None:
+        """Raise or end the alarm of silence, which depends on the clock and has a key of its own.
+
+        No sample arrives in between, so `num_samples`, and with it the key, is the same when the alarm ends.
+        """
+        if patient.silent == is_silent:
+            return
+        patient.silent, last = is_silent, patient.num_samples
         rate_hz, begin_s = patient.link.rate_hz, patient.stream.rules.begin_s
-        alarm = Alarm(name, "signal lost", last, last, None if patient.silent else last, 1.0, rate_hz, begin_s)
-        self._publish_once(alarm.to_json() | {"key": f"{alarm.key}/silent"})
+        alarm = Alarm(name, "signal lost", last, last, None if is_silent else last, 1.0, rate_hz, begin_s)
+        self._publish_once(alarm.to_json() | {"key": f"{alarm.key}{_SILENT}"})
 
     def _update_alarm(self, alarm: Alarm) -> None:
         """Publish an alarm that the rules raised or ended."""
@@ -264,16 +273,31 @@ class Monitor:
             self._publish(known | entry)
 
     def _publish(self, entry: dict[str, Any]) -> None:
-        self.alarms[entry["key"]] = entry
-        if len(self.alarms) > _MAX_ALARMS:
-            closed = (key for key, each in self.alarms.items() if not _is_open(each))
-            if (oldest := next(closed, None)) is not None:
-                del self.alarms[oldest]
+        self._keep(entry)
         if self._alarm_log is not None:
-            self._alarm_log.write(json.dumps(entry) + "\n")
+            self._alarm_log.write(json.dumps(entry).encode() + b"\n")
             self._alarm_log.flush()
         for listener in self.listeners:
             listener(entry)
+
+    def _keep(self, entry: dict[str, Any]) -> None:
+        """Keep an alarm in memory. If there are too many, the oldest closed one goes."""
+        self.alarms[entry["key"]] = entry
+        if len(self.alarms) > _MAX_ALARMS:
+            closed = (key for key, alarm in self.alarms.items() if not _is_open(alarm))
+            if (oldest := next(closed, None)) is not None:
+                del self.alarms[oldest]
+
+    def _read_alarms(self, path: Path) -> IO[bytes]:
+        """Read the log of alarms, line by line because it grows for years, and return it, open for further ones."""
+        log, line = path.open("a+b"), b"\n"
+        log.seek(0)
+        for line in log:
+            with suppress(ValueError, KeyError, TypeError):  # a killed process may leave an incomplete line
+                self._keep(parse_json(line, finite=False))
+        if not line.endswith(b"\n"):
+            log.write(b"\n")  # otherwise the next alarm would be a part of this line, and be lost
+        return log
 
     def acknowledge(self, key: str, by: str) -> bool:
         """Record that a person has seen an alarm, and return whether there is such an alarm."""
@@ -307,13 +331,15 @@ class Monitor:
         gone = alarm.raised < first  # more was received at once than is kept
         if entry is None or entry["strip"] is not None or gone or not np.isfinite(strip).any():
             return
-        name = f"strip_{sum(each['strip'] is not None for each in self.alarms.values()) + 1:06d}"
+        self._num_strips += 1
+        name = f"strip_{self._num_strips:06d}"
         wfdb.wrsamp(
             name,
             fs=alarm.rate_hz,
             units=["mV"] * len(strip),
             sig_name=[f"ECG{number}" for number in range(1, len(strip) + 1)],
-            p_signal=strip.T.astype(np.float64),
+            # wfdb raises an IndexError for voltages that 16 bits do not hold.
+            d_signal=_to_int16(strip).T.astype(np.int64),
             fmt=["16"] * len(strip),
             adc_gain=[_STRIP_GAIN] * len(strip),
             baseline=[0] * len(strip),
@@ -333,6 +359,7 @@ class Monitor:
                 "stream": patient.stream,
                 "history": _to_int16(patient.history),
                 "num_samples": patient.num_samples,
+                "without_strip": patient.without_strip,
                 "trend": patient.trend,
             }
             for name, patient in patients.items()
@@ -348,7 +375,7 @@ class Monitor:
             stream.restore(saved["stream"])
             self.ward.push(name, np.empty((link.num_leads, 0), np.float32))  # a whole second may wait
             patient = WatchedPatient(link, stream, deque([history]), history.shape[1], saved["num_samples"])
-            patient.without_strip = list(stream.rules.active.values())
+            patient.without_strip = [Alarm(**alarm) for alarm in saved["without_strip"]]
             patient.trend.restore(saved["trend"])
             self.patients[name] = patient
 
@@ -368,15 +395,19 @@ class Monitor:
 
     def _recover(self, journal: MessageJournal) -> None:
         state, messages = journal.recover()
-        self.restore(state or {})
+        try:
+            self.restore(state or {})
+        except HeartlmError as error:
+            raise HeartlmError(f"{self.folder}: {error}: choose another --out") from None
         for number, (message, stream) in enumerate(messages, 1):
             self._add_frame(read_frame(message, stream))
             if number % len(self.patients) == 0:  # after about one frame of each
                 self.step()
         while self.step():
             pass
-        for patient in self.patients.values():
-            patient.received_at = time.monotonic()
+        silent = {each["stream"] for each in self.open_alarms() if each["key"].endswith(_SILENT)}
+        for name, patient in self.patients.items():
+            patient.received_at, patient.silent = time.monotonic(), name in silent
         if self.patients:
             self.save()
 

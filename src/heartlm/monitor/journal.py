@@ -20,11 +20,12 @@ from typing import IO, Any
 from heartlm.errors import HeartlmError
 from heartlm.monitor.link import MAX_BYTES, MAX_NAME_LENGTH
 from heartlm.monitor.state import packed, unpacked
-from heartlm.storage.atomic import atomic_file
+from heartlm.storage.atomic import atomic_file, fsync_folder
 
-# Snapshots that are kept: the last one, and the one before in case the last is damaged.
 _HEADER = struct.Struct("<II")
+# The name of a stream takes at most four bytes a character in UTF-8, and a line feed ends it.
 _MAX_RECORD_BYTES = MAX_BYTES + 4 * MAX_NAME_LENGTH + 1
+# Snapshots that are kept: the last one, and the one before in case the last is damaged.
 _NUM_KEPT = 2
 
 
@@ -48,7 +49,7 @@ class MessageJournal:
         self._log: IO[bytes] | None = None
 
     def _numbers(self, kind: str) -> list[int]:
-        found = (re.fullmatch(rf"{kind}-(\d{{6}})\.(state|log)", path.name) for path in self.folder.iterdir())
+        found = (re.fullmatch(rf"{kind}-(\d{{6,}})\.(state|log)", path.name) for path in self.folder.iterdir())
         return sorted(int(match.group(1)) for match in found if match)
 
     def _path(self, kind: str, number: int) -> Path:
@@ -79,7 +80,9 @@ class MessageJournal:
                 intact = 0
                 while len(header := log.read(_HEADER.size)) == _HEADER.size:
                     length, checksum = _HEADER.unpack(header)
-                    if length > _MAX_RECORD_BYTES:
+                    # After a power failure a file may end in zeros, which would be a record of length 0 with the
+                    # CRC-32 of nothing, 0.
+                    if not 0 < length <= _MAX_RECORD_BYTES:
                         break
                     record = log.read(length)
                     if len(record) < length or zlib.crc32(record) != checksum:
@@ -93,6 +96,7 @@ class MessageJournal:
         """Write a message, with the name of its stream if the channel gives it. `flush` passes it to the system."""
         if self._log is None:
             self._log = self._path("messages", self._number).open("ab")
+            fsync_folder(self.folder)  # fsync of a new file does not flush its name: fsync(2)
         record = (stream or "").encode() + b"\n" + message
         self._log.write(_HEADER.pack(len(record), zlib.crc32(record)) + record)
 

@@ -351,9 +351,9 @@ class Worker:
         else:
             try:
                 state = unpacked(content)
+                self.monitor.restore(state["streams"])
             except HeartlmError as error:
                 raise HeartlmError(f"nats: {name}: {error}: stop its workers, or wait an hour") from None
-            self.monitor.restore(state["streams"])
             for stream, received_at, silent in state["silence"]:
                 patient = self.monitor.patients[stream]
                 patient.received_at, patient.silent = received_at, silent

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 
-SCHEMA = 10
+SCHEMA = 11
 """Version of the state. Raise it whenever a `STATE` or the meaning of a value changes."""
 _HEADER = struct.Struct("<II")
 

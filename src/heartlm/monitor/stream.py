@@ -99,7 +99,7 @@ class WatchedLead(Stateful):
         """
         if (size := state["memory"].size) != self.memory.size:
             sizes = f"{size:,} bytes found, {self.memory.size:,} expected"
-            raise HeartlmError(f"state of a lead: {sizes}: written by another build of heartlm: choose another --out")
+            raise HeartlmError(f"state of a lead: {sizes}: written by another build of heartlm")
         super().restore(state)
 
 
