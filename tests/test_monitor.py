@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -36,6 +37,7 @@ from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.rules import JudgedBeat, JudgedSeconds, LeadSecond, Rules, update_rules
+from heartlm.monitor.sources import read_lines
 from heartlm.monitor.state import packed, unpacked
 from heartlm.monitor.stream import Ward, alarms_of
 from heartlm.monitor.trend import NUM_MINUTES, Trend
@@ -319,8 +321,11 @@ def test_wrong_messages_are_refused_by_name(message: bytes, text: str) -> None:
 
 
 def test_wrong_voltages_are_no_samples() -> None:
-    frame = read_frame('{"stream": "a", "rate_hz": 250, "start": 0, "mv": [0.5, null, 1e30, -600, NaN, Infinity]}')
-    assert np.array_equal(frame.mv, np.array([[0.5] + 5 * [np.nan]], np.float32), equal_nan=True)
+    values = "[0.5, null, 1e30, -600, NaN, Infinity, 1e300]"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frame = read_frame(f'{{"stream": "a", "rate_hz": 250, "start": 0, "mv": {values}}}')
+    assert np.array_equal(frame.mv, np.array([[0.5] + 6 * [np.nan]], np.float32), equal_nan=True)
 
 
 def test_a_hostile_link_raises_no_false_lethal_alarm(models: LiveModels, signals: dict[str, Floats]) -> None:
@@ -459,6 +464,25 @@ def test_lines_on_standard_input(signals: dict[str, Floats]) -> None:
     entries = [json.loads(line) for line in done.stdout.splitlines()]
     assert ("bed-1", "VT") in {(entry["stream"], entry["kind"]) for entry in entries}
     assert b"no JSON" in done.stderr and b"more than" in done.stderr
+
+
+def test_standard_input_may_be_a_file(tmp_path: Path, models: LiveModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = Monitor(Ward(models), log=lambda _: None)
+    frames = _frames("bed", np.zeros(1000, np.float32))
+    (tmp_path / "frames.jsonl").write_bytes(b"\n".join([*frames[:2], b"nonsense", *frames[2:]]))
+    with (tmp_path / "frames.jsonl").open() as given:
+        monkeypatch.setattr(sys, "stdin", given)
+        asyncio.run(read_lines(monitor))
+    assert monitor.patients["bed"].num_samples == 1000 and monitor.faults == {"standard input": 1}
+
+
+def test_the_error_of_an_input_that_breaks_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_: Monitor) -> None:
+        raise OSError("broken input")
+
+    monkeypatch.setattr("heartlm.monitor.sources.read_lines", broken)
+    with pytest.raises(OSError, match="broken input"):
+        main(["monitor", "--lines", "--no-page"])
 
 
 class _Refusing(BaseHTTPRequestHandler):
@@ -611,7 +635,10 @@ def test_the_page_is_for_its_own_origin_and_who_knows_the_token(models: LiveMode
             live.receive_text()
     own = testclient.TestClient(Page(monitor).app, base_url="http://127.0.0.1:8765")
     assert own.get("/").status_code == 200
-    assert own.get("/", headers={"host": "trap.example:8765"}).status_code == 403
+    for host in ("trap.example:8765", "localhost.trap.example"):
+        assert own.get("/", headers={"host": host}).status_code == 403
+    for host in ("localhost", "[::1]"):  # without a port, as for port 80
+        assert own.get("/", headers={"host": host}).status_code == 200
     with page.websocket_connect(address, headers={"origin": "http://testserver"}) as live:
         tick = json.loads(live.receive_text())
         assert tick["streams"][0]["name"].startswith("P-") and "bed" not in json.dumps(tick)
@@ -750,6 +777,14 @@ def test_the_page_shows_a_stream_in_full(models: LiveModels, signals: dict[str, 
         while (full := json.loads(live.receive_text())["full"]) is None:
             pass
         assert json.loads(live.receive_text())["full"] is None  # nothing new
+        key = next(each["key"] for each in full["events"] if each["kind"] == "VT")
+        live.send_text(json.dumps({"acknowledge": key, "by": "nurse"}))
+        ticks = (json.loads(live.receive_text()) for _ in range(20))
+        changed = next(tick["full"] for tick in ticks if tick["full"])
+        assert [each["key"] for each in changed["events"] if each["acknowledged"]] == [key]
+        monitor.receive(b'{"stream": "a", "rate_hz": 300, "start": 0, "mv": [0, 0.1, 0.2, 0.3, 0.4]}')
+        signal = next(tick["signals"]["a"] for tick in ticks if tick["signals"])
+        assert signal["hz"] == 150  # a new part of the stream is drawn from its first samples on
     assert {each["kind"] for each in full["events"]} >= {"VT"} and {each["stream"] for each in full["events"]} == {"a"}
     assert full["trend"]["v"][0] >= 5 and 60 < full["trend"]["bpm"][0] < 200
 

@@ -618,6 +618,25 @@ def test_a_webhook_that_cannot_work_is_an_error_of_one_line(
     assert "hidden" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://hooks.example?key=hidden", "hooks.example"),
+        ("https://hooks.example#hidden", "hooks.example"),
+        ("http://[::1]:8080/hidden", "[::1]:8080"),
+    ],
+)
+def test_the_log_shows_the_host_of_a_webhook_alone(url: str, shown: str, monitor: Monitor, lines: list[str]) -> None:
+    hook = Webhook(url, monitor, header="Authorization: Bearer right")
+    assert hook.connection.name == f"webhook {shown}" and not lines
+
+
+@pytest.mark.parametrize("url", ["https://", "https://[::1", "https://a b/", "ftp://a"])
+def test_what_is_no_web_address_is_one_line(url: str, monitor: Monitor) -> None:
+    with pytest.raises(HeartlmError, match="an http or https address expected"):
+        Webhook(url, monitor)
+
+
 def test_errors_of_a_webhook_are_counted_and_its_header_is_not_replaced(
     certs: Path, receiver: Any, monitor: Monitor, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,6 +240,8 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
             monitor.run()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(stop.wait(), _POLL_S)
+    if lines is not None and lines.done():
+        lines.result()
     if not options.nats:
         monitor.run()
     end = loop.time() + _LAST_ALARMS_S

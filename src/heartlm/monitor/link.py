@@ -85,11 +85,11 @@ def read_frame(message: bytes | str, stream: str | None = None) -> Frame:
         if not isinstance(values, list):
             raise HeartlmError(f"{name}: mv: a list of samples expected")
         try:
-            mv = np.array(values if values and isinstance(values[0], list) else [values], np.float32)
+            with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and then NaN
+                mv = np.array(values if values and isinstance(values[0], list) else [values], np.float32)
         except (TypeError, ValueError, OverflowError):
             raise HeartlmError(f"{name}: mv: numbers or null expected, or lists of these of equal length") from None
-        with np.errstate(invalid="ignore"):
-            mv[~(np.abs(mv) <= MAX_MV)] = np.nan
+        mv[~(np.abs(mv) <= MAX_MV)] = np.nan
     if mv.ndim != 2 or len(mv) > MAX_LEADS or not 0 < mv.shape[1] <= MAX_FRAME_S * rate_hz:
         expected = f"1 to {MAX_LEADS} leads with samples of at most {MAX_FRAME_S:g} s"
         raise HeartlmError(f"{name}: mv: {expected} expected")

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -51,7 +52,7 @@ class _View:
     Attributes:
         shown: streams by name, with the number of samples up to which they were sent.
         full: the stream that is shown in full, with all leads, trend and alarms.
-        full_sent: last minute of its trend and number of its events when these were sent.
+        full_sent: last minute of its trend and number of changes of its alarms when these were sent.
     """
 
     shown: dict[str, int] = field(default_factory=dict)
@@ -89,8 +90,9 @@ class Page:
         if self.token is not None:
             return hmac.compare_digest(connection.query_params.get("token", "").encode(), self.token.encode())
         # Without a token only this machine is served. Other host names are refused, against DNS rebinding.
-        host = connection.headers.get("host", "").rpartition(":")[0]
-        return host in ("127.0.0.1", "localhost", "[::1]")
+        # A browser leaves the port out where it is that of the protocol.
+        host = connection.headers.get("host", "")
+        return re.fullmatch(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", host) is not None
 
     async def _page(self, request: Request) -> Response:
         if not self._allowed(request):
@@ -200,7 +202,8 @@ class Page:
         if view.full is None or patient is None:
             return None
         own = [each for each in self.monitor.alarms.values() if each["stream"] == view.full]
-        version = patient.trend.last, sum(1 + (each["stop_s"] is not None) for each in own)
+        changed = ("stop_s", "acknowledged", "strip")
+        version = patient.trend.last, sum(1 + sum(each[name] is not None for name in changed) for each in own)
         if version == view.full_sent:
             return None
         view.full_sent = version
@@ -211,6 +214,8 @@ class Page:
         """Return the new samples of the lead in use, or of all leads for the stream shown in full."""
         patient = self.monitor.patients[name]
         history = patient.history
+        if view.shown[name] > patient.num_samples:  # a new part of the stream counts from 0 again
+            view.shown[name] = self._first_sample(name)
         new = min(patient.num_samples - view.shown[name], history.shape[1])
         if new <= 0:
             return None

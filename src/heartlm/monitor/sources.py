@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import math
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
@@ -93,10 +95,12 @@ async def read_lines(monitor: Monitor) -> None:
     """Pass lines of standard input to a monitor, one message a line, until the input ends."""
     loop, source = asyncio.get_running_loop(), "standard input"
     reader = asyncio.StreamReader(limit=MAX_BYTES + 1, loop=loop)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    is_file = stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)  # asyncio reads pipes, sockets and terminals only
+    if not is_file:
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while True:
         try:
-            line = await reader.readline()
+            line = await (asyncio.to_thread(sys.stdin.buffer.readline) if is_file else reader.readline())
         except ValueError:  # the reader has dropped the line
             monitor.reject(source, f"a line of more than {MAX_BYTES:,} bytes")
             continue

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 
@@ -46,13 +47,18 @@ class Webhook:
         ca: Path | None = None,
     ) -> None:
         refuse_password("webhook", url)
-        if not re.match(r"https?://[^/\s]+", url):
+        try:
+            parts = urlsplit(url)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", parts.netloc)
+        except ValueError:
+            valid = False
+        if not valid:
             raise HeartlmError(f"webhook: {url!r} found, an http or https address expected")
         headers = {"Content-Type": "application/json"}
         if header is not None:
-            if not (parts := re.fullmatch(r"([\w-]+):\s*([!-~](?:[ -~]*[!-~])?)\s*", header, re.ASCII)):
+            if not (fields := re.fullmatch(r"([\w-]+):\s*([!-~](?:[ -~]*[!-~])?)\s*", header, re.ASCII)):
                 raise HeartlmError("webhook_header: a line such as  Authorization: Bearer TOKEN  expected")
-            headers[parts[1]] = parts[2]
+            headers[fields[1]] = fields[2]
         Access(ca=ca).tls()  # checks the file: requests would only fail when it posts
         self._url, self._convert = url, convert
         self._verify = True if ca is None else str(ca)
@@ -61,9 +67,8 @@ class Webhook:
         self._session.auth = lambda request: request  # otherwise requests replaces the header by a login of ~/.netrc
         self.waiting = deque[dict[str, Any]](maxlen=_MAX_WAITING)
         # The log and the page show the host alone, as the rest of the address may contain a secret.
-        host = url.split("/", 3)[2]
-        self.connection = Connection(f"webhook {host}", monitor.log, lambda: len(self.waiting))
-        if header is not None and url.startswith("http://") and not is_loopback(host.partition(":")[0]):
+        self.connection = Connection(f"webhook {parts.netloc}", monitor.log, lambda: len(self.waiting))
+        if header is not None and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
             monitor.log(f"{self.connection.name}: the header is sent unencrypted: https:// encrypts it")
         self._added = asyncio.Event()
         monitor.listeners.append(self._queue)
