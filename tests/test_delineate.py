@@ -10,8 +10,20 @@ import pytest
 
 import heartlm
 from heartlm.cli.main import main
-from heartlm.delineation.delineate import ABSENT, OFFSET, ONSET, PEAK, QRS, Delineation, P, T, add_p_of_some_leads
+from heartlm.delineation.delineate import (
+    ABSENT,
+    OFFSET,
+    ONSET,
+    PEAK,
+    QRS,
+    Delineation,
+    P,
+    T,
+    _assign,
+    add_p_of_some_leads,
+)
 from heartlm.delineation.intervals import Intervals
+from heartlm.delineation.network import CLASSES, Waves
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
@@ -74,6 +86,23 @@ def test_a_given_beat_without_a_complex_has_no_waves() -> None:
     found = delineated(signal, beats=np.array([9 * 250, 38 * 250])).delineation
     assert has(found, QRS).tolist() == [True, False]
     assert (found.waves[1] == ABSENT).all() and (found.confidence[1] == 0).all()
+
+
+def test_p_waves_without_any_beat_must_be_as_sure_as_others() -> None:
+    places, kinds = np.arange(100, 600, 100), np.array([CLASSES.index("P")] * 4 + [CLASSES.index("T")])
+    waves = Waves(kinds, places - 10, places, places + 10, np.array([0.9, 0.5, 0.79, 0.8, 0.9], np.float32))
+    others = [_assign(waves, beats, 250.0)[2] for beats in (np.array([5000]), np.empty(0, np.int64))]
+    assert [each.peak.tolist() for each in others] == [[100, 400], [100, 400]]
+
+
+def test_leads_of_the_same_name_are_told_apart() -> None:
+    signal = heart_mv(REGULAR_S, 30, 250.0)
+    found = delineated(np.stack([signal, 2 * signal, signal]), leads="ECG ECG V1")
+    assert list(found.summary()["leads"]) == ["ECG", "ECG (2)", "V1"]
+    height_mv = {name: each["r_mv"]["median"] for name, each in found.summary()["leads"].items()}
+    assert height_mv["ECG (2)"] == pytest.approx(2 * height_mv["ECG"], rel=0.05)
+    assert {"ECG_t_mv", "ECG (2)_t_mv", "V1_t_mv"} <= found.hour_rows()[0].keys()
+    assert [row["lead"] for row in found.lead_rows()[:3]] == ["ECG", "ECG (2)", "V1"]
 
 
 @pytest.mark.parametrize("rate_bpm", [45, 100, 140])

@@ -113,7 +113,6 @@ def _side(waves: Intervals, chosen: NDArray[np.bool_]) -> tuple[str, bool]:
     """Return LBBB, RBBB or wide QRS, by the end of QRS in V1 and in I or V6, and whether pacing spikes precede it."""
     found = waves.delineation
     rate_hz = found.recording.rate_hz
-    names = [found.recording.lead_names[lead].lower() for lead in found.leads]
     whole = (found.all_leads[:, QRS][:, [ONSET, OFFSET]] >= 0).all(axis=1) & chosen
     places = np.flatnonzero(whole)
     places = places[np.unique(np.linspace(0, len(places) - 1, min(len(places), 30)).round().astype(np.int64))]
@@ -127,7 +126,7 @@ def _side(waves: Intervals, chosen: NDArray[np.bool_]) -> tuple[str, bool]:
         jumps = np.abs(np.diff(signal[:, : onset - start + before + 2], 2, axis=1)).max(axis=1)
         steepest.append(float(np.sort(jumps)[-min(SPIKE_LEADS, len(jumps))]))
     is_paced = rate_hz >= SPIKE_RATE_HZ and float(np.median(steepest)) >= SPIKE_MV
-    ends = dict(zip(names, np.median(levels, axis=0).tolist(), strict=True))
+    ends = dict(zip(map(str.lower, found.lead_names), np.median(levels, axis=0).tolist(), strict=True))
     lateral = [ends[name] for name in ("i", "v6") if name in ends]
     if "v1" not in ends or not lateral:
         return "wide QRS", is_paced

@@ -79,6 +79,15 @@ class Delineation:
         """Number of beats."""
         return len(self.beats)
 
+    @property
+    def lead_names(self) -> list[str]:
+        """Names of the leads; a later lead of the same name with its number in the recording, as `ECG (2)`."""
+        names = [self.recording.lead_names[lead] for lead in self.leads]
+        return [
+            f"{name} ({lead + 1})" if name in names[:before] else name
+            for before, (name, lead) in enumerate(zip(names, self.leads, strict=True))
+        ]
+
 
 def delineate(
     recording: Recording,
@@ -167,8 +176,9 @@ def _assign(waves: Waves, beats: Positions, rate_hz: float) -> tuple[Positions, 
     """
     table = np.full((len(beats), 3, 3), ABSENT, np.int64)
     confidence = np.zeros((len(beats), 3), np.float32)
+    is_sure_p = (waves.kind == P + 1) & (waves.confidence >= _SURE)
     if not len(beats):
-        return table, confidence, waves[waves.kind == P + 1]
+        return table, confidence, waves[is_sure_p]
     after = np.searchsorted(beats, waves.peak)
     before, after = np.maximum(after - 1, 0), np.minimum(after, len(beats) - 1)
     nearest = np.where(waves.peak - beats[before] <= beats[after] - waves.peak, before, after)
@@ -182,8 +192,7 @@ def _assign(waves: Waves, beats: Positions, rate_hz: float) -> tuple[Positions, 
         chosen = chosen[np.argsort(-away[chosen], kind="stable")]  # of several the nearest, which is written last
         table[beat[chosen], wave] = np.stack([waves.onset, waves.peak, waves.offset], axis=1)[chosen]
         confidence[beat[chosen], wave] = waves.confidence[chosen]
-    other = (waves.kind == P + 1) & (waves.confidence >= _SURE) & ~np.isin(waves.peak, table[:, P, PEAK])
-    return table, confidence, waves[other]
+    return table, confidence, waves[is_sure_p & ~np.isin(waves.peak, table[:, P, PEAK])]
 
 
 def add_p_of_some_leads(

@@ -61,11 +61,9 @@ class Intervals:
     def lead_rows(self) -> list[dict[str, Any]]:
         """Return one row for each beat and lead: samples of the waves (None where absent), and amplitudes in mV."""
         found = self.delineation
-        num_leads = len(found.leads)
-        names = [found.recording.lead_names[lead] for lead in found.leads]
         columns: dict[str, list[Any]] = {
-            "beat_sample": np.repeat(found.beats, num_leads).tolist(),
-            "lead": names * found.num_beats,
+            "beat_sample": np.repeat(found.beats, len(found.leads)).tolist(),
+            "lead": found.lead_names * found.num_beats,
         }
         for wave, name in ((P, "p"), (QRS, "qrs"), (T, "t")):
             for point, what in ((ONSET, "onset"), (PEAK, "peak"), (OFFSET, "offset")):
@@ -83,10 +81,8 @@ class Intervals:
             of_hour = hour == number
             row: dict[str, Any] = {"hour": number, "beats": int(of_hour.sum())}
             row |= {name: _median(values[of_hour]) for name, values in self.intervals.items()}
-            for place, lead in enumerate(found.leads):
-                for name in ("t_mv", *ST_S):
-                    key = f"{found.recording.lead_names[lead]}_{name}"
-                    row[key] = _median(self.amplitudes[name][of_hour, place])
+            for place, lead in enumerate(found.lead_names):
+                row |= {f"{lead}_{name}": _median(self.amplitudes[name][of_hour, place]) for name in ("t_mv", *ST_S)}
             rows.append(row)
         return rows
 
@@ -122,21 +118,18 @@ class Intervals:
             "axis_degrees": self.axis_degrees(),
             "intervals": {name: _spread(values) for name, values in self.intervals.items()},
             "leads": {
-                found.recording.lead_names[lead]: {
-                    name: _spread(values[:, place]) for name, values in self.amplitudes.items()
-                }
-                for place, lead in enumerate(found.leads)
+                lead: {name: _spread(values[:, place]) for name, values in self.amplitudes.items()}
+                for place, lead in enumerate(found.lead_names)
             },
         }
 
     def axis_degrees(self) -> float | None:
         """Return the frontal axis of the QRS complex, -180 to 180 degrees; None without leads I and aVF (or II)."""
-        names = [self.delineation.recording.lead_names[lead].lower() for lead in self.delineation.leads]
         net = np.sum([np.nan_to_num(self.amplitudes[name]) for name in ("q_mv", "r_mv", "s_mv")], axis=0)
         has_qrs = self.delineation.waves[:, :, QRS, PEAK] >= 0
         medians = {
-            name: float(np.median(net[has_qrs[:, place], place]))
-            for place, name in enumerate(names)
+            name.lower(): float(np.median(net[has_qrs[:, place], place]))
+            for place, name in enumerate(self.delineation.lead_names)
             if has_qrs[:, place].any()
         }
         if "i" not in medians or not {"avf", "ii"} & set(medians):

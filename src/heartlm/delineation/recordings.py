@@ -19,7 +19,7 @@ from heartlm.ecg.write_wfdb import annotation_bytes
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_file, write_csv
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Results of another version are not kept: raised where the same recording and settings give other results."""
 ALL_LEADS = "all"
 """Annotator of the waves of all leads together."""
