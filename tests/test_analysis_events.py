@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -166,3 +167,18 @@ def test_events_stay_within_the_beats_and_hours_count_every_beat(beats: list[tup
     spans = findings.annotations().rhythms
     assert [spans[0].start, spans[-1].stop] == [0, recording.num_samples]
     assert all(one.stop == other.start and one.name != other.name for one, other in itertools.pairwise(spans))
+
+
+def test_a_pause_over_the_hour_is_the_longest_interval_of_the_hour_in_which_it_begins() -> None:
+    seconds = np.array([3590, 3592, 3598, 3603, 3605])
+    recording = Recording(
+        rate_hz=RATE, num_samples=round(3700 * RATE), lead_names=("I",), units=("mV",), path=Path("r")
+    )
+    symbol, sure = np.full(5, "N"), np.ones(5, np.float32)
+    findings = Findings(
+        recording, (0,), (seconds * RATE).astype(np.int64), symbol, sure, (), np.ones((1, 1), np.float32)
+    )
+    assert [row["longest_rr_s"] for row in findings.hours()] == [6.0, 2.0]
+    seconds[2] = 3594
+    findings = replace(findings, sample=(seconds * RATE).astype(np.int64))
+    assert [row["longest_rr_s"] for row in findings.hours()] == [findings.summary()["longest_rr_s"], 2.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,21 @@ def test_beats_that_another_lead_shows_are_added() -> None:
     beats, disputed = filled(signal_of(LOW), signal_of(BEATS))
     assert beats == pytest.approx(list(BEATS), abs=0.02)
     assert disputed == []
+
+
+def test_a_gap_of_minutes_at_a_high_rate_takes_little_memory() -> None:
+    rate_hz = 1000.0
+    time_s = np.arange(round(260 * rate_hz)) / rate_hz
+    signal = np.where((time_s < 10) | (time_s > 250), np.exp(-((((time_s % 1) - 0.5) / 0.012) ** 2)), 0)
+    signal = (signal + 0.8 * np.sin(0.3 * time_s)).astype(np.float32)  # a sway that is higher than half a beat
+    sample = (1000 * np.array([*range(10), *range(250, 260)]) + 500).astype(np.int64)
+    lead = LeadQuality(sample, np.ones(len(sample)), np.ones(26, np.float32))
+    tracemalloc.start()
+    filled, _ = fill_gaps(sample, [lead], signal[None], rate_hz)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(filled) == len(sample)
+    assert peak_bytes < 200e6  # 430 MB if the whole gap is compared at once
 
 
 def test_beats_that_the_detector_missed_in_its_only_lead_are_added() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 import re
 from dataclasses import asdict, fields
 from datetime import date, datetime, time
@@ -78,6 +79,19 @@ def test_a_piece_without_signal_is_unreadable_and_has_no_beats(analyst: Analyst,
     assert abs(event.stop - 90 * 250) <= 250 * 10
     assert not found.of_kind("asystole")
     assert not np.any((found.sample > event.start) & (found.sample < event.stop))
+
+
+def test_seconds_of_blocks_stay_in_step_at_a_fractional_rate(
+    analyst: Analyst, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block of 20 s has 2,560 samples at 127.97 Hz, which are a little more than 20 s."""
+    monkeypatch.setattr("heartlm.analysis.analyze.BLOCK_S", 20.0)
+    monkeypatch.setattr("heartlm.analysis.analyze.MARGIN_S", 10.0)
+    recording = recording_of(database.recording(database.record_ids[0]).signal()[:1, ::2], 127.97)
+    blocks = [analyst._block(recording, start, stop, (0,)) for start, stop in _blocks(recording)]
+    assert len(blocks) > 6
+    for name in ("seconds", "regular", "flutter"):
+        assert sum(len(getattr(block, name)) for block in blocks) == math.ceil(recording.duration_s)
 
 
 @pytest.mark.parametrize("kind", ["flat", "missing", "noise", "short"])

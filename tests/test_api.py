@@ -89,6 +89,8 @@ def test_every_beat_has_its_vector(run: RunFolder, corpus: Corpus, folder: Path,
     np.testing.assert_allclose(of_folder.vectors, of_corpus.vectors[order], atol=1e-5)
     np.testing.assert_allclose(of_folder.vectors[of_folder.record == "s0001"], found.vectors, atol=1e-5)
     assert 0 < len(model.embed(corpus, split="test")) < len(of_corpus)
+    of_split = [model.embed(folder, split=split) for split in ("train", "validation", "test")]
+    assert sum(map(len, of_split)) == len(of_folder) > max(map(len, of_split))
 
 
 def test_a_vector_comes_from_the_window_that_sees_most_around_it(run: RunFolder, corpus: Corpus) -> None:

@@ -184,9 +184,11 @@ class Analyst:
             lasting_s = sum(each.stop - each.start for each in refuted) / rate_hz
             notes.append(f"{lasting_s:.0f} s would be VF by the waveform of one lead; a lead shows regular beats there")
             events = [each for each in events if each not in refuted]
-        pieces = np.arange(len(seconds)) // round(QUALITY_S)
+        # Pieces and blocks have whole samples, so at a rate such as 127.97 Hz ten of their seconds are not quite ten.
+        second_start = np.arange(len(seconds)) * rate_hz  # [num_seconds], in samples
+        pieces = (second_start // round(QUALITY_S * rate_hz)).astype(np.int64)
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
-        in_vf = covered(events, np.arange(len(seconds)) * rate_hz)
+        in_vf = covered(events, second_start)
         poor = ~in_vf & ((best < UNREADABLE) | ((answer == NOISE) & (best < DOUBTFUL)))
         events += second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
 
@@ -295,7 +297,9 @@ class Analyst:
         seconds = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
         own, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
-        num_pieces, num_seconds = -(-(stop - start) // piece), -int(-(stop - start) // rate_hz)
+        num_pieces = -(-(stop - start) // piece)
+        # The seconds that begin in the block: their sum over the blocks is the duration at every rate.
+        num_seconds = int(-start // rate_hz) - int(-stop // rate_hz)
         begin_s = round((start - first) / rate_hz)
         return AnalysedBlock(
             sample[own] + first,

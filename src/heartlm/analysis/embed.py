@@ -228,7 +228,8 @@ def leads_of(
         return (lead_of_row(source, row) for row in rows)
     if isinstance(source, str | Path) and Path(source).is_dir():
         database = open_database(Path(source))
-        recordings: Iterable[Recording] = map(database.recording, database.record_ids)
+        chosen = [each for each in database.record_ids if split in (None, database.split_of(each))]
+        recordings: Iterable[Recording] = map(database.recording, chosen)
     else:
         recordings = [opened(source)]
     return leads_of_recordings(recordings, tokenizer, left_out, level)

@@ -281,8 +281,8 @@ class Findings:
         for start in range(0, max(1, self.recording.num_samples), hour):
             stop = min(start + hour, self.recording.num_samples)
             first, last = np.searchsorted(self.sample, [start, stop])
-            own = rr_s[first : max(first, last - 1)]
-            own = own[clear[first : max(first, last - 1)]]
+            # An interval counts in the hour in which it begins, so that a pause over the hour is in a row too.
+            own = rr_s[first:last][clear[first:last]]
             of_class = Counter(self.symbol[first:last].tolist())
             covered = {
                 kind: sum(max(0, min(event.stop, stop) - max(event.start, start)) for event in events)

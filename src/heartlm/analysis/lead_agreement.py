@@ -36,6 +36,8 @@ APART_S = 0.25
 """Smallest distance in seconds of an added beat from others."""
 VALID = 0.9
 """Fraction of valid samples that change from which on a lead can be read in an interval."""
+WINDOWS_AT_ONCE_S = 60.0
+"""Seconds of a gap that are compared with the neighbours at once: each sample takes a copy of a whole complex."""
 WINDOW_S, FEWEST_BEATS, REGULAR, ALIKE = 4.0, 4, 0.12, 0.8
 """Regular beats: in a window of this length, at least this number of beats, whose intervals have at most this ratio of
 standard deviation to mean, and of which half have at least this correlation with a neighbour. In the median window of
@@ -99,13 +101,17 @@ def _shown(
     marked = lead.sample[(lead.sample >= begin) & (lead.sample < stop) & (lead.likeness >= LIKE)] - begin
     if not len(marked) and np.nanmax(inside) - np.nanmin(inside) < HIGH * height:
         return nothing, nothing
-    windows = sliding_window_view(np.nan_to_num(signal_mv[begin - reach : stop + reach]), 2 * reach + 1)
-    heights = np.ptp(windows, axis=1) / height  # [stop - begin]
     complexes = complexes - complexes.mean(axis=1, keepdims=True)
     complexes /= np.maximum(np.linalg.norm(complexes, axis=1, keepdims=True), 1e-9)
-    centred = windows - windows.mean(axis=1, keepdims=True)
-    # Like a quarter of the neighbours, since a single one may be noise.
-    likeness = np.quantile(centred @ complexes.T, 0.75, axis=1) / np.maximum(np.linalg.norm(centred, axis=1), 1e-9)
+    windows = sliding_window_view(np.nan_to_num(signal_mv[begin - reach : stop + reach]), 2 * reach + 1)
+    parts, at_once = list[tuple[Floats, Floats]](), round(WINDOWS_AT_ONCE_S * rate_hz)
+    for first in range(0, len(windows), at_once):
+        part = windows[first : first + at_once]
+        centred = part - part.mean(axis=1, keepdims=True)
+        # Like a quarter of the neighbours, since a single one may be noise.
+        alike = np.quantile(centred @ complexes.T, 0.75, axis=1) / np.maximum(np.linalg.norm(centred, axis=1), 1e-9)
+        parts.append((np.ptp(part, axis=1) / height, alike))
+    heights, likeness = map(np.concatenate, zip(*parts, strict=True))  # [stop - begin]
     likeness[: start - begin] = 0
     # A beat that the detector marked may be like others of this interval rather than like its neighbours.
     likeness[marked[(marked >= start - begin) | (heights[marked] >= LOUD)]] = 1

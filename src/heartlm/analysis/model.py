@@ -136,7 +136,7 @@ class Model:
                 logarithm of its usual amplitude in mV, one lead after the other, in the order of the first recording;
                 recordings without one of its leads are left out.
             layer: index of the block that gives the hidden states, 0 for the first; -1 for the model's output.
-            split: split of a corpus: train, validation or test; by default all.
+            split: split of a corpus or of a folder of recordings: train, validation or test; by default all.
 
         Returns:
             Result with `.vectors`, float32 `[num_vectors, width]` (`[num_recordings, num_leads * (width + 1)]` of

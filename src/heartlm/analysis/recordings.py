@@ -16,7 +16,7 @@ import torch
 
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.conduction import conduction_events
-from heartlm.analysis.events import USUAL_LIMITS
+from heartlm.analysis.events import USUAL_LIMITS, in_order
 from heartlm.analysis.findings import EVENT_FIELDS, Findings, definitions
 from heartlm.analysis.limits import Limits
 from heartlm.corpus.encode import ecg_leads, no_ecg_lead
@@ -34,7 +34,7 @@ from heartlm.system.cores import usable_cores
 from heartlm.system.late import pandas
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Results of another version are not kept: raised where the same recording, models and settings give other results."""
 
 ALL_LEADS_S = 600.0
@@ -128,8 +128,7 @@ class AnalysisTask(RecordingTask):
         findings = replace(self.analyst.analyze(recording, watch, self.limits), kinds=definitions(self.limits))
         findings = replace(findings, notes=(*notes_of(recording), *findings.notes))
         findings = replace(findings, waves=findings.waves or waves_of(findings))  # AF of short ones needs them too
-        events = sorted((*findings.events, *conduction_events(findings)), key=lambda event: event.start)
-        findings = replace(findings, events=tuple(events))
+        findings = replace(findings, events=in_order([*findings.events, *conduction_events(findings)]))
         page, summary, rows = self.page and self.page(findings), findings.summary(), findings.event_rows()
         write_annotations(path.parent, path.stem, findings.annotations())
         for event in rows:

@@ -66,8 +66,8 @@ def medians(measures: Floats) -> dict[str, float]:
     """Return the median of each measure over beats; empty with fewer than `FEWEST_BEATS` beats."""
     if len(measures) < FEWEST_BEATS - 1:
         return {}
-    found = zip(USUAL, np.nanmedian(measures, axis=0).tolist(), strict=True)
-    return {name: value for name, value in found if not np.isnan(value)}
+    known = {name: values[~np.isnan(values)] for name, values in zip(USUAL, measures.T, strict=True)}
+    return {name: float(np.median(values)) for name, values in known.items() if len(values)}
 
 
 def unlike(measures: Floats) -> tuple[str, ...]:

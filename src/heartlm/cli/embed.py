@@ -20,7 +20,7 @@ class EmbedOptions:
         out: output file: .parquet with one row per vector, or .npz.
         level: one vector per beat, per window of the model's context length, or per recording, of all leads.
         layer: index of the block whose output is used, from 0; -1 is the output of the model.
-        split: split of the corpus: train, validation or test; by default all.
+        split: split of the corpus or folder: train, validation or test; by default all.
         device: device of the model; auto uses a GPU if there is one.
     """
 
