@@ -14,13 +14,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import open_corpus
-from heartlm.runs.run_folder import RunFolder
+from heartlm.runs.run_folder import RunFolder, environment
 from heartlm.storage.atomic import sha256_of
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import FinetuneConfig
@@ -432,3 +433,15 @@ def test_a_run_folder_is_never_overwritten(
     assert "exists and is no run" in refused(capfd, *again, tiny_database)
     assert "exists and is no run" in refused(capfd, *again, tiny_corpus / "manifest.json")
     assert (run / "run.json").read_bytes() == before
+
+
+def test_a_run_starts_without_a_revision_if_git_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = subprocess.run
+
+    def hang(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if command[0] == "git":
+            raise subprocess.TimeoutExpired(command, options["timeout"])
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert environment("cpu")["git_revision"] is None

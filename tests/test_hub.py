@@ -22,6 +22,7 @@ from heartlm.cli.main import main
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.models import hub
+from heartlm.models.pretrained import FOLDER
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
@@ -79,6 +80,17 @@ def test_a_saved_model_is_the_model_and_holds_no_path_or_patient(database: Path,
     again.save_pretrained(folder)  # replaces it, and keeps its card
     assert (folder / "README.md").read_text() == text
     assert main(["predict", str(folder), str(record), "--out", str(tmp_path / "predicted")]) == 0
+
+
+def test_the_card_of_a_run_scored_on_one_patient_has_scores_without_an_interval(tmp_path: Path):
+    shutil.copytree(FOLDER / "af", tmp_path / "run")
+    (tmp_path / "run/card.md").unlink()
+    scores = {"se": {"value": 0.9, "ci": [None, None]}, "sp": {"value": 0.8, "ci": [0.7, 0.9]}}
+    (tmp_path / "run/scores/one").mkdir(parents=True)
+    (tmp_path / "run/scores/one/scores.json").write_text(json.dumps({"on": "x", "split": "test", "scores": scores}))
+    card = (heartlm.load_model(tmp_path / "run").save_pretrained(tmp_path / "out") / "README.md").read_text()
+    assert "| se | 0.900 | none |" in card
+    assert "| sp | 0.800 | 0.700 to 0.900 |" in card
 
 
 def test_the_hub_reads_the_fields_of_a_card(saved: Path):

@@ -32,6 +32,7 @@ FINITE = st.floats(-1e4, 1e4, allow_nan=False)
         (numbers.significant(1234.5), "1\u202f234"),
         (numbers.significant(0), "0.00"),
         (numbers.duration(4.25), "4.2 s"),
+        (numbers.duration(59.97), "1 min 0 s"),
         (numbers.duration(119.7), "2 min 0 s"),
         (numbers.duration(3_725), "1 h 2 min"),
     ],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +20,12 @@ from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
-from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.ec57 import spans_of
 from heartlm.evaluation.waveform_features import NAMES, waveform_features
+from heartlm.evaluation.waveform_task import WaveformWindows, forest_verdicts
+from heartlm.inference.leads import lead_of_row
 from heartlm.inference.waveform import class_probabilities, predicted_classes, smoothed, vf_scores
 from heartlm.models.config import ModelConfig
 from heartlm.models.store import build_model
@@ -341,6 +346,22 @@ def test_finetune_evaluate_predict(corpus: Corpus, vfdb: Path, tmp_path: Path, c
     table = np.genfromtxt(tmp_path / "out/405.hlm.csv", delimiter=",", names=True)
     assert len(table) == 90 and table["VF"][25:38].min() > 0.5 > table["VF"][:18].max()
     assert main(["report", str(run)]) == 0
+
+
+def test_a_recording_shorter_than_a_window_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    Recording.from_array(np.sin(np.arange(750) / 40.0), rate_hz=250.0, leads="II").to_wfdb(tmp_path, "short")
+    assert main(["predict", "waveform", str(tmp_path / "short"), "--out", str(tmp_path / "out")]) == 2
+    message = capsys.readouterr().err
+    assert "short" in message and "3.0 s of signal found, at least 4 s expected" in message
+
+
+def test_a_forest_of_one_class_is_a_baseline_that_is_not_computed(corpus: Corpus) -> None:
+    lead = lead_of_row(corpus, 0)
+    windows = WaveformWindows.of([lead])
+    normal = replace(lead.tokens, rhythm=np.full(lead.tokens.num_tokens, RHYTHM_INDEX["N"], np.int8))
+    tuned: Any = SimpleNamespace(training_leads=lambda: [replace(lead, tokens=normal)])
+    with pytest.raises(HeartlmError, match="not of two classes, VF and another one"):
+        forest_verdicts(windows, tuned, 0)
 
 
 @pytest.mark.parametrize(

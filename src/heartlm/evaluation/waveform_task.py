@@ -164,11 +164,11 @@ def _episode_scores(
     Unlabelled time is excluded. The spans are those that `heartlm predict` writes.
     """
     scores = {}
+    by_lead = np.split(alone, np.searchsorted(lead_of, np.arange(1, len(leads))))  # windows are in the order of leads
     for name, rhythms, unlabelled in (("", (VF,), (IGNORE,)), (" of VF and VT", (VF, VT), (IGNORE, NOT_VF))):
         episodes, patients = [], []
-        for index, lead in enumerate(leads):
+        for lead, windows in zip(leads, by_lead, strict=True):
             classes = token_classes(lead.database, lead.tokens.beat_class, lead.tokens.rhythm)
-            windows = alone[lead_of == index]
             # Each window counts as a lead of its own, so none is smoothed: a second averages the windows that cover it.
             seconds = over_seconds(smoothed(windows, np.arange(len(windows))))
             answers = predicted_classes(seconds, threshold).repeat(STRIDE)
@@ -214,9 +214,12 @@ def forest_verdicts(windows: WaveformWindows, tuned: FineTuned, seed: int) -> Ve
     chosen = np.concatenate(
         [random.permutation(np.flatnonzero(labels == each))[:MOST_OF_CLASS] for each in range(NOT_VF + 1)]
     )
+    is_vf = labels[chosen] == VF
+    if is_vf.all() or not is_vf.any():
+        raise HeartlmError("the training windows are not of two classes, VF and another one: add recordings")
     forest = RandomForestClassifier(
         NUM_TREES, min_samples_leaf=5, class_weight="balanced_subsample", random_state=seed, n_jobs=1
     )
-    forest.fit(waveform_features(dequantize(training.codes[chosen, :, 0])), labels[chosen] == VF)
+    forest.fit(waveform_features(dequantize(training.codes[chosen, :, 0])), is_vf)
     probabilities = forest.predict_proba(waveform_features(dequantize(windows.codes[:, :, 0])))
     return Verdicts(smoothed(probabilities, windows.lead)[:, 1])

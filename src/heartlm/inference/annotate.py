@@ -97,7 +97,10 @@ def annotate(
     known, seconds = ready.annotations, None
     end = recording.num_samples or int(tokens.sample[-1]) + 1
     if info.task == "waveform":
-        seconds = second_probabilities(model, tokens.codes)
+        try:
+            seconds = second_probabilities(model, tokens.codes)
+        except HeartlmError as error:
+            raise HeartlmError(f"{recording.path}: {error}") from error
         starts = tokens.sample[::STRIDE][: len(seconds)]
         names = [RHYTHM_OF_CLASS[each] for each in predicted_classes(seconds, info.threshold).tolist()]
         predicted = Annotations(known.rate_hz, *_NO_BEATS, joined_spans(names, starts, end), source=SOURCE)

@@ -87,7 +87,7 @@ def duration(seconds: Any) -> str:
     """Format a duration with its two leading units: `1 h 12 min`, `3 min 20 s`, `4.2 s`."""
     if not is_number(seconds) or seconds < 0:
         return MISSING
-    if seconds < 60:
+    if round(seconds, 1) < 60:  # 59.97 s is 1 min 0 s, not 60.0 s
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

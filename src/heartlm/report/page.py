@@ -78,7 +78,7 @@ def context(folder: RunFolder) -> dict[str, Any]:
         "score_sets": score_sets,
         "environment": folder.environment,
         "commands": list(dict.fromkeys([str(line) for line in commands if line] + [f"heartlm report {folder.path}"])),
-        "config": folder.config_file.read_text(errors="replace") if folder.config_file.is_file() else "",
+        "config": folder.config_file.read_text("utf-8", errors="replace") if folder.config_file.is_file() else "",
     }
 
 

@@ -388,7 +388,7 @@ def _git_revision() -> str | None:
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):  # no git, or a file system that hangs: a run starts without it
         return None
 
 

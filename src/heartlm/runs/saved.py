@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from heartlm.models.heart import HeartModel
     from heartlm.models.store import ModelInfo
 
-# Entries of `run.json` that are saved; others may name people, machines and paths.
 _FILES = {"README.md", "config.json", "model.safetensors", "tokenizer", "run.json", "data.json", "reliability.svg"}
+# Entries of `run.json` that are saved; others may name people, machines and paths.
 _ABOUT = ("kind", "from_scratch", "manifest_hash", "num_parameters")
 _HEADER = re.compile(r"---\n(.*?)\n---\n+", re.DOTALL)
 
@@ -124,7 +124,8 @@ def _text(run: RunFolder, info: ModelInfo, corpora: list[dict[str, Any]]) -> str
         lines += ["", "## Scores", "", f"{Path(str(scores.get('on'))).name}, split {scores.get('split')}", ""]
         lines += ["| score | value | 95 % interval over patients |", "|---|---|---|"]
         for name, score in scores.get("scores", {}).items():
-            if isinstance(score, dict) and is_number(score.get("value")) and score.get("ci"):
-                low, high = score["ci"]
-                lines.append(f"| {name} | {score['value']:.3f} | {low:.3f} to {high:.3f} |")
+            if isinstance(score, dict) and is_number(score.get("value")):
+                # the ends are None with fewer than two patients
+                interval = " to ".join(f"{end:.3f}" for end in score.get("ci") or () if is_number(end))
+                lines.append(f"| {name} | {score['value']:.3f} | {interval or 'none'} |")
     return "\n".join([*lines, "", "## Not for", "", "Decisions about patients.", ""])
