@@ -21,16 +21,14 @@ from pathlib import Path
 from benchmarks.common.measure import Table, interleaved, per
 from benchmarks.common.output import write_results
 from benchmarks.common.places import options
+from benchmarks.common.steps import Steps
 
 HOURS = {"an hour": 1, "a day": 24, "a week": 168}
 
 
 def simulated(work: Path, name: str, patients: int, minutes: float, leads: str, rate_hz: int) -> Path:
-    folder = work / name
-    if not folder.exists():
-        size = ["--patients", str(patients), "--minutes", str(minutes), "--leads", leads, "--rate-hz", str(rate_hz)]
-        words = [sys.executable, "-m", "heartlm", "data", "simulate", str(folder), *size, "--seed", "1"]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    folder, size = work / name, ("--patients", patients, "--minutes", minutes, "--leads", leads, "--rate-hz", rate_hz)
+    Steps(work).run(name, folder, "data", "simulate", folder, *size, "--seed", 1)
     return folder
 
 

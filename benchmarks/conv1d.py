@@ -81,7 +81,9 @@ def fma_peak(library: ctypes.CDLL, threads: int) -> float:
     library.fma_work.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p)
     sink, rounds = ctypes.c_float(), 2_000_000
     work = library.fma_work(rounds, threads, ctypes.addressof(sink))
-    return work / min(seconds(lambda: library.fma_work(rounds, threads, ctypes.addressof(sink))) for _ in range(7))
+    return float(work) / min(
+        seconds(lambda: library.fma_work(rounds, threads, ctypes.addressof(sink))) for _ in range(7)
+    )
 
 
 def study_table(study: ctypes.CDLL, threads: int, rounds: int) -> BenchTable:
@@ -98,8 +100,14 @@ def study_table(study: ctypes.CDLL, threads: int, rounds: int) -> BenchTable:
         ours, theirs, bare, crossscale = (taken.median for taken in times.values())
         micros = (taken.times(1e6) for taken in times.values())
         table.add(described(shape), *micros, theirs / ours, crossscale / bare, crossscale / ours)
-    for name in columns[-1:] + table.columns[-2:]:
-        table.notes.append(f"{name}: {geometric_mean([float(cell) for cell in table.column(name)]):.2f} times.")
+    return with_means(table, *columns[-1:], *table.columns[-2:])
+
+
+def with_means(table: BenchTable, *columns: str) -> BenchTable:
+    """The table, closed, with the geometric mean of some columns as notes."""
+    for name in columns:
+        ratios = [cell for cell in table.column(name) if isinstance(cell, float)]
+        table.notes.append(f"{name}: {geometric_mean(ratios):.2f} times.")
     return table.close()
 
 
@@ -119,7 +127,7 @@ def study_times(study: ctypes.CDLL, shape: ConvShape, threads: int, rounds: int)
         "bare": lambda: bare(*addresses[:2], 0, addresses[2]),
         "study": lambda: study.crossscale_conv1d(*addresses, *sizes),
     }
-    return timed_turns(turns, rounds)  # type: ignore[arg-type]
+    return timed_turns(turns, rounds)
 
 
 PACKED = ["packed", "packed, channels last"]
@@ -151,10 +159,8 @@ def shapes_table(
         micros = (times[name].times(1e6) for name in ("heartlm", *names))
         over_best = min(seconds_of.values()) / ours
         table.add(described(shape), *micros, seconds_of["eager"] / ours, over_best, 100 * share)
-    for name in ("over eager", "over best"):
-        table.notes.append(f"{name}: {geometric_mean([float(cell) for cell in table.column(name)]):.2f} times.")
     table.notes.append(f"Peak: {peak / 1e9:.0f} GFLOP/s.")
-    return table.close()
+    return with_means(table, "over eager", "over best")
 
 
 def tiny_ecg_table(rounds: int) -> BenchTable:

@@ -45,8 +45,8 @@ from heartlm.extensions.federated.strategy import OuterSGD
 from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.training.learner import at_full_speed
 
-COLUMNS = ("model", "ranks", "way", "staleness", "exposed ms, behind a barrier", "over floats by parameter")
-COLUMNS += ("over floats in one vector", "exposed ms, as it comes", "kB a rank")
+COLUMNS: tuple[str, ...] = ("model", "ranks", "way", "staleness", "exposed ms, behind a barrier")
+COLUMNS += ("over floats by parameter", "over floats in one vector", "exposed ms, as it comes", "kB a rank")
 WAYS = {"floats, by parameter": 0, "floats, one vector": 0, "exact": 0, "exact, one round late": 1}
 """With their staleness."""
 MODELS: dict[str, tuple[str, tuple[object, ...]]] = {

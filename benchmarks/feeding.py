@@ -87,8 +87,7 @@ def waiting(folder: Path, steps: int) -> Table:
 
 
 def main() -> None:
-    values = {"tokens": 1 << 29, "rounds": 5, "turn_s": 0.2, "steps": 60}
-    given = options(__doc__, "work", **values).parse_args()
+    given = options(__doc__, "work", tokens=1 << 29, rounds=5, turn_s=0.2, steps=60).parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     pin(0)

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.dlpack import from_dlpack
 
 from benchmarks.peers import WORKERS, Batches
 
@@ -79,7 +80,7 @@ def hugging_face(items: NDArray[np.uint16], folder: Path, batch_size: int) -> di
     datasets.disable_progress_bars()
     datasets.Dataset.from_dict({"codes": items}).save_to_disk(str(folder))
     dataset = datasets.load_from_disk(str(folder)).with_format("torch")
-    rivals = {}
+    rivals: dict[str, Batches] = {}
     for workers in WORKERS:
         drawn = RandomSampler(dataset, replacement=True, num_samples=1 << 40)
         loader = DataLoader(dataset, batch_size, sampler=drawn, num_workers=workers)
@@ -123,7 +124,7 @@ def dali(items: NDArray[np.uint16], folder: Path, batch_size: int) -> dict[str, 
         built.build()
         while True:
             (codes,) = built.run()
-            yield torch.from_dlpack(codes.as_tensor())
+            yield from_dlpack(codes.as_tensor())
 
     return {f"NVIDIA DALI, {_workers(workers)}": batches(workers) for workers in WORKERS}
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ class Bench:
         self.tables = {title: BenchTable(title, columns, probe_before=before) for title, columns in TABLES.items()}
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the server must not start CUDA, or its children cannot
         multiprocessing.set_forkserver_preload(["torch", "heartlm.training.finetune", "benchmarks.gpu_rows"])
-        self.method = "forkserver"
+        self.context: ForkServerContext | SpawnContext = multiprocessing.get_context("forkserver")
 
     def _size(self, size: Size) -> Size:
         return size.tiny() if self.tiny else size
@@ -231,7 +232,8 @@ class Bench:
     def run(self) -> None:
         patients, minutes = (5, 1) if self.tiny else (20, 10)
         setup = {"work": self.work, "patients": patients, "minutes": minutes, "device": self.device}
-        for self.method in ("forkserver", "spawn"):  # where CUDA does not start in a forked process, rows import again
+        # Where CUDA does not start in a forked process, rows import again.
+        for self.context in (multiprocessing.get_context("forkserver"), multiprocessing.get_context("spawn")):
             self.results["setup"] = self.measure(Row("setup", "setup", setup, 120.0))
             if FAILED not in self.results["setup"]:
                 break
@@ -274,7 +276,7 @@ class Bench:
         result.unlink(missing_ok=True)
         limit_s, begin_s = min(row.limit_s, self.left_s()), time.monotonic()
         arguments = (row.function, row.arguments, result, log)
-        process = multiprocessing.get_context(self.method).Process(target=_row, args=arguments)
+        process = self.context.Process(target=_row, args=arguments)
         process.start()
         assert process.pid is not None
         process.join(limit_s)

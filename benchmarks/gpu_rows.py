@@ -19,8 +19,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from unittest import mock
 
 import numpy as np
 import torch
@@ -28,15 +30,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import heartlm
-from benchmarks.training import MASK_SHARE, OursPlainly, PlainGPT, Shape, plain_batches, trainer
+from benchmarks.training import CLIP, MASK_SHARE, OursPlainly, PlainGPT, Shape, optimizer_of, plain_batches, trainer
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.instrumentation.measured import MeasuredSteps
 from heartlm.instrumentation.utilization import peak_flops
 from heartlm.storage.reading import read_json
-
-BETAS, LEARNING_RATE, WEIGHT_DECAY, CLIP = (0.9, 0.95), 1e-3, 0.05, 1.0
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,11 @@ class Watched:
             add(measured, *arguments)
             self.stepped(measured.steps)
 
-        MeasuredSteps.add = added
         try:
-            status = main(words)
+            with mock.patch.object(MeasuredSteps, "add", added):
+                status = main(words)
         except Enough:
             return
-        finally:
-            MeasuredSteps.add = add
         raise RuntimeError(f"heartlm {words[0]} ended with status {status} after {len(self.steps)} steps")
 
     def stepped(self, steps: list[dict[str, Any]]) -> None:
@@ -211,7 +209,8 @@ class FacetBlock(nn.Module):
             x, y = (each.flatten(0, 1).index_select(0, masked) for each in (x, y))
         x = x + self.out(y)
         gate, up = self.up(self.norm_2(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        out: Tensor = x + self.down(F.silu(gate) * up)
+        return out
 
 
 class FacetModel(nn.Module):
@@ -302,9 +301,7 @@ def bound_row(model: str, way: str, corpus: Path, shape: Shape, times: Times) ->
     }
     module = plain[model]().to(device)
     captured = way == "graph" and device == "cuda"
-    optimizer = torch.optim.AdamW(
-        module.parameters(), LEARNING_RATE, BETAS, weight_decay=WEIGHT_DECAY, fused=True, capturable=captured
-    )
+    optimizer = optimizer_of(module, captured)
     forward = torch.compile(module, dynamic=False) if way != "eager" and device == "cuda" else module
 
     def step(*inputs: Tensor) -> None:
@@ -318,11 +315,8 @@ def bound_row(model: str, way: str, corpus: Path, shape: Shape, times: Times) ->
     draw = _resident(opened, shape, device, masked=model == "facets")
     if way != "graph":
         batches = _pinned(opened, shape) if device == "cuda" else plain_batches(opened.codes[:, 0], shape)
-        run = lambda: step(*next(batches))  # noqa: E731
-    elif captured:
-        run = _captured(step, draw)
-    else:
-        run = lambda: step(*draw())  # noqa: E731
+        draw = partial(next, batches)
+    run: Callable[[], None] = _captured(step, draw) if captured else lambda: step(*draw())
     for _ in range(times.warm_up):
         run()
     settle(device)
@@ -339,7 +333,7 @@ def bound_row(model: str, way: str, corpus: Path, shape: Shape, times: Times) ->
 
 def _captured(step: Callable[..., None], draw: Callable[[], tuple[Tensor, ...]]) -> Callable[[], None]:
     """Warm the step up on a stream of its own, capture it, and return what draws and replays."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(4):
@@ -396,13 +390,13 @@ def trainer_row(objective: str, corpus: Path, shape: Shape, work: Path) -> dict[
 def setup(work: Path, patients: int, minutes: int, device: str) -> dict[str, Any]:
     """Simulate and tokenise what `work` lacks; return what the machine is and how long Python imports heartlm."""
     database = work / "data"
-    for words in (
-        ("data", "simulate", database, "--patients", patients, "--minutes", minutes, "--seed", 1),
-        ("tokenize", database, "--tokenizer-from", "foundation", "--out", work / "beat"),
-        ("tokenize", database, "--tokenizer-from", "beats", "--out", work / "beats"),  # another one
-        ("tokenize", database, "--tokenizer", "sample", "--out", work / "sample"),
-    ):
-        folder = database if words[0] == "data" else words[-1]
+    steps: dict[Path, tuple[object, ...]] = {
+        database: ("data", "simulate", database, "--patients", patients, "--minutes", minutes, "--seed", 1),
+        work / "beat": ("tokenize", database, "--tokenizer-from", "foundation", "--out", work / "beat"),
+        work / "beats": ("tokenize", database, "--tokenizer-from", "beats", "--out", work / "beats"),  # another one
+        work / "sample": ("tokenize", database, "--tokenizer", "sample", "--out", work / "sample"),
+    }
+    for folder, words in steps.items():
         if not folder.is_dir() and main([str(word) for word in words]):
             raise RuntimeError(f"heartlm {words[0]} failed")
     begin_s = time.perf_counter()
@@ -436,7 +430,7 @@ def whole_row(words: list[str], out: Path, device: str) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - begin_s}
 
 
-def inference_row(work: Path, device: str) -> dict[str, Any]:
+def inference_row(work: Path, device: Literal["cpu", "cuda"]) -> dict[str, Any]:
     """Return beats per second of embed, evaluate and predict on the device."""
     corpus = open_corpus(work / "beat")
     beats = open_corpus(work / "beats")

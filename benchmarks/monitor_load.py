@@ -22,7 +22,7 @@ import torch
 from scipy.signal import resample_poly
 
 from benchmarks.chunks import CHUNK_S, measure_chunks
-from benchmarks.common.measure import Table, cores, kilobytes
+from benchmarks.common.measure import BenchTable, Table, cores, kilobytes
 from benchmarks.common.output import write_results
 from benchmarks.common.places import DATA, options
 from heartlm.ecg.database import open_database
@@ -91,10 +91,10 @@ def watch(core: int, number: int, seconds: int, ready: Barrier, results: Queue[t
     results.put((busy_s / took, took, delays, memory, lost + monitor.faults.total(), len(monitor.alarms)))
 
 
-def study_load(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
+def study_load(counts: list[int], seconds: int, num_cores: int) -> list[BenchTable]:
     """Streams in real time, an equal share of them on each core."""
     own_cores = cores()[:num_cores]
-    columns = ("streams", "cores busy, %", "memory after a third, MB", "at the end, MB")
+    columns: tuple[str, ...] = ("streams", "cores busy, %", "memory after a third, MB", "at the end, MB")
     columns += ("s from the last sample of a second to the last of its alarms: median", "95 %", "99 %")
     columns += ("seconds late at the end", "seconds of streams lost", "alarms", "ms of a core for a stream and second")
     table = Table(
@@ -129,7 +129,7 @@ def study_load(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
     return [table.close()]
 
 
-def study_chunks(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
+def study_chunks(counts: list[int], seconds: int, num_cores: int) -> list[BenchTable]:
     """The load, and the published way with the load that it holds, one after the other on the same cores."""
     starts, length = range(0, MADE_S * RATE_HZ, CHUNK_S * RATE_HZ), CHUNK_S * RATE_HZ
     bodies = [

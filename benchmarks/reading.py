@@ -134,7 +134,7 @@ def signals(title: str, paths: list[Path], rounds: int) -> Table:
     return table.close()
 
 
-def annotations(paths: list[Path], rounds: int) -> Table:
+def annotation_files(paths: list[Path], rounds: int) -> Table:
     """Whole annotation files to positions, codes and texts; heartlm's last row picks beats and rhythms too."""
     total = 0
     for path in paths:
@@ -214,7 +214,7 @@ def main() -> None:
     tables = [
         signals("Format 212, records of mitdb", mitdb[::4], given.rounds),
         signals("Format 16, an hour of 12 leads", [first_hour(day, given.work / "hour")], given.rounds),
-        annotations(with_beats, given.rounds),
+        annotation_files(with_beats, given.rounds),
         short_records(short, given.rounds),
     ]
     write_results("reading", "Reading recordings and annotations", tables)

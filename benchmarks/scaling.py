@@ -19,7 +19,15 @@ from benchmarks.common.steps import Steps
 from heartlm.extensions.scaling.cell import load_measurements
 from heartlm.extensions.scaling.table import CellRow, table_of
 
-COLUMNS = ("stage, window", "step of one rank ms", "of two ms", "speedup", "95 % from", "to", "ceiling")
+COLUMNS: tuple[str, ...] = (
+    "stage, window",
+    "step of one rank ms",
+    "of two ms",
+    "speedup",
+    "95 % from",
+    "to",
+    "ceiling",
+)
 COLUMNS += ("of the ceiling", "exposed communication %", "stragglers %", "data %")
 
 

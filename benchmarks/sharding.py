@@ -48,6 +48,7 @@ from heartlm.training.dry_run import Sharing, learner_of, step_memory, take_step
 from heartlm.training.pretrain import model_to_pretrain
 
 WAYS: tuple[Sharing, ...] = ("ddp", "zero1", "fsdp")
+PRECISIONS: tuple[Literal["fp32", "bf16"], ...] = ("fp32", "bf16")
 SETTINGS = "precision", "activation_checkpointing", "dropout"
 """What changes the memory of activations; measured in combinations."""
 
@@ -156,8 +157,8 @@ def grid(depths: Sequence[int]) -> list[Case]:
     cases = [Case(4, 512, 4, 1, "ddp")]
     for depth in depths:
         cases += [Case(depth, 128, 4, 1, "ddp"), *(Case(depth, 128, 4, ranks, way) for ranks in (4,) for way in WAYS)]
-    combinations = list(itertools.product(("fp32", "bf16"), (False, True), (0.0, 0.1)))[1:]
-    cases += [Case(4, 512, 4, 1, "ddp", *settings) for settings in combinations]
+    for precision, checkpointing, dropout in list(itertools.product(PRECISIONS, (False, True), (0.0, 0.1)))[1:]:
+        cases.append(Case(4, 512, 4, 1, "ddp", precision, checkpointing, dropout))
     for way in ("ddp", "fsdp"):
         cases += [Case(8, 128, 4, 2, way, "bf16"), Case(8, 128, 4, 2, way, "bf16", True, 0.1)]
     return cases

@@ -153,10 +153,7 @@ def trainer(shape: Shape, corpus: Corpus, objective: str, work: Path) -> float:
     transformers.utils.logging.set_verbosity_error()
     watch = Stopwatch(shape)
 
-    class Watch(transformers.TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            watch.step()
-
+    on_step_end = {"on_step_end": lambda *_, **__: watch.step()}
     arguments = transformers.TrainingArguments(
         output_dir=str(work / "trainer"),
         per_device_train_batch_size=shape.batch,
@@ -181,7 +178,7 @@ def trainer(shape: Shape, corpus: Corpus, objective: str, work: Path) -> float:
         args=arguments,
         train_dataset=Windows(corpus.codes[:, 0], shape),
         data_collator=masked if objective == "masked" else None,
-        callbacks=[Watch()],
+        callbacks=[type("Watch", (transformers.TrainerCallback,), on_step_end)()],
     ).train()
     return watch.rate()
 
@@ -201,7 +198,8 @@ def gpt2(shape: Shape) -> nn.Module:
         attn_pdrop=0.0,
         use_cache=False,
     )
-    return GPT2LMHeadModel(config)
+    model: nn.Module = GPT2LMHeadModel(config)
+    return model
 
 
 def roberta(shape: Shape) -> nn.Module:
@@ -218,7 +216,8 @@ def roberta(shape: Shape) -> nn.Module:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    return RobertaForMaskedLM(config)
+    model: nn.Module = RobertaForMaskedLM(config)
+    return model
 
 
 class PlainBlock(nn.Module):
@@ -239,7 +238,8 @@ class PlainBlock(nn.Module):
         )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(size))
-        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+        out: Tensor = x + self.down(F.gelu(self.up(self.norm_2(x))))
+        return out
 
 
 class PlainGPT(nn.Module):
@@ -287,10 +287,15 @@ def plain_batches(codes: np.ndarray, shape: Shape) -> Iterator[tuple[Tensor, Ten
         yield x.to(shape.device), y.to(shape.device)
 
 
+def optimizer_of(model: nn.Module, captured: bool = False) -> torch.optim.Optimizer:
+    settings: dict[str, Any] = {"weight_decay": WEIGHT_DECAY, "fused": True, "capturable": captured}
+    return torch.optim.AdamW(model.parameters(), LEARNING_RATE, BETAS, **settings)
+
+
 def plain_loop(shape: Shape, corpus: Corpus, model: nn.Module) -> float:
     """Draw, forward, backward, clip, step: nothing else."""
     model = model.to(shape.device)
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, BETAS, weight_decay=WEIGHT_DECAY, fused=True)
+    optimizer = optimizer_of(model)
     forward = torch.compile(model) if shape.compile else model
     batches, watch = plain_batches(corpus.codes[:, 0], shape), Stopwatch(shape)
     for _ in range(shape.steps):
@@ -328,7 +333,7 @@ RIVALS: dict[str, dict[str, str]] = {
 
 def arguments() -> argparse.Namespace:
     shape = {"depth": 4, "width": 128, "heads": 4, "window": 128, "batch": 16}
-    parser = options(__doc__, "work", **shape, steps=40, warm_up=10, rounds=5, core=0)
+    parser = options(__doc__, "work", data="", **shape, steps=40, warm_up=10, rounds=5, core=0)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--compile", action="store_true")

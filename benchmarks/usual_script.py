@@ -31,7 +31,7 @@ DIFFERING = 1e-3
 """The most codes that may differ: where two centroids are equally near, rounding decides."""
 
 
-def _by_xqrs(signal: Any, rate_hz: float) -> Any:
+def by_xqrs(signal: Any, rate_hz: float) -> Any:
     detector = XQRS(signal, rate_hz)
     detector.detect(verbose=False)
     return detector.qrs_inds
@@ -39,7 +39,7 @@ def _by_xqrs(signal: Any, rate_hz: float) -> Any:
 
 def detectors() -> dict[str, Callable[[Any, float], Any]]:
     """What finds beats in usual scripts, by name; those that are installed."""
-    found: dict[str, Callable[[Any, float], Any]] = {"wfdb XQRS": _by_xqrs, "wfdb gqrs": gqrs_detect}
+    found: dict[str, Callable[[Any, float], Any]] = {"wfdb XQRS": by_xqrs, "wfdb gqrs": gqrs_detect}
     if importlib.util.find_spec("sleepecg"):
         found["sleepecg"] = importlib.import_module("sleepecg").detect_heartbeats
     return found
@@ -51,7 +51,7 @@ def tokenise_record(
     tokenizer: BeatTokenizer,
     out: Path,
     sampto: int | None = None,
-    find: Callable[[Any, float], Any] = _by_xqrs,
+    find: Callable[[Any, float], Any] = by_xqrs,
 ) -> int:
     """Tokenise one lead of a record, or its first `sampto` samples; returns how many samples that were."""
     read = wfdb.rdrecord(record, channels=[lead], sampto=sampto)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,14 +24,13 @@ from safetensors.numpy import save_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from benchmarks.common.places import DATA, options
+from benchmarks.common.places import DATA, annotations_of, labels_of, options
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Annotations
 from heartlm.models.pretrained import FOLDER
 from heartlm.monitor.af_onset import CLASSES, CODES, NUM_CLASSIFIED, NUM_INTERVALS, AfOnset, interval_measures
 from heartlm.monitor.models import BeatsKernel, LiveModels
-from heartlm.monitor.stream import ecg_leads
-from recipes.bedside_cases import Case, judged, normal_recordings, simulated_patients
+from recipes.bedside_cases import judged_recordings, normal_recordings, simulated_patients
 
 SOURCES = {
     "cinc2017": (1.0, 1.0, 0.0),
@@ -91,20 +90,6 @@ class Kept:
         return np.arange(self.num - len(measures), self.num, dtype=np.float64) + 1
 
 
-def given(models: LiveModels, database: Database, record_ids: list[str]) -> Iterator[tuple[str, float, int, list]]:
-    """Of each recording its name, sampling rate, number of leads, and what its rules get every second."""
-    for begin in range(0, len(record_ids), TOGETHER):
-        cases = list[Case]()
-        for record_id in record_ids[begin : begin + TOGETHER]:
-            recording = database.recording(record_id)
-            signal = recording.signal(0, recording.num_samples, ecg_leads(recording))
-            cases.append(Case(record_id, record_id, database.name, (), recording.rate_hz, signal))
-        found = judged(models, cases)
-        print(database.name, begin + len(cases), "of", len(record_ids), flush=True)
-        for case in cases:
-            yield case.name, case.rate_hz, len(case.signal_mv), found[case.name]
-
-
 def in_af(annotations: Annotations, samples: np.ndarray) -> np.ndarray:
     """1 in AF, 0 outside of it, −1 in flutter."""
     label = np.zeros(len(samples), np.int64)
@@ -123,11 +108,11 @@ def of_signals(
     width = models.af_onset.of_state.shape[1]
     models.beats_kernel = BeatsKernel(models.trunk, np.eye(width, dtype=np.float32))
     models.af_onset = kept  # type: ignore[assignment]
-    for name, _, num_leads, seconds in given(models, database, record_ids):
-        for lead in range(num_leads):
+    for case, seconds in judged_recordings(models, database, record_ids, TOGETHER):
+        for lead in range(len(case.signal_mv)):
             beats = [beat for _, leads, _ in seconds for beat in leads[lead].beats if beat.af]
             place, row = (np.array([getattr(beat, key) for beat in beats], np.int64) for key in ("sample", "af"))
-            label.append(labels(name, place))
+            label.append(labels(case.name, place))
             number.append(row - 1)
     models.af_onset, models.beats_kernel = usual
     found, rows = np.concatenate(label), np.concatenate(number)
@@ -164,11 +149,12 @@ def of_intervals(databases: Iterable[Database], choose: np.random.Generator) -> 
         record_ids = list(database.record_ids)
         for record_id in record_ids[::2] if database.name == "nsrdb" else record_ids:
             recording = database.recording(record_id)
-            sample = np.asarray(recording.annotations.sample)
-            own = in_af(recording.annotations, sample)
+            annotations = annotations_of(recording)
+            sample = np.asarray(annotations.sample)
+            own = in_af(annotations, sample)
             near = np.convolve(np.diff(own, prepend=own[0]) != 0, np.ones(2 * NUM_INTERVALS + 1), "same") > 0
             usable = (own >= 0) & ~near & (choose.random(len(own)) < SHARE_OF_INTERVALS) & (database.name != "afdb")
-            for span in recording.annotations.rhythms:
+            for span in annotations.rhythms:
                 first = int(np.searchsorted(sample, span.start))
                 lasts = span.name == "AFIB" and span.stop - span.start >= LEAST_AF_S * recording.rate_hz
                 if lasts and first >= BEFORE_AF_BEATS and not own[first - BEFORE_AF_BEATS : first].any():
@@ -192,11 +178,10 @@ def training_set(models: LiveModels, settings: argparse.Namespace) -> dict[str, 
         found: dict[str, Beats] = pickle.loads(path.read_bytes())
         return found
     choose, cinc2017 = np.random.default_rng(1), open_database(settings.cinc2017)
-    lines = (settings.cinc2017 / "REFERENCE-v3-train.csv").read_text().split()
     held_out = set(normal_recordings(settings.cinc2017))
     labels = {
         name: int(label == "A")
-        for number, (name, label) in enumerate(line.split(",") for line in lines)
+        for number, (name, label) in enumerate(labels_of(settings.cinc2017).items())
         if name not in held_out and (label == "A" or (label in "NO" and number % 3 == 0))
     }
     svdb, simulated = open_database(DATA / "svdb"), list[Beats]()
@@ -204,7 +189,7 @@ def training_set(models: LiveModels, settings: argparse.Namespace) -> dict[str, 
         patients = simulated_patients(settings.work / f"simulated-{seed}", num, seed)
 
         def of_patient(name: str, samples: np.ndarray, patients: Database = patients) -> np.ndarray:
-            return inside_rhythms(patients.recording(name).annotations, samples)
+            return inside_rhythms(annotations_of(patients.recording(name)), samples)
 
         beats = of_signals(models, patients, list(patients.record_ids), of_patient)
         share = np.array([SHARE_OF_SIMULATED, SHARE_OF_AF, 1.0])[beats.label]
@@ -214,7 +199,7 @@ def training_set(models: LiveModels, settings: argparse.Namespace) -> dict[str, 
         return np.full(len(samples), labels[name])
 
     def of_ectopic(name: str, samples: np.ndarray) -> np.ndarray:
-        return after_ectopic(svdb.recording(name).annotations, samples)
+        return after_ectopic(annotations_of(svdb.recording(name)), samples)
 
     of_intervals_only = settings.ltafdb, DATA / "nsrdb", DATA / "afdb"
     found = {
@@ -268,14 +253,14 @@ def trained(sources: dict[str, Beats], seed: int) -> dict[str, np.ndarray]:
         hidden = torch.relu(hidden + bias + of_state(normal) * used[:, None])
         loss = F.binary_cross_entropy_with_logits(head(hidden)[:, 0], wanted[batch])
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
     matrix = (of_state.weight / deviation).detach().half()
-    bias = bias + of_state.bias - matrix.float() @ mean
+    offsets = bias + of_state.bias - matrix.float() @ mean
     tensors = {"table": table, "of_state": matrix, "weight": head.weight[0], "offset": head.bias}
     halves = {name: each.detach().half().numpy() for name, each in tensors.items()}
-    return halves | {"edges": edges, "bias": bias.detach().numpy()}
+    return halves | {"edges": edges, "bias": offsets.detach().numpy()}
 
 
 def averaged(networks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

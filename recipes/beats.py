@@ -152,8 +152,8 @@ def prepared(
     causal: bool,
     depth: int,
     pretrain_steps: int,
-) -> tuple[Path, str]:
-    """Foundation model of a part; returns the corpus of its fine-tuning, and the weights of its databases.
+) -> tuple[object, ...]:
+    """Make the foundation model of a part; returns the command that fine-tunes it, on `corpus-tuned`.
 
     The tokenizer and the foundation model learn from recordings as they are: of noise the levels would be those of it.
     """
@@ -164,21 +164,21 @@ def prepared(
             clean.append(folder / f"{database.name}-retimed")
             steps.run(f"retime-{name}-{database.name}", clean[-1], "data", "retime", database, clean[-1])
             noisy.append(folder / f"{database.name}-noisy")
-            words = ("data", "noisy", database, noisy[-1], "--noise", noise)
-            steps.run(f"noisy-{name}-{database.name}", noisy[-1], *words)
-    common = ("--training-leads", "all", "--processes", 1)
-    steps.run(
-        f"tokenize-{name}", corpus, "tokenize", *clean, *common, *(("--causal",) if causal else ()), "--out", corpus
-    )
-    words = ("tokenize", *clean, *noisy, *common, "--tokenizer-from", corpus, "--out", tuned)
-    steps.run(f"tokenize-tuned-{name}", tuned, *words)
+            steps.run(
+                f"noisy-{name}-{database.name}", noisy[-1], "data", "noisy", database, noisy[-1], "--noise", noise
+            )
+    common, way = ("--training-leads", "all", "--processes", 1), ("--causal",) if causal else ()
+    steps.run(f"tokenize-{name}", corpus, "tokenize", *clean, *common, *way, "--out", corpus)
+    encode = (*common, "--tokenizer-from", corpus, "--out", tuned)
+    steps.run(f"tokenize-tuned-{name}", tuned, "tokenize", *clean, *noisy, *encode)
     learnt = {path.name.removesuffix("-retimed") for path in clean if path.name.endswith("-retimed")}
-    words = ("pretrain", "--corpus", corpus, "--depth", depth, "--steps", pretrain_steps, "--threads", 1)
-    words = (*words, "--objective", "causal" if causal else "masked", "--weights", weights_of(learnt, REAL))
+    size = ("--depth", depth, "--steps", pretrain_steps, "--threads", 1, "--weights", weights_of(learnt, REAL))
+    words = ("pretrain", "--corpus", corpus, *size, "--objective", "causal" if causal else "masked")
     steps.run(f"pretrain-{name}", foundation / "models/last", *words, "--out", foundation)
     present = {f"{each}{kind}" for each in learnt for kind in ("", "-retimed", "-noisy")}
     present |= {open_database(path).name for path in weak}
-    return tuned, weights_of(present, WEIGHTS)
+    tune = ("finetune", foundation, "--task", "beats", "--corpus", tuned, "--threads", 1)
+    return *tune, "--weights", weights_of(present, WEIGHTS)
 
 
 def weights_of(present: set[str], weights: dict[str, int]) -> str:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import pickle
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 import heartlm.ecg.splits as splits
-from benchmarks.common.places import DATA
+from benchmarks.common.places import DATA, annotations_of, labels_of
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.simulator.config import SimulationConfig
@@ -29,7 +29,7 @@ from heartlm.inference.finetuned import load_finetuned
 from heartlm.models.pretrained import find_run
 from heartlm.monitor.alarms import Alarm
 from heartlm.monitor.models import LiveModels
-from heartlm.monitor.rules import JudgedSeconds
+from heartlm.monitor.rules import JudgedSeconds, LeadSecond
 from heartlm.monitor.stream import LiveStream, Ward, ecg_leads
 
 CASE_S = 90
@@ -39,6 +39,9 @@ PER_PATIENT = 2
 TOGETHER = 16
 """Cases that are watched together."""
 PACED = ("102", "104", "107", "217")
+
+Seconds = list[tuple[int, list[LeadSecond], tuple[float, int] | None]]
+"""What the rules get, second by second: the samples so far, the results of each lead, and the probability of AF."""
 
 
 @dataclass
@@ -71,7 +74,7 @@ def cases(noise: Path, test: bool) -> list[Case]:
     cudb = open_database(DATA / "cudb")
     for record_id in cudb.record_ids:
         recording = cudb.recording(record_id)
-        spans = [span for span in recording.annotations.rhythms if span.name in ("VFIB", "VFL")]
+        spans = [span for span in annotations_of(recording).rhythms if span.name in ("VFIB", "VFL")]
         for span in spans[:1]:
             stop = min(span.stop, span.start + round(9 * recording.rate_hz), recording.num_samples)
             start = stop - round(CASE_S * recording.rate_hz)
@@ -84,7 +87,7 @@ def cases(noise: Path, test: bool) -> list[Case]:
 def of_recording(name: str, recording: Recording, noises: Noises) -> list[Case]:
     """Cases of one recording of two leads."""
     choose, out, rate_hz = random.Random(name), list[Case](), recording.rate_hz
-    beats = recording.annotations
+    beats = annotations_of(recording)
     symbols = np.array(list("NSVFQ?"))[beats.beat_classes()]
     leads = ecg_leads(recording)
     length = round(CASE_S * rate_hz)
@@ -101,7 +104,7 @@ def of_recording(name: str, recording: Recording, noises: Noises) -> list[Case]:
             other = spoiled(signal, fault, rate_hz, choose, noises).astype(np.float32)
             out.append(Case(f"{name} {what} {len(out)}", name, f"{what}, one lead disturbed", kinds, rate_hz, other))
 
-    rhythms = [span for span in recording.annotations.rhythms if span.name in ("VT", "VFL", "VFIB")]
+    rhythms = [span for span in beats.rhythms if span.name in ("VT", "VFL", "VFIB")]
     for span in rhythms[:3]:
         inside = (beats.sample >= span.start) & (beats.sample < span.stop)
         stop = min(span.stop + round(rate_hz), recording.num_samples, span.start + round(9 * rate_hz))
@@ -250,7 +253,8 @@ def quiet_line(kept: np.ndarray, seconds: float, rate_hz: float, choose: random.
     fine = noise.normal(size=(5, len(kept), num)).mean(axis=0)
     level = np.median(kept[:, -round(2 * rate_hz) :], axis=1)[:, None]
     start = (kept[:, -1:] - level) * np.exp(-times / 0.15)
-    return level + start + slow + 0.03 * height[:, None] * fine
+    line: np.ndarray = level + start + slow + 0.03 * height[:, None] * fine
+    return line
 
 
 def chain(
@@ -288,7 +292,7 @@ class RecordingWard(Ward):
 
     def __init__(self, models: LiveModels) -> None:
         super().__init__(models)
-        self.given = defaultdict[str, list](list)
+        self.given = defaultdict[str, Seconds](list)
 
     def _apply_rules(
         self, streams: list[LiveStream], seconds: JudgedSeconds, rhythms: Mapping[str, tuple[float, int]]
@@ -301,7 +305,7 @@ class RecordingWard(Ward):
         return super()._apply_rules(streams, seconds, rhythms)
 
 
-def judged(models: LiveModels, own_cases: list[Case]) -> dict[str, list]:
+def judged(models: LiveModels, own_cases: list[Case]) -> dict[str, Seconds]:
     """What the rules get of cases that are watched together, second by second."""
     ward = RecordingWard(models)
     for case in own_cases:
@@ -311,10 +315,26 @@ def judged(models: LiveModels, own_cases: list[Case]) -> dict[str, list]:
     return {case.name: ward.given[case.name] for case in own_cases}
 
 
-def given(models: LiveModels, all_cases: list[Case], work: Path) -> dict[str, list]:
+def judged_recordings(
+    models: LiveModels, database: Database, record_ids: Sequence[str], together: int = TOGETHER
+) -> Iterator[tuple[Case, Seconds]]:
+    """Each recording as a case, and what the rules get of it."""
+    for begin in range(0, len(record_ids), together):
+        own_cases = list[Case]()
+        for record_id in record_ids[begin : begin + together]:
+            recording = database.recording(record_id)
+            signal = recording.signal(0, recording.num_samples, ecg_leads(recording))
+            own_cases.append(Case(record_id, record_id, database.name, (), recording.rate_hz, signal))
+        found = judged(models, own_cases)
+        print(database.name, begin + len(own_cases), "of", len(record_ids), flush=True)
+        for case in own_cases:
+            yield case, found[case.name]
+
+
+def given(models: LiveModels, all_cases: list[Case], work: Path) -> dict[str, Seconds]:
     """What the rules get of each case; kept in `work`."""
     path = work / "given.pickle"
-    found = pickle.loads(path.read_bytes()) if path.exists() else {}
+    found: dict[str, Seconds] = pickle.loads(path.read_bytes()) if path.exists() else {}
     left = [case for case in all_cases if case.name not in found]
     for begin in range(0, len(left), TOGETHER):
         found |= judged(models, left[begin : begin + TOGETHER])
@@ -333,9 +353,7 @@ def normal_recordings(folder: Path, others: bool = False) -> list[str]:
         {patient.split("/")[-1] for patient in load_finetuned(run, "last").folder.trained_on[0]["patients"]}
         for run in (find_run(Path("waveform")), find_run(Path("beats-causal")))
     )
-    reference = next(path for path in (folder / "REFERENCE-v3-train.csv", folder / "REFERENCE-v3.csv") if path.exists())
-    normal = [line.split(",")[0] for line in reference.read_text().split() if line.endswith(",N")]
-    normal = [name for name in normal if name not in by_waveform]
+    normal = [name for name, label in labels_of(folder).items() if label == "N" and name not in by_waveform]
     drawn = set(random.Random(0).sample(normal, 200))
     return sorted((set(normal) - drawn if others else drawn) - by_beats)
 

@@ -24,6 +24,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -33,10 +34,9 @@ from scipy.optimize import minimize_scalar
 
 from benchmarks.common.intervals import shown
 from benchmarks.common.measure import header, row
-from benchmarks.common.places import database_of, options, splits_of, unpacked
+from benchmarks.common.places import options, unpacked
 from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
 from heartlm.evaluation.config import EvaluationConfig
@@ -52,7 +52,7 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import atomic_folder, write_json
 from heartlm.tasks.beats import beat_labels
 from heartlm.tasks.waveform import VF
-from recipes import beats, vf
+from recipes import af, beats, vf
 
 PHYSIONET = "Open Data Commons Attribution License 1.0, PhysioNet"
 AF_WEIGHTS = "{afdb: 2, ltafdb: 3, nsrdb: 1, simdb: 1}"
@@ -68,106 +68,16 @@ BEFORE_DRAWN = 0.25
 """Share of the weights before the drawn rhythms in those of the foundation model: these rhythms teach S beats and cost
 some of what the vectors tell of waveforms (docs/log/artefacts.md)."""
 
+CARDS = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent / "cards"),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,
+)
+
 Array = NDArray[Any]
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a card says of a model in words.
-
-    Attributes:
-        title: its first line.
-        data: what it learnt from.
-        tested: the test set, which nothing of it was chosen or trained on, and where its scores are.
-        use: how to use it.
-        unfit: what it must not be used for.
-    """
-
-    title: str
-    data: str
-    tested: str
-    use: str
-    unfit: str
-
-
-CLEAN_DATA = f"""\
-- MIT-BIH Arrhythmia Database, the 22 records of DS1 ({PHYSIONET})
-- MIT-BIH Supraventricular Arrhythmia Database, 39 of its 78 records ({PHYSIONET})
-- copies of both on drawn rhythms (`heartlm data retime`), made of the same patients"""
-BEATS_DATA = f"""{CLEAN_DATA}
-- pieces of both with noise (`heartlm data noisy`), with the noise `bw` and `ma` of the MIT-BIH Noise Stress Test
-  Database ({PHYSIONET})
-- PhysioNet/CinC Challenge 2017, 1,258 of its recordings labelled normal or AF ({PHYSIONET})
-- PTB-XL, its recordings of folds 1 to 6 here in sinus rhythm without ectopic beats, or in AF (Creative Commons
-  Attribution 4.0)
-
-In the last two, with noise added, every detected beat that looks like its neighbours counts as N."""
-BEATS_UNFIT = "Paced rhythms (no paced record was trained on). Fusion beats: F is rarely found."
-RECIPES = {
-    "beats": Recipe(
-        "AAMI classes of heartbeats (N, S, V, F), and detections that are none (`|`), from the whole recording",
-        BEATS_DATA,
-        "mitdb DS2, one look: docs/analyze.md; studies/results/quality-ds2.md is of the recipe before. 201 (DS1) "
-        "and 202 (DS2) are one patient.",
-        "heartlm predict beats mitdb/100",
-        BEATS_UNFIT,
-    ),
-    "beats-causal": Recipe(
-        "AAMI classes of heartbeats (N, S, V, F), and detections that are none (`|`), from what lies behind: for live "
-        "streams",
-        BEATS_DATA,
-        "mitdb DS2, not looked at with this model. 201 (DS1) and 202 (DS2) are one patient.",
-        "heartlm predict beats-causal mitdb/100",
-        BEATS_UNFIT,
-    ),
-    "foundation": Recipe(
-        "Foundation model of heartbeats, to fine-tune on labels of your own",
-        f"""\
-- MIT-BIH Arrhythmia Database, the 22 records of DS1 ({PHYSIONET})
-- MIT-BIH Supraventricular Arrhythmia Database, 39 of its 78 records ({PHYSIONET})
-- Creighton University Ventricular Tachyarrhythmia Database, 35 records ({PHYSIONET})
-- Lobachevsky University Electrocardiography Database, 200 records ({PHYSIONET})
-- QT Database, the 44 of its 105 records that are of neither of the first two ({PHYSIONET})
-- PhysioNet/CinC Challenge 2017, 6,478 recordings of its training set ({PHYSIONET})
-- PTB-XL, 1,048 of its recordings of folds 1 to 6 (Creative Commons Attribution 4.0)
-- copies of the first two on drawn rhythms (`heartlm data retime --no-labels`)
-- pieces with noise (`heartlm data noisy`) of normal recordings and AF of the last two, with the noise `bw` and `ma` of
-  the MIT-BIH Noise Stress Test Database ({PHYSIONET})
-
-All leads; no label of any of these taught it. It learnt to tell hidden tokens, then the beats of the drawn rhythms;
-a quarter of its weights is from before these rhythms.""",
-        "mitdb DS2. Not trained on, but this recipe was preferred to the one before by them: folds 7\n"
-        "and 8 of PTB-XL, with a probe of superclasses (studies/results/strangers-probe.md).",
-        "heartlm tokenize MINE --tokenizer-from foundation --out corpora/mine\n"
-        "    heartlm finetune foundation --task beats --corpus corpora/mine --out runs/mine\n"
-        "    heartlm embed foundation MINE --level recording --out mine.npz",
-        "Anything without labels of your own: what it was taught of beats are drawn rhythms alone.",
-    ),
-    "af": Recipe(
-        "Atrial fibrillation from RR intervals, windows of 16 to 512 beats",
-        f"""\
-- MIT-BIH Atrial Fibrillation Database, 25 records, annotations ({PHYSIONET})
-- Long-Term AF Database, 84 records, annotations ({PHYSIONET})
-- MIT-BIH Normal Sinus Rhythm Database, 18 records, annotations ({PHYSIONET})
-- 200 patients of heartlm's simulator""",
-        "All of mitdb: studies/results/af_rhythm.md.",
-        "heartlm predict af mitdb/201",
-        "Atrial flutter, which counts as no fibrillation. Recordings whose beats are poorly detected.",
-    ),
-    "waveform": Recipe(
-        "Ventricular fibrillation, tachycardia, asystole and noise, in windows of 4 s of one lead",
-        f"""\
-- Creighton University Ventricular Tachyarrhythmia Database, 35 records ({PHYSIONET})
-- MIT-BIH Arrhythmia Database, the 22 records of DS1 ({PHYSIONET})
-- MIT-BIH Supraventricular Arrhythmia Database, 39 of its 78 records ({PHYSIONET})
-- MIT-BIH Noise Stress Test Database, `bw` and `ma` ({PHYSIONET})
-- PhysioNet/CinC Challenge 2017, part of its training set ({PHYSIONET})
-- asystole made from the recordings above""",
-        "mitdb DS2; in folds with all rivals: studies/results/waveform.md.",
-        "heartlm predict waveform cudb/cu01",
-        "Alarms or defibrillators. Whatever is not in millivolts: asystole is a voltage.",
-    ),
-}
 
 Chain = Callable[[], None]
 
@@ -194,12 +104,9 @@ class Maker:
         folder, name = self.work / kind / part, f"{kind}-{part}"
         databases, tuned = beats.linked(self.data, folder, splits), folder / "tuned"
         size = (4, self.settings.pretrain_steps)
-        corpus, weights = beats.prepared(
-            self.steps, name, folder, databases, splits, self.noise, self.weak, causal, *size
-        )
-        words = ("finetune", folder / "foundation", "--task", "beats", "--corpus", corpus)
-        words = (*words, "--steps", self.settings.steps, "--weights", weights, "--seed", 0, "--threads", 1)
-        self.steps.run(f"tuned-{name}", tuned / "models/last", *words, "--out", tuned)
+        tune = beats.prepared(self.steps, name, folder, databases, splits, self.noise, self.weak, causal, *size)
+        tune += ("--steps", self.settings.steps, "--seed", 0)
+        self.steps.run(f"tuned-{name}", tuned / "models/last", *tune, "--out", tuned)
 
     def foundation(self) -> None:
         """Hidden tokens of every open recording, also on drawn rhythms and with noise; then beats on drawn rhythms.
@@ -229,29 +136,14 @@ class Maker:
 
     def af(self, fold: int | None) -> None:
         """Corpus, foundation model and AF model; the patients of `fold` are left out."""
-        simulated = self.work / "simdb"
         folder = self.work / "af" / ("final" if fold is None else f"fold-{fold}")
         sources = {name: self.data / name for name in ("afdb", "nsrdb")}
         sources["ltafdb"] = unpacked(self.data / "ltafdb.tar.xz", self.work / "unpacked/ltafdb")
-        databases = [simulated]
-        for name, source in sources.items():
-            database = open_database(source)
-            records = {record: database.patient_of(record).split("/")[1] for record in database.record_ids}
-            patients = sorted(set(records.values()))
-            files = (path for path in source.iterdir() if path.is_file())
-            splits = splits_of(patients, AF_FOLDS, fold)
-            databases.append(database_of(files, folder / name, name=name, splits=splits))
-        corpus, foundation, tuned = folder / "corpus", folder / "foundation", folder / "tuned"
-        name = f"af-{folder.name}"
-        words = ("tokenize", *databases, "--tokenizer", "rhythm", "--damaged", "warn", "--processes", 1)
-        self.steps.run(f"tokenize-{name}", corpus, *words, "--out", corpus)
-        common = ("--corpus", corpus, "--weights", AF_WEIGHTS, "--window", 512, "--batch-size", 8, "--threads", 1)
-        common += ("--validate-every", 100_000)
-        words = ("pretrain", *common, "--depth", 2, "--steps", 80, "--out", foundation)
-        self.steps.run(f"pretrain-{name}", foundation / "models/last", *words)
-        words = ("finetune", foundation, "--task", "rhythm", *common, "--head", "window", "--shortest-window", 16)
-        words += ("--steps", self.settings.af_steps, "--learning-rate", 2e-3, "--seed", 0, "--threshold", AF_THRESHOLD)
-        self.steps.run(f"tuned-{name}", tuned / "models/last", *words, "--out", tuned)
+        databases = [self.work / "simdb", *af.linked(sources, folder, AF_FOLDS, fold)]
+        name, tuned = f"af-{folder.name}", folder / "tuned"
+        tune = af.prepared(self.steps, name, folder, databases, AF_WEIGHTS, 2, 80)
+        tune += ("--steps", self.settings.af_steps, "--seed", 0, "--threshold", AF_THRESHOLD)
+        self.steps.run(f"tuned-{name}", tuned / "models/last", *tune, "--out", tuned)
 
     def waveform(self, fold: int | None) -> None:
         """Corpus and network of the task waveform; the patients of `fold` are left out."""
@@ -260,13 +152,10 @@ class Maker:
         folders["cinc2017"] = unpacked(self.data / "cinc2017-train.tar.xz", self.work / "unpacked/cinc2017")
         records = vf.patients_of(self.data, folders["cinc2017"])
         folder = self.work / "waveform" / ("final" if fold is None else f"fold-{fold}")
-        databases = vf.linked(folders, folder, records, VF_FOLDS, fold)
-        corpus, tuned, name = folder / "corpus", folder / "tuned", f"waveform-{folder.name}"
-        words = ("tokenize", *databases, "--tokenizer", "millivolts", "--training-leads", "all", "--processes", 1)
-        self.steps.run(f"tokenize-{name}", corpus, *words, "--out", corpus)
-        words = ("finetune", "--task", "waveform", "--corpus", corpus, "--steps", self.settings.waveform_steps)
-        words += ("--seed", 0, "--threads", 1, "--threshold", VF_THRESHOLD)
-        self.steps.run(f"tuned-{name}", tuned / "models/last", *words, "--out", tuned)
+        tuned, name = folder / "tuned", f"waveform-{folder.name}"
+        tune = vf.prepared(self.steps, name, folder, vf.linked(folders, folder, records, VF_FOLDS, fold))
+        tune += ("--steps", self.settings.waveform_steps, "--seed", 0, "--threshold", VF_THRESHOLD)
+        self.steps.run(f"tuned-{name}", tuned / "models/last", *tune, "--out", tuned)
 
     def chains(self) -> list[Chain]:
         """What can run side by side; the longest first."""
@@ -318,29 +207,25 @@ class HeldOut:
         """What the model of `run` says of the test split of `corpus`."""
         tuned = load_finetuned(run, "last")
         leads = leads_of_corpus(corpus, EvaluationConfig(run, corpus.folder)).leads
-        patient = np.array([lead.patient_id for lead in leads])
+        if tuned.info.task == "rhythm":
+            leads = [lead for lead in leads if lead.tokens.num_tokens >= AF_WIDTH]
+        label: Array
+        said: Array
         if tuned.info.task == "beats":
-            label = [beat_labels(lead.tokens.beat_class) for lead in leads]
-            said = [
-                token_probabilities(tuned.model, np.asarray(lead.tokens.codes), tuned.info.window) for lead in leads
-            ]
-            found = np.concatenate(label), np.repeat(patient, list(map(len, label))), np.concatenate(said)
+            labels = [beat_labels(lead.tokens.beat_class) for lead in leads]
+            codes = [np.asarray(lead.tokens.codes) for lead in leads]
+            label, whose = np.concatenate(labels), np.repeat(np.arange(len(leads)), list(map(len, labels)))
+            said = np.concatenate([token_probabilities(tuned.model, each, tuned.info.window) for each in codes])
         elif tuned.info.task == "rhythm":
-            windows = RhythmWindows.of([lead for lead in leads if lead.tokens.num_tokens >= AF_WIDTH], AF_WIDTH)
-            whose = [lead.patient_id for lead in leads if lead.tokens.num_tokens >= AF_WIDTH]
-            of_window = window_labels(windows.rhythm, length=windows.length)
-            label = of_window.astype(np.int64)
-            said = window_probabilities(tuned.model, windows.codes, AF_WIDTH)
-            found = label, np.array(whose)[windows.lead], said
+            rhythms = RhythmWindows.of(leads, AF_WIDTH)
+            label, whose = window_labels(rhythms.rhythm, length=rhythms.length).astype(np.int64), rhythms.lead
+            said = window_probabilities(tuned.model, rhythms.codes, AF_WIDTH)
         else:
             windows = WaveformWindows.of(leads)
-            found = (
-                windows.labels,
-                patient[windows.lead],
-                class_probabilities(tuned.model, windows.codes, windows.lead),
-            )
-        label, whose, said = found
-        return cls(label[label >= 0], whose[label >= 0], np.asarray(said, np.float64)[label >= 0])
+            label, whose = windows.labels, windows.lead
+            said = class_probabilities(tuned.model, windows.codes, windows.lead)
+        patient = np.array([lead.patient_id for lead in leads])[whose]
+        return cls(label[label >= 0], patient[label >= 0], np.asarray(said, np.float64)[label >= 0])
 
     def shifted(self, index: int, log_odds: float) -> HeldOut:
         """The same with the logit of a class raised."""
@@ -400,45 +285,33 @@ def decided(held_out: HeldOut, threshold: float, task: str) -> Array:
         return (held_out.probability[:, 1] >= threshold).astype(np.int64)
     if task == "waveform":
         return predicted_classes(held_out.probability, threshold)
-    return held_out.probability.argmax(axis=1)
+    return np.asarray(held_out.probability.argmax(axis=1))
 
 
 def card(name: str, run: RunFolder, patients: list[str], held_out: HeldOut | None, temperature: float) -> str:
-    """The model card."""
-    recipe, lines = RECIPES[name], list[str]()
+    """The model card, from its template in `cards/`."""
     databases = sorted({patient.split("/")[0] for patient in patients})
     count = ", ".join(f"{sum(each.startswith(f'{of}/') for each in patients)} of {of}" for of in databases)
-    lines += [f"# {name}: {recipe.title}", "", "Research software, not a medical device.", ""]
-    lines += ["## Use", "", f"    {recipe.use}", "", "## Trained on", "", recipe.data, ""]
-    lines += [f"Patients, listed in `data.json`: {count}. No data under a non-commercial licence.", ""]
-    lines += ["## Test set", "", f"Neither trained on nor chosen by: {recipe.tested}", ""]
+    values: dict[str, object] = {"name": name, "patients": count, "physionet": PHYSIONET, "scores": ""}
     if held_out is not None:
         _, info = load_model(run.model("last"))
         after, called = held_out.heated(temperature), decided(held_out, info.threshold, str(info.task))
-        num = len(np.unique(held_out.patient))
-        lines += ["## Scores and calibration on held-out patients", ""]
-        lines += [f"{num} patients in patient-wise folds, by models trained without them on the same recipe; annotated"]
-        lines += [
-            "beats, first lead. F1 with 95 % interval by patients; calibration error: mean gap between probability"
-        ]
-        lines += [
-            f"and frequency in {NUM_BINS} bins, before and after temperature {temperature:g}, which is part of the",
-            f"weights. The figure has a point for each bin with at least {MIN_IN_BIN} labels.",
-            "",
-        ]
-        lines += header("class", "labels", "F1", "calibration error before", "after")
+        lines = header("class", "labels", "F1", "calibration error before", "after")
         for index, of in enumerate(info.classes):
-            if (labels := int((held_out.label == index).sum())) == 0:
-                continue
-            errors = f"{held_out.error(index):.4f}", f"{after.error(index):.4f}"
-            lines += [row(of, f"{labels:,}", held_out.f1(index, called), *errors)]
+            if labels := int((held_out.label == index).sum()):
+                errors = f"{held_out.error(index):.4f}", f"{after.error(index):.4f}"
+                lines.append(row(of, f"{labels:,}", held_out.f1(index, called), *errors))
+        lost = []
         if ARTEFACT in info.classes:
             left_out = called == info.classes.index(ARTEFACT)
             lost = [f"{left_out[held_out.label == index].mean():.2%} of {info.classes[index]}" for index in range(3)]
-            lines += ["", f"Taken for no heartbeat, of annotated beats: {', '.join(lost)}."]
-        lines += ["", "![How often a class is right at each probability](reliability.svg)", ""]
-    lines += ["## Not for", "", f"{recipe.unfit}", "Decisions about patients.", ""]
-    return "\n".join(lines)
+        values |= {
+            "num_patients": len(np.unique(held_out.patient)),
+            "scores": "\n".join(lines),
+            "lost": ", ".join(lost),
+        }
+        values |= {"num_bins": NUM_BINS, "least_in_bin": MIN_IN_BIN, "temperature": f"{temperature:g}"}
+    return CARDS.get_template(f"{name}.md").render(values)
 
 
 def reliability_figure(held_out: HeldOut, temperature: float, classes: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ folds, with those of RR intervals alone on the same recordings, and writes `src/
 
 from __future__ import annotations
 
-import csv
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.common.intervals import shown
-from benchmarks.common.places import ROOT, options
+from benchmarks.common.places import ROOT, labels_of, options
 from heartlm.analysis.short_af import AF_BY_RR, MEASURES
 from heartlm.api import load_model
 from heartlm.ecg.database import open_database
@@ -69,7 +68,7 @@ def main() -> None:
     settings = options(__doc__, "cinc2017", "work").parse_args()
     torch.set_num_threads(1)
     settings.work.mkdir(parents=True, exist_ok=True)
-    label_of = dict(csv.reader((settings.cinc2017 / "REFERENCE-v3-train.csv").read_text().splitlines()))
+    label_of = labels_of(settings.cinc2017)
     of_label = {label: by_hash(name for name, of in label_of.items() if of == label) for label in LEARNT_FROM}
     names = [name for label, chosen in LEARNT_FROM.items() for name in of_label[label][chosen]]
     if not (path := settings.work / "measures.npy").exists():

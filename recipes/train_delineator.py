@@ -20,13 +20,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.common.places import options
@@ -63,7 +62,7 @@ class DelineationNetwork(nn.Module):
         self.mix = nn.ModuleList([layer(c, c, 3), layer(b, b, 3), layer(a, a, 5)])
         self.out = nn.Conv1d(a, 4, 3, padding=1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         skips = [x]
         for down in self.down:
             skips.append(functional.relu(down(skips[-1])))
@@ -80,12 +79,15 @@ class DelineationNetwork(nn.Module):
         pairs = [pair for each in zip(self.up, self.mix, strict=True) for pair in each]
         tensors, dilations = {}, []
         for number, layer in enumerate([*self.down, *self.residual, *pairs, self.out]):
-            if isinstance(layer, nn.Sequential):
-                convolution, norm = layer
+            convolution, norm = layer if isinstance(layer, nn.Sequential) else (layer, None)
+            assert isinstance(convolution, nn.Conv1d)
+            weight: Tensor = convolution.weight
+            bias: Tensor | None = convolution.bias
+            if isinstance(norm, nn.BatchNorm1d):
+                assert norm.running_var is not None and norm.running_mean is not None
                 gain = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-                weight, bias = convolution.weight * gain[:, None, None], norm.bias - norm.running_mean * gain
-            else:
-                convolution, weight, bias = layer, layer.weight, layer.bias
+                weight, bias = weight * gain[:, None, None], norm.bias - norm.running_mean * gain
+            assert bias is not None
             tensors[f"{number}.weight"], tensors[f"{number}.bias"] = weight.detach().numpy(), bias.detach().numpy()
             dilations.append(convolution.dilation[0])
         save_file(tensors, path, {"dilations": json.dumps(dilations)})
@@ -305,8 +307,10 @@ def window_of(item: Item, noises: list[Doubles], random: np.random.Generator) ->
     if len(item.x) > needed:
         start = min(max(start, -50), len(item.x) - needed + 50)
     x = np.interp(start + np.arange(LENGTH) * speed, np.arange(len(item.x)), item.x)
-    # a cell covers samples 2 c and 2 c + 1, that is from 2 c - 0.5 to 2 c + 1.5
-    to_cell = lambda places: ((places - start) / speed + 0.5) / 2  # noqa: E731
+
+    def to_cell(places: Doubles) -> Doubles:  # a cell covers samples 2 c and 2 c + 1: from 2 c - 0.5 to 2 c + 1.5
+        return np.asarray(((places - start) / speed + 0.5) / 2)
+
     shares = np.stack([_coverage(to_cell(item.waves[item.waves[:, 0] == kind, 1:])) for kind in (P, QRS, T)])
     shares = np.concatenate([(1 - shares.sum(axis=0, keepdims=True)).clip(0), shares])
     known = _coverage(to_cell(item.known)) > 0.99
@@ -342,7 +346,7 @@ def train(items: list[Item], steps: int, seed: int) -> DelineationNetwork:
         if in_af.any():
             loss = loss - AF_WEIGHT * torch.log1p(-logs[in_af, P + 1].exp().clamp(max=1 - 1e-5)).mean()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         keep = min(0.995, (1 + step) / (10 + step))
@@ -359,7 +363,7 @@ def main() -> None:
     """Read, train, write."""
     parser = options(__doc__, "ludb", "qtdb", "ptb-xl", "nstdb", "work", steps=STEPS, seed=1)
     parser.add_argument("--folds", nargs="+", default=["all", *map(str, range(NUM_FOLDS))])
-    settings: Any = parser.parse_args()
+    settings = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     settings.work.mkdir(parents=True, exist_ok=True)

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from scipy.signal import resample_poly
 from scipy.signal.windows import hann
 
-from benchmarks.common.places import options
+from benchmarks.common.places import annotations_of, options
 from heartlm.ecg.database import open_database
-from heartlm.ecg.detect import SETTINGS, Detector, DetectorSettings
+from heartlm.ecg.detect import SETTINGS, Detector, DetectorSettings, Mode
 from heartlm.ecg.matching import match_beats
 from heartlm.ecg.splits import DS1
 
@@ -73,8 +73,8 @@ def recorded(data: Path) -> list[Lead]:
     mitdb = open_database(data / "mitdb")
     leads = []
     for record in DS1:
-        recording, annotations = mitdb.recording(record), mitdb.annotations(record)
-        assert annotations is not None
+        recording = mitdb.recording(record)
+        annotations = annotations_of(recording)
         spans = [(span.start, span.stop) for span in annotations.rhythms if span.name in ("VFL", "VFIB")]
         left_out = np.array(spans, np.int64).reshape(-1, 2)
         signal, ventricular = recording.signal(leads=[0])[0], np.isin(annotations.symbol, list("VEF"))
@@ -166,19 +166,20 @@ def main() -> None:
     try:
         while time.monotonic() < end:
             tries += 1
-            modes = [list(best), ["offline"], ["causal"]][int(random.integers(3))]
-            names = random.choice(SHARED if len(modes) > 1 else OWN, random.integers(1, 4), replace=False)
+            groups: tuple[list[Mode], ...] = (list(best), ["offline"], ["causal"])
+            modes = groups[int(random.integers(3))]
+            names = random.choice(SHARED if len(modes) > 1 else OWN, random.integers(1, 4), replace=False).tolist()
             factor = dict(zip(names, np.exp(random.choice([0.05, 0.2]) * random.normal(size=len(names))), strict=True))
-            trial = {
-                mode: replace(best[mode], **{name: float(getattr(best[mode], name) * factor[name]) for name in names})
-                for mode in modes
-            }
+            trial = dict[Mode, DetectorSettings]()
+            for mode in modes:
+                known = asdict(best[mode])
+                trial[mode] = DetectorSettings(**known | {name: float(known[name] * factor[name]) for name in names})
             found = {mode: errors(settings) for mode, settings in trial.items()}
             before, now = (sum(counts[mode][0] + counts[mode][1] / 2 for mode in modes) for counts in (fewest, found))
             if now <= before:
                 best, fewest = best | trial, fewest | found
                 if now < before:
-                    values = {name: [round(getattr(best[mode], name), 4) for mode in modes] for name in map(str, names)}
+                    values = {name: [round(getattr(best[mode], name), 4) for mode in modes] for name in names}
                     print(f"try {tries}: {fewest}, {' and '.join(modes)} {values}", flush=True)
     finally:
         print(json.dumps({mode: asdict(settings) for mode, settings in best.items()}, indent=2))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
-from benchmarks.common.places import database_of, files_of, splits_of
+from benchmarks.common.places import database_of, files_of, labels_of, splits_of
+from benchmarks.common.steps import Steps
 from heartlm.ecg.splits import DS1
 
 OF_CINC2017 = {"~": 1000, "A": 150, "N": 200, "O": 200}
@@ -15,7 +15,7 @@ OF_CINC2017 = {"~": 1000, "A": 150, "N": 200, "O": 200}
 def patients_of(data: Path, cinc2017: Path) -> dict[str, list[str]]:
     """The recordings of each database, each of a patient of its own."""
     taken, chosen = dict.fromkeys(OF_CINC2017, 0), []
-    for record, label in csv.reader((cinc2017 / "REFERENCE-v3-train.csv").read_text().splitlines()):
+    for record, label in labels_of(cinc2017).items():
         if (cinc2017 / f"{record}.hea").is_file() and taken[label] < OF_CINC2017[label]:
             taken[label] += 1
             chosen.append(record)
@@ -33,3 +33,11 @@ def linked(
         )
         for name, own in records.items()
     ]
+
+
+def prepared(steps: Steps, name: str, folder: Path, databases: list[Path]) -> tuple[object, ...]:
+    """Make the corpus in `folder`; returns the command that trains a network on it."""
+    corpus = folder / "corpus"
+    leads = ("--tokenizer", "millivolts", "--training-leads", "all")
+    steps.run(f"tokenize-{name}", corpus, "tokenize", *databases, *leads, "--processes", 1, "--out", corpus)
+    return "finetune", "--task", "waveform", "--corpus", corpus, "--threads", 1

@@ -21,20 +21,19 @@ from pathlib import Path
 import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import heartlm.ecg.splits as splits
 import heartlm.monitor.rules as live_rules
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
-from benchmarks.common.places import DATA, options
+from benchmarks.common.places import DATA, annotations_of, options
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.spans import runs
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.monitor.models import LiveModels
-from heartlm.monitor.stream import ecg_leads
 from recipes import bedside_cases as bedside
 
 NAMES = ("mean p(V)", "beats above 0.3", "VT", "noise", "1 / RR, 1/s", "RR: deviation / mean")
@@ -75,7 +74,7 @@ class Stream:
     label: np.ndarray
 
 
-def measured(given: list, rate_hz: float) -> list[dict[int, tuple[float, ...]]]:
+def measured(given: bedside.Seconds, rate_hz: float) -> list[dict[int, tuple[float, ...]]]:
     """The measures of each second that counts, in each lead, as the rules compute them."""
     num_leads = len(given[0][1])
     rules = live_rules.Rules("", AlarmRules(), rate_hz, 0.0, num_leads)
@@ -91,7 +90,7 @@ def measured(given: list, rate_hz: float) -> list[dict[int, tuple[float, ...]]]:
 
 def annotated_vt(recording: Recording) -> list[tuple[float, float]]:
     """Start and end of annotated VT and flutter, and of runs of V and F beats with five at 100/min, in seconds."""
-    beats, rate_hz = recording.annotations, recording.rate_hz
+    beats, rate_hz = annotations_of(recording), recording.rate_hz
     sample = beats.sample / rate_hz
     spans = [
         (span.start / rate_hz, span.stop / rate_hz) for span in beats.rhythms if span.name in ("VT", "VFL", "VFIB")
@@ -104,21 +103,13 @@ def annotated_vt(recording: Recording) -> list[tuple[float, float]]:
 
 
 def of_database(models: LiveModels, name: str, database: Database, record_ids: list[str]) -> Iterator[Stream]:
-    for begin in range(0, len(record_ids), bedside.TOGETHER):
-        cases, own = list[bedside.Case](), dict[str, Recording]()
-        for record_id in record_ids[begin : begin + bedside.TOGETHER]:
-            recording = own[record_id] = database.recording(record_id)
-            signal = recording.signal(0, recording.num_samples, ecg_leads(recording))
-            cases.append(bedside.Case(record_id, record_id, name, (), recording.rate_hz, signal))
-        for record_id, given in bedside.judged(models, cases).items():
-            recording = own[record_id]
-            seconds = np.array([now for now, _, _ in given]) / recording.rate_hz
-            label = np.zeros(len(seconds), int)
-            for start, stop in annotated_vt(recording) if name != "cinc2017" else ():
-                label[(seconds >= start - BEFORE_S) & (seconds <= stop + AFTER_S)] = -1
-                label[(seconds >= start + 2.2) & (seconds <= stop + 1.5)] = 1
-            yield Stream(name, f"{name}/{record_id}", seconds, measured(given, recording.rate_hz), label)
-        print(name, begin + len(cases), "of", len(record_ids), flush=True)
+    for case, given in bedside.judged_recordings(models, database, record_ids):
+        seconds = np.array([now for now, _, _ in given]) / case.rate_hz
+        label = np.zeros(len(seconds), int)
+        for start, stop in annotated_vt(database.recording(case.name)) if name != "cinc2017" else ():
+            label[(seconds >= start - BEFORE_S) & (seconds <= stop + AFTER_S)] = -1
+            label[(seconds >= start + 2.2) & (seconds <= stop + 1.5)] = 1
+        yield Stream(name, f"{name}/{case.name}", seconds, measured(given, case.rate_hz), label)
 
 
 def of_cases(models: LiveModels, noise: Path, work: Path) -> Iterator[Stream]:
@@ -142,7 +133,7 @@ def of_cases(models: LiveModels, noise: Path, work: Path) -> Iterator[Stream]:
         yield Stream("true" if true else "false", case.patient, seconds, measures, label)
 
 
-def fit(streams: list[Stream]) -> LogisticRegression:
+def fit(streams: list[Stream]) -> Pipeline:
     rows = [
         (measures, stream.label[index], (stream.patient, stream.source, stream.label[index]))
         for stream in streams
@@ -154,11 +145,11 @@ def fit(streams: list[Stream]) -> LogisticRegression:
     count = Counter(row[2] for row in rows)
     weight = np.array([1 / count[row[2]] ** 0.5 for row in rows])
     weight[labels == 1] *= weight[labels == 0].sum() / weight[labels == 1].sum()
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.3, max_iter=1000))
+    model: Pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=0.3, max_iter=1000))
     return model.fit(measures, labels, logisticregression__sample_weight=weight)
 
 
-def scored(stream: Stream, model: LogisticRegression, num_leads: int) -> np.ndarray:
+def scored(stream: Stream, model: Pipeline, num_leads: int) -> np.ndarray:
     """The highest log-odds of the leads in each second."""
     out = np.full(len(stream.seconds), NEVER)
     for own in stream.measures[:num_leads]:
@@ -171,7 +162,7 @@ def scored(stream: Stream, model: LogisticRegression, num_leads: int) -> np.ndar
 def is_called(score: np.ndarray, once: float, twice: float) -> np.ndarray:
     """Whether VT is called in each second, from log-odds and the probabilities of `TRIED`."""
     both = np.minimum(score, np.concatenate([[NEVER], score[:-1]]))
-    return (score >= np.log(once / (1 - once))) | (both >= np.log(twice / (1 - twice)))
+    return np.asarray((score >= np.log(once / (1 - once))) | (both >= np.log(twice / (1 - twice))))
 
 
 def main() -> None:
@@ -190,7 +181,7 @@ def main() -> None:
     streams = pickle.loads(path.read_bytes())
     patients = sorted({stream.patient for stream in streams})
     fold = dict(zip(np.random.default_rng(0).permutation(patients), np.arange(len(patients)) % FOLDS, strict=True))
-    models = [fit([stream for stream in streams if fold[stream.patient] != own]) for own in range(FOLDS)]
+    fits = [fit([stream for stream in streams if fold[stream.patient] != own]) for own in range(FOLDS)]
     places = ("mitdb", "svdb", "cinc2017")
     table = Table(
         "Five folds of patients",
@@ -204,9 +195,7 @@ def main() -> None:
             *(f"other calls in {place}" for place in places),
         ),
     )
-    scores = [
-        (stream, *(scored(stream, models[fold[stream.patient]], leads) for leads in (1, 2))) for stream in streams
-    ]
+    scores = [(stream, *(scored(stream, fits[fold[stream.patient]], leads) for leads in (1, 2))) for stream in streams]
     for probabilities in TRIED:
         called = [(stream, *(is_called(own, *probabilities) for own in of_leads)) for stream, *of_leads in scores]
         cells = [

@@ -15,7 +15,7 @@ recordings, all seeds together. cinc2017 is selection data: nothing here is a lo
 from __future__ import annotations
 
 import argparse
-import csv
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from benchmarks.common.intervals import Score, interval
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
-from benchmarks.common.places import database_of, numbers_of, options, splits_of
-from benchmarks.common.steps import Steps
+from benchmarks.common.places import database_of, labels_of, numbers_of, options, splits_of
+from benchmarks.common.steps import Steps, kept
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.evaluation import zhou
@@ -37,7 +37,7 @@ from heartlm.evaluation.rhythm import rr_of
 from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.leads import lead_of_row
 from heartlm.inference.predictions import window_probabilities
-from studies.af_rhythm import MODEL, RANDOM, TREES, ZHOU, f1, kept, sensitivity, specificity
+from studies.af_rhythm import MODEL, RANDOM, TREES, ZHOU, cells_of, f1, sensitivity, specificity
 
 MAJORITY = "majority class"
 METHODS = (MODEL, RANDOM, TREES, ZHOU, MAJORITY)
@@ -48,15 +48,13 @@ Scores = dict[str, NDArray[Any]]
 
 
 def main() -> None:
-    values = {"folds": 3, "seeds": 5, "depth": 2, "pretrain_steps": 200, "steps": 600, "window": 64}
-    settings = options(__doc__, "cinc2017", "work", **values).parse_args()
-    with (settings.cinc2017 / "REFERENCE-v3-train.csv").open() as file:
-        reference = dict(csv.reader(file))
-    steps, folds = Steps(settings.work), list[Scores]()
+    numbers = {"folds": 3, "seeds": 5, "depth": 2, "pretrain_steps": 200, "steps": 600, "window": 64}
+    settings = options(__doc__, "cinc2017", "work", data="", **numbers).parse_args()
+    steps, folds, reference = Steps(settings.work), list[Scores](), labels_of(settings.cinc2017)
     for fold in range(settings.folds):
         folder = settings.work / f"fold-{fold}"
         trained(steps, settings, folder, fold, sorted(reference))
-        folds.append(kept(folder / "scores.npz", lambda of=folder: scored(of, reference, settings)))
+        folds.append(kept(folder / "scores.npz", partial(scored, folder, reference, settings)))
     title = "Atrial fibrillation in single recordings of cinc2017, patient-wise folds"
     write_results("af_recordings", title, tables(folds, reference, settings.seeds), numbers_of(settings))
 
@@ -74,12 +72,9 @@ def trained(steps: Steps, settings: argparse.Namespace, folder: Path, fold: int,
     common = ("--corpus", corpus, "--window", settings.window, "--threads", 1, "--validate-every", 100_000)
     size = ("--depth", settings.depth, "--steps", settings.pretrain_steps)
     steps.run(f"pretrain-{fold}", foundation / "models/last", "pretrain", *common, *size, "--out", foundation)
-    for seed in range(settings.seeds):
-        tune = ("finetune", foundation, "--task", "rhythm", *common, "--head", "window", "--class-balance", 0)
-        tune += ("--steps", settings.steps, "--learning-rate", 2e-3, "--seed", seed)
-        for kind, more in (("tuned", ()), ("scratch", ("--from-scratch",))):
-            run = folder / f"{kind}-{seed}"
-            steps.run(f"{kind}-{fold}-{seed}", run / "models/last", *tune, *more, "--out", run)
+    tune = ("finetune", foundation, "--task", "rhythm", *common, "--head", "window", "--class-balance", 0)
+    tuning = ("--steps", settings.steps, "--learning-rate", 2e-3)
+    steps.finetune(str(fold), folder, settings.seeds, *tune, *tuning)
 
 
 def scored(folder: Path, reference: dict[str, str], settings: argparse.Namespace) -> Scores:
@@ -152,8 +147,7 @@ def tables(folds: list[Scores], reference: dict[str, str], seeds: int) -> list[T
         total: Any = 0
         for said in called[method]:
             all_said = np.concatenate([said, np.zeros(len(missing), bool)])
-            cells = (positive & all_said, ~positive & all_said, positive & ~all_said, ~positive & ~all_said)
-            total = total + np.stack(cells, axis=1).astype(np.int64)[keep]
+            total = total + cells_of(positive, all_said)[keep]
         return np.asarray(total)
 
     every = np.ones(len(classes), bool)

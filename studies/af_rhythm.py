@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,9 @@ from numpy.typing import NDArray
 from benchmarks.common.intervals import interval
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
-from benchmarks.common.places import database_of, numbers_of, options, splits_of
-from benchmarks.common.steps import Steps
+from benchmarks.common.places import numbers_of, options
+from benchmarks.common.steps import Steps, kept
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.ecg.database import open_database
 from heartlm.evaluation import zhou
 from heartlm.evaluation.bootstrap import Counts, Floats, ratio, sum_by
 from heartlm.evaluation.features import boosting
@@ -42,6 +42,7 @@ from heartlm.evaluation.rhythm_task import entropy_of, features_of
 from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.leads import ScoredLead, lead_of_row
 from heartlm.inference.predictions import window_probabilities
+from recipes.af import linked, prepared
 
 WIDTHS = (16, 32, 64, 128, 256, 512)
 MODEL, RANDOM, TREES = "heartlm", "random initialisation", "gradient boosting"
@@ -84,36 +85,14 @@ def main() -> None:
     write_results("af_rhythm", "Atrial fibrillation from RR intervals on patients never seen", tables, about)
 
 
-def linked(settings: argparse.Namespace, folder: Path, fold: int | None) -> list[Path]:
-    """All databases as links, the patients of `fold` in the test split, all others in training."""
-    sources = {"afdb": settings.data / "afdb", "nsrdb": settings.data / "nsrdb", "ltafdb": settings.ltafdb}
-    sources["vitaldb-arrhythmia"] = settings.vitaldb
-    databases = []
-    for name, source in sources.items():
-        database = open_database(source)
-        patients = sorted({database.patient_of(record).split("/")[1] for record in database.record_ids})
-        files = (path for path in source.iterdir() if path.is_file())
-        splits = splits_of(patients, settings.folds, fold)
-        databases.append(database_of(files, folder / name, name=name, splits=splits))
-    return databases
-
-
 def trained(steps: Steps, settings: argparse.Namespace, folder: Path, fold: int | None, threshold: float) -> None:
     """Corpus, foundation model, and for each seed a model and one from random initialisation."""
-    corpus, foundation, name = folder / "corpus", folder / "foundation", folder.name
-    databases = (*linked(settings, folder, fold), settings.work / "simdb")
-    tokenize = ("tokenize", *databases, "--tokenizer", "rhythm", "--damaged", "warn", "--processes", 1)
-    steps.run(f"tokenize-{name}", corpus, *tokenize, "--out", corpus)
-    common = ("--corpus", corpus, "--weights", WEIGHTS, "--window", WIDTHS[-1], "--batch-size", 8, "--threads", 1)
-    common += ("--validate-every", 100_000)
-    size = ("--depth", settings.depth, "--steps", settings.pretrain_steps)
-    steps.run(f"pretrain-{name}", foundation / "models/last", "pretrain", *common, *size, "--out", foundation)
-    for seed in range(settings.seeds):
-        tune = ("finetune", foundation, "--task", "rhythm", *common, "--head", "window", "--shortest-window", WIDTHS[0])
-        tune += ("--steps", settings.steps, "--learning-rate", 2e-3, "--seed", seed, "--threshold", threshold)
-        for kind, more in (("tuned", ()), ("scratch", ("--from-scratch",))):
-            run = folder / f"{kind}-{seed}"
-            steps.run(f"{kind}-{name}-{seed}", run / "models/last", *tune, *more, "--out", run)
+    sources = {"afdb": settings.data / "afdb", "nsrdb": settings.data / "nsrdb", "ltafdb": settings.ltafdb}
+    sources["vitaldb-arrhythmia"] = settings.vitaldb
+    databases = [*linked(sources, folder, settings.folds, fold), settings.work / "simdb"]
+    size = (settings.depth, settings.pretrain_steps)
+    tune = prepared(steps, folder.name, folder, databases, WEIGHTS, *size)
+    steps.finetune(folder.name, folder, settings.seeds, *tune, "--steps", settings.steps, "--threshold", threshold)
 
 
 def names(seeds: int) -> Iterator[str]:
@@ -148,10 +127,8 @@ def scored(folder: Path, on: Path, width: int, settings: argparse.Namespace) -> 
         found: Scores = {}
         for seed in range(settings.seeds):
             for name, kind in ((MODEL, "tuned"), (RANDOM, "scratch")):
-                tuned = load_finetuned(folder / f"{kind}-{seed}", "last")
-                judged = windows.judged(
-                    windows.codes, lambda codes, of=tuned: window_probabilities(of.model, codes, width)
-                )
+                model = load_finetuned(folder / f"{kind}-{seed}", "last").model
+                judged = windows.judged(windows.codes, partial(window_probabilities, model, window=width))
                 found[f"{name}/{seed}"] = judged[:, 1].astype(np.float64)
         return found
 
@@ -180,14 +157,6 @@ def fit_threshold(scores: Floats, fibrillates: NDArray[np.bool_]) -> float:
     return float(candidates[np.argmax(gain)])
 
 
-def kept(path: Path, measure: Callable[[], Scores]) -> Scores:
-    """What `measure` gives, measured once."""
-    if not path.exists():
-        np.savez(path, **measure())
-        print(path, flush=True)
-    return dict(np.load(path))
-
-
 def some_windows(corpus: Corpus, rows: NDArray[np.int64], width: int, most: int | None) -> tuple[RhythmWindows, Scores]:
     """At most `most` windows of each recording, evenly spread, or all; and what is known of them."""
     parts, ectopic, leads = list[RhythmWindows](), list[Floats](), list[ScoredLead]()
@@ -203,8 +172,8 @@ def some_windows(corpus: Corpus, rows: NDArray[np.int64], width: int, most: int 
         ectopic.append(np.array([np.isin(beats[i * width : (i + 1) * width], (1, 2)).mean() for i in these]))
         parts.append(windows.chosen(these))
         leads += [lead] * len(these)
-    every = {name.name: [getattr(part, name.name) for part in parts] for name in fields(RhythmWindows)}
-    every = {name: np.concatenate(arrays) for name, arrays in every.items() if name != "num_left_over"}
+    arrays = [field.name for field in fields(RhythmWindows) if field.name != "num_left_over"]
+    every: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays}
     windows = RhythmWindows(**every, num_left_over=0)
     labels = window_labels(windows.rhythm, length=windows.length)
     about: Scores = {
@@ -216,7 +185,7 @@ def some_windows(corpus: Corpus, rows: NDArray[np.int64], width: int, most: int 
         "ectopic": np.concatenate(ectopic),
     }
     for flutter in ("positive", "left out"):
-        other = window_labels(windows.rhythm, flutter=flutter, length=windows.length)  # type: ignore[arg-type]
+        other = window_labels(windows.rhythm, flutter=flutter, length=windows.length)
         about |= {f"positive, flutter {flutter}": other == 1, f"scored, flutter {flutter}": other >= 0}
     return windows, about
 
@@ -233,7 +202,7 @@ def chosen(folds: list[dict[int, Scores]], name: str) -> dict[int, float]:
         false = (score[~positive][:, None] >= grid).mean(axis=0)
         of_widths[width] = 2 * SHARE * found / (SHARE * (1 + found) + (1 - SHARE) * false)
     if not name.startswith(TREES):
-        of_widths = dict.fromkeys(WIDTHS, np.mean(list(of_widths.values()), axis=0))
+        of_widths = dict.fromkeys(WIDTHS, np.asarray(np.mean(list(of_widths.values()), axis=0)))
     return {width: float(grid[f1.argmax()]) for width, f1 in of_widths.items()}
 
 
@@ -246,21 +215,24 @@ def decisions(scores: Scores, method: str, thresholds: dict[str, float], seeds: 
 
 def counts_of(
     scores: Scores, thresholds: dict[str, float], keep: NDArray[np.bool_], seeds: int, flutter: str = "negative"
-) -> tuple[tuple[str, ...], dict[str, Counts]]:
-    """Patients, and for each method their tp, fp, fn and tn, `[patients, 4]`, summed over seeds."""
+) -> dict[str, Counts]:
+    """For each method tp, fp, fn and tn of every patient, `[patients, 4]`, summed over seeds."""
     suffix = "" if flutter == "negative" else f", flutter {flutter}"
     keep = keep & scores[f"scored{suffix}"]
     truth, patients = scores[f"positive{suffix}"][keep], scores["patient"][keep].tolist()
-    counted, who = dict[str, Counts](), ()
+    counted = dict[str, Counts]()
     for method in METHODS:
         total: Any = 0
         for called in decisions(scores, method, thresholds, seeds):
             said = called[keep]
-            cells = np.stack([truth & said, ~truth & said, truth & ~said, ~truth & ~said], axis=1).astype(np.int64)
-            who, sums = sum_by(patients, cells)
-            total = total + sums
+            total = total + sum_by(patients, cells_of(truth, said))[1]
         counted[method] = total
-    return who, counted
+    return counted
+
+
+def cells_of(truth: NDArray[np.bool_], said: NDArray[np.bool_]) -> Counts:
+    """Whether each case is a true positive, false positive, false negative or true negative, `[cases, 4]`."""
+    return np.stack([truth & said, ~truth & said, truth & ~said, ~truth & ~said], axis=1).astype(np.int64)
 
 
 def f1(drawn: Counts, counts: Counts) -> Floats:
@@ -322,7 +294,7 @@ def selection_tables(folds: list[dict[int, Scores]], seeds: int) -> list[Table]:
     joined = {width: together(folds, width, seeds) for width in WIDTHS}
     for title, (measure, keep) in chosen_sets.items():
         for width, (every, thresholds) in joined.items():
-            add_rows(scores, differences, width, title, measure, counts_of(every, thresholds, keep(every), seeds)[1])
+            add_rows(scores, differences, width, title, measure, counts_of(every, thresholds, keep(every), seeds))
     return [scores, differences]
 
 
@@ -341,7 +313,7 @@ def test_tables(found: dict[int, Scores], thresholds: dict[str, dict[int, float]
     for title, (measure, flutter, keep) in sets.items():
         for width, of in found.items():
             at = {name: each[width] for name, each in thresholds.items()}
-            add_rows(scores, differences, width, title, measure, counts_of(of, at, keep(of), seeds, flutter)[1])
+            add_rows(scores, differences, width, title, measure, counts_of(of, at, keep(of), seeds, flutter))
     return [scores, differences]
 
 

@@ -26,7 +26,7 @@ from benchmarks.common.places import options
 from heartlm.monitor.alarms import SECOND_OPINION, AlarmRules
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.rules import Rules
-from recipes.bedside_cases import LAST_S, Case, cases, given
+from recipes.bedside_cases import LAST_S, Case, Seconds, cases, given
 
 OF_CHALLENGE = {
     "asystole": (22, 100),
@@ -40,7 +40,7 @@ ALIKE = {"asystole", "extreme bradycardia"}, {"VF", "VT", "extreme tachycardia"}
 """A true case of one kind may be one of the other, too, so it is no false case of it."""
 
 
-def called(case: Case, seconds: list, num_leads: int, rules: AlarmRules | None = None) -> set[str]:
+def called(case: Case, seconds: Seconds, num_leads: int, rules: AlarmRules | None = None) -> set[str]:
     """Kinds of alarms that were raised or lasted in the last seconds of a case, by at most `num_leads` of its leads."""
     num_leads = min(num_leads, len(case.signal_mv))
     own = Rules(case.name, rules or AlarmRules(), case.rate_hz, 0.0, num_leads)

@@ -5,14 +5,15 @@
 `DATA` contains mitdb. Lead 0 of every whole record is scored within 150 ms (ANSI/AAMI EC57), with gross statistics.
 Detections in ventricular flutter or fibrillation do not count, as in the WFDB tools. The tables also give the fraction
 of RR intervals between consecutively found beats with an error of more than 10 ms. `--ludb` adds ludb: the position of
-the beat mark was chosen on its odd recordings, nothing on the even ones. If the WFDB programs are on the PATH, `bxb`
-also counts, from annotation files that heartlm writes, and `gqrs` is a further detector. They are built from
-https://github.com/bemoody/wfdb and are not part of heartlm. One core; about eight minutes, nearly all of them XQRS.
+the beat mark was chosen on its odd recordings, nothing on the even ones. If the WFDB program `gqrs` is on the PATH, it
+is a further detector. It is built from https://github.com/bemoody/wfdb and is not part of heartlm. One core; about
+eight minutes, nearly all of them XQRS.
 """
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,13 +27,18 @@ from numpy.typing import NDArray
 
 from benchmarks.common.measure import Table, interleaved, one_by_one, pin
 from benchmarks.common.output import write_results
-from benchmarks.common.places import options
+from benchmarks.common.places import annotations_of, link, options
+from benchmarks.usual_script import detectors
 from heartlm.ecg.database import open_database
-from heartlm.ecg.detect import StreamingDetector
+from heartlm.ecg.detect import StreamingDetector, detect_beats
 from heartlm.ecg.matching import MATCH_WINDOW_S, match_beats
-from heartlm.ecg.recording import RHYTHM_INDEX
+from heartlm.ecg.readers.annotation_file import read_annotation_file
+from heartlm.ecg.recording import RHYTHM_INDEX, is_beat
 from heartlm.ecg.splits import DS1, DS2, PACED
-from studies.detect_peers import DETECTORS, Positions, Referees, annotated, by_sleepecg, by_xqrs, ludb_leads
+from recipes.delineation_data import QRS, annotated_recordings
+
+Positions = NDArray[np.int64]
+Detect = Callable[[NDArray[np.float32], float], Positions]
 
 OFF_S = 0.010
 FIBRILLATION = [RHYTHM_INDEX["VFL"], RHYTHM_INDEX["VFIB"]]
@@ -42,6 +48,19 @@ SETS: dict[str, tuple[str, ...]] = {
     "DS2 without 202": tuple(record for record in DS2 if record != "202"),
     "all but paced": DS1 + DS2,
     "all 48": DS1 + DS2 + PACED,
+}
+
+
+def of_usual_scripts(name: str) -> Detect:
+    find = detectors()[name]
+    return lambda signal, rate_hz: np.asarray(find(signal.astype(np.float64), rate_hz), np.int64)
+
+
+DETECTORS: dict[str, Detect] = {
+    "heartlm, offline": partial(detect_beats, mode="offline"),
+    "heartlm, causal": partial(detect_beats, mode="causal"),
+    "wfdb XQRS": of_usual_scripts("wfdb XQRS"),
+    "sleepecg": of_usual_scripts("sleepecg"),
 }
 
 
@@ -89,46 +108,22 @@ def score(reference: Positions, found: Positions, rate_hz: float) -> Scores:
 def total(scores: Iterable[Scores]) -> Scores:
     """Gross counts."""
     each = list(scores)
-    counts = [sum(getattr(one, name) for one in each) for name in ("found", "missed", "extra", "off", "num_rr")]
-    return Scores(*counts, np.concatenate([one.away_s for one in each]))
+    counts = {name: sum(getattr(one, name) for one in each) for name in ("found", "missed", "extra", "off", "num_rr")}
+    return Scores(**counts, away_s=np.concatenate([one.away_s for one in each]))
 
 
-def score_mitdb(folder: Path, referees: Referees) -> tuple[dict[str, dict[str, Scores]], list[Table]]:
-    """Scores of every record by detector, and what bxb says of them."""
+def score_mitdb(folder: Path, gqrs: Callable[[str], Positions] | None) -> dict[str, dict[str, Scores]]:
+    """Scores of every record by detector."""
     database = open_database(folder)
-    names = [*DETECTORS, *(["WFDB gqrs"] if referees.gqrs else [])]
-    scores: dict[str, dict[str, Scores]] = {name: {} for name in names}
-    counts: dict[str, dict[str, tuple[int, int, int]]] = {name: {} for name in names}
+    scores: dict[str, dict[str, Scores]] = {name: {} for name in (*DETECTORS, *(["WFDB gqrs"] if gqrs else []))}
     for record in SETS["all 48"]:
-        recording, annotations = annotated(database, record)
-        signal = recording.signal(leads=[0])[0]
-        for name in names:
-            find = DETECTORS.get(name)
-            found = find(signal, recording.rate_hz) if find else referees.find(record)
-            kept = found[~np.isin(annotations.rhythm_at(found), FIBRILLATION)]
+        recording = database.recording(record)
+        annotations, signal = annotations_of(recording), recording.signal(leads=[0])[0]
+        found = {name: find(signal, recording.rate_hz) for name, find in DETECTORS.items()}
+        for name, beats in (found | ({"WFDB gqrs": gqrs(record)} if gqrs else {})).items():
+            kept = beats[~np.isin(annotations.rhythm_at(beats), FIBRILLATION)]
             scores[name][record] = score(annotations.sample, kept, recording.rate_hz)
-            if referees.bxb:
-                counts[name][record] = referees.count(record, found, recording.rate_hz)
-    return scores, [agreement(scores, counts)] if referees.bxb else []
-
-
-def agreement(
-    scores: Mapping[str, Mapping[str, Scores]], counts: Mapping[str, Mapping[str, tuple[int, int, int]]]
-) -> Table:
-    """Counts of heartlm and of bxb, side by side."""
-    table = Table(
-        "mitdb: found / missed / made up, by heartlm's EC57 scores and by the WFDB comparator bxb",
-        ("detector", "records", "heartlm", "bxb", "records that differ"),
-    )
-    for name, of_record in scores.items():
-        for title, records in SETS.items():
-            ours = {record: of_record[record] for record in records}
-            own = {record: (one.found, one.missed, one.extra) for record, one in ours.items()}
-            sums = [np.sum([source[record] for record in records], axis=0) for source in (own, counts[name])]
-            differ = [record for record in records if own[record] != counts[name][record]]
-            cells = (" / ".join(f"{value:,}" for value in one) for one in sums)
-            table.add(name, title, *cells, ", ".join(differ) or "none")
-    return table
+    return scores
 
 
 def totals(scores: Mapping[str, Mapping[str, Scores]]) -> Table:
@@ -142,16 +137,17 @@ def totals(scores: Mapping[str, Mapping[str, Scores]]) -> Table:
 def score_ludb(folder: Path) -> Table:
     """Every lead of 200 recordings of ten seconds, between its first and last annotated beat."""
     scores: dict[tuple[str, str, str], list[Scores]] = {}
-    for record, lead, signal, beats, rate_hz in ludb_leads(folder):
+    for record in annotated_recordings(folder, None):
+        rate_hz, half = record.rate_hz, "odd (mark chosen on)" if int(record.record) % 2 else "even"
         margin = round(MATCH_WINDOW_S * rate_hz)
-        half = "odd (mark chosen on)" if record % 2 else "even"
-        for name, find in DETECTORS.items():
-            found = find(signal, rate_hz)
-            found = found[(found >= beats[0] - margin) & (found <= beats[-1] + margin)]
-            counted = score(beats, found, rate_hz)
-            for leads in ("all 12", *(["II"] if lead == "ii" else [])):
-                for group in (half, "all"):
-                    scores.setdefault((group, leads, name), []).append(counted)
+        for lead, signal, waves in zip(record.recording.leads, record.signals(), record.waves, strict=True):
+            beats = waves[waves[:, 0] == QRS, 2]
+            for name, find in DETECTORS.items():
+                found = find(signal, rate_hz)
+                counted = score(beats, found[(found >= beats[0] - margin) & (found <= beats[-1] + margin)], rate_hz)
+                for leads in ("all 12", *(["II"] if lead.lower() == "ii" else [])):
+                    for group in (half, "all"):
+                        scores.setdefault((group, leads, name), []).append(counted)
     table = Table("ludb, recordings of 10 s at 500 Hz", ("recordings", "leads", "detector", *COLUMNS))
     for key, each in sorted(scores.items()):
         table.add(*key, *total(each).cells())
@@ -165,25 +161,32 @@ def in_chunks(signal: NDArray[np.float32], rate_hz: float, chunk_s: float) -> in
     return found + len(detector.finish())
 
 
-def speeds(folder: Path, referees: Referees, rounds: int) -> Table:
+def speeds(folder: Path, gqrs: Callable[[str], Positions] | None, rounds: int) -> Table:
     """Rates on eight recordings on one core; gqrs, a program, reads files, and XQRS, which is slow, has two minutes."""
     database, records, rate_hz = open_database(folder), DS1[:8], 360.0
     signals = [database.recording(record).signal(leads=[0])[0] for record in records]
     num_samples, few = sum(map(len, signals)), signals[0][: round(120 * rate_hz)]
 
-    rivals: dict[str, Callable[[], object]] = {
-        "heartlm, offline": one_by_one(partial(DETECTORS["heartlm, offline"], rate_hz=rate_hz), signals),
-        "heartlm, causal": one_by_one(partial(DETECTORS["heartlm, causal"], rate_hz=rate_hz), signals),
-        "heartlm, causal, chunks of 1 s": one_by_one(partial(in_chunks, rate_hz=rate_hz, chunk_s=1.0), signals),
-        "sleepecg": one_by_one(partial(by_sleepecg, rate_hz=rate_hz), signals),
-        "wfdb XQRS": lambda: by_xqrs(few, rate_hz),
-    }
-    if referees.gqrs:
-        rivals["WFDB gqrs, files read and written"] = lambda: [referees.find(record) for record in records]
+    def turn(find: Detect) -> Callable[[], object]:
+        return one_by_one(lambda signal: find(signal, rate_hz), signals)
+
+    rivals = {name: turn(DETECTORS[name]) for name in ("heartlm, offline", "heartlm, causal")}
+    rivals["heartlm, causal, chunks of 1 s"] = one_by_one(partial(in_chunks, rate_hz=rate_hz, chunk_s=1.0), signals)
+    rivals["sleepecg"] = turn(DETECTORS["sleepecg"])
+    rivals["wfdb XQRS"] = partial(DETECTORS["wfdb XQRS"], few, rate_hz)
+    if gqrs:
+        rivals["WFDB gqrs, files read and written"] = one_by_one(gqrs, records)
     amounts = dict.fromkeys(rivals, num_samples / 1e6) | {"wfdb XQRS": len(few) / 1e6}
     title = f"mitdb, 360 Hz, {num_samples / 1e6:.1f} M samples in memory, one core (median of {rounds})"
     table = Table(title, ("detector", "M samples/s", "times XQRS", "times sleepecg"))
     return table.add_rates(interleaved(rivals, rounds), amounts, "wfdb XQRS", "sleepecg")
+
+
+def by_gqrs(gqrs: Path, folder: Path, record: str) -> Positions:
+    """The beats that the WFDB program finds in `folder`, where it writes them, too."""
+    subprocess.run([gqrs.resolve(), "-r", record], cwd=folder, env={"WFDB": "."}, capture_output=True, check=True)
+    file = read_annotation_file(folder / f"{record}.qrs")
+    return file.sample[is_beat(file.symbol.tolist())]
 
 
 def main() -> None:
@@ -191,21 +194,15 @@ def main() -> None:
     parser = options(__doc__, rounds=5)
     parser.add_argument("data", type=Path, help="folder that holds mitdb/")
     parser.add_argument("--ludb", type=Path, help="folder of ludb")
-    for name in ("gqrs", "bxb"):
-        found = shutil.which(name)
-        parser.add_argument(
-            f"--{name}", type=Path, default=found and Path(found), help="program of the WFDB package; that on the PATH"
-        )
+    program = shutil.which("gqrs")
+    parser.add_argument("--gqrs", type=Path, default=program and Path(program), help="by default that on the PATH")
     given = parser.parse_args()
     pin(0)
     mitdb = given.data / "mitdb"
     with tempfile.TemporaryDirectory() as temporary:
-        referees = Referees(Path(temporary), given.gqrs, given.bxb)
-        for path in mitdb.iterdir():
-            (referees.folder / path.name).symlink_to(path.resolve())
-        tables = [speeds(mitdb, referees, given.rounds)]
-        scores, agreements = score_mitdb(mitdb, referees)
-    tables += [totals(scores), *agreements]
+        link(mitdb.iterdir(), Path(temporary))
+        gqrs = partial(by_gqrs, given.gqrs, Path(temporary)) if given.gqrs else None
+        tables = [speeds(mitdb, gqrs, given.rounds), totals(score_mitdb(mitdb, gqrs))]
     if given.ludb:
         tables.append(score_ludb(given.ludb))
     detector = StreamingDetector(360.0)

@@ -83,7 +83,7 @@ def what_privacy_costs(chosen: argparse.Namespace) -> Table:
     table = Table(f"what privacy costs (delta {DELTA:g})", columns)
     ways: list[tuple[str, dict[str, object]]] = [("exact", {})]
     for norm, noise in PROMISES:
-        private = {"clip-norm": norm, "noise-multiplier": noise, "privacy-delta": DELTA}
+        private: dict[str, object] = {"clip-norm": norm, "noise-multiplier": noise, "privacy-delta": DELTA}
         ways.append((f"no longer than {norm:g}, noise {noise:g} of it", private))
     for number, (name, settings) in enumerate(ways):
         of = learnt(chosen, f"private-{number}", 1, strategy="diloco", **PRIVATE, **settings)

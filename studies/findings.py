@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from benchmarks.common.intervals import shown
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
-from benchmarks.common.places import link, options
+from benchmarks.common.places import labels_of, link, options
 from benchmarks.common.steps import Steps
 from heartlm.analysis.events import beat_events
 from heartlm.analysis.findings import KINDS
@@ -210,8 +210,8 @@ def by_event(steps: Steps, name: str, folder: Path, kinds: tuple[str, ...]) -> l
             for kind, names in {"AF or flutter": ("AFIB", "AFL"), "flutter, called either": ("AFL",)}.items():
                 known_spans = [(span.start, span.stop) for span in known.rhythms if span.name in names]
                 each = compare_spans(merged(known_spans), called, recording.num_samples)
-                right = (each.num_predicted, each.num_confirmed) if "AFIB" in names else (0, 0)
-                tallies.setdefault((kind, OURS), Tally()).add(patient, each.num_reference, each.num_found, *right)
+                confirmed = (each.num_predicted, each.num_confirmed) if "AFIB" in names else (0, 0)
+                tallies.setdefault((kind, OURS), Tally()).add(patient, each.num_reference, each.num_found, *confirmed)
         if "VF" in kinds:
             continue  # cudb's beats are not checked, and none are marked in VF
         truth = np.append(np.array(list("NSVFQ")), "Q")[known.beat_classes()]
@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="DS1 instead of the test sets, no result files")
     settings = parser.parse_args()
     steps, links = Steps(settings.work), settings.work / "links"
-    beats = ("AF", "flutter", "VT", "IVR", "SVT", "couplet", "bigeminy", "trigeminy")
+    beats: tuple[str, ...] = ("AF", "flutter", "VT", "IVR", "SVT", "couplet", "bigeminy", "trigeminy")
     beats += ("pause", "bradycardia", "tachycardia")
     columns = ("data", "finding", "method", "in reference", "called", "sensitivity", "positive predictivity")
     events = Table("By event, or by beat", columns)
@@ -274,7 +274,7 @@ def main() -> None:
     if not settings.dry:
         recordings = Table("By recording", columns)
         rng = np.random.default_rng(0)
-        of_cinc = dict(csv.reader((settings.cinc2017 / "REFERENCE-v3-train.csv").read_text().splitlines()))
+        of_cinc = labels_of(settings.cinc2017)
         chosen = sorted(rng.choice(sorted(of_cinc), NUM_DRAWN, replace=False).tolist())
         folder = linked(settings.cinc2017, links / "cinc2017", chosen)
         labels = {record: {"AF": of_cinc[record] == "A", "unreadable": of_cinc[record] == "~"} for record in chosen}

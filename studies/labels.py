@@ -132,13 +132,13 @@ class Fold:
         encode = ("--training-leads", "all", "--tokenizer-from", self.source / "corpus", "--processes", 1)
         self.steps.run(f"tokenize-{self.number}", drawn, "tokenize", *databases, *encode, "--out", drawn)
         size = ("--batch-size", BATCH, "--threads", 1)
-        weights = weights_of(set(REAL), REAL)
-        words = ("pretrain", "--corpus", self.source / "corpus", "--depth", DEPTH, "--steps", MASKED_STEPS, *size)
-        self.steps.run(f"masked-{self.number}", masked / "models/last", *words, "--weights", weights, "--out", masked)
-        weights = "{mitdb-retimed: 1, svdb-retimed: 2}"
-        words = ("finetune", masked, "--task", "beats", "--corpus", drawn, "--steps", DRAWN_STEPS, *size)
+        weights = ("--weights", weights_of(set(REAL), REAL))
+        pretrain = ("pretrain", "--corpus", self.source / "corpus", "--depth", DEPTH, "--steps", MASKED_STEPS, *size)
+        self.steps.run(f"masked-{self.number}", masked / "models/last", *pretrain, *weights, "--out", masked)
+        weights = ("--weights", "{mitdb-retimed: 1, svdb-retimed: 2}")
+        tune = ("finetune", masked, "--task", "beats", "--corpus", drawn, "--steps", DRAWN_STEPS, *size)
         done = foundation / "models/last"
-        self.steps.run(f"foundation-{self.number}", done, *words, "--weights", weights, "--out", foundation)
+        self.steps.run(f"foundation-{self.number}", done, *tune, *weights, "--out", foundation)
 
     def predictor(self, method: str, k: int, seed: int) -> Predict:
         """Train `method` on the labels of `k` patients."""
@@ -164,7 +164,7 @@ class Fold:
 
         def predict(row: int) -> NDArray[np.int64]:
             codes = np.asarray(self.corpus.codes[self.corpus.tokens_of(row)])
-            return token_probabilities(tuned.model, codes, tuned.info.window).argmax(axis=1)
+            return np.asarray(token_probabilities(tuned.model, codes, tuned.info.window).argmax(axis=1))
 
         return predict
 
@@ -191,7 +191,7 @@ class Fold:
         if with_drawn:
             more, of_more = self._features_of_drawn(seed)
             features, label = np.concatenate([features, more]), np.concatenate([label, of_more])
-        trees = boosting(features, label, seed)
+        trees = boosting(features.astype(np.float64), label, seed)
         return lambda row: trees.predict(self.features(row)).astype(np.int64)
 
     def hidden(self, row: int) -> NDArray[np.float32]:

@@ -14,12 +14,12 @@ chosen, and noisy ones (the same as in `strangers.py`).
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ import heartlm.ecg.splits as splits
 from benchmarks.common.intervals import shown
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
-from benchmarks.common.places import DATA, options
+from benchmarks.common.places import DATA, annotations_of, labels_of, options
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Recording, RhythmSpan
 from heartlm.ecg.spans import runs
@@ -91,22 +91,16 @@ def met(
     alarms: list[Alarm], spans: list[RhythmSpan], kinds: tuple[str, ...], num_samples: int
 ) -> tuple[list[float], int, int]:
     """Delays of the episodes that were found, how many alarms meet one, and how many alarms there are."""
-    of_kind, delays, true = [alarm for alarm in alarms if alarm.kind in kinds], list[float](), 0
+    of_kind, delays = [alarm for alarm in alarms if alarm.kind in kinds], list[float]()
+
+    def meets(alarm: Alarm, begin: int, span: RhythmSpan) -> bool:
+        last = alarm.stop or num_samples
+        return begin <= span.stop + LATE_S * alarm.rate_hz and last >= span.start - EARLY_S * alarm.rate_hz
+
     for span in spans:
-        hits = [
-            alarm.raised
-            for alarm in of_kind
-            if alarm.raised <= span.stop + LATE_S * alarm.rate_hz
-            and (alarm.stop or num_samples) >= span.start - EARLY_S * alarm.rate_hz
-        ]
-        if hits:
+        if hits := [alarm.raised for alarm in of_kind if meets(alarm, alarm.raised, span)]:
             delays.append(max(0.0, (min(hits) - span.start) / of_kind[0].rate_hz))  # 0: the alarm lasted already
-    for alarm in of_kind:
-        true += any(
-            alarm.start <= span.stop + LATE_S * alarm.rate_hz
-            and (alarm.stop or num_samples) >= span.start - EARLY_S * alarm.rate_hz
-            for span in spans
-        )
+    true = sum(any(meets(alarm, alarm.start, span) for span in spans) for alarm in of_kind)
     return delays, true, len(of_kind)
 
 
@@ -134,11 +128,12 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
     for name, database, record_ids in sets:
         record_ids = list(database.record_ids) if record_ids is None else record_ids
         found = watched(models, database, record_ids, work)
-        hours = sum(database.recording(record_id).duration_s for record_id in found) / 3600
+        recordings = {record_id: database.recording(record_id) for record_id in found}
+        hours = sum(recording.duration_s for recording in recordings.values()) / 3600
         count = Counter(alarm.kind for alarms in found.values() for alarm in alarms)
         false = Counter[str]()
         for record_id, alarms in found.items():
-            recording = database.recording(record_id)
+            recording = recordings[record_id]
             annotated = recording.annotations is not None and recording.annotations.num_beats > 0
             reference = by_annotations(recording) if annotated else []
             false.update(a.kind for a in alarms if not annotated or not confirmed(a, reference, recording))
@@ -150,13 +145,13 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
         for what, rhythms, kinds, shortest_s in EPISODES:
             delays, true, alarmed, num = list[float](), 0, 0, 0
             for record_id, alarms in found.items():
-                recording = database.recording(record_id)
-                spans = pauses(recording) if what.startswith("pause") else list(recording.annotations.rhythms)
+                recording, known = recordings[record_id], annotations_of(recordings[record_id])
+                spans = pauses(recording) if what.startswith("pause") else list(known.rhythms)
                 least = shortest_s * recording.rate_hz
                 spans = [span for span in spans if span.name in rhythms and span.stop - span.start >= least]
                 if what.startswith("VT"):
-                    beats = recording.annotations.sample
-                    spans = [span for span in spans if np.diff(np.searchsorted(beats, (span.start, span.stop)))[0] >= 5]
+                    inside = [np.diff(np.searchsorted(known.sample, (span.start, span.stop)))[0] for span in spans]
+                    spans = [span for span, num in zip(spans, inside, strict=True) if num >= 5]
                 own, right, raised = met(alarms, spans, kinds, recording.num_samples)
                 delays, true, num = delays + own, true + right, num + len(spans)
                 alarmed += raised
@@ -174,7 +169,7 @@ def by_annotations(recording: Recording) -> list[Alarm]:
     VT is five annotated V beats in a row at its rate. No beats are annotated in VF and flutter, so no row reaches
     across them.
     """
-    rules, rate_hz, beats = AlarmRules(), recording.rate_hz, recording.annotations
+    rules, rate_hz, beats = AlarmRules(), recording.rate_hz, annotations_of(recording)
     is_v, found = beats.beat_classes() == BEAT_CLASSES.index("V"), list[Alarm]()
     fibrillation = [(span.start, span.stop) for span in beats.rhythms if span.name in SHOWN_BY["VF"]]
 
@@ -197,7 +192,7 @@ def by_annotations(recording: Recording) -> list[Alarm]:
 def confirmed(alarm: Alarm, reference: list[Alarm], recording: Recording) -> bool:
     """Whether annotations show what the alarm says, within `LATE_S`: beats by the same rule, or a rhythm."""
     reach, rhythms = LATE_S * alarm.rate_hz, SHOWN_BY.get(alarm.kind, ())
-    spans = [(span.start, span.stop) for span in recording.annotations.rhythms if span.name in rhythms]
+    spans = [(span.start, span.stop) for span in annotations_of(recording).rhythms if span.name in rhythms]
     spans += [(each.start, each.stop or recording.num_samples) for each in reference if each.kind == alarm.kind]
     stop = alarm.stop or recording.num_samples
     return any(alarm.start <= last + reach and stop >= first - reach for first, last in spans)
@@ -205,11 +200,11 @@ def confirmed(alarm: Alarm, reference: list[Alarm], recording: Recording) -> boo
 
 def pauses(recording: Recording) -> list[RhythmSpan]:
     """Intervals of 2 s and more between annotated beats outside VF and flutter, from 2 s after the first beat."""
-    rate_hz, sample = recording.rate_hz, recording.annotations.sample
-    silent = [span for span in recording.annotations.rhythms if span.name in ("VFIB", "VFL")]
+    rate_hz, annotations = recording.rate_hz, annotations_of(recording)
+    silent = [span for span in annotations.rhythms if span.name in ("VFIB", "VFL")]
     return [
         RhythmSpan(int(first + 2 * rate_hz), int(last), "pause")
-        for first, last in itertools.pairwise(sample)
+        for first, last in itertools.pairwise(annotations.sample)
         if last - first >= 2 * rate_hz and not any(span.start < last and span.stop > first for span in silent)
     ]
 
@@ -251,7 +246,7 @@ def study_links(number: int) -> list[Table]:
 
 def study_beats(runs: list[str], cinc2017: Path) -> list[Table]:
     """Recordings in which V, S or an alarm is found that should not be there, by model."""
-    database, label_of = open_database(cinc2017), dict(csv.reader((cinc2017 / "REFERENCE-v3-train.csv").open()))
+    database, label_of = open_database(cinc2017), labels_of(cinc2017)
     columns = ("V beat", "S beat", "run", "VT", "pause")
     kinds = {"N": "normal", "~": "too noisy"}
     heads = (f"{kind}: {column}" for kind in kinds.values() for column in columns)
@@ -260,7 +255,7 @@ def study_beats(runs: list[str], cinc2017: Path) -> list[Table]:
         models, cells = LiveModels(Path(run)), list[str]()
         for label in kinds:
             chosen = by_hash(record for record, of in label_of.items() if of == label)[: LABELS[label]]
-            found = np.zeros((len(chosen), len(columns)))
+            found = np.zeros((len(chosen), len(columns)), np.int64)
             for begin in range(0, len(chosen), TOGETHER):
                 ward, place = Ward(models), {name: begin + at for at, name in enumerate(chosen[begin:][:TOGETHER])}
                 for name in place:
@@ -296,7 +291,7 @@ def mutated(name: str, signal: np.ndarray, rate_hz: float, choose: random.Random
         outage = range(first, first + choose.choice([2, 6, 12]))
     for place in range(len(signal) // length):
         mv = [round(float(value), 4) for value in signal[place * length : (place + 1) * length]]
-        own = {"stream": name, "rate_hz": rate_hz, "mv": mv}
+        own: dict[str, Any] = {"stream": name, "rate_hz": rate_hz, "mv": mv}
         own |= {"start": place * length} if counted else {"t": 1e9 + place * clock}
         hit = choose.random() < 0.15
         if place in outage or (hit and "lost" in kinds):

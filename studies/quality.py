@@ -65,37 +65,34 @@ def measured(data: Path, work: Path, settings: argparse.Namespace) -> dict[str, 
     found: dict[str, dict[str, Counts]] = {}
     for part, splits in parts_of(data, settings.study, settings.folds).items():
         folder, name = work / part, part.removeprefix("fold-")
-        databases, foundation = linked(data, folder, splits), folder / "foundation"
-        size = (settings.depth, settings.pretrain_steps)
-        corpus, weights = prepared(steps, name, folder, databases, splits, noise, weak, settings.causal, *size)
+        databases, size = linked(data, folder, splits), (settings.depth, settings.pretrain_steps)
+        tune = prepared(steps, name, folder, databases, splits, noise, weak, settings.causal, *size)
+        steps.finetune(name, folder, settings.seeds, *tune, "--steps", settings.steps)
         for seed in range(settings.seeds):
-            tuned, scratch = folder / f"tuned-{seed}", folder / f"scratch-{seed}"
-            train = ("finetune", foundation, "--task", "beats", "--corpus", corpus, "--steps", settings.steps)
-            train = (*train, "--weights", weights, "--seed", seed, "--threads", 1)
-            steps.run(f"tuned-{name}-{seed}", tuned / "models/last", *train, "--out", tuned)
-            steps.run(f"scratch-{name}-{seed}", scratch / "models/last", *train, "--from-scratch", "--out", scratch)
-            scores = tuned / "scores/fold/scores.json"
-            score = ("evaluate", tuned, "--on", corpus, "--random-init", scratch, "--checkpoint", "last")
-            steps.run(f"evaluate-{name}-{seed}", scores, *score, "--seed", seed, "--name", "fold")
-            content = json.loads(scores.read_text())
+            tuned = folder / f"tuned-{seed}"
+            on = ("--on", folder / "corpus-tuned", "--random-init", folder / f"scratch-{seed}")
+            content = evaluated(steps, f"evaluate-{name}-{seed}", tuned, "fold", seed, *on)
             for method, block in ({MODEL: content["scores"]} | content["baselines"]).items():
                 add(found.setdefault(method, {}), block)
             if settings.detected:
                 for database in databases:
                     if "test" in {of for patient, of in splits.items() if patient.startswith(f"{database.name}/")}:
-                        add_detected(steps, found, name, seed, tuned, database)
+                        step, words = (
+                            f"detected-{name}-{seed}-{database.name}",
+                            ("--beats", "detected", "--no-baselines"),
+                        )
+                        kept = f"detected-{database.name}"
+                        content = evaluated(steps, step, tuned, kept, seed, "--on", database, *words)
+                        add(found.setdefault(DETECTED, {}), content["scores"])
     return found
 
 
-def add_detected(
-    steps: Steps, found: dict[str, dict[str, Counts]], name: str, seed: int, tuned: Path, database: Path
-) -> None:
-    """Score the model on beats that heartlm finds itself."""
-    scores = tuned / f"scores/detected-{database.name}/scores.json"
-    score = ("evaluate", tuned, "--on", database, "--beats", "detected", "--checkpoint", "last", "--no-baselines")
-    words = (*score, "--seed", seed, "--name", f"detected-{database.name}")
-    steps.run(f"detected-{name}-{seed}-{database.name}", scores, *words)
-    add(found.setdefault(DETECTED, {}), json.loads(scores.read_text())["scores"])
+def evaluated(steps: Steps, step: str, run: Path, name: str, seed: int, *words: object) -> dict[str, Any]:
+    """The scores of a run that `heartlm evaluate` keeps by `name`."""
+    scores = run / f"scores/{name}/scores.json"
+    steps.run(step, scores, "evaluate", run, *words, "--checkpoint", "last", "--seed", seed, "--name", name)
+    content: dict[str, Any] = json.loads(scores.read_text())
+    return content
 
 
 def add(total: dict[str, Counts], block: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.common.intervals import shown
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
-from benchmarks.common.places import options, unpacked
+from benchmarks.common.places import labels_of, options, unpacked
 from benchmarks.common.steps import Steps
 from heartlm.api import load_model
 from heartlm.corpus.encode import SelectedLeads, Unusable, usable_leads
@@ -61,7 +61,7 @@ C = 3e-3
 def hand_held(steps: Steps, name: str, cinc2017: Path, options: Sequence[str]) -> tuple[list[str], list[str]]:
     """Cells of the recordings with a finding by label, and of AF among all, in the proportions of the whole set."""
     calls: dict[str, NDArray[np.int64]] = {}
-    label_of = dict(csv.reader((cinc2017 / "REFERENCE-v3-train.csv").read_text().splitlines()))
+    label_of = labels_of(cinc2017)
     for label, num in LABELS.items():
         chosen = by_hash(record for record, of in label_of.items() if of == label)[:num]
         kind = {"~": "noisy"}.get(label, label)

@@ -12,7 +12,7 @@ tokenizer: 5 minutes of the first lead, all of it where shorter. DS2 of mitdb is
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
-from benchmarks.common.places import options
+from benchmarks.common.places import annotations_of, options
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.unlike import USUAL, measures_of_beats, medians, unlike
 from heartlm.ecg.database import Database, open_database
@@ -50,9 +50,10 @@ def altered(signal: Signal, rate_hz: float, rng: np.random.Generator) -> Iterato
     for factor in (4.0, 2.0, 1.4, 0.7, 0.5):
         yield f"header with {factor:g} times the rate", signal, factor * rate_hz
     yield "µV read as mV", 1000 * signal, rate_hz
-    yield "V read as mV", signal / 1000, rate_hz
+    yield "V read as mV", np.divide(signal, 1000, dtype=np.float32), rate_hz
     yield "inverted", -signal, rate_hz
-    yield "clipped at the 20th and 92nd percentile", np.clip(signal, *np.nanpercentile(signal, [20, 92])), rate_hz
+    clipped = np.clip(signal, *np.nanpercentile(signal, [20, 92])).astype(np.float32)
+    yield "clipped at the 20th and 92nd percentile", clipped, rate_hz
     yield "white noise alone", rng.normal(0, 0.3, len(signal)).astype(np.float32), rate_hz
     yield "random walk alone", np.cumsum(rng.normal(0, 0.02, len(signal))).astype(np.float32), rate_hz
     phase = np.arange(round(0.6 * rate_hz)) / round(0.6 * rate_hz)
@@ -80,9 +81,9 @@ def main() -> None:
 
         def leads(chosen: list[list[str]]) -> Iterator[Lead]:
             for name, record_id in chosen:
-                recording, known = databases[name].recording(record_id), databases[name].annotations(record_id)
+                recording = databases[name].recording(record_id)
                 for lead in range(len(recording.lead_names)):
-                    yield Lead(known, recording.signal(leads=[lead])[0], lead)
+                    yield Lead(annotations_of(recording), recording.signal(leads=[lead])[0], lead)
 
         tokenizer = BeatTokenizer()
         tokenizer.fit(leads(places["train"]))
@@ -100,12 +101,13 @@ def main() -> None:
                     of_kind[kind, "5 min"].append(measured(tokenizer, other, other_hz))
     shipped = Analyst.load(Path("beats"), Path("af"), Path("waveform")).beats.tokenizer
     draw = np.random.default_rng(0)
-    others = {"paced (mitdb)": (databases["mitdb"], PACED), "cudb (VF)": (databases["cudb"], None)}
+    others: dict[str, tuple[Database, Sequence[str]]] = {"paced (mitdb)": (databases["mitdb"], PACED)}
+    others["cudb (VF)"] = databases["cudb"], ()
     nstdb = open_database(settings.nstdb)
     others["noise of electrodes, muscles (nstdb)"] = nstdb, ("bw", "ma")
     others["118 with noise (nstdb)"] = nstdb, tuple(name for name in nstdb.record_ids if name.startswith("118"))
     for name, folder in (("ludb", settings.ludb), ("ptb-xl", settings.ptb_xl), ("cinc2017", settings.cinc2017)):
-        others[name] = open_database(folder), None
+        others[name] = open_database(folder), ()
     for kind, (database, chosen) in others.items():
         ids = chosen or sorted(database.record_ids)
         if len(ids) > NUM_DRAWN:
@@ -115,16 +117,16 @@ def main() -> None:
     ranges = Table("Measures", ("measure", "least usual", "largest usual", "1 to 99 %, whole", "1 to 99 %, 10 s"))
     for name, usual in USUAL.items():
         cells = []
-        for length in ("whole", "10 s"):
-            values = [found[name] for each in of_kind["held-out patients", length] if name in (found := medians(each))]
+        for span in ("whole", "10 s"):
+            values = [found[name] for each in of_kind["held-out patients", span] if name in (found := medians(each))]
             cells.append("{:.3g} to {:.3g}".format(*np.percentile(values, [1, 99])))
         ranges.add(name, usual.low, usual.high, *cells)
     flagged = Table("Called unlike", ("recordings", "length", "number", "called unlike", *USUAL))
-    for (kind, length), items in of_kind.items():
+    for (kind, span), items in of_kind.items():
         parts = [[name for name in USUAL if _outside(each, name)] for each in items]
         by_measure = [f"{np.mean([name in part for part in parts]):.2f}" for name in USUAL]
         share = np.mean([bool(unlike(each)) for each in items])
-        flagged.add(kind, length, len(items), f"{share:.3f}", *by_measure)
+        flagged.add(kind, span, len(items), f"{share:.3f}", *by_measure)
     write_results("unlike", "Recordings unlike those that the shipped models learned from", [ranges, flagged])
 
 

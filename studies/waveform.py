@@ -15,6 +15,7 @@ Intervals are by bootstrap over patients, all seeds of a patient together. Steps
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
 from benchmarks.common.places import numbers_of, options
-from benchmarks.common.steps import Steps
+from benchmarks.common.steps import Steps, kept
 from heartlm.corpus.corpus import open_corpus
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.rhythm import Verdicts
@@ -33,7 +34,7 @@ from heartlm.evaluation.waveform_task import WaveformWindows, forest_verdicts, s
 from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.waveform import class_probabilities, vf_scores
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT
-from recipes.vf import linked, patients_of
+from recipes.vf import linked, patients_of, prepared
 
 Windows = dict[str, NDArray[Any]]
 NETWORK, FOREST, MAJORITY = "network", "forest on 12 features", "majority class"
@@ -60,21 +61,16 @@ def measured(settings: argparse.Namespace) -> dict[str, list[Windows]]:
     for fold in range(settings.folds):
         folder = work / f"fold-{fold}"
         corpus = folder / "corpus"
-        databases = linked(folders, folder, records, settings.folds, fold)
-        leads = ("--tokenizer", "millivolts", "--training-leads", "all")
-        steps.run(f"tokenize-{fold}", corpus, "tokenize", *databases, *leads, "--processes", 1, "--out", corpus)
+        tune = prepared(steps, str(fold), folder, linked(folders, folder, records, settings.folds, fold))
+        tune += ("--steps", settings.steps)
         for seed in range(settings.seeds):
             run = folder / f"{settings.name}-{seed}"
-            train = ("finetune", "--task", "waveform", "--corpus", corpus, "--steps", settings.steps, "--seed", seed)
-            steps.run(f"{settings.name}-{fold}-{seed}", run / "models/last", *train, "--threads", 1, "--out", run)
+            steps.run(f"{settings.name}-{fold}-{seed}", run / "models/last", *tune, "--seed", seed, "--out", run)
             for method in [NETWORK] if seed else found:
                 name = settings.name if method == NETWORK else "forest"
-                kept = folder / f"{name}-{seed}.npz"
-                if not kept.exists():
-                    np.savez(kept, **judged(run, corpus, method, seed))
+                windows = kept(folder / f"{name}-{seed}.npz", partial(judged, run, corpus, method, seed))
                 while len(found[method]) <= seed:
                     found[method].append([])
-                windows = dict(np.load(kept))
                 found[method][seed].append(windows | {"fold": np.full(len(windows["label"]), fold)})
     return {method: [joined(parts) for parts in of_seed] for method, of_seed in found.items()}
 

@@ -16,6 +16,10 @@ from hypothesis import strategies as st
 from benchmarks.common import output
 from benchmarks.common.intervals import interval
 from benchmarks.common.measure import BenchTable, Timed, geometric_mean, interleaved, shown
+from benchmarks.common.places import annotations_of, labels_of
+from benchmarks.common.steps import kept
+from heartlm.ecg.recording import Annotations, Recording
+from heartlm.errors import HeartlmError
 
 SECONDS = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=9)
 
@@ -102,3 +106,23 @@ def test_intervals_are_of_patients_and_differences_of_the_same_ones():
     better = counts + np.array([10, 0])
     assert interval(accuracy, better, counts).startswith("+0.")
     assert interval(accuracy, counts[:1]) == "0.900" and interval(accuracy, np.zeros((2, 2), int)) == "–"
+
+
+def test_missing_annotations_are_an_error_that_names_the_recording():
+    recording = Recording.from_array(np.zeros((1, 100), np.float32), rate_hz=100.0, leads=["II"])
+    known = Annotations(100.0, np.array([50]), np.array(["N"]))
+    assert annotations_of(recording.with_annotations(known)) is known
+    with pytest.raises(HeartlmError, match=f"{re.escape(str(recording.path))}: no annotations"):
+        annotations_of(recording)
+
+
+@pytest.mark.parametrize("version", ["v3-train", "v3"])
+def test_labels_of_the_challenge_keep_the_order_of_its_table(tmp_path: Path, version: str):
+    (tmp_path / f"REFERENCE-{version}.csv").write_text("A00002,~\nA00001,N\n")
+    assert list(labels_of(tmp_path).items()) == [("A00002", "~"), ("A00001", "N")]
+
+
+def test_arrays_that_are_kept_are_measured_once(tmp_path: Path):
+    measured: list[dict[str, object]] = [{"score": np.arange(3)}]
+    for _ in range(2):
+        assert kept(tmp_path / "scores.npz", measured.pop)["score"].tolist() == [0, 1, 2]

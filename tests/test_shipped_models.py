@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,22 @@ def test_probabilities_divided_by_the_temperature_are_as_frequent_as_they_say():
 
 
 @pytest.mark.skipif(shipped_models() != NAMES, reason="not all shipped models are in this checkout: make models")
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_cards_have_the_words_of_their_templates(name: str):
+    card = (FOLDER / name / "card.md").read_text()
+    patients, scores = (
+        re.search(r"`data.json`: (.*?)\. No", card),
+        re.search(r"\| class \|.*?(?=\n\n)", card, re.DOTALL),
+    )
+    lost, at = re.search(r"annotated beats: (.*)\.\n", card), re.search(r"temperature (.*?),", card)
+    num = re.search(r"(\d+) patients in patient-wise folds", card)
+    assert patients is not None and (scores is None) == (name == "foundation")
+    found = {"scores": scores and scores[0], "lost": lost and lost[1], "temperature": at and at[1]}
+    found |= {"num_patients": num and num[1], "num_bins": models.NUM_BINS, "least_in_bin": models.MIN_IN_BIN}
+    known = {"name": name, "patients": patients[1], "physionet": models.PHYSIONET}
+    assert models.CARDS.get_template(f"{name}.md").render(known | found) == card
+
+
 def test_what_is_shipped_is_small_and_every_card_names_its_licences():
     files = [path for path in FOLDER.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 12e6

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from heartlm.ecg.recording import Annotations, Recording
+from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +83,26 @@ def splits_of(patients: Sequence[str], num_folds: int, fold: int | None) -> dict
     """The split of every patient, in an order that depends on nothing but their number; of no fold all are training."""
     order = np.random.default_rng(0).permutation(len(patients)).tolist()
     return {patients[place]: "test" if index % num_folds == fold else "train" for index, place in enumerate(order)}
+
+
+def labels_of(cinc2017: Path) -> dict[str, str]:
+    """The label of every recording of the Challenge 2017, in the order of its table."""
+    paths = (cinc2017 / f"REFERENCE-{version}.csv" for version in ("v3-train", "v3"))
+    path = next(path for path in paths if path.exists())
+    return dict(line.split(",") for line in path.read_text().split())
+
+
+def annotations_of(recording: Recording) -> Annotations:
+    """The annotations of a recording.
+
+    Raises:
+        HeartlmError: it has none.
+    """
+    if recording.annotations is None:
+        raise HeartlmError(
+            f"{recording.path}: no annotations found; give a database with those that it is published with"
+        )
+    return recording.annotations
 
 
 def unpacked(archive: Path, target: Path, flat: bool = True) -> Path:

@@ -8,9 +8,13 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 
 class Steps:
@@ -36,6 +40,13 @@ class Steps:
             note.write_text(f"{time.monotonic() - begin:.1f}")
         self.seconds[name] = float(note.read_text())
 
+    def finetune(self, name: str, folder: Path, seeds: int, *words: object) -> None:
+        """For every seed, fine-tune a foundation model (`tuned-SEED`) and random initialisation (`scratch-SEED`)."""
+        for seed in range(seeds):
+            for kind, more in {"tuned": (), "scratch": ("--from-scratch",)}.items():
+                run = folder / f"{kind}-{seed}"
+                self.run(f"{kind}-{name}-{seed}", run / "models/last", *words, "--seed", seed, *more, "--out", run)
+
     def corpus(self, tokenizer: str) -> Path:
         """The corpus of 20 simulated patients of ten minutes each."""
         data, corpus = self.work / "data", self.work / "corpus"
@@ -50,6 +61,14 @@ class Steps:
         path.write_text(yaml.safe_dump({"databases": databases, "ranks": [1, 2], "windows": windows, **settings}))
         self.run("study", study / "no result of its own", "scale", "run", path, "--out", study)
         return study
+
+
+def kept(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays that `measure` gives, measured once and kept in `path`."""
+    if not path.exists():
+        np.savez(path, **measure())
+        print(path, flush=True)
+    return dict(np.load(path))
 
 
 def mpiexec(num_ranks: int) -> list[str]:
