@@ -41,10 +41,10 @@ DECIMATED_HZ = 110.0
 
 # Widths (standard deviations) of the two bells. Chosen so that their mark lies where DS1's annotators put it.
 _EVEN_S = (0.012, 0.025)
-# Chosen by the RR intervals of DS1 and of ludb's odd recordings.
 _REACH_S = 0.06
 _APART_S = 0.25
 _WARM_UP_S = 2.0
+# Chosen by the RR intervals of DS1 and of ludb's odd recordings.
 _DOUBT, _SHAPE_S, _SAME_SHAPE, _SHAPE_WEIGHT = 0.33, 0.08, 0.7, 0.03
 # Settings without a unit of time.
 _AS_THEY_ARE = "threshold", "search_gap", "search_threshold", "floor", "height_weight", "rr_weight"

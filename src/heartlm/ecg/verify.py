@@ -22,8 +22,8 @@ from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import sha256_of
 
-# Samples of a recording that are read at once, as many leads as fit, at least one: a day of a lead has 80 MB.
 _SUMS = ("SHA256SUMS.txt", "SHA256SUMS")
+# Samples of a recording that are read at once, as many leads as fit, at least one: a day of a lead has 80 MB.
 _READ_BYTES = 1 << 27
 
 

@@ -18,8 +18,8 @@ from heartlm.ecg.spans import runs
 
 # Samples of a lead that are converted at once.
 _PIECE = 1 << 18
-# Runs of invalid samples of a lead that are listed.
 _MOST_MULTIPLES = 256
+# Runs of invalid samples of a lead that are listed.
 _MOST_RUNS = 1000
 
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from heartlm.ecg.readers.annotation_file import SYMBOL_OF_CODE
 from heartlm.errors import HeartlmError, needs
 
-# Annotation codes: a comment, a long time difference, and a text that belongs to the annotation before it.
 _CODE_OF_SYMBOL = {symbol: code for code, symbol in enumerate(SYMBOL_OF_CODE.tolist()) if symbol}
+# Annotation codes: a comment, a long time difference, and a text that belongs to the annotation before it.
 _NOTE, _SKIP, _AUX = 22, 59, 63
 
 # Samples between two annotations that fit into the ten bits after a code.

@@ -29,8 +29,8 @@ DOMINANT_BEATS, DOMINANT_EVERY = 300, 32
 BLOCK_BEATS = 128 * DOMINANT_EVERY
 """Maximum number of beats in a block: about an hour."""
 
-# Rows that the kernel turns into columns at once: what a processor keeps near, however many rows there are.
 _MOST_PLACES = 1024
+# Rows that the kernel turns into columns at once: what a processor keeps near, however many rows there are.
 _ROWS_AT_ONCE = 4096
 
 

@@ -20,11 +20,11 @@ from heartlm.ecg.readers.units import Unit
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 
-# Mark and version before the first block.
 _LEADS = {
     b"ecg ": "I", b"ecg2": "II", b"ecg3": "III", b"ecg4": "aVR", b"ecg5": "aVL", b"ecg6": "aVF", b"ecg7": "V1",
     b"ecg8": "V2", b"ecg9": "V3", b"ecga": "V4", b"ecgb": "V5", b"ecgc": "V6",
 }  # fmt: skip
+# Mark and version before the first block.
 _HEADER_BYTES = 12
 
 

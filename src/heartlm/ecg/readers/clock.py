@@ -24,8 +24,8 @@ _AROUND = 64
 _SIGNIFICANT = 6.0
 # Values of which a median is taken.
 _MOST_SAMPLED = 100_000
-# Largest fraction of times that may be out of order.
 _MOST_JUMPS = 100_000
+# Largest fraction of times that may be out of order.
 _MOST_DISORDER = 0.01
 # Jitter from which on it is reported, as a fraction of the step.
 _SHOWN_JITTER = 0.3

@@ -20,9 +20,9 @@ _MOST_FILES = 10_000
 # Kinds of files that one message names.
 _MOST_KINDS = 4
 
-# Offset and bytes of the mark of other kinds of files, and the text about them.
 _EXPORT = "export the recording itself (DICOM, SCP-ECG, HL7 aECG, EDF or CSV)"
 _UNPACK = "unpack it"
+# Offset and bytes of the mark of other kinds of files, and the text about them.
 _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, ISHNE_MARK, "an ISHNE annotation file; the samples are in the file with the same name and the ending .ecg"),
     (128, b"DICM", f"a DICOM file without waveforms, for example an image; {_EXPORT}"),

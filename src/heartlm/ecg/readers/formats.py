@@ -66,11 +66,11 @@ class FileFormat(NamedTuple):
         return f"the package {absent[0]!r}: install it with  pip install 'heartlm[{self.extra}]'"
 
 
-# Begin of the identifiers of the DICOM storage classes for waveforms; images have others.
 _PROLOG = re.compile(r"<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^\[>]*(?:\[.*?\]\s*)?>", re.DOTALL | re.IGNORECASE)
 _ROOT = re.compile(r"\s*<(?:[\w.-]+:)?([A-Za-z_][\w.-]*)(?=[\s/>])")
 _MORTARA = ("ACQUISITION_TIME", "<CHANNEL", "<SUBJECT", "<TYPICAL_CYCLE")
 _KARDIA = re.compile(rb'"(recordedAt|algorithmDetermination|amplitudeResolution|patientID)"')
+# Begin of the identifiers of the DICOM storage classes for waveforms; images have others.
 _DICOM_WAVEFORMS = b"1.2.840.10008.5.1.4.1.1.9."
 
 

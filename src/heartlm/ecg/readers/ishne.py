@@ -30,10 +30,10 @@ quality and resolution, pacemaker, recorder, rate. Proprietary text follows up t
 HEADER_BYTES = 522
 _CHECKED_FROM = 10
 """First byte that the checksum covers; the last one is before the samples."""
-# Names of leads from kind 2; 0 is unknown, 1 bipolar without a name.
 _LONGEST_TEXT = 1 << 24
 _MOST_LEADS = 12
 _NV_PER_MV = 1e6
+# Names of leads from kind 2; 0 is unknown, 1 bipolar without a name.
 _LEADS = ("X", "Y", "Z", "I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6", "ES", "AS", "AI")
 _SEX = {1: "male", 2: "female"}
 

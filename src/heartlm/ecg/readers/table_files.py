@@ -48,12 +48,12 @@ from heartlm.errors import HeartlmError, needs
 from heartlm.storage.reading import parse_json
 from heartlm.storage.typed import typed
 
-# Supply in V and gain of the ECG sensors of BITalino and biosignalsplux, from their transfer functions.
 _FEWEST_ROWS = 200
 _SAMPLED_ROWS = 5000
+# Supply in V and gain of the ECG sensors of BITalino and biosignalsplux, from their transfer functions.
 _SUPPLY_AND_GAIN = {"bitalino": (3.3, 1100.0), "plux": (3.0, 1000.0)}
-# Names of arrays that say nothing about their leads.
 METADATA = b"heartlm"
+"""Field of a Parquet file's metadata, see `ParquetMetadata`."""
 _TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _HDF5 = b"\x89HDF"
 _RATE_VARIABLE = re.compile(
@@ -65,6 +65,7 @@ _NAME_VARIABLES = frozenset(
     ("lead", "leads", "lead_names", "leadnames", "labels", "label", "channels", "channel_names", "chan_names",
      "sig_name")
 )  # fmt: skip
+# Names of arrays that say nothing about their leads.
 _PLAIN_VARIABLES = frozenset(("val", "data", "x", "y", "signal", "signals", "sig", "samples", "values"))
 
 

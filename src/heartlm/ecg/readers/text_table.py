@@ -32,23 +32,23 @@ from heartlm.errors import HeartlmError
 SNIFFED_BYTES = 1 << 16
 _TESTED_ROWS = 60
 """Rows by which separator and decimal mark are chosen."""
-# Most columns of a line that is looked at.
 _MOST_FOOTER_LINES = 30
+# Most columns of a line that is looked at.
 _WIDEST = 10_000
 
-# A date, a time of day, both, or minutes and seconds.
 _GZIP = b"\x1f\x8b"
 _NULLS = ("", *"nan NaN NAN na NA n/a N/A null NULL None none - -- ? #N/A -nan".split())  # noqa: SIM905
 _NEW_LINE = re.compile(r"\r\n|\n|\r")
 _BARE_NULLS = frozenset(text.casefold() for text in _NULLS)
+# A date, a time of day, both, or minutes and seconds.
 _TIME = re.compile(
     r"\[?(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]+|$))?((\d{1,3}:)?\d{1,4}:\d{1,2}([.,:]\d+)?(\s*[ap]m)?)?"
     r"\s*(Z|UTC|[+-]\d\d:?\d\d)?(\s+\d{1,2}/\d{1,2}/\d{4})?\]?",
     re.IGNORECASE,
 )
+_BEGINS_ROW = re.compile(r"\s*[\"'\[]?[+-]?[\d.,;\t|]|\s*nan\b", re.IGNORECASE)
 # Separators with decimal marks, in the order in which they are tried. The empty separator is one column, the blank any
 # number of blanks and tabs.
-_BEGINS_ROW = re.compile(r"\s*[\"'\[]?[+-]?[\d.,;\t|]|\s*nan\b", re.IGNORECASE)
 _CANDIDATES = (
     ("\t", "."), ("\t", ","), (";", "."), (";", ","), (",", "."), (",", ","), ("|", "."), ("|", ","),
     ("", "."), ("", ","), (" ", "."), (" ", ","),

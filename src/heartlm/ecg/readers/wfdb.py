@@ -35,14 +35,14 @@ from heartlm.ecg.readers.wfdb_header import FLAC, GROUP, Signal, SignalFile, Wfd
 from heartlm.ecg.recording import SEXES, Patient, Recording
 from heartlm.errors import HeartlmError
 
-# Calibration of a lead whose samples are returned as integers.
 _MATLAB_INT16 = 30
+# Calibration of a lead whose samples are returned as integers.
 _INTEGERS: dict[str, Any] = {"gain": 1.0, "baseline": 0.0, "unit": "adu", "calibrated": True}
 _DIFFERENCE_FORMAT = "8"
 
-# Patient data in a comment: `<age>: 71 <sex>: M` (header(5)) or `Sex: female` on a line of its own.
 _AGE = r"(\d{1,3})(?:\.0*)?(?: ?(?:y|yr|years?))?"
 _MOST_AGE = 120
+# Patient data in a comment: `<age>: 71 <sex>: M` (header(5)) or `Sex: female` on a line of its own.
 _INFO = re.compile(r"<(age|sex|name|identifier|birth date)>:([^<]*)|^(age|sex|gender):(.*)", re.IGNORECASE)
 # First comment of the MIT-BIH databases, `69 M` or `69 M 1085 1629 x1` with numbers of the tape and the recorder.
 _AGE_AND_SEX = re.compile(r"(-?\d{1,3})\s+([FM])(?:\s+\d+\s+\S+\s+x\d)?")
