@@ -320,6 +320,22 @@ def test_only_what_changed_is_converted_again(folder: Path, tmp_path: Path) -> N
         converted(source, out, "edf")
 
 
+@pytest.mark.parametrize("anonymize", [False, True])
+def test_recordings_of_one_name_in_several_folders_are_of_several_patients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anonymize: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for patient in "abc":
+        Recording.from_array(DIGITS / 1000, rate_hz=250).to_wfdb(tmp_path / "ward" / patient, "holter")
+    before = open_database(tmp_path / "ward")
+    converted(tmp_path / "ward", tmp_path / "out", anonymize=anonymize)
+    after = open_database(tmp_path / "out")
+    assert len({after.patient_of(record_id) for record_id in after.record_ids}) == 3
+    if not anonymize:
+        splits = [[database.split_of(each) for each in database.record_ids] for database in (before, after)]
+        assert splits[0] == splits[1]
+
+
 def test_what_was_converted_stays_when_its_source_is_damaged(folder: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "ward", tmp_path / "out"
     shutil.copytree(folder, source)

@@ -179,6 +179,7 @@ def test_database_json_has_the_last_word(tmp_path: Path) -> None:
         ('{"beat_labels": "no"}', "beat_labels: 'no' found, true or false expected"),
         ('{"splits": {"p": "dev"}}', "splits.p: 'dev' found, one of train, validation, test, excluded expected"),
         ('{"patients": 3}', "patients: 3 found"),
+        (r'{"patients": {"a": "\ud800"}}', r"patients: '\\ud800' found, text without control characters expected"),
         ('{"rate_hz": 0}', "rate_hz is 0, expected samples a second"),
         ("{", "not valid JSON"),
     ],

@@ -41,6 +41,21 @@ def test_recordings_are_of_training_patients_and_for_training(simulated: Path, t
         assert annotations.num_beats >= 200
 
 
+def test_recordings_of_one_name_in_several_folders(simulated: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(open_database(simulated).record_ids[:3]):
+        folder = tmp_path / "nested" / f"ward{number}"
+        folder.mkdir(parents=True)
+        for path in simulated.glob(f"{name}.*"):
+            (folder / f"r{path.suffix}").write_bytes(path.read_bytes().replace(name.encode(), b"r"))
+    splits = '{"splits": {"ward0/r": "train", "ward1/r": "train", "ward2/r": "train"}}'
+    (tmp_path / "nested" / "database.json").write_text(splits)
+    skipped = retime_database(tmp_path / "nested", tmp_path / "out", copies=1, num_beats=100)
+    made = open_database(tmp_path / "out")
+    assert len(made.record_ids) == 3 - len(skipped) >= 1
+    patients = {made.patient_of(record) for record in made.record_ids}
+    assert patients == {f"nested-retimed/{record[:-2].replace('_', '/')}" for record in made.record_ids}
+
+
 def test_without_labels_beats_are_judged_from_the_signal(simulated: Path, tmp_path: Path) -> None:
     """Annotated beats keep their places and lose their labels: what is taken for N and V is N and V."""
     database, agreed, judged = open_database(simulated), 0, 0

@@ -99,11 +99,11 @@ def noisy_database(folder: Path, out: Path, *, noise: Path | None = None, pieces
                 beats = detections(signal, known)
                 if beats.num_beats < FEWEST_BEATS:
                     continue
-                name = f"{record_id}_{piece + 1}"
+                name = f"{record_id.replace('/', '_')}_{piece + 1}"  # in one folder
                 comments = [f"{database.name}/{record_id} from sample {start} on, noise added by heartlm"]
                 names = (recording.lead_names[lead],)
                 write_record(temporary, name, signal[None], names, recording.rate_hz, beats, comments)
-                patients[name] = database.patient_of(record_id).split("/")[-1]
+                patients[name] = database.patient_of(record_id).split("/", 1)[-1]
         if not patients:
             raise HeartlmError(
                 f"{folder}: no training recording can be used: each needs a signal, and labelled beats or the rhythm N "

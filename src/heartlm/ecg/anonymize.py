@@ -75,7 +75,7 @@ class Anonymizer:
 def _identity(recording: Recording) -> str:
     """Return what is the same in all recordings of a patient: as the database states it, else as the header does."""
     patient = recording.patient
-    if recording.patient_id.rpartition("/")[2] != recording.record_id.rpartition("/")[2]:
+    if recording.patient_id.split("/", 1)[-1] != recording.record_id:
         return recording.patient_id
     of_header = patient.identifier or (patient.name and f"{patient.name} {patient.birth_date}")
     return " ".join(of_header.casefold().split()) or recording.patient_id

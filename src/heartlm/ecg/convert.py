@@ -392,7 +392,8 @@ class _Work:
 
 def _write_database_file(task: Conversion, entries: Sequence[dict[str, Any]]) -> None:
     """Write `database.json` with the patients, and unless names are hidden, the splits."""
-    patients = {entry["record"]: entry["patient"].rpartition("/")[2] for entry in entries}
+    # without the name of the database; more slashes are those of recordings of one name in several folders
+    patients = {entry["record"]: entry["patient"].split("/", 1)[-1] for entry in entries}
     about: dict[str, Any] = {"patients": patients}
     if not task.anonymize:
         # a patient of two splits, as the one of mitdb 201 and 202, belongs to the later one

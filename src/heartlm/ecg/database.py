@@ -368,6 +368,8 @@ def _read_settings(path: Path) -> _Settings:
     if "rate_hz" in settings:
         check_rate(path, settings["rate_hz"], "rate_hz")
     for field, value in settings.items():
-        if isinstance(value, str) and not value.isprintable():
-            raise HeartlmError(f"{path}: {field}: {value!r} found, text without control characters expected")
+        texts = (*value, *value.values()) if isinstance(value, dict) else (value,)
+        for text in texts:
+            if isinstance(text, str) and not text.isprintable():
+                raise HeartlmError(f"{path}: {field}: {text!r} found, text without control characters expected")
     return settings

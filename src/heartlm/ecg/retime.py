@@ -150,7 +150,7 @@ def retime_database(
                 skipped.append(record_id)
                 continue
             for copy in range(copies):
-                name = f"{record_id}_{copy + 1}"
+                name = f"{record_id.replace('/', '_')}_{copy + 1}"  # in one folder
                 rng = stream(seed, *record_id.encode(), copy)
                 num_ventricular = int((beats.symbol == VENTRICULAR).sum())
                 plan = PatientRhythms(intervals_s, num_ventricular >= FEWEST_VENTRICULAR, rng).draw(num_beats)
@@ -164,7 +164,7 @@ def retime_database(
                 comments = [f"Beats of {database.name}/{record_id} on a rhythm drawn by heartlm, not of a patient"]
                 signal_mv = np.stack([signal for signal, _ in laid])
                 write_record(temporary, name, signal_mv, names, recording.rate_hz, new, comments)
-                patients[name] = database.patient_of(record_id).split("/")[-1]
+                patients[name] = database.patient_of(record_id).split("/", 1)[-1]
         if not patients:
             raise HeartlmError(
                 f"{folder}: no training recording can be retimed: each needs a signal, {'labelled ' if labels else ''}"
