@@ -240,6 +240,16 @@ def test_beats_that_nobody_labelled_stay_unlabelled() -> None:
     assert set(tokens.beat_class.tolist()) == set(tokens.rhythm.tolist()) == {-1}
 
 
+def test_a_tokenizer_without_codes_of_the_deviation() -> None:
+    tokenizer = BeatTokenizer(num_deviation_levels=0, num_codes=8)
+    tokenizer.fit([WHOLE])
+    codes = tokenizer.encode(WHOLE).codes
+    assert codes.shape == (WHOLE.annotations.num_beats, len(tokenizer.facets))
+    assert [len(each) for each in tokenizer.geometry()] == [facet.size for facet in tokenizer.facets]
+    again = BeatTokenizer.restore(tokenizer.settings(), tokenizer.arrays())
+    np.testing.assert_array_equal(again.encode(WHOLE).codes, codes)
+
+
 def test_it_asks_to_be_fitted_and_for_beats_to_be_fitted_on() -> None:
     with pytest.raises(HeartlmError, match="fit it first"):
         BeatTokenizer().encode(WHOLE)

@@ -185,7 +185,8 @@ class BeatTokenizer(Tokenizer):
         coordinates: list[Floats] = []
         for quantizer in self._fitted():
             weighted = quantizer.codebooks * quantizer.weight
-            coordinates += list(weighted / max(float(weighted[0].std()), 1e-6))
+            if len(weighted):
+                coordinates += list(weighted / max(float(weighted[0].std()), 1e-6))
         return coordinates + [ordinal_coordinates(facet.size) for facet in self.facets[len(coordinates) :]]
 
     def settings(self) -> dict[str, Any]:

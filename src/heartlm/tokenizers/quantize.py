@@ -100,7 +100,8 @@ def fit_quantizer(
     for _ in range(num_levels):
         codebooks.append(k_means(rest, num_codes, generator, num_rounds))
         rest = rest - codebooks[-1][nearest_centroid(rest, codebooks[-1])]
-    return ResidualQuantizer(np.stack(codebooks), np.ones(waveform.shape[1], np.float32))
+    shape = num_levels, num_codes, waveform.shape[1]  # also without levels
+    return ResidualQuantizer(np.array(codebooks, np.float32).reshape(shape), np.ones(waveform.shape[1], np.float32))
 
 
 def k_means(points: Floats, num_codes: int, generator: np.random.Generator, num_rounds: int) -> Floats:
