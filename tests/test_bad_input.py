@@ -475,6 +475,8 @@ def test_an_unknown_option(capfd: pytest.CaptureFixture[str], name: str) -> None
         (["tokenize", "somewhere", "--out"], "--out"),
         (["tokenize", "somewhere", "--out", "x", "--processes", "0"], "processes"),
         (["tokenize", "somewhere", "--out", "x", "--seed", "-1"], "seed"),
+        (["scale", "hardware", "x.json", "--ranks", "0"], "ranks: 0 found, at least 2 expected"),
+        (["demo", "--hours", "0"], "hours: 0.0 found, 0.01 to 24 expected"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )

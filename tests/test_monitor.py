@@ -448,6 +448,11 @@ def test_wrong_rules_are_refused(tmp_path: Path, text: str, field: str) -> None:
         (["--lines", "--fhir"], "webhook"),
         (["--lines", "--webhook", "ftp://a"], "webhook"),
         (["--lines", "--beats", "beats"], "causal"),
+        (["--lines", "--port", "65536"], "port: 65536 found, 0 to 65535 expected"),
+        (["--lines", "--tls-key", __file__], "tls_key: needs --tls-certificate"),
+        (["--lines", "--tls-certificate", "/nowhere"], "tls_certificate: /nowhere: No such file"),
+        (["--lines", "--tls-certificate", __file__], "a certificate in PEM format and its key expected"),
+        (["--lines", "--token", "/"], "/: Is a directory, a file with one line of text expected"),
     ],
 )
 def test_wrong_options_end_with_status_2(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,8 @@ def run_run(argv: Sequence[str]) -> int:
     names = (
         [each.name for each in campaign.experiments] if options.only is None else options.only.replace(",", " ").split()
     )
+    if not names:
+        raise HeartlmError(f"only: {options.only!r} found, names of experiments expected")
     experiments = [campaign[name] for name in names]
     for experiment in experiments:
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from heartlm.cli.main import main
 from heartlm.cli.options import parse
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 from heartlm.storage.reading import read_yaml
 
 
@@ -57,6 +57,8 @@ def run(arguments: Sequence[str]) -> int:
         heartlm demo --out quick --patients 30 --minutes 2 --steps 60 --finetune-steps 40
     """
     options = parse(DemoOptions, arguments, "demo", run)
+    # The simulator's limits; the day is simulated after the trainings, too late to refuse it.
+    require(options, lambda hours: 0.25 <= 60 * hours <= 1440, "0.01 to 24", "hours")
     if options.out.is_file() or (options.out.is_dir() and any(options.out.iterdir())):
         raise HeartlmError(f"{options.out} exists and is not empty: remove it, or give another --out")
     begin = time.monotonic()

@@ -127,9 +127,10 @@ def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
         if most and asked is not None and asked > most:
             raise HeartlmError(f"{name}: {asked} found, at most {most} expected: a node of {profile.name} has no more")
     gpus = profile.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
-    ranks = options.ranks_per_node or gpus or 1
+    ranks = (gpus or 1) if options.ranks_per_node is None else options.ranks_per_node
     share = 1.0 if profile.whole_nodes or not (gpus and profile.gpus_per_node) else gpus / profile.gpus_per_node
-    cpus = options.cpus_per_task or max(ranks, int((profile.cpus_per_node or 0) * share))
+    cpus = max(ranks, int((profile.cpus_per_node or 0) * share))
+    cpus = cpus if options.cpus_per_task is None else options.cpus_per_task
     return Topology(options.nodes, gpus, ranks, cpus, seconds_of(options.time))
 
 

@@ -29,6 +29,7 @@ _NEEDS = {
     "ca": (*_BROKER, "webhook"),
     "password_file": ("user",),
     "client_key": ("client_certificate",),
+    "tls_key": ("tls_certificate",),
     "credentials": ("nats",),
 }
 
@@ -150,7 +151,7 @@ def _read_token(options: MonitorOptions) -> str | None:
     Raises:
         HeartlmError: options contradict each other, or the page would be open to other machines.
     """
-    from heartlm.monitor.connection import is_loopback
+    from heartlm.monitor.connection import is_loopback, read_secret
     from heartlm.monitor.link import MAX_LEADS
 
     local_source = options.replay or options.lines or options.mqtt or options.lsl
@@ -165,6 +166,7 @@ def _read_token(options: MonitorOptions) -> str | None:
     require(options, lambda number: number >= 1, "at least 1", "streams")
     require(options, lambda number: 1 <= number <= MAX_LEADS, f"1 to {MAX_LEADS}", "leads")
     require(options, lambda speed: 0 < speed <= 1000, "above 0 and at most 1000", "speed")
+    require(options, lambda port: 0 <= port <= 65535, "0 to 65535", "port")
     if options.replay is not None:
         existing(options.replay, "replay")
     if not options.page:
@@ -173,10 +175,8 @@ def _read_token(options: MonitorOptions) -> str | None:
         raise HeartlmError(
             f"host: {options.host} found: others can reach it, so --tls-certificate, --tls-key and --token are needed"
         )
-    if options.token is None:
-        return None
-    token = existing(options.token, "token").read_text(encoding="utf-8").strip()
-    if len(token) < 16:
+    token = None if options.token is None else (read_secret(options.token, "") or "").strip()
+    if token is not None and len(token) < 16:
         raise HeartlmError(f"{options.token}: {len(token)} characters found, a token of at least 16 expected")
     return token
 
@@ -282,7 +282,12 @@ async def _serve(options: MonitorOptions, monitor: Any, token: str | None, conne
         ws_max_size=1 << 16,
     )
     server = uvicorn.Server(config)
-    config.load()
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one, too
+        files = " and ".join(str(path) for path in (options.tls_certificate, options.tls_key) if path)
+        text = f"tls_certificate: {files}: {error.strerror}, a certificate in PEM format and its key expected"
+        raise HeartlmError(text) from None
     server.lifespan = config.lifespan_class(config)
     await server.startup(sockets=[listening])
     host = f"[{options.host}]" if ":" in options.host else options.host

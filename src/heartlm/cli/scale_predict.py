@@ -129,6 +129,7 @@ def run_hardware(arguments: Sequence[str]) -> int:
         heartlm scale hardware this-machine.json --ranks 2
     """
     options = parse(HardwareOptions, arguments, "scale hardware", run_hardware, positionals=["out"])
+    require(options, lambda value: value >= 2, "at least 2", "ranks")
     from heartlm.distributed.allreduce import measure_all_reduce
 
     fit = measure_all_reduce(options.ranks)
