@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -177,14 +176,24 @@ def test_a_corpus_without_some_recordings_is_done(
     assert json.loads((tmp_path / "corpus" / "manifest.json").read_text())["num_left_out"] == 1
 
 
-def test_a_campaign_is_run_by_one_process_at_a_time(tmp_path: Path):
+@pytest.mark.parametrize("only", ["a", "b", "c"])
+def test_an_experiment_is_run_by_one_process_at_a_time(tmp_path: Path, only: str):
     path = tmp_path / "c.yaml"
-    path.write_text("experiments: [{name: a, run: {corpus: c, out: a}}]")
-    (tmp_path / "c.campaign").mkdir()
-    with (tmp_path / "c.campaign" / "local-a.lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(HeartlmError, match="another process runs this campaign already"):
-            LocalRunner(load_campaign(path), ["a"], 1, [Core(0, 0, 0, (0, 2))], print).run()
+    experiments = ", ".join(f"{{name: {name}, run: {{corpus: none, out: {name}}}}}" for name in "abc")
+    path.write_text(f"experiments: [{experiments}]")
+    holds = (
+        "import sys; from heartlm.extensions.cluster.campaign import local; from heartlm.system.cores import Core\n"
+        "from heartlm.extensions.cluster.campaign.campaign import load_campaign\n"
+        "local.LocalRunner._wait_for_orphans = lambda runner: print(flush=True) or sys.stdin.read()\n"
+        f"local.LocalRunner(load_campaign({str(path)!r}), ['a', 'b'], 1, [Core(0, 0, 0, (0, 2))], print).run()"
+    )
+    with subprocess.Popen([sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None and other.stdout is not None
+        other.stdout.readline()  # it holds a and b
+        said = run(path, "--only", only)[2]
+        assert (f"another process runs {only} already" in said) == (only != "c")
+        assert ("c: failed again, given up" in said) == (only == "c")
+        other.kill()
 
 
 def test_more_at_a_time_than_cpus_is_refused(tmp_path: Path):

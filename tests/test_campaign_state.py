@@ -70,6 +70,15 @@ def test_nothing_begun_is_waiting(campaign: Campaign):
     assert [row.note for row in rows_of(campaign, {})] == ["", "for first", "for second"]
 
 
+def test_a_run_folder_that_cannot_be_read_is_a_failure_of_its_experiment(campaign: Campaign):
+    folder = campaign.folder / campaign["first"].result
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{")
+    rows = rows_of(campaign, {})
+    assert [row.state for row in rows] == ["failed", "not run", "not run"]
+    assert "run.json is not valid JSON" in rows[0].note
+
+
 def test_what_failed_is_listed_with_its_last_line_and_what_needs_it_is_not_run(campaign: Campaign):
     attempted(campaign, "first", 1, "hello\n")
     attempted(

@@ -19,6 +19,7 @@ from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.profile import SiteProfile, load_profile, profile_names, profile_of
 from heartlm.extensions.cluster.run_file import RunFile
 from heartlm.extensions.cluster.script import render
+from heartlm.extensions.cluster.submit import state_of
 from heartlm.extensions.cluster.topology import Topology, seconds_of, time_limit
 from heartlm.extensions.cluster.torchrun import STOPPED_STATUS
 from heartlm.training.config import PretrainConfig
@@ -210,6 +211,8 @@ REFUSED: dict[str, tuple[dict[str, object], list[str], str]] = {
         "ranks_per_node: 4 found, at most 2 expected",
     ),
     "too few CPUs": ({"threads": 4}, ["--cpus-per-task", "2"], "cpus_per_task: 2 found, at least 4 expected"),
+    "no ranks": ({}, ["--ranks-per-node", "0"], "ranks_per_node: 0 found, at least 1 expected"),
+    "no CPUs": ({}, ["--cpus-per-task", "0"], "cpus_per_task: 0 found, at least 1 expected"),
     "no nodes": ({}, ["--nodes", "0"], "nodes: 0 found, at least 1 expected"),
     "nodes here": ({}, ["--local", "--nodes", "2"], "nodes: 2 found, 1 expected: this machine is one node"),
     "two ways": ({}, ["--local", "--submit"], "local: found together with --submit"),
@@ -242,6 +245,18 @@ def test_a_bad_wish_is_one_line(
     assert said.out == ""
     assert expected in said.err
     assert said.err.count("\n") == 1
+
+
+def test_the_state_of_a_job_in_a_folder_with_blanks(monkeypatch: pytest.MonkeyPatch):
+    line = (
+        "JobId=7 JobName=a b JobState=RUNNING Reason=None Restarts=1 ExitCode=0:0 RunTime=00:01:05 ReqB:S:C:T=0:0:*:* "
+        "NodeList=node[1-2] TRES=cpu=2,node=2 "
+        "WorkDir=/home/me/my hearts StdErr= StdOut=/home/me/my hearts/a b-7.out Power=\n"
+    )
+    monkeypatch.setattr("heartlm.extensions.cluster.submit.call", lambda *words: line)
+    state = state_of("7")
+    assert (state.output, state.run_s) == (Path("/home/me/my hearts/a b-7.out"), 65.0)
+    assert state.words == "job 7: RUNNING on node[1-2], queued again 1 time"
 
 
 def test_without_slurm_it_says_what_to_do(

@@ -92,6 +92,16 @@ def test_children_are_those_that_still_run():
         assert process.pid not in children(os.getpid())
 
 
+def test_a_process_whose_name_is_no_text_is_counted():
+    program = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'caf\\xc3'); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert b"\xc3" in Path(f"/proc/{process.pid}/stat").read_bytes()
+        assert process.pid in children(os.getpid())
+        process.kill()
+
+
 def test_ranks_end_with_a_launcher_that_is_killed(tiny_corpus: Path, tmp_path: Path):
     words = ["heartlm", "pretrain", f"--corpus={tiny_corpus}", f"--out={tmp_path / 'run'}", "--steps=1000000"]
     words += ["--depth=1", "--window=16", "--batch-size=4", "--device=cpu", "--log-every=1", "--threads=1"]

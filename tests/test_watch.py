@@ -98,6 +98,13 @@ def test_a_frame_of_a_running_run(folder: Path):
         assert word in text, text
 
 
+def test_brackets_in_names_are_shown(folder: Path):
+    (folder / "run.json").write_text(json.dumps({"name": "w[a]", "kind": "pretrain", "finished": None}))
+    run = folder.rename(folder.with_name("run[b]"))
+    text = told(run)
+    assert "w[a]: pretrain" in text and "run[b]" in text.replace("\n", "")
+
+
 def test_the_age_of_the_last_line_is_shown(folder: Path, monkeypatch: pytest.MonkeyPatch):
     (folder / "metrics.jsonl").write_text(line(10, elapsed_s=10.0) + "\n")
     monkeypatch.setattr("time.time", lambda: (folder / "metrics.jsonl").stat().st_mtime + 3700)

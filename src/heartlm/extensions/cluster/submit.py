@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.topology import seconds_of
+from heartlm.system.progress import plural
 
 UNDER_WAY = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "STOPPED", "RESIZING")
 """States after which a job continues; STOPPED is SLURM's state of a suspended job."""
@@ -49,10 +51,10 @@ class JobState:
 
     @property
     def words(self) -> str:
-        """Return a description, for example `job 7: RUNNING on node[1-2], after 1 restart`."""
+        """Return a description, for example `job 7: RUNNING on node[1-2], queued again 1 time`."""
         where = f" on {self.nodes}" if self.state == "RUNNING" else ""
         why = f" ({self.reason})" if self.state == "PENDING" and self.reason != "None" else ""
-        restarts = f", queued again {self.restarts} times" if self.restarts else ""
+        restarts = f", queued again {plural(self.restarts, 'time')}" if self.restarts else ""
         return f"job {self.job}: {self.state}{where}{why}{restarts}"
 
     def last_line(self) -> str:
@@ -91,8 +93,9 @@ def state_of(job: str) -> JobState:
     Raises:
         HeartlmError: SLURM is missing or has no record of the job.
     """
-    words = call("scontrol", "--oneliner", "show", "job", job).split()
-    fields = dict(word.partition("=")[::2] for word in words)
+    # A path or a name may have blanks, so a value ends where the next NAME= begins.
+    line = call("scontrol", "--oneliner", "show", "job", job)
+    fields = dict(re.findall(r"(?:^| )([\w:/]+)=(.*?)(?= +[\w:/]+=|\s*$)", line))
     status, _, number = fields.get("ExitCode", "0:0").partition(":")
     return JobState(
         job,

@@ -135,8 +135,9 @@ def children(parent: int) -> list[int]:
     pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            state, parent_pid = path.read_text().rpartition(") ")[2].split()[:2]
-            if int(parent_pid) == parent and state != "Z":
+            # The name in parentheses may have any bytes: Linux cuts it after 15, even within a character of UTF-8.
+            state, parent_pid = path.read_bytes().rpartition(b") ")[2].split()[:2]
+            if int(parent_pid) == parent and state != b"Z":
                 pids.append(int(path.parent.name))
     return pids
 

@@ -16,6 +16,7 @@ import numpy as np
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from heartlm.runs.run_folder import RunFolder
 
@@ -82,9 +83,10 @@ def frame(run: RunFolder) -> Panel:
     written = run.metrics_file if run.metrics_file.exists() else run.path / "run.json"
     silent = timedelta(seconds=max(0, round(time.time() - written.stat().st_mtime)))
     running = f"running, last line {silent} ago; if it stopped:  heartlm … --resume {run.path}"
-    rows.add_row("state", f"finished on {about['finished']}" if run.is_finished else running)
+    # As Text, since rich reads [w] in the name of a folder as markup and leaves it out.
+    rows.add_row("state", Text(f"finished on {about['finished']}" if run.is_finished else running))
     kind = " ".join(str(about[name]) for name in ("kind", "objective", "task") if about.get(name))
-    return Panel(rows, title=f"{about.get('name', run.path.name)}: {kind}", expand=False, padding=(0, 1))
+    return Panel(rows, title=Text(f"{about.get('name', run.path.name)}: {kind}"), expand=False, padding=(0, 1))
 
 
 def sparkline(values: list[float], width: int) -> str:

@@ -16,10 +16,11 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.campaign.campaign import Campaign, Experiment
@@ -32,7 +33,7 @@ from heartlm.extensions.cluster.campaign.state import (
     words_to_continue,
 )
 from heartlm.extensions.cluster.gpus import MASK, visible_gpus
-from heartlm.storage.atomic import sole_holder
+from heartlm.storage.atomic import explained
 from heartlm.system.cores import Core, bind, cpus_of, format_cpus, share_of, share_of_cores
 from heartlm.system.parent import end_with_parent
 
@@ -75,14 +76,20 @@ class LocalRunner:
         """Run all unfinished experiments; return whether a signal stopped them, with checkpoints of the trainings.
 
         Raises:
-            HeartlmError: a result folder contains a result of other settings, or the campaign is already running.
+            HeartlmError: a result folder contains a result of other settings, or another process runs one of the
+                experiments.
         """
         num_cpus = len(cpus_of(self.cores))
         if not 1 <= self.parallel <= num_cpus:
             raise HeartlmError(f"parallel: {self.parallel} found, 1 to {num_cpus} expected, the CPUs there are")
-        lock = self.campaign.state_folder / f"local-{min(self.only)}.lock"
-        already_runs = f"{self.campaign.name}: another process runs this campaign already"
-        with sole_holder(lock, already_runs):
+        with self._lock() as lock:
+            # One byte of the file stands for an experiment: several processes may run experiments of a campaign at the
+            # same time, as the jobs of whole nodes do, but not the same ones.
+            for name in self.only:
+                try:
+                    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, zlib.crc32(name.encode()))
+                except BlockingIOError:
+                    raise HeartlmError(f"{self.campaign.name}: another process runs {name} already") from None
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 signal.signal(number, self._ask_to_stop)
             experiments = self.campaign.experiments
@@ -99,6 +106,14 @@ class LocalRunner:
                 time.sleep(POLL_S)
                 self._end_finished()
         return self.stop_asked
+
+    def _lock(self) -> IO[str]:
+        path = self.campaign.state_folder / "local.lock"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("w")
+        except OSError as error:
+            raise explained(path, error) from error
 
     def _ask_to_stop(self, number: int, frame: object) -> None:
         self.stop_asked = True

@@ -161,13 +161,13 @@ def rows_of(campaign: Campaign, queue: Mapping[str, str]) -> list[ExperimentStat
         had = attempts_of(campaign, experiment.name)
         last = had[-1] if had else None
         state: State = "done"
-        note = ""
+        note, step, steps = "", None, None
         try:
+            step, steps = steps_of(experiment, campaign.folder) or (None, None)
             if progress_of(experiment, campaign.folder) != "done":
                 state, note = _state(experiment, last, queue.get(experiment.name), rows)
         except HeartlmError as error:
             state, note = "failed", str(error)
-        step, steps = steps_of(experiment, campaign.folder) or (None, None)
         rows[experiment.name] = ExperimentState(
             name=experiment.name,
             state=state,
