@@ -120,6 +120,12 @@ def test_independent_experiments_end_within_twice_the_least(campaign: tuple[list
     assert plan(jobs, one).end <= 2 * brute_force(jobs, one) + 1e-9
 
 
+def test_a_chain_may_be_longer_than_the_stack_of_python_is_deep():
+    num = 3000
+    jobs = [PlannedJob(f"j{n}", {1: 1.0}, (f"j{n - 1}",) if n else ()) for n in range(num)]
+    assert least_end(jobs, Cluster(1, 1)) == num
+
+
 def test_nodes_are_counted_whole_and_only_while_held():
     jobs = [PlannedJob("a", {1: 2.0}), PlannedJob("b", {1: 1.0}), PlannedJob("c", {2: 3.0})]
     widths = {"a": 1, "b": 1, "c": 2}
@@ -330,6 +336,7 @@ def test_a_missing_rate_is_named(tmp_path: Path, old: str, new: str, said: str, 
     [
         (None, "gpu.json: rates: None found"),
         ([{"training": "masked"}], "gpu.json: rates[0].tokenizer: nothing found"),
+        ([measured_rate("masked", 128, 5.0, -1.0)], "gpu.json: rates: start_s: -1 found, at least 0 expected"),
         ([measured_rate("masked", 128, 0.0, 1.0)], "gpu.json: rates: 0 tokens/s found, more than 0 expected"),
     ],
 )

@@ -162,6 +162,26 @@ def test_text_that_xml_cannot_have_is_replaced_in_pages_and_drawings(tmp_path: P
             assert "mit\ufffddb\ufffd" in file.read_text(encoding="utf-8")
 
 
+def test_sharded_ranks_have_a_curve_and_laws_of_their_own(tmp_path: Path) -> None:
+    for ranks, parallel, step_s in (
+        (1, "ddp", 0.4),
+        (2, "ddp", 0.2),
+        (4, "ddp", 0.1),
+        (2, "fsdp", 0.4),
+        (4, "fsdp", 0.4),
+    ):
+        made_up(StudyCell("pretrain", "mitdb", 128, ranks, parallel=parallel), 0, step_s).save(tmp_path)  # type: ignore[arg-type]
+    report = {path.name: path for path in write_scaling_report(tmp_path)}
+    page = report["report.html"].read_text()
+    serial = {
+        name: float(value)
+        for name, value in re.findall(r"1 CPU, (fsdp|25 MiB)</td>\s*<td[^>]*>\s*serial ([\d.]+)", page)
+    }
+    assert serial["25 MiB"] == pytest.approx(0, abs=1e-3) and serial["fsdp"] == pytest.approx(1, abs=1e-3)
+    words = set(ElementTree.parse(report["figure-5-efficiency.svg"]).getroot().itertext())
+    assert {"128, 25 MiB", "128, fsdp"} <= {word.strip() for word in words}
+
+
 def test_a_study_of_one_rank_has_times_only(tmp_path: Path) -> None:
     made_up(StudyCell("pretrain", "mitdb", 128), 0, 1.0).save(tmp_path)
     names = {path.name for path in write_scaling_report(tmp_path)}

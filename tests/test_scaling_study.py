@@ -222,6 +222,16 @@ def test_the_ceiling_is_what_copies_reach_together() -> None:
     assert row.overhead_s is not None and row.overhead_s.value == pytest.approx(1.25)
 
 
+def test_a_cell_without_a_repeat_in_common_with_its_copies_has_no_share_of_the_ceiling() -> None:
+    base, two = CELL, replace(CELL, ranks=2)
+    alone, pair, copies = (
+        of(*[[kept([step(1, 0), step(10, 0)])]] * cell.copies, cell=cell) for cell in (base, two, two.ceiling)
+    )
+    every = [alone, replace(alone, repeat=1), replace(pair, repeat=1), copies]  # repeat 0 of the pair failed
+    (row,) = (row for row in table_of(every).rows if row.cell == two)
+    assert row.ceiling is not None and row.efficiency_of_ceiling is None
+
+
 def test_weak_scaling_compares_the_same_work_of_a_rank() -> None:
     one = replace(CELL, scaling="weak")
     two = replace(one, ranks=2, global_batch=16)
@@ -256,14 +266,17 @@ class Wrong:
             write_json(copy["out"] / "environment.json", {})
             for rank in range(ranks):
                 write_json(copy["out"] / "measured" / f"rank-{rank}.json", kept(steps, rank, ranks))
-        return None, 36.0
+        return None, 90_000.0
 
 
-def test_ranks_that_learn_something_else_are_not_compared(tmp_path: Path, tiny_corpus: Path) -> None:
+def test_ranks_that_learn_something_else_are_not_compared(
+    tmp_path: Path, tiny_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = ScalingStudyConfig(
         databases={"tiny": str(tiny_corpus)}, ranks=[1, 2], repeats=1, out=tmp_path, windows=[32]
     )
     (failed,) = (each for each in run_study(config, Wrong()) if each.failed)
+    assert "left 50:00:00" in capsys.readouterr().err, "two trainings of 25 hours"
     assert failed.cell.ranks == 2
     assert failed.failed == "loss 2.001 in step 6, 2 expected as of one rank: 5.0e-04 apart, 0.0001 allowed"
     table = table_of(load_measurements(tmp_path))

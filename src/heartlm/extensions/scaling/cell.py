@@ -78,6 +78,11 @@ class StudyCell:
         return self.ranks * self.cpus_per_task * self.copies
 
     @property
+    def sharing(self) -> str:
+        """How ranks share the work: the size of the gradient buckets, or fsdp."""
+        return "fsdp" if self.parallel == "fsdp" else f"{self.bucket_cap_mb:g} MiB"
+
+    @property
     def tokens_per_step(self) -> int:
         """Number of token positions in the windows of a step."""
         return self.global_batch * self.window

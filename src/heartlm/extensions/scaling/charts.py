@@ -69,14 +69,14 @@ def charts_of(rows: Sequence[CellRow]) -> dict[str, list[Markup]]:
 def _curves(
     rows: Sequence[CellRow], x: Callable[[StudyCell], int], value: Callable[[CellRow], Interval | None]
 ) -> list[Series]:
-    """Return one curve per window and bucket size, if there are several; the one-rank point starts all curves."""
+    """Return one curve per window and way to share it; the one-rank point starts all curves."""
     curves = []
     for tone, (window, in_window) in enumerate(sorted(groups(rows, lambda cell: cell.window).items())):
-        caps = sorted({row.cell.bucket_cap_mb for row in in_window if row.cell.ranks > 1}) or [StudyCell.bucket_cap_mb]
-        for cap in caps:
-            chosen = [row for row in in_window if row.cell.ranks == 1 or row.cell.bucket_cap_mb == cap]
+        sharings = list(groups((row for row in in_window if row.cell.ranks > 1), lambda cell: cell.sharing)) or [""]
+        for sharing in sharings:
+            chosen = [row for row in in_window if row.cell.ranks == 1 or row.cell.sharing == sharing]
             points = [(x(row.cell), interval) for row in chosen if (interval := value(row)) is not None]
-            name = f"{window}" if len(caps) == 1 else f"{window}, {cap:g} MiB"
+            name = f"{window}" if len(sharings) == 1 else f"{window}, {sharing}"
             steps, intervals = _columns(sorted(points, key=lambda point: point[0]))
             values, colour = [each.value for each in intervals], f"tone-{tone % 8}"
             curves.append(Series(name, steps, values, colour, dots=True, intervals=intervals))

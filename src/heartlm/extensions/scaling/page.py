@@ -104,10 +104,10 @@ def _panel(kind: tuple[str, str, str, str], rows: Sequence[CellRow]) -> dict[str
     title += "" if (precision, scaling) == ("fp32", "strong") else f", {precision}, {scaling} scaling"
     several = [row for row in rows if row.speedup is not None and row.cell.ranks > 1]
     curves = list[tuple[str, dict[int, float]]]()
-    by_curve = groups(several, lambda cell: (cell.window, cell.cpus_per_task, cell.bucket_cap_mb))
-    for (window, cpus, cap), group in by_curve.items():
+    by_curve = groups(several, lambda cell: (cell.window, cell.cpus_per_task, cell.sharing))
+    for (window, cpus, sharing), group in by_curve.items():
         speedups = {row.cell.ranks: row.speedup.value for row in group if row.speedup is not None}
-        curves.append((f"{title}, {window}, {plural(cpus, 'CPU')}, {cap:g} MiB", speedups))
+        curves.append((f"{title}, {window}, {plural(cpus, 'CPU')}, {sharing}", speedups))
     return {
         "title": title,
         "anchor": "-".join(kind).lower(),

@@ -57,8 +57,11 @@ def load_rates(path: Path) -> list[MeasuredRate]:
     content = read_json(path)
     entries = content.get("rates") if isinstance(content, dict) else None
     rates = typed(dict[str, list[MeasuredRate]], {"rates": entries}, path)["rates"]
-    if bad := [rate for rate in rates if rate.tokens_per_s <= 0 or rate.start_s < 0]:
-        raise HeartlmError(f"{path}: rates: {bad[0].tokens_per_s:g} tokens/s found, more than 0 expected")
+    for rate in rates:
+        if rate.tokens_per_s <= 0:
+            raise HeartlmError(f"{path}: rates: {rate.tokens_per_s:g} tokens/s found, more than 0 expected")
+        if rate.start_s < 0:
+            raise HeartlmError(f"{path}: rates: start_s: {rate.start_s:g} found, at least 0 expected")
     return rates
 
 

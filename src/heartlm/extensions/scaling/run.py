@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.cells import Cells, continued
+from heartlm.extensions.cluster.topology import time_limit
 from heartlm.extensions.scaling.cell import Measurement, StudyCell
 from heartlm.extensions.scaling.collect import checked, measured, read_ranks
 from heartlm.extensions.scaling.grid import grid_of
@@ -61,8 +61,8 @@ def run_study(config: ScalingStudyConfig, cells: Cells) -> list[Measurement]:
                 continue
             good[cell, repeat] = measurement
             left_s = statistics.fmean(each.wall_s for each in good.values()) * (len(missing) - index)
-            left, rate = time.strftime("%H:%M:%S", time.gmtime(left_s)), measurement.tokens_per_s / 1000
-            say(f"{head}  {1000 * measurement.mean_step_s:.1f} ms a step  {rate:.1f} k tokens/s  left {left}")
+            speed = f"{1000 * measurement.mean_step_s:.1f} ms a step  {measurement.tokens_per_s / 1000:.1f} k tokens/s"
+            say(f"{head}  {speed}  left {time_limit(round(left_s))}")
     return measurements
 
 

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import TopologicalSorter
 
 MOST_LIMITS = 64
 """Maximum number of time limits to try; if there are more, they are sampled evenly."""
@@ -173,14 +174,13 @@ def _take(free: list[list[int]], gpus: int, per_node: int) -> tuple[tuple[int, i
 
 def _longest_chains(jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> dict[str, float]:
     """Return for each job the duration of the longest chain of jobs that starts with it."""
-    paths, followers = dict[str, float](), defaultdict[str, list[PlannedJob]](list)
+    paths, followers = dict[str, float](), defaultdict[str, list[str]](list)
     for job in jobs:
         for need in job.needs:
-            followers[need].append(job)
+            followers[need].append(job.name)
 
-    def path(job: PlannedJob) -> float:
-        if job.name not in paths:
-            paths[job.name] = job.times[widths[job.name]] + max(map(path, followers[job.name]), default=0.0)
-        return paths[job.name]
-
-    return {job.name: path(job) for job in jobs}
+    durations = {job.name: job.times[widths[job.name]] for job in jobs}
+    # Not by recursion: a chain may have more jobs than Python has frames.
+    for name in reversed([*TopologicalSorter({job.name: job.needs for job in jobs}).static_order()]):
+        paths[name] = durations[name] + max((paths[follower] for follower in followers[name]), default=0.0)
+    return paths

@@ -153,11 +153,12 @@ def _against(cell: StudyCell, repeats: Repeats, passed: dict[StudyCell, Repeats]
         # Total throughput of its copies relative to a single one alone.
         together = [cell.ranks * bases[each].training_s / copies[each].training_s for each in at_once]
         relative["ceiling"] = geometric_interval(together)
-        in_both = sorted(copies.keys() & repeats.keys())
-        side_s = [(copies[each].training_s, repeats[each].training_s) for each in in_both]
-        relative["efficiency_of_ceiling"] = geometric_interval(
-            [ideal_s(side, cell.ranks, cell.scaling) / test for side, test in side_s]
-        )
+        ratios = [
+            ideal_s(copies[each].training_s, cell.ranks, cell.scaling) / repeats[each].training_s
+            for each in sorted(copies.keys() & repeats.keys())
+        ]
+        if ratios:  # a repeat of either may have failed
+            relative["efficiency_of_ceiling"] = geometric_interval(ratios)
     return relative
 
 
