@@ -15,7 +15,8 @@ from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.extensions.federated.client import Clients, ClientTask, Update, sample_clients
 from heartlm.extensions.federated.federate import federate
-from heartlm.extensions.federated.rounds import Rounds
+from heartlm.extensions.federated.rounds import Rounds, Server
+from heartlm.extensions.federated.strategy import OuterSGD
 from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.extensions.federated.study_folder import StudyFolder
 from tests.federated import SIZES, STUDY, final_vector, members, mpiexec, rounds_of
@@ -111,6 +112,14 @@ def test_a_round_in_which_all_die_changes_nothing():
 
 
 # --- a study from its file to its folder -----------------------------------------------------------------------------
+
+
+def test_a_state_that_is_empty_is_named(tmp_path: Path):
+    folder = StudyFolder(tmp_path)
+    folder.state(3).mkdir(parents=True)
+    (folder.state(3) / "server.pt").touch()
+    with pytest.raises(HeartlmError, match=r"server\.pt cannot be read .*: remove its folder"):
+        folder.load_server(Server(torch.zeros(1), OuterSGD()), folder.last_round())
 
 
 def small_study(database: Path, out: Path, **settings: Any) -> FederatedConfig:

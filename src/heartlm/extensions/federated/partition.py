@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -69,10 +70,12 @@ def partition(patients: Sequence[PatientCounts], study: FederatedConfig) -> list
         )
     groups = [list[PatientCounts]() for _ in range(study.clients)]
     chances = uniform(draws(Stream(study.seed, 0, Use.PARTITION), 0, len(patients)))
-    for place in np.argsort(chances, kind="stable"):  # in random order, each to the client with the fewest samples
-        sizes = [(sum(each.num_samples for each in group), len(group), n) for n, group in enumerate(groups)]
-        empty = [size for size in sizes if size[1] == 0]
-        groups[min(empty or sizes)[2]].append(patients[int(place)])
+    # In random order, each to the first client of a heap: one without patients, else the one with the fewest samples.
+    heap = [(False, 0, 0, number) for number in range(study.clients)]
+    for index in np.argsort(chances, kind="stable").tolist():
+        _, num_samples, num_patients, number = heap[0]
+        groups[number].append(patients[index])
+        heapq.heapreplace(heap, (True, num_samples + patients[index].num_samples, num_patients + 1, number))
     width = len(str(study.clients - 1))
     return [_member(f"client-{number:0{width}d}", group) for number, group in enumerate(groups)]
 

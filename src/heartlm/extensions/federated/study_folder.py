@@ -92,6 +92,6 @@ def _save(path: Path, state: dict[str, Any]) -> None:
 def _load(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
         raise HeartlmError(f"{path} cannot be read ({error}): remove its folder, and resume again") from error
     return state

@@ -69,10 +69,12 @@ class TinyPatients:
 
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> TinyLearning:
         """Return training data of the clients `mine` of this rank, and part `part` of `of` of the test recordings."""
-        train = self.of_split["train"]
-        samples = {
-            number: beat_set(each for each in train if each.patient_id in members[number].patients) for number in mine
-        }
+        client_of = {patient: number for number in mine for patient in members[number].patients}
+        records: dict[int, list[Labelled]] = {number: [] for number in mine}
+        for each in self.of_split["train"]:
+            if each.patient_id in client_of:
+                records[client_of[each.patient_id]].append(each)
+        samples = {number: beat_set(records[number]) for number in mine}
         labels = np.repeat(np.arange(NUM_CLASSES), self.class_counts)
         weight = label_weights(labels, np.zeros_like(labels), NUM_CLASSES, self.study.class_balance)[0]
         return TinyLearning(self.study, samples, beat_set(self.of_split["test"][part::of]), weight)
