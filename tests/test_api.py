@@ -118,6 +118,10 @@ def test_layers_and_windows(run: RunFolder, recording: Recording) -> None:
     assert np.abs(first.vectors - last.vectors).max() > 0.01
     with pytest.raises(HeartlmError, match="layer: 2 found, -1 to 1 expected"):
         model.embed(recording, layer=2)
+    with pytest.raises(HeartlmError, match="level: 'beats' found, beat, window, recording expected"):
+        model.embed(recording, level="beats")  # type: ignore[arg-type]
+    with pytest.raises(HeartlmError, match=r"split: 'test' found, but .*s0001.* is one recording"):
+        model.embed(recording, split="test")
 
 
 def test_a_recording_has_one_vector_of_all_leads(run: RunFolder, folder: Path, recording: Recording) -> None:
@@ -133,6 +137,8 @@ def test_a_recording_has_one_vector_of_all_leads(run: RunFolder, folder: Path, r
     louder = replace(recording, samples=lambda *what: 2 * samples(*what))
     (of_louder,) = model.embed(louder, level="recording").vectors.reshape(1, num_leads, 65)
     np.testing.assert_allclose(of_louder[:, 64] - of_one[:, 64], np.log(2), atol=1e-3)
+    same_names = replace(recording, lead_names=("ECG",) * num_leads)
+    np.testing.assert_array_equal(model.embed(same_names, level="recording").vectors[0].reshape(num_leads, 65), of_one)
     second = replace(recording, record_id="b", lead_names=("V9", *recording.leads[1:]))
     left_out: list[str] = []
     leads = leads_of_recordings([recording, second], model.tokenizer, left_out, "recording")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from heartlm.delineation.delineate import (
     _assign,
     add_p_of_some_leads,
 )
-from heartlm.delineation.intervals import Intervals
+from heartlm.delineation.intervals import Intervals, measure
 from heartlm.delineation.network import CLASSES, Waves
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Recording
@@ -103,6 +104,30 @@ def test_leads_of_the_same_name_are_told_apart() -> None:
     assert height_mv["ECG (2)"] == pytest.approx(2 * height_mv["ECG"], rel=0.05)
     assert {"ECG_t_mv", "ECG (2)_t_mv", "V1_t_mv"} <= found.hour_rows()[0].keys()
     assert [row["lead"] for row in found.lead_rows()[:3]] == ["ECG", "ECG (2)", "V1"]
+
+
+def test_a_few_beats_of_a_long_recording_are_read_alone() -> None:
+    num, rate_hz, asked = 4 * 3600 * 100, 100.0, list[int]()
+
+    def read(start: int, stop: int, leads: Sequence[int]) -> np.ndarray:
+        asked.append(stop - start)
+        return np.zeros((len(leads), stop - start), np.float32)
+
+    recording = Recording(
+        rate_hz=rate_hz, num_samples=num, lead_names=("II",), units=("mV",), path=Path("r"), samples=read
+    )
+    beats = np.arange(1000, num, 8000)  # every 80 s
+    absent, none = np.full((len(beats), 1, 3, 3), ABSENT), np.zeros((len(beats), 1, 3), np.float32)
+    measured = measure(Delineation(recording, (0,), beats, absent, none, absent[:, 0], none[:, 0], ()))
+    assert len(measured.beat_rows()) == len(beats) and max(asked) < 10 * rate_hz
+
+
+def test_frames_without_beats_have_their_columns() -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    signal = heart_mv(REGULAR_S, 30, 250.0)
+    some, none = delineated(signal), delineated(signal, beats=np.empty(0, np.int64))
+    for frame, expected in ((none.to_frame(), some.to_frame()), (none.leads_frame(), some.leads_frame())):
+        assert len(frame) == 0 and frame.columns.tolist() == expected.columns.tolist()
 
 
 @pytest.mark.parametrize("rate_bpm", [45, 100, 140])

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -140,8 +140,9 @@ def _joined_leads(parts: list[dict[str, Any]], left_out: list[str]) -> list[dict
     """
     recordings = dict[tuple[str, str], dict[str, dict[str, Any]]]()
     for part in parts:
-        key = (part["database"][0], part["record"][0])
-        recordings.setdefault(key, {}).setdefault(canonical_lead(part["lead"][0]), part)
+        leads = recordings.setdefault((part["database"][0], part["record"][0]), {})
+        name = canonical_lead(part["lead"][0])
+        leads[f"{name} ({len(leads) + 1})" if name in leads else name] = part  # both leads of vfdb are called ECG
     if all(len(leads) == 1 for leads in recordings.values()):
         return parts
     names = list(next(iter(recordings.values())))
@@ -214,8 +215,11 @@ def leads_of(
     """Return the leads of a recording, a corpus or a folder of recordings; see `heartlm.Model.embed`.
 
     Raises:
-        HeartlmError: there is no such recording, or the corpus has another tokenizer than the model.
+        HeartlmError: there is no such recording or level, a single recording is to have a split, or the corpus has
+            another tokenizer than the model.
     """
+    if level not in get_args(Level):
+        raise HeartlmError(f"level: {level!r} found, {', '.join(get_args(Level))} expected")
     if isinstance(source, str | Path) and (Path(source) / "manifest.json").is_file():
         source = open_corpus(Path(source))
     if isinstance(source, Corpus):
@@ -232,4 +236,6 @@ def leads_of(
         recordings: Iterable[Recording] = map(database.recording, chosen)
     else:
         recordings = [opened(source)]
+        if split is not None:
+            raise HeartlmError(f"split: {split!r} found, but {recordings[0].path} is one recording: leave split out")
     return leads_of_recordings(recordings, tokenizer, left_out, level)

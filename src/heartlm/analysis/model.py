@@ -140,12 +140,12 @@ class Model:
 
         Returns:
             Result with `.vectors`, float32 `[num_vectors, width]` (`[num_recordings, num_leads * (width + 1)]` of
-            recordings), `.to_frame()` and `.write("100.parquet")`. Windows
-            overlap by half. The vector of a beat is from the window in which the beat is furthest from both ends.
+            recordings), `.to_frame()` and `.write("100.parquet")`. Windows overlap by half. The vector of a beat is
+            from the window in which the beat is furthest from both ends.
 
         Raises:
-            HeartlmError: there is nothing to embed, the corpus has another tokenizer, or the model gives no vectors of
-                beats.
+            HeartlmError: there is nothing to embed, `level`, `layer` or `split` does not fit, the corpus has another
+                tokenizer, or the model gives no vectors of beats.
         """
         from heartlm.analysis.embed import embed, leads_of
 

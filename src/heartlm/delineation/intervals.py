@@ -50,16 +50,22 @@ class Intervals:
 
     def beat_rows(self) -> list[dict[str, Any]]:
         """Return one row for each beat: sample, time in s, intervals in ms (None where absent) and confidences."""
+        return _rows(self._beat_columns())
+
+    def _beat_columns(self) -> dict[str, list[Any]]:
         found = self.delineation
         rate_hz = found.recording.rate_hz
         columns = {"sample": found.beats.tolist(), "time_s": (found.beats / rate_hz).tolist()}
         columns |= {name: _plain(values) for name, values in self.intervals.items()}
         for wave, name in ((P, "p"), (QRS, "qrs"), (T, "t")):
             columns[f"{name}_confidence"] = found.all_confidence[:, wave].astype(float).tolist()
-        return _rows(columns)
+        return columns
 
     def lead_rows(self) -> list[dict[str, Any]]:
         """Return one row for each beat and lead: samples of the waves (None where absent), and amplitudes in mV."""
+        return _rows(self._lead_columns())
+
+    def _lead_columns(self) -> dict[str, list[Any]]:
         found = self.delineation
         columns: dict[str, list[Any]] = {
             "beat_sample": np.repeat(found.beats, len(found.leads)).tolist(),
@@ -69,8 +75,7 @@ class Intervals:
             for point, what in ((ONSET, "onset"), (PEAK, "peak"), (OFFSET, "offset")):
                 places = found.waves[:, :, wave, point].ravel().tolist()
                 columns[f"{name}_{what}"] = [None if place < 0 else place for place in places]
-        columns |= {name: _plain(values.ravel()) for name, values in self.amplitudes.items()}
-        return _rows(columns)
+        return columns | {name: _plain(values.ravel()) for name, values in self.amplitudes.items()}
 
     def hour_rows(self) -> list[dict[str, Any]]:
         """Return one row for each hour: number of beats, and medians of the intervals and of each lead's ST and T."""
@@ -92,7 +97,7 @@ class Intervals:
         Raises:
             HeartlmError: pandas is not installed.
         """
-        return pandas().DataFrame(self.beat_rows())
+        return pandas().DataFrame(self._beat_columns())
 
     def leads_frame(self) -> Any:
         """Return `lead_rows` as a pandas data frame.
@@ -100,7 +105,7 @@ class Intervals:
         Raises:
             HeartlmError: pandas is not installed.
         """
-        return pandas().DataFrame(self.lead_rows())
+        return pandas().DataFrame(self._lead_columns())
 
     def summary(self) -> dict[str, Any]:
         """Return the medians of the recording with their spread (lower and upper quartile).
@@ -172,8 +177,8 @@ def _amplitudes(found: Delineation) -> dict[str, Doubles]:
     reach = round(1.5 * recording.rate_hz)
     for begin in range(0, found.num_beats, _BEATS_AT_ONCE):
         end = min(begin + _BEATS_AT_ONCE, found.num_beats)
-        # Beats are divided at long gaps, whose signal would be read in vain.
-        gaps = begin + 1 + np.flatnonzero(np.diff(found.beats[begin:end]) > 60 * reach)
+        # Beats are divided at long gaps, whose signal would be read in vain: given beats may be a few of a whole day.
+        gaps = begin + 1 + np.flatnonzero(np.diff(found.beats[begin:end]) > 4 * reach)
         for first, last in pairwise([begin, *gaps.tolist(), end]):
             start = max(0, int(found.beats[first]) - reach)
             stop = min(recording.num_samples, int(found.beats[last - 1]) + reach)

@@ -106,8 +106,8 @@ def _trends(measured: Intervals) -> list[tuple[str, str, Markup]]:
         )
     ]
     levels = [
-        series(delineation.recording.lead_names[lead], measured.amplitudes["st80_mv"][:, number], f"tone-{number % 8}")
-        for number, lead in enumerate(delineation.leads)
+        series(lead, measured.amplitudes["st80_mv"][:, number], f"tone-{number % 8}")
+        for number, lead in enumerate(delineation.lead_names)
     ]
     pr = [series("PR", measured.intervals["pr_ms"], "accent")]
     along = f"{unit} since the start"
@@ -166,7 +166,7 @@ def median_beats(delineation: Delineation, chosen: NDArray[np.bool_]) -> list[Me
         [recording.signal(beat - before, beat + after, delineation.leads) for beat in beats.tolist()]
     )  # [num_beats, num_leads, num_points]
     result = []
-    for number, lead in sorted(enumerate(delineation.leads), key=lambda each: each[1]):
+    for number in np.argsort(delineation.leads).tolist():
         waves = delineation.waves[beat_index, number]
         whole = (waves[:, QRS] >= 0).all(axis=1)
         if not whole.any():
@@ -184,7 +184,7 @@ def median_beats(delineation: Delineation, chosen: NDArray[np.bool_]) -> list[Me
         known = ~np.isnan(values).all(axis=0)
         median[known] = np.nanmedian(values[:, known], axis=0)
         if known.mean() > 0.5:
-            result.append(MedianBeat(recording.lead_names[lead], median, marks_s))
+            result.append(MedianBeat(delineation.lead_names[number], median, marks_s))
     return result
 
 
