@@ -164,59 +164,53 @@ def by_heartlm(network: Network, alone: bool = False, together: bool = False) ->
     return find
 
 
-def by_neurokit(method: str) -> Delineator:
+Columns = list[list[NDArray[np.float64]]]
+"""Onsets, peaks and offsets of each kind of wave; shorter than the others where not given."""
+
+
+def by_neurokit(method: str, signal: NDArray[np.float64], rate_hz: float) -> Columns:
     """NeuroKit2, with its own cleaning and R peaks."""
     names = (("P_Onsets", "P_Peaks", "P_Offsets"), ("R_Onsets", "", "R_Offsets"), ("T_Onsets", "T_Peaks", "T_Offsets"))
-
-    def find(signals: NDArray[np.float32], rate_hz: float) -> list[Waves]:
-        rate, result = round(rate_hz), []
-        for signal in signals:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    clean = neurokit2.ecg_clean(np.nan_to_num(signal.astype(np.float64)), sampling_rate=rate)
-                    _, peaks = neurokit2.ecg_peaks(clean, sampling_rate=rate)
-                    places = np.asarray(peaks["ECG_R_Peaks"])
-                    _, found = neurokit2.ecg_delineate(clean, places, sampling_rate=rate, method=method)
-            except Exception:  # what users see as an error is a lead without waves
-                result.append(np.empty((0, 4)))
-                continue
-            found = dict(found) | {"ECG_": places}
-            parts = []
-            for kind, columns in enumerate(names):
-                lists = [np.asarray(found.get(f"ECG_{name}", []), np.float64) for name in columns]
-                num = max(map(len, lists))
-                full = [each if len(each) == num else np.full(num, np.nan) for each in lists]
-                parts.append(np.stack([np.full(num, float(kind)), *full], axis=1))
-            waves = np.concatenate(parts)
-            result.append(waves[~np.isnan(waves[:, [1, 3]]).all(axis=1)])
-        return result
-
-    return find
+    rate = round(rate_hz)
+    clean = neurokit2.ecg_clean(signal, sampling_rate=rate)
+    places = np.asarray(neurokit2.ecg_peaks(clean, sampling_rate=rate)[1]["ECG_R_Peaks"])
+    found = dict(neurokit2.ecg_delineate(clean, places, sampling_rate=rate, method=method)[1]) | {"ECG_": places}
+    return [[np.asarray(found.get(f"ECG_{name}", []), np.float64) for name in columns] for columns in names]
 
 
-def by_ecgdeli(signals: NDArray[np.float32], rate_hz: float) -> list[Waves]:
+def by_ecgdeli(signal: NDArray[np.float64], rate_hz: float) -> Columns:
     """ecgdeli, with its own filters."""
+    clean = ecgdeli.filter_ecg(signal, fs=rate_hz)
+    samples = ecgdeli.annotate(clean, fs=rate_hz).leads[0].samples
+    return [list(samples[:, columns].T) for columns in ([0, 1, 2], [3, 5, 7], [9, 10, 11])]
+
+
+def each_lead(
+    find: Callable[[NDArray[np.float64], float], Columns], signals: NDArray[np.float32], rate_hz: float
+) -> list[Waves]:
+    """The waves that a rival finds in each lead by itself."""
     result = []
     for signal in signals:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                clean = ecgdeli.filter_ecg(np.nan_to_num(signal.astype(np.float64)), fs=rate_hz)
-                samples = ecgdeli.annotate(clean, fs=rate_hz).leads[0].samples
-        except Exception:  # as above
+                found = find(np.nan_to_num(signal.astype(np.float64)), rate_hz)
+        except Exception:  # what users see as an error is a lead without waves
             result.append(np.empty((0, 4)))
             continue
-        columns = ((0, 1, 2), (3, 5, 7), (9, 10, 11))
-        parts = [np.column_stack([np.full(len(samples), kind), samples[:, each]]) for kind, each in enumerate(columns)]
+        parts = []
+        for kind, columns in enumerate(found):
+            num = max(map(len, columns))
+            full = [each if len(each) == num else np.full(num, np.nan) for each in columns]
+            parts.append(np.stack([np.full(num, float(kind)), *full], axis=1))
         waves = np.concatenate(parts)
         result.append(waves[~np.isnan(waves[:, [1, 3]]).all(axis=1)])
     return result
 
 
 RIVALS: dict[str, Delineator] = {
-    **{f"NeuroKit2 {method}": by_neurokit(method) for method in ("dwt", "cwt", "peak")},
-    "ecgdeli": by_ecgdeli,
+    **{f"NeuroKit2 {method}": partial(each_lead, partial(by_neurokit, method)) for method in ("dwt", "cwt", "peak")},
+    "ecgdeli": partial(each_lead, by_ecgdeli),
 }
 
 
