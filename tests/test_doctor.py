@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import subprocess
@@ -20,12 +21,7 @@ from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.doctor import hardware as devices
 from heartlm.extensions.cluster.doctor import trials as trials_module
 from heartlm.extensions.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
-from heartlm.extensions.cluster.doctor.hardware import (
-    cgroup_cpus,
-    check_processors,
-    processors,
-    usable_cores,
-)
+from heartlm.extensions.cluster.doctor.hardware import check_processors, processors
 from heartlm.extensions.cluster.doctor.section import Advice, Section
 from heartlm.extensions.cluster.doctor.software import check_allocation, check_versions, mismatches
 from heartlm.extensions.cluster.doctor.trials import LIMIT_S, Trial, check_trials, run_within, summary, trials
@@ -62,35 +58,23 @@ def test_sockets_cores_and_hyper_threads_are_told_apart(tmp_path: Path):
     }
 
 
-def test_a_limit_of_time_leaves_fewer_cores():
-    assert [usable_cores(4, limit) for limit in (None, 8.0, 2.5, 0.5)] == [4, 4, 2, 1]
+@pytest.mark.parametrize(
+    ("quota", "num_cores", "limit"), [(math.inf, 4, None), (8.0, 4, 8.0), (2.5, 2, 2.5), (0.5, 1, 0.5)]
+)
+def test_a_limit_of_time_leaves_fewer_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quota: float, num_cores: int, limit: float | None
+):
+    hardware = "heartlm.extensions.cluster.doctor.hardware"
+    monkeypatch.setattr(f"{hardware}.cpu_quota", lambda: quota)
+    monkeypatch.setattr(f"{hardware}.ROOT", two_sockets(tmp_path))
+    monkeypatch.setattr(f"{hardware}.usable_cpus", lambda: list(range(8)))
+    facts = check_processors({}).facts
+    assert (facts["usable_cores"], facts["cpu_limit"]) == (num_cores, limit)
 
 
 def test_a_processor_that_tells_little_is_counted_all_the_same(tmp_path: Path):
     found = processors(tree(tmp_path, {"proc/cpuinfo": "processor\t: 0\nBogoMIPS\t: 50\n\nprocessor\t: 1\n"}))
     assert (found["num_sockets"], found["num_cores"], found["num_cpus"]) == (1, 2, 2)
-
-
-@pytest.mark.parametrize(
-    ("files", "cpus"),
-    [
-        ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "150000 100000\n"}, 1.5),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "200000 100000\n"}, 2.0),
-        ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "max 100000\n"}, None),
-        (
-            {
-                "proc/self/cgroup": "3:cpu:/job\n",
-                "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "50000",
-                "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000",
-            },
-            0.5,
-        ),
-        ({}, None),
-    ],
-    ids=["version 2", "of a group around it", "no limit", "version 1", "no cgroup"],
-)
-def test_limits_of_cgroups(tmp_path: Path, files: dict[str, str], cpus: float | None):
-    assert cgroup_cpus(tree(tmp_path, files)) == cpus
 
 
 def test_this_machine_is_read():

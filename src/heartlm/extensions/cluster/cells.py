@@ -106,10 +106,13 @@ def run_ranks(ranks: Sequence[Rank], timeout_s: float) -> str | None:
         wait([process.sentinel for process in alive], max(0.0, give_up_s - time.monotonic()))
         if any(process.exitcode for process in processes):
             give_up_s = min(give_up_s, time.monotonic() + GRACE_S)
+    is_hung = bool(alive) and not any(process.exitcode for process in processes)
     for process in processes:
         process.kill()
         process.join()
     bad = [(rank, process.exitcode) for rank, process in zip(ranks, processes, strict=True) if process.exitcode]
+    if is_hung:
+        return f"the training did not end within {timeout_s:g} s: {last_line(ranks[0].log) or 'it printed nothing'}"
     if not bad:
         return None
     rank, status = next((each for each in bad if each[1] > 0), bad[0])  # others may have been killed after it

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from heartlm.extensions.cluster.doctor.section import Section
 from heartlm.extensions.cluster.gpus import nvml
-from heartlm.system.cores import cores_of, usable_cpus
+from heartlm.system.cores import cores_of, cpu_quota, usable_cpus
 
 VECTOR_UNITS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 
@@ -22,9 +22,10 @@ BUSY = 0.5
 
 def check_processors(known: Mapping[str, Any]) -> Section:
     """Check the processors and the limits of this process."""
-    facts = processors(ROOT) | {"allowed_cpus": usable_cpus(), "cpu_limit": cgroup_cpus(ROOT)}
+    quota = cpu_quota()
+    facts = processors(ROOT) | {"allowed_cpus": usable_cpus(), "cpu_limit": quota if math.isfinite(quota) else None}
     num_cores = len(cores_of(facts["allowed_cpus"], ROOT / "sys/devices"))
-    facts["usable_cores"] = usable_cores(num_cores, facts["cpu_limit"])
+    facts["usable_cores"] = max(1, math.floor(min(num_cores, quota)))
     facts["load"] = os.getloadavg()[0]
     facts["is_busy"] = facts["load"] > BUSY * facts["num_cores"]
     lines = [
@@ -39,11 +40,6 @@ def check_processors(known: Mapping[str, Any]) -> Section:
             f"load {facts['load']:.1f} on {facts['num_cores']} cores: others compute here and disturb what is measured"
         )
     return Section(lines, facts)
-
-
-def usable_cores(num_cores: int, cpu_limit: float | None) -> int:
-    """Return how many of `num_cores` cores can work at once under a cgroup limit of `cpu_limit` CPUs."""
-    return num_cores if cpu_limit is None else max(1, min(num_cores, int(cpu_limit)))
 
 
 def processors(root: Path) -> dict[str, Any]:
@@ -63,27 +59,6 @@ def processors(root: Path) -> dict[str, Any]:
         "num_cores": len(cores) or 1,
         "num_cpus": len(entries) or os.cpu_count() or 1,
     }
-
-
-def cgroup_cpus(root: Path) -> float | None:
-    """Return the CPU limit of this process's cgroup and its parents, in CPUs (CPU seconds per second), or None.
-
-    Version 1 of cgroups has another file for each of quota and period.
-    """
-    base, limits = root / "sys/fs/cgroup", []
-    lines = list[str]()
-    with suppress(OSError):
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    for _, controllers, path in (line.split(":", 2) for line in lines):
-        tree = base / controllers
-        inside = tree / path.lstrip("/")
-        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-        for folder in (inside, *inside.parents[: len(inside.parents) - len(tree.parents)]):
-            with suppress(OSError, ValueError):  # version 2 has "max" without a limit, version 1 has -1
-                texts = [(folder / name).read_text(encoding="ascii") for name in names]
-                quota, period = map(int, " ".join(texts).split())
-                limits += [quota / period] if quota >= 0 else []
-    return min(limits, default=None)
 
 
 def check_devices(known: Mapping[str, Any]) -> Section:
