@@ -53,7 +53,6 @@ class RetimeOptions:
         labels: select normal and ventricular beats by their labels. With --no-labels they are classified from the
             signal, for recordings without labels and for pretraining.
         seed: random seed.
-        replace: replace a database that exists in `folder`.
     """
 
     database: Path
@@ -62,7 +61,6 @@ class RetimeOptions:
     beats: int = 1500
     labels: bool = True
     seed: int = 0
-    replace: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,6 @@ class NoisyOptions:
             steps only.
         pieces: number of pieces of 30 s per training recording.
         seed: random seed.
-        replace: replace a database that exists in `folder`.
     """
 
     database: Path
@@ -84,7 +81,6 @@ class NoisyOptions:
     noise: Path | None = None
     pieces: int = 24
     seed: int = 0
-    replace: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,7 +141,7 @@ def run_simulate(argv: Sequence[str]) -> int:
     options = parse(SimulateOptions, argv, "data simulate", run_simulate, positionals=["folder"])
     from heartlm.ecg.simulator.write import simulate_database
 
-    _make_sure_nothing_is_lost(options)
+    _check_unused(options.folder, options.replace)
     simulate_database(options.folder, options)
     print(f"{options.folder}: {options.patients} simulated patients, {options.minutes:g} minutes each recording")
     print(f"look at one:  heartlm data show {options.folder}/s0001 --start 0 --stop 10")
@@ -164,7 +160,7 @@ def run_retime(argv: Sequence[str]) -> int:
     require(options, lambda number: number >= 0, "at least 0", "seed")
     from heartlm.ecg.retime import retime_database
 
-    _make_sure_nothing_is_lost(options)
+    _check_unused(options.folder)
     skipped = retime_database(
         options.database,
         options.folder,
@@ -192,7 +188,7 @@ def run_noisy(argv: Sequence[str]) -> int:
     require(options, lambda number: number >= 0, "at least 0", "seed")
     from heartlm.analysis.noisy import noisy_database
 
-    _make_sure_nothing_is_lost(options)
+    _check_unused(options.folder)
     skipped = noisy_database(
         options.database, options.folder, noise=options.noise, pieces=options.pieces, seed=options.seed
     )
@@ -203,14 +199,15 @@ def run_noisy(argv: Sequence[str]) -> int:
     return 0
 
 
-def _make_sure_nothing_is_lost(options: SimulateOptions | RetimeOptions | NoisyOptions) -> None:
-    folder = options.folder
+def _check_unused(folder: Path, replace: bool | None = None) -> None:
+    """Raise a HeartlmError if `folder` holds something, except a database if `replace`; None: there is no --replace."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / "database.json").is_file():
         raise HeartlmError(f"{folder} exists and is no simulated database: choose another name or remove it first")
-    if not options.replace:
-        raise HeartlmError(f"{folder} holds a database already: choose another name or give --replace")
+    if not replace:
+        remedy = "remove it first" if replace is None else "give --replace"
+        raise HeartlmError(f"{folder} holds a database already: choose another name or {remedy}")
 
 
 def run_verify(argv: Sequence[str]) -> int:

@@ -41,7 +41,6 @@ class MonitorOptions:
     Attributes:
         replay: folder of recordings to replay as streams.
         streams: number of replayed streams, by default one per recording; with more, recordings are used again.
-        leads: maximum number of leads per replayed recording; a readable lead can veto the alarms of another lead.
         speed: replay speed: seconds of signal per second.
         lines: read messages from standard input, one per line, and stop at its end.
         mqtt: MQTT broker, as host, host:port or, with TLS, mqtts://host; messages come from --topic, alarms go to
@@ -80,7 +79,6 @@ class MonitorOptions:
 
     replay: Path | None = None
     streams: int | None = None
-    leads: int = 2
     speed: float = 1.0
     lines: bool = False
     mqtt: str | None = None
@@ -152,7 +150,6 @@ def _read_token(options: MonitorOptions) -> str | None:
         HeartlmError: options contradict each other, or the page would be open to other machines.
     """
     from heartlm.monitor.connection import is_loopback, read_secret
-    from heartlm.monitor.link import MAX_LEADS
 
     local_source = options.replay or options.lines or options.mqtt or options.lsl
     if not (local_source or options.nats):
@@ -164,7 +161,6 @@ def _read_token(options: MonitorOptions) -> str | None:
         if is_given and not any(getattr(options, each) for each in others):
             raise HeartlmError(f"{name}: needs --{' or --'.join(others).replace('_', '-')}")
     require(options, lambda number: number >= 1, "at least 1", "streams")
-    require(options, lambda number: 1 <= number <= MAX_LEADS, f"1 to {MAX_LEADS}", "leads")
     require(options, lambda speed: 0 < speed <= 1000, "above 0 and at most 1000", "speed")
     require(options, lambda port: 0 <= port <= 65535, "0 to 65535", "port")
     if options.replay is not None:
@@ -226,7 +222,7 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
         server = await _serve(options, monitor, token, connections)
         tasks.append(asyncio.create_task(server.main_loop()))
     if options.replay is not None:
-        streams = sources.replay_streams(options.replay, options.streams, options.leads)
+        streams = sources.replay_streams(options.replay, options.streams)
         tasks.append(asyncio.create_task(sources.replay(monitor, streams, options.speed)))
     if options.lsl:
         tasks.append(asyncio.create_task(sources.read_lsl(monitor)))

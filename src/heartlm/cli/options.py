@@ -125,15 +125,15 @@ def _state(options: type[Any], values: dict[str, Any]) -> None:
     from heartlm.ecg.readers.stated import Stated
     from heartlm.ecg.readers.units import parse_unit
 
-    own = {field.name for field in dataclasses.fields(options)}
     rate_hz, units = values.pop("rate"), _listed(values.pop("units"))
-    leads = values["leads"] if "leads" in own else values.pop("leads")
+    leads = values["leads"]
+    if "leads" not in {field.name for field in dataclasses.fields(options)}:
+        del values["leads"]
     if rate_hz is not None and not RATES_HZ[0] <= rate_hz <= RATES_HZ[1]:
         raise HeartlmError(f"rate: {rate_hz:g} found, samples a second expected, {RATES_HZ[0]:g} to {RATES_HZ[1]:g}")
     if unknown := [text for text in units if parse_unit(text) is None]:
         raise HeartlmError(f"units: {unknown[0]!r} found, expected a unit such as mV, uV or 200/mV (steps per mV)")
-    # `--leads` of the monitor is a number
-    Stated(rate_hz, units, _listed(leads) if isinstance(leads, str) else ()).export()
+    Stated(rate_hz, units, _listed(leads)).export()
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

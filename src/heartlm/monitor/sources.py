@@ -22,7 +22,7 @@ from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import MAX_BYTES, MAX_LEADS
-from heartlm.monitor.stream import NUM_LEADS, ecg_leads
+from heartlm.monitor.stream import ecg_leads
 
 FRAME_S = 1.0
 """Length of the frames of a replay."""
@@ -32,14 +32,13 @@ _BLOCK_S = 60
 _LSL_POLL_S, _LSL_GAP_S = 0.25, 0.5
 
 
-def replay_streams(folder: Path, num_streams: int | None = None, max_leads: int = NUM_LEADS) -> list[Iterator[bytes]]:
+def replay_streams(folder: Path, num_streams: int | None = None) -> list[Iterator[bytes]]:
     """Return the messages of the recordings of a folder as streams. Each recording is repeated forever.
 
     Args:
         folder: folder of recordings.
         num_streams: number of streams, by default one for each recording. With more, recordings are used again from
             other places.
-        max_leads: largest number of leads of each recording.
 
     Raises:
         HeartlmError: no recording of the folder has an ECG lead.
@@ -48,7 +47,7 @@ def replay_streams(folder: Path, num_streams: int | None = None, max_leads: int 
     usable = list[tuple[Recording, tuple[int, ...]]]()
     for record_id in database.record_ids:
         recording = database.recording(record_id)
-        leads = ecg_leads(recording, max_leads)
+        leads = ecg_leads(recording)
         if leads and recording.rate_hz >= LOWEST_RATE_HZ:
             usable.append((recording, leads))
     if not usable:
