@@ -51,7 +51,7 @@ from heartlm.inference.waveform import predicted_classes
 from heartlm.models.pretrained import FOLDER
 from heartlm.storage.atomic import sha256_of
 from heartlm.storage.reading import read_json
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
+from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW
 from heartlm.tokenizers.base import Lead, Tokens
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0
@@ -166,19 +166,19 @@ class Analyst:
             blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
         except ValueError as error:
             raise HeartlmError(f"{recording.path}: {error}") from error
-        found = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
-        seconds, quality = found.seconds, found.quality.T
+        joined = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
+        seconds, quality = joined.seconds, joined.quality.T
         rate_hz, notes = recording.rate_hz, list[str]()
 
         # VF, and stretches that cannot be read.
         # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
-        answer = predicted_classes(seconds, self.waveform.info.threshold, noise_denies=False)
-        events = second_events("VF", seconds[:, VF], answer == VF, SHORTEST_S, rate_hz)
+        second_class = predicted_classes(seconds, self.waveform.info.threshold, noise_denies=False)
+        events = second_events("VF", seconds[:, VF], second_class == VF, SHORTEST_S, rate_hz)
         events = [event for event in events if event.confidence >= VF_CONFIDENCE]
         refuted = [
             event
             for event in events
-            if found.regular[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean() >= 0.5
+            if joined.regular[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean() >= 0.5
         ]
         if refuted:
             lasting_s = sum(each.stop - each.start for each in refuted) / rate_hz
@@ -189,27 +189,27 @@ class Analyst:
         pieces = (second_start // round(QUALITY_S * rate_hz)).astype(np.int64)
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
         in_vf = covered(events, second_start)
-        poor = ~in_vf & ((best < UNREADABLE) | ((answer == NOISE) & (best < DOUBTFUL)))
+        poor = ~in_vf & ((best < UNREADABLE) | ((second_class == NOISE) & (best < DOUBTFUL)))
         events += second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
 
         # Beats that are kept, and intervals between them in which signal is lost.
-        no_beat = found.no_beat
-        blank = covered(events, found.sample)
+        no_beat = joined.no_beat
+        blank = covered(events, joined.sample)
         if blank.any():
             notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
         if (no_beat & ~blank).any():
             notes.append(f"{(no_beat & ~blank).sum():,} detections left out that are artefacts, not heartbeats")
         kept = ~(blank | no_beat)
         # An interval without the beats in between is lost if one of its parts is.
-        num_lost: NDArray[np.int64] = np.diff(np.cumsum(found.lost)[kept] - found.lost[kept])
+        num_lost: NDArray[np.int64] = np.diff(np.cumsum(joined.lost)[kept] - joined.lost[kept])
         # An artefact may hide a beat: a long interval with one in it is lost.
-        sample = found.sample[kept]
+        sample = joined.sample[kept]
         hiding, interval = np.diff(np.cumsum(no_beat)[kept]) > 0, np.diff(sample)
         num_lost += hiding & (interval > LONG_INTERVAL * np.median(interval)) if hiding.any() else 0
         clear = ~crossed(events, sample) & (num_lost == 0)
 
         # Flutter and AF. Of both, flutter counts.
-        of_atria = second_events("flutter", found.flutter, (found.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
+        flutters = second_events("flutter", joined.flutter, (joined.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
         af, af_probability = self._af_events(sample, clear, rate_hz)
         is_short = recording.duration_s <= LONGEST_S and rate_hz >= LOWEST_RATE_HZ
         waves, measured = None, dict[str, float]()
@@ -220,11 +220,11 @@ class Analyst:
             measured[AF_BY_RR] = float(bool(af))
             whole = Event("AF", int(sample[0]), int(sample[-1]) + 1, float(1 / (1 + np.exp(-odds))))
             af = (af or [whole]) if odds >= WEIGHTS["threshold"] else []
-        af = of_atria + [each for each in af if covered(of_atria, sample[covered([each], sample)]).mean() < 0.5]
+        af = flutters + [each for each in af if covered(flutters, sample[covered([each], sample)]).mean() < 0.5]
 
         # Classes of beats.
         classes = np.array([name for name in self.beats.info.classes if name != ARTEFACT])
-        probability = found.probability[kept]
+        probability = joined.probability[kept]
         in_af = covered(in_order(af), sample)
         supraventricular = list(classes).index("S")
         choice = probability.argmax(axis=1)
@@ -235,17 +235,18 @@ class Analyst:
             probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
             choice = probability.argmax(axis=1)
             notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
-        symbol, own = classes[choice], probability[np.arange(len(choice)), choice]
+        symbol, certainty = classes[choice], probability[np.arange(len(choice)), choice]
 
         # Events of beats, and those that only the waveform shows.
-        rules = beat_events(sample, symbol, own, clear, rate_hz, found.disputed[kept][:-1], limits)
-        of_seconds = second_events("asystole", seconds[:, ASYSTOLE], (answer == ASYSTOLE) & ~poor, SHORTEST_S, rate_hz)
-        of_seconds = [each for each in of_seconds if not np.any((sample >= each.start) & (sample < each.stop))]
-        fast = second_events("VT", seconds[:, VT], (answer == VT) & ~poor, SHORTEST_S, rate_hz)
-        of_seconds += [each for each in fast if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
+        rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1], limits)
+        silent = (second_class == ASYSTOLE) & ~poor
+        by_waveform = second_events("asystole", seconds[:, ASYSTOLE], silent, SHORTEST_S, rate_hz)
+        by_waveform = [each for each in by_waveform if not np.any((sample >= each.start) & (sample < each.stop))]
+        vt_events = second_events("VT", seconds[:, VT], (second_class == VT) & ~poor, SHORTEST_S, rate_hz)
+        by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
         rules += [
             each
-            for each in of_seconds
+            for each in by_waveform
             if not any(rule.kind == each.kind and rule.start < each.stop and each.start < rule.stop for rule in rules)
         ]
         events = [_timed(each, sample, rate_hz, recording.num_samples) for each in (*events, *af, *rules)]
@@ -257,12 +258,12 @@ class Analyst:
             leads,
             sample,
             symbol,
-            own.astype(np.float32),
+            certainty.astype(np.float32),
             in_order(events),
             quality,
             tuple(notes),
             self.made_by,
-            unlike(found.measures),
+            unlike(joined.measures),
             lost=np.flatnonzero(num_lost),
             waves=waves,
             short_af=measured,
@@ -271,16 +272,17 @@ class Analyst:
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:
         """Analyse the samples `start` to `stop`."""
         rate_hz = recording.rate_hz
+        # Of whole pieces, so that those of the margin can be cut off.
         margin = round(MARGIN_S / QUALITY_S) * round(QUALITY_S * rate_hz)
         first, last = max(0, start - margin), min(recording.num_samples, stop + margin)
         atrial = tuple(lead for lead in atrial_leads(recording, leads) if lead not in leads)
         signals = recording.signal(first, last, leads + atrial)
-        of_atria = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
+        atrial_signals = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
         signals = signals[: len(leads)]
-        of_leads = [lead_quality(signal, rate_hz) for signal in signals]
-        quality = np.stack([lead.quality for lead in of_leads])
-        voted = _voted([lead.sample for lead in of_leads], quality, rate_hz)
-        sample, disputed = fill_gaps(voted, of_leads, signals, rate_hz)
+        lead_qualities = [lead_quality(signal, rate_hz) for signal in signals]
+        quality = np.stack([lead.quality for lead in lead_qualities])
+        voted = _voted([lead.sample for lead in lead_qualities], quality, rate_hz)
+        sample, disputed = fill_gaps(voted, lead_qualities, signals, rate_hz)
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
         stretches = lost_stretches(signals, rate_hz)
         measures = np.empty((0, len(USUAL)))
@@ -296,20 +298,20 @@ class Analyst:
         probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes)
         seconds = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
-        own, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
+        in_block, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
         num_pieces = -(-(stop - start) // piece)
         # The seconds that begin in the block: their sum over the blocks is the duration at every rate.
         num_seconds = int(-start // rate_hz) - int(-stop // rate_hz)
         begin_s = round((start - first) / rate_hz)
         return AnalysedBlock(
-            sample[own] + first,
-            no_beat[own],
-            disputed[own],
-            lost_intervals(sample, stretches)[own],
-            probability[own],
+            sample[in_block] + first,
+            no_beat[in_block],
+            disputed[in_block],
+            lost_intervals(sample, stretches)[in_block],
+            probability[in_block],
             seconds[begin_s : begin_s + num_seconds],
-            regular_seconds(of_leads, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
-            flutter(of_atria, sample, rate_hz)[begin_s : begin_s + num_seconds],
+            regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
+            flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
             measures,
         )
@@ -336,7 +338,7 @@ class Analyst:
         piece = beats.sample // round(QUALITY_S * beats.rate_hz)
         sample, signals = cut_lost(beats.sample, signals, stretches)
         beats = replace(beats, sample=sample)
-        leads, of_leads = list[int](), list[Tokens]()
+        leads, lead_tokens = list[int](), list[Tokens]()
         for lead in range(len(signals)):
             if np.nanmin(signals[lead], initial=np.inf) >= np.nanmax(signals[lead], initial=-np.inf):
                 continue  # flat, or no valid sample
@@ -346,10 +348,12 @@ class Analyst:
                 measures = measures_of_beats(self.beats.tokenizer, read, tokens)
             if tokens.num_tokens:
                 leads.append(lead)
-                of_leads.append(tokens)
-        codes, overlaps = (tokens.codes for tokens in of_leads), (lead == 0 for lead in leads)
+                lead_tokens.append(tokens)
+        # Overlapping windows take twice the time: only those of the best lead do.
+        codes, overlaps = (tokens.codes for tokens in lead_tokens), (lead == 0 for lead in leads)
         answers = recording_probabilities(model, codes, info.window, overlaps)
-        for lead, tokens, answer in zip(leads, of_leads, answers, strict=True):
+        for lead, tokens, answer in zip(leads, lead_tokens, answers, strict=True):
+            # A token need not be a beat: each beat takes the nearest. A single lead counts even with a quality of 0.
             total += answer[nearest(beats.sample, tokens.sample)] * (quality[lead, piece][:, None] + 1e-3)
         total[total.sum(axis=1) == 0, 0] = 1
         return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
@@ -359,12 +363,12 @@ class Analyst:
         num_seconds = -int(-len(signal_mv) // beats.rate_hz)
         seconds = np.zeros((num_seconds, 5))
         seconds[:, 0] = 1
-        if len(signal_mv) < WINDOW_S * beats.rate_hz:
-            return seconds
         tokens = self.waveform.tokenizer.encode(Lead(beats, signal_mv))
-        found = second_probabilities(self.waveform.model, tokens.codes)[:num_seconds]
-        seconds[: len(found)] = found
-        seconds[len(found) :] = found[-1]
+        if tokens.num_tokens < WINDOW:
+            return seconds
+        answered = second_probabilities(self.waveform.model, tokens.codes)[:num_seconds]
+        seconds[: len(answered)] = answered
+        seconds[len(answered) :] = answered[-1]  # no window begins in the last seconds
         return seconds
 
     def _af_events(
@@ -373,19 +377,22 @@ class Analyst:
         """Return the AF events in runs of beats without an unreadable interval, and the probability of their beats."""
         events, info, scores = list[Event](), self.af.info, [np.empty(0)]
         stretches = [sample[first : last + 1] for first, last in runs(clear).tolist()]
-        stretches = [own for own in stretches if len(own) >= FEWEST_AF_BEATS]
-        known = (Annotations(rate_hz, own, np.full(len(own), "Q", "<U1"), beats_labelled=False) for own in stretches)
-        encoded = [self.af.tokenizer.encode(Lead(beats)) for beats in known]
+        stretches = [stretch for stretch in stretches if len(stretch) >= FEWEST_AF_BEATS]
+        encoded = [
+            self.af.tokenizer.encode(Lead(Annotations(rate_hz, each, np.full(len(each), "Q"), beats_labelled=False)))
+            for each in stretches
+        ]
         codes = (tokens.codes for tokens in encoded)
         answers = recording_probabilities(self.af.model, codes, min(AF_BEATS, info.window))
-        for own, tokens, answer in zip(stretches, encoded, answers, strict=True):
+        for stretch, tokens, answer in zip(stretches, encoded, answers, strict=True):
             score = answer[:, 1]
             scores.append(score.astype(np.float64))
             is_few = tokens.num_tokens < info.shortest
             threshold = min(info.threshold, FEW_BEATS_THRESHOLD) if is_few else info.threshold
             for begin, end in runs(score >= threshold).tolist():
                 start, stop = int(tokens.sample[begin]), int(tokens.sample[end - 1])
-                if stop - start >= min(SHORTEST_AF_S * rate_hz, own[-1] - own[0]):
+                # AF of a whole stretch counts in a recording that is shorter than the clinical definition of AF.
+                if stop - start >= min(SHORTEST_AF_S * rate_hz, stretch[-1] - stretch[0]):
                     events.append(Event("AF", start, stop + 1, float(score[begin:end].mean())))
         return events, np.concatenate(scores)
 
@@ -417,17 +424,17 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     order = np.argsort(sample, kind="stable")
     sample, lead = sample[order], lead[order]
     group: Places = np.cumsum(np.diff(sample, prepend=sample[:1]) > reach)
-    place = np.minimum(sample // piece, quality.shape[1] - 1)
+    piece_index = np.minimum(sample // piece, quality.shape[1] - 1)
     voted = np.zeros((int(group[-1]) + 1 if len(group) else 0, len(of_leads)), np.float32)
-    voted[group, lead] = weight[lead, place]
+    voted[group, lead] = weight[lead, piece_index]
     start = np.searchsorted(group, np.arange(len(voted)))
-    total = weight[:, place[start]].sum(axis=0)
+    total = weight[:, piece_index[start]].sum(axis=0)
     kept = voted.sum(axis=1) > total / 2
     chosen = voted.argmax(axis=1)
     is_choice = lead == chosen[group]
-    found = sample[is_choice & kept[group]]
-    keep = np.diff(found, prepend=-reach - 1) > reach
-    return np.asarray(found[keep])
+    positions = sample[is_choice & kept[group]]
+    keep = np.diff(positions, prepend=-reach - 1) > reach
+    return np.asarray(positions[keep])
 
 
 def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest: float) -> bool:

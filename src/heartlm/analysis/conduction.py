@@ -60,25 +60,27 @@ def conduction_events(findings: Findings) -> list[Event]:
     block = np.minimum(beats * num_blocks // max(1, recording.num_samples), num_blocks - 1)
     sex = recording.patient.sex
     long_qtc, left_block = LONG_QTC_MS.get(sex, OTHER_QTC_MS), LEFT_BLOCK_MS.get(sex, OTHER_LEFT_BLOCK_MS)
-    kinds: list[list[tuple[str, float, float]]] = []
-    for number in range(num_blocks):
-        own, kind = block == number, list[tuple[str, float, float]]()
-        width, is_paced = _median(qrs, own & normal), False
+    kinds_by_block: list[list[tuple[str, float, float]]] = []
+    for block_index in range(num_blocks):
+        in_block, block_kinds = block == block_index, list[tuple[str, float, float]]()
+        width, is_paced = _median(qrs, in_block & normal), False
         if width >= WIDE_QRS_MS:
-            share = float(np.mean(qrs[own & normal & ~np.isnan(qrs)] >= WIDE_QRS_MS))
-            side, is_paced = _side(waves, own & normal)
-            kind.append(("wide QRS" if is_paced or (side == "LBBB" and width < left_block) else side, width, share))
-        elif (value := _median(qtc, own & regular & readable)) >= long_qtc:
-            known = own & regular & readable & ~np.isnan(qtc)
-            kind.append(("long QT", value, float(np.mean(qtc[known] >= long_qtc))))
-        conducted = own & regular
+            share = float(np.mean(qrs[in_block & normal & ~np.isnan(qrs)] >= WIDE_QRS_MS))
+            side, is_paced = _side(waves, in_block & normal)
+            kind = "wide QRS" if is_paced or (side == "LBBB" and width < left_block) else side
+            block_kinds.append((kind, width, share))
+        # QTc is not judged in wide QRS (Rautaharju 2009), nor after an interval that cannot be read, which corrects it.
+        elif (value := _median(qtc, in_block & regular & readable)) >= long_qtc:
+            known = in_block & regular & readable & ~np.isnan(qtc)
+            block_kinds.append(("long QT", value, float(np.mean(qtc[known] >= long_qtc))))
+        conducted = in_block & regular
         if conducted.any() and has_p[conducted].mean() >= LEAST_P_SHARE and not is_paced:
             value = _median(pr, conducted)
             if value > LONGEST_PR_MS:
                 share = float(np.mean(pr[conducted & ~np.isnan(pr)] > LONGEST_PR_MS))
-                kind.append(("AV block I", value, share))
-        kinds.append(kind)
-    return sorted(_joined(kinds, block, beats, recording.rate_hz), key=lambda event: event.start)
+                block_kinds.append(("AV block I", value, share))
+        kinds_by_block.append(block_kinds)
+    return sorted(_joined(kinds_by_block, block, beats, recording.rate_hz), key=lambda event: event.start)
 
 
 def _joined(
@@ -111,22 +113,22 @@ def _median(values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> float:
 
 def _side(waves: Intervals, chosen: NDArray[np.bool_]) -> tuple[str, bool]:
     """Return LBBB, RBBB or wide QRS, by the end of QRS in V1 and in I or V6, and whether pacing spikes precede it."""
-    found = waves.delineation
-    rate_hz = found.recording.rate_hz
-    whole = (found.all_leads[:, QRS][:, [ONSET, OFFSET]] >= 0).all(axis=1) & chosen
-    places = np.flatnonzero(whole)
-    places = places[np.unique(np.linspace(0, len(places) - 1, min(len(places), 30)).round().astype(np.int64))]
+    delineation = waves.delineation
+    rate_hz = delineation.recording.rate_hz
+    whole = (delineation.all_leads[:, QRS][:, [ONSET, OFFSET]] >= 0).all(axis=1) & chosen
+    index = np.flatnonzero(whole)
+    index = index[np.unique(np.linspace(0, len(index) - 1, min(len(index), 30)).round().astype(np.int64))]
     levels, steepest = list[NDArray[np.float32]](), list[float]()
-    for onset, offset in found.all_leads[places][:, QRS][:, [ONSET, OFFSET]].tolist():
+    for onset, offset in delineation.all_leads[index][:, QRS][:, [ONSET, OFFSET]].tolist():
         start, before = max(0, onset - round(0.06 * rate_hz)), max(1, round(0.02 * rate_hz))
-        signal = np.nan_to_num(found.recording.signal(start, offset + 1, found.leads))
+        signal = np.nan_to_num(delineation.recording.signal(start, offset + 1, delineation.leads))
         last = round((offset - onset) * END_OF_QRS)
         begin = max(0, onset - before) - start
         levels.append(signal[:, -last:].mean(axis=1) - signal[:, begin : onset - start].mean(axis=1))
         jumps = np.abs(np.diff(signal[:, : onset - start + before + 2], 2, axis=1)).max(axis=1)
         steepest.append(float(np.sort(jumps)[-min(SPIKE_LEADS, len(jumps))]))
     is_paced = rate_hz >= SPIKE_RATE_HZ and float(np.median(steepest)) >= SPIKE_MV
-    ends = dict(zip(map(str.lower, found.lead_names), np.median(levels, axis=0).tolist(), strict=True))
+    ends = dict(zip(map(str.lower, delineation.lead_names), np.median(levels, axis=0).tolist(), strict=True))
     lateral = [ends[name] for name in ("i", "v6") if name in ends]
     if "v1" not in ends or not lateral:
         return "wide QRS", is_paced

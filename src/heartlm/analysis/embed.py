@@ -98,19 +98,20 @@ def embed(
         raise HeartlmError(f"layer: {layer} found, -1 to {model.config.depth - 1} expected")
     classes, rhythms = np.array([*BEAT_CLASSES, ""]), np.array([*RHYTHMS, ""])  # -1, unlabelled, is the last
     parts = list[dict[str, Any]]()
+    # The model reads some leads ahead, to compute their windows together; `tee` keeps those until their states come.
     ahead, leads = itertools.tee(_with_tokens(leads, left_out))
-    of_leads = hidden_states(model, (lead.tokens.codes for lead in ahead), window, layer)
-    for lead, states in zip(leads, of_leads, strict=True):
+    states_by_lead = hidden_states(model, (lead.tokens.codes for lead in ahead), window, layer)
+    for lead, states in zip(leads, states_by_lead, strict=True):
         tokens = lead.tokens
-        places = np.arange(tokens.num_tokens)
+        first_token = np.arange(tokens.num_tokens)
         beat_class, rhythm = tokens.beat_class, tokens.rhythm
         if level != "beat":
             length = window if level == "window" else max(1, tokens.num_tokens)
-            places = places[::length]
-            num = np.diff([*places, tokens.num_tokens])
-            states = np.asarray(np.add.reduceat(states, places, axis=0) / num[:, None], np.float32)
+            first_token = first_token[::length]
+            num = np.diff([*first_token, tokens.num_tokens])
+            states = np.asarray(np.add.reduceat(states, first_token, axis=0) / num[:, None], np.float32)
             beat_class, rhythm = (
-                np.array([_most_frequent(each[at : at + length]) for at in places.tolist()])
+                np.array([_most_frequent(each[at : at + length]) for at in first_token.tolist()])
                 for each in (beat_class, rhythm)
             )
         if level == "recording":
@@ -118,11 +119,11 @@ def embed(
             log_mv = float(np.log(np.median(amplitude))) if len(amplitude) else 0.0
             states = np.concatenate([states, np.full((1, 1), log_mv, np.float32)], axis=1)
         whose = {"database": lead.database, "record": lead.record_id, "patient": lead.patient_id, "lead": lead.lead}
-        sample = tokens.sample[places]
+        sample = tokens.sample[first_token]
         parts.append(
             {"vectors": states, "sample": sample, "time_s": sample / lead.rate_hz}
             | {"beat_class": classes[beat_class], "rhythm": rhythms[rhythm]}
-            | {name: np.full(len(places), value) for name, value in whose.items()}
+            | {name: np.full(len(first_token), value) for name, value in whose.items()}
         )
     if not parts:
         raise HeartlmError(f"no recording gives a vector: {'; '.join(left_out[:3]) or 'there are none'}")
@@ -188,10 +189,10 @@ def hidden_states(
     try:
         for chunk in chunks_of_recordings(model, recordings):
             states = [np.empty((len(codes), model.config.width), np.float32) for codes in chunk]
-            for index, own, state in over_windows(model, chunk, window, [max(1, window // 2)] * len(chunk), compute):
+            for index, tokens, state in over_windows(model, chunk, window, [max(1, window // 2)] * len(chunk), compute):
                 # the first quarter of each later window has more context in the window before it
-                skipped = window // 4 if own.start else 0
-                states[index][own.start + skipped : own.stop] = state[skipped:]
+                skipped = window // 4 if tokens.start else 0
+                states[index][tokens.start + skipped : tokens.stop] = state[skipped:]
             yield from states
     finally:
         if handle is not None:

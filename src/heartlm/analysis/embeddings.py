@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ from heartlm.system.late import pandas
 
 Vectors = NDArray[np.float32]
 
-_TYPES = dict.fromkeys(("database", "record", "patient", "lead", "beat_class", "rhythm"), np.str_) | {
-    "sample": np.int64,
-    "time_s": np.float64,
-}
+# Metadata columns in the order of files, with their types.
+_TYPES: dict[str, type] = dict.fromkeys(("database", "record", "patient", "lead"), np.str_)
+_TYPES |= {"sample": np.int64, "time_s": np.float64, "beat_class": np.str_, "rhythm": np.str_}
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,7 @@ class Embeddings:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the metadata columns by name."""
-        return {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("vectors", "left_out")
-        }
+        return {name: getattr(self, name) for name in _TYPES}
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with one row per vector: its metadata, then `v0`, `v1`, …"""

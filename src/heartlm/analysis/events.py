@@ -58,8 +58,8 @@ def beat_events(
 
     def event(kind: str, first: int, stop: int) -> Event:
         """Return an event of the beats `first` to `stop`, exclusive."""
-        own = rr_s[first : stop - 1]
-        rate = 60 / float(own.mean()) if len(own) else float("nan")
+        inside_s = rr_s[first : stop - 1]
+        rate = 60 / float(inside_s.mean()) if len(inside_s) else float("nan")
         sure = float(probability[first:stop].mean())
         is_disputed = disputed is not None and kind in ABSENCES and disputed[first : stop - 1].mean() >= DISPUTED
         return Event(
@@ -80,9 +80,9 @@ def beat_events(
                 events.append(event("couplet", first, stop))
     for kind, period in (("bigeminy", 2), ("trigeminy", 3)):
         events += [event(kind, first, stop) for first, stop in _patterns(symbol, clear, period)]
-    for place in np.flatnonzero(clear & (rr_s >= limits.pause_s)).tolist():
-        kind = "asystole" if rr_s[place] >= limits.asystole_s else "pause"
-        events.append(event(kind, place, place + 2))
+    for beat in np.flatnonzero(clear & (rr_s >= limits.pause_s)).tolist():
+        kind = "asystole" if rr_s[beat] >= limits.asystole_s else "pause"
+        events.append(event(kind, beat, beat + 2))
     slow = _beyond(rr_s, clear, 60 / limits.bradycardia_bpm, limits.bradycardia_beats - 1)
     events += [event("bradycardia", first, stop + 1) for first, stop in slow]
     # of the negative intervals, those that are too short are too long

@@ -113,11 +113,12 @@ def covered(events: Iterable[Event], places: NDArray[Any]) -> NDArray[np.bool_]:
 
 def crossed(events: Iterable[Event], sample: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return whether the interval from each beat to the next intersects one of `events`, bool `[num_beats - 1]`."""
-    crossed = np.zeros(max(0, len(sample) - 1), np.bool_)
+    is_crossed = np.zeros(max(0, len(sample) - 1), np.bool_)
     for event in events:
+        # Interval i lasts from beat i to beat i + 1: the first one may begin before the event.
         first, last = np.searchsorted(sample, event.start) - 1, np.searchsorted(sample, event.stop)
-        crossed[max(0, first) : last] = True
-    return crossed
+        is_crossed[max(0, first) : last] = True
+    return is_crossed
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ class Findings:
         if self.num_beats <= RATE_INTERVALS:
             return np.empty(0)
         first, last = self.sample[:-RATE_INTERVALS], self.sample[RATE_INTERVALS:]
-        clear = np.convolve(self.readable(), np.ones(RATE_INTERVALS), "valid") == RATE_INTERVALS
+        clear = np.convolve(self.readable(), np.ones(RATE_INTERVALS), "valid") == RATE_INTERVALS  # all of them
         return np.where(clear, (last - first) / (RATE_INTERVALS * self.recording.rate_hz), np.nan)
 
     def summary(self) -> dict[str, Any]:
@@ -282,9 +283,9 @@ class Findings:
             stop = min(start + hour, self.recording.num_samples)
             first, last = np.searchsorted(self.sample, [start, stop])
             # An interval counts in the hour in which it begins, so that a pause over the hour is in a row too.
-            own = rr_s[first:last][clear[first:last]]
+            clear_rr_s = rr_s[first:last][clear[first:last]]
             of_class = Counter(self.symbol[first:last].tolist())
-            covered = {
+            lasting_samples = {
                 kind: sum(max(0, min(event.stop, stop) - max(event.start, start)) for event in events)
                 for kind, events in lasting.items()
             }
@@ -292,10 +293,10 @@ class Findings:
                 {"start_s": start / rate_hz, "clock": self.recording.clock_time(start / rate_hz)}
                 | {"num_beats": int(last - first)}
                 | {name: of_class.get(name, 0) for name in "NSVF"}
-                | {"mean_rate_bpm": round(60 / float(own.mean()), 1) if len(own) else None}
-                | {"shortest_rr_s": round(float(own.min()), 3) if len(own) else None}
-                | {"longest_rr_s": round(float(own.max()), 3) if len(own) else None}
-                | {f"{kind.lower()}_s": round(samples / rate_hz, 1) for kind, samples in covered.items()}
+                | {"mean_rate_bpm": round(60 / float(clear_rr_s.mean()), 1) if len(clear_rr_s) else None}
+                | {"shortest_rr_s": round(float(clear_rr_s.min()), 3) if len(clear_rr_s) else None}
+                | {"longest_rr_s": round(float(clear_rr_s.max()), 3) if len(clear_rr_s) else None}
+                | {f"{kind.lower()}_s": round(samples / rate_hz, 1) for kind, samples in lasting_samples.items()}
                 | {kind: begin[start // hour, kind] for kind in KINDS}
             )
         return rows

@@ -66,7 +66,7 @@ def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz:
         contains the second, float64 `[num_seconds]`; 0 if there is none.
     """
     num_seconds = -int(-signals_mv.shape[1] // rate_hz)
-    found = np.zeros(num_seconds)
+    probability = np.zeros(num_seconds)
     ratio = Fraction(RATE_HZ / rate_hz).limit_denominator(1000)
     even = resample_poly(np.nan_to_num(signals_mv), ratio.numerator, ratio.denominator, axis=1)
     length = WINDOW_S * RATE_HZ
@@ -77,20 +77,20 @@ def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz:
     for beat in beats.tolist():
         between[max(0, beat - round(_QRS_S[0] * RATE_HZ)) : beat + round(_QRS_S[1] * RATE_HZ)] = False
     for second in range(0, num_seconds - WINDOW_S + 1, HOP_S):
-        place = slice(second * RATE_HZ, second * RATE_HZ + length)
-        rr_s = np.diff(beats[(beats >= place.start) & (beats < place.stop)]) / RATE_HZ
+        window = slice(second * RATE_HZ, second * RATE_HZ + length)
+        rr_s = np.diff(beats[(beats >= window.start) & (beats < window.stop)]) / RATE_HZ
         if len(rr_s) + 1 < FEWEST_BEATS:
             continue
         typical_s, regular = float(np.median(rr_s)), rr_s.std() < IRREGULAR * rr_s.mean()
         if regular and typical_s > LONGEST_RR_S:
             continue
-        explained = wave_share(even[:, place], between[place])
+        explained = wave_share(even[:, window], between[window])
         best = int(explained.argmax())
         share, is_half = explained[best], abs(typical_s * _WAVE[best] / _BIN - 2) <= RATIO_REACH
         if share >= (REGULAR_SHARE if regular else SHARE) and (is_half or not regular):
-            own = slice(second, second + WINDOW_S)
-            found[own] = np.maximum(found[own], share)
-    return found
+            seconds = slice(second, second + WINDOW_S)
+            probability[seconds] = np.maximum(probability[seconds], share)
+    return probability
 
 
 def wave_share(signals: Floats, between: NDArray[np.bool_]) -> Floats:

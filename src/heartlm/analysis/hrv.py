@@ -60,25 +60,25 @@ def variability(findings: Findings) -> dict[str, float]:
     nn_ms = 1000 * nn_s
     # only differences of adjacent intervals
     changes = np.diff(nn_ms)[np.abs(np.diff(ends_s) - nn_s[1:]) < 1e-6]
-    found = {"sdnn_ms": float(nn_ms.std(ddof=1))}
+    measures = {"sdnn_ms": float(nn_ms.std(ddof=1))}
     if len(changes):
-        found["rmssd_ms"] = math.sqrt(float(np.mean(changes**2)))
-        found["pnn50_pct"] = 100 * float(np.mean(np.abs(changes) > 50))
+        measures["rmssd_ms"] = math.sqrt(float(np.mean(changes**2)))
+        measures["pnn50_pct"] = 100 * float(np.mean(np.abs(changes) > 50))
     piece = (ends_s // PIECE_S).astype(np.int64)
     full = np.flatnonzero(np.bincount(piece, nn_s) >= FULL_PIECE * PIECE_S)
     edges = np.searchsorted(piece, [full, full + 1]).T
     if len(full) >= FEWEST_PIECES:
         pieces = [nn_ms[first:last] for first, last in edges]
-        found["sdann_ms"] = float(np.std([part.mean() for part in pieces], ddof=1))
-        found["sdnn_index_ms"] = float(np.mean([part.std(ddof=1) for part in pieces]))
-    places = np.unique(np.linspace(0, len(full) - 1, min(len(full), MOST_SPECTRA)).astype(int))
-    spectra = [band_powers(nn_ms[slice(*edges[place])], ends_s[slice(*edges[place])]) for place in places]
+        measures["sdann_ms"] = float(np.std([part.mean() for part in pieces], ddof=1))
+        measures["sdnn_index_ms"] = float(np.mean([part.std(ddof=1) for part in pieces]))
+    spectrum_pieces = np.unique(np.linspace(0, len(full) - 1, min(len(full), MOST_SPECTRA)).astype(int))
+    spectra = [band_powers(nn_ms[slice(*edges[index])], ends_s[slice(*edges[index])]) for index in spectrum_pieces]
     for name in BANDS_HZ:
         if spectra:
-            found[name] = float(np.median([powers[name] for powers in spectra]))
+            measures[name] = float(np.median([powers[name] for powers in spectra]))
     if ratios := [powers["lf_ms2"] / powers["hf_ms2"] for powers in spectra if powers["hf_ms2"] >= LEAST_HF_MS2]:
-        found["lf_hf"] = float(np.median(ratios))
-    return found | {"num_intervals": len(nn_s), "num_pieces": len(full), "num_spectra": len(spectra)}
+        measures["lf_hf"] = float(np.median(ratios))
+    return measures | {"num_intervals": len(nn_s), "num_pieces": len(full), "num_spectra": len(spectra)}
 
 
 def band_powers(nn_ms: NDArray[np.float64], ends_s: NDArray[np.float64]) -> dict[str, float]:

@@ -73,9 +73,8 @@ def fill_gaps(
         added.append(beats)
         edges = [int(sample[before]), *beats.tolist(), int(sample[before + 1])]
         for first, last in pairwise(edges):
-            if last - first >= gap and (
-                not readable or bool(((loud >= first + t_wave) & (loud < last - p_wave)).any())
-            ):
+            is_loud = bool(((loud >= first + t_wave) & (loud < last - p_wave)).any())
+            if last - first >= gap and (is_loud or not readable):
                 disputed.append(first)
     filled: Places = np.unique(np.concatenate([sample, *added]))
     return filled, np.isin(filled, disputed)

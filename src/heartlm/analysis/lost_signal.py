@@ -24,8 +24,8 @@ AROUND = 8
 
 def lost_stretches(signals_mv: Floats, rate_hz: float) -> NDArray[np.int64]:
     """Return start and stop of the stretches in which no lead has a valid sample, int64 `[num_stretches, 2]`."""
-    found = runs(np.asarray(np.isnan(signals_mv).all(axis=0)))
-    return found[found[:, 1] - found[:, 0] >= LOST_S * rate_hz]
+    stretches = runs(np.asarray(np.isnan(signals_mv).all(axis=0)))
+    return stretches[stretches[:, 1] - stretches[:, 0] >= LOST_S * rate_hz]
 
 
 def lost_intervals(sample: Places, stretches: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -53,12 +53,12 @@ def cut_lost(sample: Places, signals_mv: Floats, stretches: NDArray[np.int64]) -
     if not is_lost.any() or is_lost.all():
         return sample, signals_mv
     cut = list[tuple[int, int]]()
-    for place in np.flatnonzero(is_lost).tolist():
-        near = slice(max(0, place - AROUND), place + 1 + AROUND)
-        known = intervals[near][~is_lost[near]]
-        usual = float(np.median(known if len(known) else intervals[~is_lost]))
-        excess = int(intervals[place] - usual)
-        inside = (stretches[:, 0] >= sample[place]) & (stretches[:, 1] <= sample[place + 1])
+    for before in np.flatnonzero(is_lost).tolist():
+        near = slice(max(0, before - AROUND), before + 1 + AROUND)
+        usual_intervals = intervals[near][~is_lost[near]]
+        usual = float(np.median(usual_intervals if len(usual_intervals) else intervals[~is_lost]))
+        excess = int(intervals[before] - usual)
+        inside = (stretches[:, 0] >= sample[before]) & (stretches[:, 1] <= sample[before + 1])
         for start, stop in stretches[inside].tolist():
             if excess > 0:
                 cut.append((start, min(stop, start + excess)))

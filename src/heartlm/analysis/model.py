@@ -161,7 +161,7 @@ def loaded(model: Path | None, af: Path, waveform: Path, device: str) -> Model:
 
     path = FOLDER / "foundation" if model is None else model
     if (path / "model.safetensors").is_file():
-        folder = path
+        folder = path  # saved, or `models/best` of a run, whose tokenizer is two folders above
         places = [each / "tokenizer" for each in (path, path.resolve().parent.parent)]
         tokenizer = next((each for each in places if each.is_dir()), None)
         if tokenizer is None:

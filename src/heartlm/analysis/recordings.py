@@ -193,12 +193,12 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
     table, index = task.out / "summary.csv", task.out / "index.html"
     if any(each["record"] == "index" for each in summaries):
         index = index.with_name("folder.html")
-    found = Analyses(summaries, left_out, table if task.index is None else index)
+    analyses = Analyses(summaries, left_out, table if task.index is None else index)
     try:
-        write_csv(found.rows(), table, digits=4)
+        write_csv(analyses.rows(), table, digits=4)
         if task.index is not None:
             with atomic_file(index) as stream:
                 stream.write(task.index(summaries, left_out, definitions(task.limits)))
     except HeartlmError as error:  # what was analysed is complete
-        return replace(found, unwritten=(str(error),))
-    return found
+        return replace(analyses, unwritten=(str(error),))
+    return analyses

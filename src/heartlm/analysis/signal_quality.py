@@ -60,28 +60,27 @@ def lead_quality(signal_mv: Floats, rate_hz: float) -> LeadQuality:
     """
     piece = round(QUALITY_S * rate_hz)
     num_pieces = max(1, -(-len(signal_mv) // piece))
-    found, causal = detect_beats(signal_mv, rate_hz), detect_beats(signal_mv, rate_hz, "causal")
-    match = match_beats(found, causal, rate_hz)
+    offline, causal = detect_beats(signal_mv, rate_hz), detect_beats(signal_mv, rate_hz, "causal")
+    match = match_beats(offline, causal, rate_hz)
 
     def count(sample: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.bincount(sample // piece, minlength=num_pieces)
 
-    total = count(found) + count(causal)
-    agreement = np.where(total > 0, 2 * count(found[match.reference]) / np.maximum(total, 1), 1)
+    total = count(offline) + count(causal)
+    agreement = np.where(total > 0, 2 * count(offline[match.reference]) / np.maximum(total, 1), 1)
     usable = np.isfinite(signal_mv)
     usable[: len(signal_mv) - 1] &= ~flat_steps(signal_mv, rate_hz)
     starts = np.arange(0, max(1, len(signal_mv)), piece)
     valid = np.add.reduceat(usable, starts) / np.diff([*starts, max(1, len(signal_mv))]) if len(usable) else np.zeros(1)
-    alike, place = _likeness(signal_mv, found, round(QRS_S * rate_hz)), found // piece
-    shape = np.array(
-        [np.median(alike[place == each]) if np.sum(place == each) > 1 else 1 for each in range(num_pieces)]
-    )
-    return LeadQuality(found, alike, (agreement * valid * shape).astype(np.float32))
+    alike, piece_of_beat = _likeness(signal_mv, offline, round(QRS_S * rate_hz)), offline // piece
+    alike_by_piece = [alike[piece_of_beat == each] for each in range(num_pieces)]
+    shape = np.array([np.median(part) if len(part) > 1 else 1 for part in alike_by_piece])
+    return LeadQuality(offline, alike, (agreement * valid * shape).astype(np.float32))
 
 
 def _likeness(signal: Floats, sample: NDArray[np.int64], reach: int) -> NDArray[np.float64]:
     """Return the largest correlation of each beat with its neighbours, at least 0, float64 `[num_beats]`."""
-    around = np.clip(sample[:, None] + np.arange(-reach, reach + 1), 0, len(signal) - 1)
+    around = np.clip(sample[:, None] + np.arange(-reach, reach + 1), 0, len(signal) - 1)  # [num_beats, 2 reach + 1]
     window = np.nan_to_num(signal[around])
     window -= window.mean(axis=1, keepdims=True)
     window /= np.maximum(np.linalg.norm(window, axis=1, keepdims=True), 1e-9)
@@ -117,12 +116,12 @@ def best_leads(recording: Recording, candidates: tuple[int, ...]) -> tuple[int, 
         return candidates
     length = min(recording.num_samples, round(_TRIAL_S * recording.rate_hz))
     last = recording.num_samples - length
-    starts = sorted({round(place) for place in np.linspace(0, last, _TRIED if last > length else 1 + (last > 0))})
+    starts = sorted({round(index) for index in np.linspace(0, last, _TRIED if last > length else 1 + (last > 0))})
     quality = np.zeros(len(candidates))
     for start in starts:
         signals = recording.signal(start, start + length, candidates)
         quality += [lead_quality(signal, recording.rate_hz).quality.mean() for signal in signals]
-    quality = np.round(quality / len(starts), 2)
-    order = sorted(range(len(candidates)), key=lambda place: (-quality[place], place))
-    kept = [place for place in order if quality[place] >= 0.8 * quality[order[0]]]
-    return tuple(candidates[place] for place in kept[:MOST_LEADS])
+    quality = np.round(quality / len(starts), 2)  # so that leads that are about as good keep their order
+    order = sorted(range(len(candidates)), key=lambda index: (-quality[index], index))
+    kept = [index for index in order if quality[index] >= 0.8 * quality[order[0]]]
+    return tuple(candidates[index] for index in kept[:MOST_LEADS])

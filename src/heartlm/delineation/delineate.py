@@ -83,10 +83,7 @@ class Delineation:
     def lead_names(self) -> list[str]:
         """Names of the leads; a later lead of the same name with its number in the recording, as `ECG (2)`."""
         names = [self.recording.lead_names[lead] for lead in self.leads]
-        return [
-            f"{name} ({lead + 1})" if name in names[:before] else name
-            for before, (name, lead) in enumerate(zip(names, self.leads, strict=True))
-        ]
+        return [f"{name} ({self.leads[at] + 1})" if name in names[:at] else name for at, name in enumerate(names)]
 
 
 def delineate(
@@ -118,28 +115,20 @@ def delineate(
     chosen = ecg_leads(recording) if leads is None else tuple(map(recording.lead_index, leads))
     if not chosen:
         raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to delineate")
-    given = None if beats is None else _checked(recording, beats)
+    checked = None if beats is None else _checked(recording, beats)
     blocks = list(_blocks(recording, chosen, network))
-    of_leads = [Waves.joined([block[lead] for block in blocks]) for lead in range(len(chosen) + 1)]
-    for each in of_leads:
+    waves_by_lead = [Waves.joined([block[lead] for block in blocks]) for lead in range(len(chosen) + 1)]
+    for each in waves_by_lead:
         each.onset[each.onset <= 0] = each.offset[each.offset >= recording.num_samples - 1] = ABSENT
-    together = of_leads.pop()
-    found = together.peak[together.kind == QRS + 1] if given is None else given
-    assigned = [_assign(waves, found, recording.rate_hz) for waves in of_leads]
+    together = waves_by_lead.pop()
+    positions = together.peak[together.kind == QRS + 1] if checked is None else checked
+    assigned = [_assign(waves, positions, recording.rate_hz) for waves in waves_by_lead]
     waves = np.stack([each[0] for each in assigned], axis=1)
     confidence = np.stack([each[1] for each in assigned], axis=1)
-    common, common_confidence, _ = _assign(together, found, recording.rate_hz)
+    common, common_confidence, _ = _assign(together, positions, recording.rate_hz)
     add_p_of_some_leads(waves, confidence, common, common_confidence, recording.rate_hz)
-    return Delineation(
-        recording,
-        chosen,
-        found,
-        waves,
-        confidence,
-        _of_all_leads(waves, common),
-        common_confidence,
-        tuple(each[2] for each in assigned),
-    )
+    all_leads, other_p = _of_all_leads(waves, common), tuple(each[2] for each in assigned)
+    return Delineation(recording, chosen, positions, waves, confidence, all_leads, common_confidence, other_p)
 
 
 def _checked(recording: Recording, beats: Positions) -> Positions:
@@ -159,7 +148,7 @@ def _blocks(recording: Recording, leads: tuple[int, ...], network: Network | Non
     """Yield the waves of each block, of each lead and then of all together."""
     rate_hz, total = recording.rate_hz, recording.num_samples
     length, margin = round(_BLOCK_S * rate_hz), round(_MARGIN_S * rate_hz)
-    starts = list(range(0, max(total - length // 4, 1), length))
+    starts = list(range(0, max(total - length // 4, 1), length))  # a short remainder belongs to the block before
     for start, stop in pairwise([*starts, total]):
         first = max(0, start - margin)
         signals = recording.signal(first, min(total, stop + margin), leads)
@@ -179,7 +168,7 @@ def _assign(waves: Waves, beats: Positions, rate_hz: float) -> tuple[Positions, 
     is_sure_p = (waves.kind == P + 1) & (waves.confidence >= _SURE)
     if not len(beats):
         return table, confidence, waves[is_sure_p]
-    after = np.searchsorted(beats, waves.peak)
+    after = np.searchsorted(beats, waves.peak)  # [num_waves], as `before` and `nearest`: index of a beat
     before, after = np.maximum(after - 1, 0), np.minimum(after, len(beats) - 1)
     nearest = np.where(waves.peak - beats[before] <= beats[after] - waves.peak, before, after)
     distance = {
@@ -190,6 +179,7 @@ def _assign(waves: Waves, beats: Positions, rate_hz: float) -> tuple[Positions, 
     for wave, (beat, away, furthest) in distance.items():
         chosen = np.flatnonzero((waves.kind == wave + 1) & (away >= 0) & (away <= furthest * rate_hz))
         chosen = chosen[np.argsort(-away[chosen], kind="stable")]  # of several the nearest, which is written last
+        # `away` is negative where there is no beat on that side. NumPy keeps the last of several values of a row.
         table[beat[chosen], wave] = np.stack([waves.onset, waves.peak, waves.offset], axis=1)[chosen]
         confidence[beat[chosen], wave] = waves.confidence[chosen]
     return table, confidence, waves[is_sure_p & ~np.isin(waves.peak, table[:, P, PEAK])]
@@ -208,22 +198,23 @@ def add_p_of_some_leads(
     least = max(3, round(_P_LEADS * waves.shape[1]))
     rows = np.flatnonzero((common[:, P, PEAK] < 0) & ((waves[:, :, P, PEAK] >= 0).sum(axis=1) >= least))
     for row in rows.tolist():
-        of_leads = waves[row, :, P]
-        shown = of_leads[:, PEAK] >= 0
-        shown &= np.abs(of_leads[:, PEAK] - np.median(of_leads[shown, PEAK])) <= _P_TOGETHER_S * rate_hz
+        p_waves = waves[row, :, P]
+        shown = p_waves[:, PEAK] >= 0
+        shown &= np.abs(p_waves[:, PEAK] - np.median(p_waves[shown, PEAK])) <= _P_TOGETHER_S * rate_hz
         if shown.sum() >= least and (sure := confidence[row, shown, P].mean()) >= _P_SURE:
-            common[row, P], common_confidence[row, P] = np.median(of_leads[shown], axis=0), sure
+            common[row, P], common_confidence[row, P] = np.median(p_waves[shown], axis=0), sure
 
 
 def _of_all_leads(waves: Positions, common: Positions) -> Positions:
     """Return the edges over all leads of the waves in `common` `[num_beats, 3, 3]`, in which the peaks are kept."""
     table, far = common.copy(), np.iinfo(np.int64).max
     for point, sign in ((ONSET, 1), (OFFSET, -1)):
-        present = (waves[..., point] >= 0) & (common[:, None, :, point] >= 0)
+        present = (waves[..., point] >= 0) & (common[:, None, :, point] >= 0)  # [num_beats, num_leads, 3]
         num = present.sum(axis=1)
-        place = np.rint((num - 1) * _QUANTILE).astype(np.int64).clip(0)
+        rank = np.rint((num - 1) * _QUANTILE).astype(np.int64).clip(0)
+        # With the sign of offsets turned, the outermost edge is the smallest of both; absent ones come last.
         edges = np.sort(np.where(present, sign * waves[..., point], far), axis=1)
-        quantile = np.take_along_axis(edges, place[:, None], axis=1)[:, 0]
+        quantile = np.take_along_axis(edges, rank[:, None], axis=1)[:, 0]
         outermost = sign * np.minimum(quantile, sign * common[..., PEAK])  # the peak is that of the first lead
         table[..., point] = np.where(num > 0, outermost, common[..., point])
     return table

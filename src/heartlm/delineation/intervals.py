@@ -53,12 +53,12 @@ class Intervals:
         return _rows(self._beat_columns())
 
     def _beat_columns(self) -> dict[str, list[Any]]:
-        found = self.delineation
-        rate_hz = found.recording.rate_hz
-        columns = {"sample": found.beats.tolist(), "time_s": (found.beats / rate_hz).tolist()}
+        delineation = self.delineation
+        rate_hz = delineation.recording.rate_hz
+        columns = {"sample": delineation.beats.tolist(), "time_s": (delineation.beats / rate_hz).tolist()}
         columns |= {name: _plain(values) for name, values in self.intervals.items()}
         for wave, name in ((P, "p"), (QRS, "qrs"), (T, "t")):
-            columns[f"{name}_confidence"] = found.all_confidence[:, wave].astype(float).tolist()
+            columns[f"{name}_confidence"] = delineation.all_confidence[:, wave].astype(float).tolist()
         return columns
 
     def lead_rows(self) -> list[dict[str, Any]]:
@@ -66,28 +66,28 @@ class Intervals:
         return _rows(self._lead_columns())
 
     def _lead_columns(self) -> dict[str, list[Any]]:
-        found = self.delineation
+        delineation = self.delineation
         columns: dict[str, list[Any]] = {
-            "beat_sample": np.repeat(found.beats, len(found.leads)).tolist(),
-            "lead": found.lead_names * found.num_beats,
+            "beat_sample": np.repeat(delineation.beats, len(delineation.leads)).tolist(),
+            "lead": delineation.lead_names * delineation.num_beats,
         }
         for wave, name in ((P, "p"), (QRS, "qrs"), (T, "t")):
             for point, what in ((ONSET, "onset"), (PEAK, "peak"), (OFFSET, "offset")):
-                places = found.waves[:, :, wave, point].ravel().tolist()
+                places = delineation.waves[:, :, wave, point].ravel().tolist()
                 columns[f"{name}_{what}"] = [None if place < 0 else place for place in places]
         return columns | {name: _plain(values.ravel()) for name, values in self.amplitudes.items()}
 
     def hour_rows(self) -> list[dict[str, Any]]:
         """Return one row for each hour: number of beats, and medians of the intervals and of each lead's ST and T."""
-        found = self.delineation
-        hour = (found.beats / found.recording.rate_hz // 3600).astype(np.int64)
+        delineation = self.delineation
+        hour = (delineation.beats / delineation.recording.rate_hz // 3600).astype(np.int64)
         rows = []
-        for number in np.unique(hour).tolist():
-            of_hour = hour == number
-            row: dict[str, Any] = {"hour": number, "beats": int(of_hour.sum())}
+        for hour_index in np.unique(hour).tolist():
+            of_hour = hour == hour_index
+            row: dict[str, Any] = {"hour": hour_index, "beats": int(of_hour.sum())}
             row |= {name: _median(values[of_hour]) for name, values in self.intervals.items()}
-            for place, lead in enumerate(found.lead_names):
-                row |= {f"{lead}_{name}": _median(self.amplitudes[name][of_hour, place]) for name in ("t_mv", *ST_S)}
+            for column, lead in enumerate(delineation.lead_names):
+                row |= {f"{lead}_{name}": _median(self.amplitudes[name][of_hour, column]) for name in ("t_mv", *ST_S)}
             rows.append(row)
         return rows
 
@@ -115,16 +115,16 @@ class Intervals:
             and `beats`, the number of beats that have it; of each lead the same of each amplitude in mV;
             `axis_degrees`.
         """
-        found = self.delineation
-        share = float(np.mean(found.all_leads[:, P, PEAK] >= 0)) if found.num_beats else None
+        delineation = self.delineation
+        share = float(np.mean(delineation.all_leads[:, P, PEAK] >= 0)) if delineation.num_beats else None
         return {
-            "num_beats": found.num_beats,
+            "num_beats": delineation.num_beats,
             "p_share": share,
             "axis_degrees": self.axis_degrees(),
             "intervals": {name: _spread(values) for name, values in self.intervals.items()},
             "leads": {
-                lead: {name: _spread(values[:, place]) for name, values in self.amplitudes.items()}
-                for place, lead in enumerate(found.lead_names)
+                lead: {name: _spread(values[:, column]) for name, values in self.amplitudes.items()}
+                for column, lead in enumerate(delineation.lead_names)
             },
         }
 
@@ -133,9 +133,9 @@ class Intervals:
         net = np.sum([np.nan_to_num(self.amplitudes[name]) for name in ("q_mv", "r_mv", "s_mv")], axis=0)
         has_qrs = self.delineation.waves[:, :, QRS, PEAK] >= 0
         medians = {
-            name.lower(): float(np.median(net[has_qrs[:, place], place]))
-            for place, name in enumerate(self.delineation.lead_names)
-            if has_qrs[:, place].any()
+            name.lower(): float(np.median(net[has_qrs[:, column], column]))
+            for column, name in enumerate(self.delineation.lead_names)
+            if has_qrs[:, column].any()
         }
         if "i" not in medians or not {"avf", "ii"} & set(medians):
             return None
@@ -143,18 +143,18 @@ class Intervals:
         return float(np.degrees(np.arctan2(2 / np.sqrt(3) * foot, medians["i"])))
 
 
-def measure(found: Delineation) -> Intervals:
+def measure(delineation: Delineation) -> Intervals:
     """Measure intervals, amplitudes and ST levels.
 
     Raises:
         HeartlmError: the signal cannot be read.
     """
-    return Intervals(found, _intervals(found), _amplitudes(found))
+    return Intervals(delineation, _intervals(delineation), _amplitudes(delineation))
 
 
-def _intervals(found: Delineation) -> dict[str, Doubles]:
-    points = np.where(found.all_leads >= 0, found.all_leads, np.nan) * 1000 / found.recording.rate_hz
-    rr = np.diff(found.beats, prepend=np.nan) * 1000 / found.recording.rate_hz
+def _intervals(delineation: Delineation) -> dict[str, Doubles]:
+    points = np.where(delineation.all_leads >= 0, delineation.all_leads, np.nan) * 1000 / delineation.recording.rate_hz
+    rr = np.diff(delineation.beats, prepend=np.nan) * 1000 / delineation.recording.rate_hz
     with np.errstate(invalid="ignore"):
         rr_s = np.where(rr <= 1000 * LONGEST_RR_S, rr, np.nan) / 1000
         qt = points[:, T, OFFSET] - points[:, QRS, ONSET]
@@ -171,24 +171,24 @@ def _intervals(found: Delineation) -> dict[str, Doubles]:
         }
 
 
-def _amplitudes(found: Delineation) -> dict[str, Doubles]:
-    table = {name: np.full((found.num_beats, len(found.leads)), np.nan) for name in AMPLITUDES}
-    recording = found.recording
+def _amplitudes(delineation: Delineation) -> dict[str, Doubles]:
+    table = {name: np.full((delineation.num_beats, len(delineation.leads)), np.nan) for name in AMPLITUDES}
+    recording = delineation.recording
     reach = round(1.5 * recording.rate_hz)
-    for begin in range(0, found.num_beats, _BEATS_AT_ONCE):
-        end = min(begin + _BEATS_AT_ONCE, found.num_beats)
+    for begin in range(0, delineation.num_beats, _BEATS_AT_ONCE):
+        end = min(begin + _BEATS_AT_ONCE, delineation.num_beats)
         # Beats are divided at long gaps, whose signal would be read in vain: given beats may be a few of a whole day.
-        gaps = begin + 1 + np.flatnonzero(np.diff(found.beats[begin:end]) > 4 * reach)
+        gaps = begin + 1 + np.flatnonzero(np.diff(delineation.beats[begin:end]) > 4 * reach)
         for first, last in pairwise([begin, *gaps.tolist(), end]):
-            start = max(0, int(found.beats[first]) - reach)
-            stop = min(recording.num_samples, int(found.beats[last - 1]) + reach)
-            signals = recording.signal(start, stop, found.leads)
+            start = max(0, int(delineation.beats[first]) - reach)
+            stop = min(recording.num_samples, int(delineation.beats[last - 1]) + reach)
+            signals = recording.signal(start, stop, delineation.leads)
             signals = np.where(np.isfinite(signals), signals, np.float32(np.nan))
-            for place, signal in enumerate(signals):
-                waves = found.waves[first:last, place]
+            for lead, signal in enumerate(signals):
+                waves = delineation.waves[first:last, lead]
                 waves = np.where(waves < 0, waves, waves - start)
                 for name, values in _of_lead(signal, waves, recording.rate_hz).items():
-                    table[name][first:last, place] = values
+                    table[name][first:last, lead] = values
     return table
 
 
@@ -200,14 +200,14 @@ def _of_lead(signal: NDArray[np.float32], waves: NDArray[np.int64], rate_hz: flo
     level = _mean_of(signal, onset - max(1, round(_BASELINE_S * rate_hz)), onset)
     level[~has_qrs] = np.nan
     near = max(1, round(_SMOOTH_S * rate_hz))
-    found = {}
+    amplitudes = {}
     for wave, name in ((P, "p_mv"), (T, "t_mv")):
         peak = waves[:, wave, PEAK]
-        found[name] = np.where(peak >= 0, _mean_of(signal, peak - near // 2, peak + near // 2 + 1) - level, np.nan)
+        amplitudes[name] = np.where(peak >= 0, _mean_of(signal, peak - near // 2, peak + near // 2 + 1) - level, np.nan)
     for name, after_s in ST_S.items():
         at = offset + round(after_s * rate_hz)
         inside = has_qrs & (at + near < num)
-        found[name] = np.where(inside, _mean_of(signal, at - near, at + near + 1) - level, np.nan)
+        amplitudes[name] = np.where(inside, _mean_of(signal, at - near, at + near + 1) - level, np.nan)
     # Q, R and S: the highest value within the complex, and the lowest ones before and after it. [num_beats, width]
     width = min(int(_LONGEST_QRS_S * rate_hz), int((offset - onset)[has_qrs].max(initial=0))) + 1
     places = onset[:, None] + np.arange(width)
@@ -220,10 +220,10 @@ def _of_lead(signal: NDArray[np.float32], waves: NDArray[np.int64], rate_hz: flo
     none = ~(r > 0)
     q = np.where(outside | ~(before | none[:, None]), 0, values).min(axis=1)
     s = np.where(outside | ~after | none[:, None], 0, values).min(axis=1)
-    found["r_mv"] = np.where(has_qrs & ~none, r, np.where(has_qrs & ~np.isnan(r), 0.0, np.nan))
+    amplitudes["r_mv"] = np.where(has_qrs & ~none, r, np.where(has_qrs & ~np.isnan(r), 0.0, np.nan))
     for name, lowest in (("q_mv", q), ("s_mv", s)):
-        found[name] = np.where(has_qrs & ~np.isnan(level), lowest, np.nan)
-    return found
+        amplitudes[name] = np.where(has_qrs & ~np.isnan(level), lowest, np.nan)
+    return amplitudes
 
 
 def _mean_of(signal: NDArray[np.float32], start: NDArray[np.int64], stop: NDArray[np.int64]) -> Doubles:

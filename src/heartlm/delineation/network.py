@@ -91,10 +91,11 @@ class Network:
 
     def __init__(self, layers: list[tuple[Floats, Floats, int]]) -> None:
         self._struct, packed = _Struct(), list[Floats]()
-        self._struct.num_residual = len(layers) - 11
+        self._struct.num_residual = len(layers) - 11  # without the 4 layers on the way down and the 7 after them
         for number, (weight, bias, dilation) in enumerate(layers):
             outer, inner, width = weight.shape
             padded = np.zeros((-(-outer // _GROUP) * _GROUP, width * inner + 1), np.float32)
+            # A group of outputs is a vector of the loop in C: [num_groups, width * inner, _GROUP], then the biases.
             padded[:outer, :-1], padded[:outer, -1] = weight.transpose(0, 2, 1).reshape(outer, -1), bias
             packed += [padded[:, :-1].reshape(-1, _GROUP, inner * width).transpose(0, 2, 1).ravel(), padded[:, -1]]
             sizes = {"inner": inner, "outer": outer, "kernel": width, "dilation": dilation}
@@ -196,29 +197,29 @@ def find_waves(signals_mv: Floats, rate_hz: float, network: Network | None = Non
     network, step = network or shipped_network(), rate_hz / NETWORK_HZ
     signals_mv = np.ascontiguousarray(signals_mv, np.float32)
     num_leads, cells = len(signals_mv), num_cells(signals_mv.shape[1], rate_hz)
-    found, mean = np.empty((num_leads, len(CLASSES), cells), np.float32), np.empty((len(CLASSES), cells), np.float32)
+    answers, mean = np.empty((num_leads, len(CLASSES), cells), np.float32), np.empty((len(CLASSES), cells), np.float32)
     weights, scratch = np.empty((num_leads, cells), np.float32), np.empty(cells, np.float32)
-    for signal, answer, of_lead in zip(signals_mv, found, weights, strict=True):
+    for signal, answer, weight in zip(signals_mv, answers, weights, strict=True):
         network(prepare(signal, rate_hz), answer)
-        kernel("delineate_usable")(signal, len(signal), step, round(_FLAT_S * rate_hz), cells, of_lead)
-        kernel("delineate_weights")(answer, cells, _CERTAIN_CELLS, scratch, of_lead)
-    kernel("delineate_agree")(found, weights, num_leads, cells, AGREEMENT, mean)
-    of_leads = [_waves(*each, step) for each in zip(found, signals_mv, strict=True)]
-    return of_leads, of_leads[0] if num_leads == 1 else _waves(mean, signals_mv[0], step, flat=True)
+        kernel("delineate_usable")(signal, len(signal), step, round(_FLAT_S * rate_hz), cells, weight)
+        kernel("delineate_weights")(answer, cells, _CERTAIN_CELLS, scratch, weight)
+    kernel("delineate_agree")(answers, weights, num_leads, cells, AGREEMENT, mean)
+    waves_by_lead = [_waves(*each, step) for each in zip(answers, signals_mv, strict=True)]
+    return waves_by_lead, waves_by_lead[0] if num_leads == 1 else _waves(mean, signals_mv[0], step, flat=True)
 
 
 def _waves(probability: Floats, signal_mv: Floats, step: float, flat: bool = False) -> Waves:
     """Find the waves of a lead twice: the second time with P waves where the beats nearby have them."""
     cells = probability.shape[1]
-    places, confidence = np.empty((cells // 2 + 1, 4), np.int64), np.empty(cells // 2 + 1, np.float32)
+    points, confidence = np.empty((cells // 2 + 1, 4), np.int64), np.empty(cells // 2 + 1, np.float32)
     reach, scratch = round(_P_REACH_S * NETWORK_HZ * step), np.empty(cells + 2, np.float32)
     plain = probability.copy()
-    for again in (False, True):
+    for again in (False, True):  # edges are those of `plain` both times, as an expected P wave is not wider
         num = kernel("delineate_waves")(
             *(probability, plain, cells, signal_mv, len(signal_mv), step, _BRIDGE, _LEAST_SUM, _LEAST_TOP),
-            *(flat or not again, len(confidence), scratch, places, confidence),
+            *(flat or not again, len(confidence), scratch, points, confidence),
         )
         if not again:
-            kernel("delineate_expect")(probability, cells, places, num, step, reach, _P_BEATS, _P_STRENGTH, scratch)
-    kind, onset, peak, offset = places[:num].T.copy()
+            kernel("delineate_expect")(probability, cells, points, num, step, reach, _P_BEATS, _P_STRENGTH, scratch)
+    kind, onset, peak, offset = points[:num].T.copy()
     return Waves(kind, onset, peak, offset, confidence[:num].copy())

@@ -74,27 +74,27 @@ class DelineationTask(RecordingTask):
         if self.beats == "annotated":
             if recording.annotations is None or not recording.annotations.num_beats:
                 raise HeartlmError(f"{recording.path}: no annotated beats; leave out --beats annotated to find them")
-            beats = np.unique(recording.annotations.sample)
-        found = measure(delineate(recording, beats))
-        write_waves(found.delineation, path.with_suffix(""))
-        beat_rows, lead_rows, hour_rows = found.beat_rows(), found.lead_rows(), found.hour_rows()
+            beats = np.unique(recording.annotations.sample)  # ascending, as `delineate` needs them
+        measured = measure(delineate(recording, beats))
+        write_waves(measured.delineation, path.with_suffix(""))
+        beat_rows, lead_rows, hour_rows = measured.beat_rows(), measured.lead_rows(), measured.hour_rows()
         for ending, rows, first in (
             (".beats.csv", beat_rows, ("sample", "time_s", *INTERVALS)),
             (".leads.csv", lead_rows, ("beat_sample", "lead")),
             (".hours.csv", hour_rows, ("hour", "beats")),
         ):
             write_csv(rows, path.with_suffix(ending), list(rows[0]) if rows else first, digits=4)
-        summary = {"record": recording.record_id, "rate_hz": recording.rate_hz} | found.summary()
+        summary = {"record": recording.record_id, "rate_hz": recording.rate_hz} | measured.summary()
         notes = [f"repaired: {repair}" for repair in recording.repairs]
         notes += [f"damaged: {fault}" for fault in recording.faults]
         return summary, {"notes": notes}
 
 
-def write_waves(found: Delineation, stem: Path) -> list[Path]:
+def write_waves(delineation: Delineation, stem: Path) -> list[Path]:
     """Write the waves of each lead and of all leads as WFDB annotations `(`, `p`, `N`, `t` and `)`.
 
     Args:
-        found: the waves.
+        delineation: the waves.
         stem: path of the files without the annotator, which is the name of the lead in lower case, or `all`.
 
     Returns:
@@ -103,11 +103,11 @@ def write_waves(found: Delineation, stem: Path) -> list[Path]:
     Raises:
         HeartlmError: a file cannot be written.
     """
-    recording, paths = found.recording, list[Path]()
-    annotators = _annotators([recording.lead_names[lead] for lead in found.leads])
-    tables = [found.waves[:, place] for place in range(len(found.leads))]
-    others = [np.stack([each.onset, each.peak, each.offset], axis=1) for each in found.other_p]
-    tables, others = [*tables, found.all_leads], [*others, np.empty((0, 3), np.int64)]
+    recording, paths = delineation.recording, list[Path]()
+    annotators = _annotators([recording.lead_names[lead] for lead in delineation.leads])
+    tables = [delineation.waves[:, column] for column in range(len(delineation.leads))]
+    others = [np.stack([each.onset, each.peak, each.offset], axis=1) for each in delineation.other_p]
+    tables, others = [*tables, delineation.all_leads], [*others, np.empty((0, 3), np.int64)]
     for annotator, table, other in zip([*annotators, ALL_LEADS], tables, others, strict=True):
         points = np.concatenate([table.reshape(-1, 3), other])
         symbols = np.concatenate([np.tile([_SYMBOLS[wave] for wave in range(3)], len(table)), np.full(len(other), "p")])

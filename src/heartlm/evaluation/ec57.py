@@ -111,9 +111,8 @@ def _track(
         elif symbol == "~" and unreadable[index]:
             shutdown = track.shutdown
             track.ends_in_shutdown = index + 1 == num
-            if (
-                track.ends_in_shutdown
-            ):  # no end; as in the programs, a later one of the test file has the end of the previous one
+            if track.ends_in_shutdown:
+                # no end; as in the programs, a later one of the test file has the end of the previous one
                 shutdown.append((time, _FAR if is_reference or not shutdown else shutdown[-1][1]))
             elif symbols[index + 1] == "~" and not unreadable[index + 1]:
                 index += 1

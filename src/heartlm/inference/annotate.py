@@ -23,7 +23,7 @@ from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.predictions import token_probabilities, without_artefacts
 from heartlm.inference.waveform import class_probabilities, over_seconds, predicted_classes, window_starts, windows_at
 from heartlm.models.heart import HeartModel
-from heartlm.tasks.waveform import STRIDE, WINDOW_S
+from heartlm.tasks.waveform import STRIDE, WINDOW, WINDOW_S
 from heartlm.tokenizers.base import Lead, Tokenizer
 from heartlm.tokenizers.sample import GRID_HZ
 
@@ -97,10 +97,10 @@ def annotate(
     known, seconds = ready.annotations, None
     end = recording.num_samples or int(tokens.sample[-1]) + 1
     if info.task == "waveform":
-        try:
-            seconds = second_probabilities(model, tokens.codes)
-        except HeartlmError as error:
-            raise HeartlmError(f"{recording.path}: {error}") from error
+        if tokens.num_tokens < WINDOW:
+            found_s = tokens.num_tokens / GRID_HZ
+            raise HeartlmError(f"{recording.path}: {found_s:.1f} s of signal found, at least {WINDOW_S:g} s expected")
+        seconds = second_probabilities(model, tokens.codes)
         starts = tokens.sample[::STRIDE][: len(seconds)]
         names = [RHYTHM_OF_CLASS[each] for each in predicted_classes(seconds, info.threshold).tolist()]
         predicted = Annotations(known.rate_hz, *_NO_BEATS, joined_spans(names, starts, end), source=SOURCE)
@@ -151,12 +151,11 @@ def rhythm_spans(
 def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
     """Return the probability of each class of the waveform task per second: the mean over the windows that cover it.
 
-    Raises:
-        HeartlmError: the recording is shorter than a window.
+    Args:
+        model: network of the task.
+        codes: codes of the lead, at least one window, uint16 `[num_tokens, 1]`.
     """
     starts = window_starts(len(codes))
-    if len(starts) == 0:
-        raise HeartlmError(f"{len(codes) / GRID_HZ:.1f} s of signal found, at least {WINDOW_S:g} s expected")
     # Each window counts as a lead of its own, so none is smoothed: a second averages the windows that cover it.
     return over_seconds(class_probabilities(model, windows_at(codes, starts), np.arange(len(starts))))
 

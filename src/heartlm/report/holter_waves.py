@@ -137,10 +137,9 @@ def _row(
         usual = "" if high is None else f"up to {high:g} {unit}"
     else:
         usual = f"{low:g} to {high:g} {unit}".replace("-", "−")
-    is_outside = (low is not None and value < low) or (high is not None and value > high)
     spread = "" if quartiles is None else f"{quartiles[0]:.0f} to {quartiles[1]:.0f}"
     usual, shown = usual.replace(" °", "°"), f"{value:g} {unit}".replace("-", "−").replace(" °", "°")
-    verdict = ("below" if low is not None and value < low else "above") if is_outside else ""
+    verdict = "below" if low is not None and value < low else "above" if high is not None and value > high else ""
     return {"name": name, "value": shown, "usual": usual, "spread": spread, "beats": num_beats, "verdict": verdict}
 
 
