@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import shlex
 import sys
@@ -16,18 +17,19 @@ import numpy as np
 from benchmarks.common.catalog import sources_of
 from benchmarks.common.measure import BenchTable, cores
 from heartlm import __version__
-from heartlm.extensions.cluster.doctor.hardware import ROOT, cgroup_cpus, processors
+from heartlm.extensions.cluster.doctor.hardware import ROOT, processors
 from heartlm.storage.atomic import atomic_file
+from heartlm.system.cores import cpu_quota
 
 
 def environment() -> dict[str, Any]:
     """What figures are taken on: processor, cores this process may use, GPU if torch has seen one, versions."""
-    facts = processors(ROOT)
+    facts, quota = processors(ROOT), cpu_quota()
     found = {
         "processor": facts["model"],
         "vector": facts["vector_units"],
         "cores": len(cores()),
-        "cpu_limit": cgroup_cpus(ROOT),
+        "cpu_limit": quota if math.isfinite(quota) else None,
         "gpu": _gpu(),
         "python": platform.python_version(),
         "numpy": np.__version__,
