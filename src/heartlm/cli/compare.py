@@ -150,6 +150,7 @@ def _report(rows: list[dict[str, Any]], summary: dict[str, Any]) -> Iterator[str
 
 def line_cells(matrix: list[list[int]]) -> list[str]:
     """Return the cells of the line format, in the order of `COUNTS`."""
+    # Indices into `ec57.LABELS`, N S V F Q O X.
     rows = {"N": [0], "S": [1], "V": [2], "F": [3, 4], "O": [5, 6]}
     columns = {"n": [0, 3, 4], "s": [1], "v": [2], "o": [5, 6]}
     return [str(sum(matrix[i][j] for i in rows[cell[0]] for j in columns[cell[1]])) for cell in COUNTS.split()]

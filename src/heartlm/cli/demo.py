@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
             values["record"] = (test or list(database.record_ids))[0]  # few patients may leave the test split empty
         line = command.format(**values)
         print(f"\n{number}. {title.format(**values)}\n$ heartlm {line}", flush=True)
-        sys.argv = ["heartlm", *shlex.split(line)]  # which the run folders record
+        sys.argv = ["heartlm", *shlex.split(line)]  # the run folders record it as their command
         if status := main(sys.argv[1:]):
             return status
     print(f"\nAll of it took {time.monotonic() - begin:.0f} s.")

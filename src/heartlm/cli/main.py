@@ -86,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         poll.register(sys.stdout.fileno(), 0)
         if not poll.poll(0):  # another pipe is broken: a defect
             raise
+        # Python flushes its streams once more when it exits, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

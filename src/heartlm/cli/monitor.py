@@ -264,6 +264,7 @@ async def _serve(options: MonitorOptions, monitor: Any, token: str | None, conne
 
         from heartlm.monitor.server import Page
     listening = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET)
+    # A restarted monitor gets its port although connections of the earlier one are still in TIME_WAIT.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((options.host, options.port))

@@ -48,6 +48,7 @@ def _detection_errors(scores: Scores) -> str:
     if scores["beats"] == "annotated":
         return ", annotated"
     labels, confusion = block["confusion_labels"], block["confusion"]
+    # Rows are reference classes, columns predicted ones.
     none = labels.index("none") if "none" in labels else None
     missed, extra = (0, 0) if none is None else (sum(row[none] for row in confusion), sum(confusion[none]))
     return f" ({missed:,} not detected, and {extra:,} detections that are no beat)"

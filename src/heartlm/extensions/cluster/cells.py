@@ -152,6 +152,7 @@ class LocalCells:
         Returns:
             The reason of a failure or None, and the duration in seconds.
         """
+        # As many cores as the ranks of all copies use; the copies divide them.
         started, cores = list[Rank](), self.cores[: ranks * cpus_per_rank * len(copies)]
         for copy, fields in enumerate(copies):
             cpus = cpus_of(share_of_cores(cores, copy, len(copies)))

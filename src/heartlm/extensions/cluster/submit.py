@@ -136,4 +136,5 @@ def follow(job: str, say: Callable[[str], object]) -> JobState:
         if state.has_ended:
             return state
         time.sleep(pause_s)
+        # Each call is a remote procedure call to slurmctld, which all users share (scontrol(1), Performance).
         pause_s = min(LONGEST_POLL_S, 1.5 * pause_s)

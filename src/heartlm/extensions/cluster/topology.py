@@ -64,6 +64,7 @@ def seconds_of(text: str) -> int:
     if match is None:
         raise HeartlmError(f"time: {text!r} found, HH:MM:SS expected, for example 02:00:00 or 1-12:00:00")
     numbers = [int(number) for number in match[2].split(":")]
+    # The first number is hours after days or as one of three, otherwise minutes (sbatch(1), --time).
     units_s = (3600, 60, 1) if match[1] or len(numbers) == 3 else (60, 1)
     total = int(match[1] or 0) * 86400 + sum(number * unit_s for number, unit_s in zip(numbers, units_s, strict=False))
     if total < 1:

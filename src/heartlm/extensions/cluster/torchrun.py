@@ -67,6 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         if failure.exitcode not in NOT_SAID:
             ended = f"status {failure.exitcode}" if failure.exitcode > 0 else failure.signal_name()
             print(f"rank {rank} on {socket.gethostname()} ended with {ended}", file=sys.stderr)
+        # torch gives minus the number of a signal, shells and SLURM 128 plus it.
         return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
     except RendezvousError as error:
         if not asked.is_set():  # when nodes stop together, one of them is first

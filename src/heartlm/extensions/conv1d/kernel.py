@@ -67,6 +67,7 @@ def prepared(shape: ConvShape, name: str, num_threads: int, variant: str | None 
     run = kernel(name, variant, by_address=True)
     measure = kernel("conv1d_scratch", variant, by_address=True)
     call = (ctypes.c_int64 * 11)(*astuple(shape), relu, num_threads)
+    # `conv1d_scratch` counts float32 numbers, `size` bytes.
     size = 4 * int(measure(call, PASSES.index(name), (ctypes.c_int64 * (2 * shape.kernel_size))()))
     call_address = ctypes.cast(call, ctypes.c_void_p)  # which holds on to it, and is sooner handed over
 

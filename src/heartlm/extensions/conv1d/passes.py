@@ -88,6 +88,7 @@ def gradients(
     shape, by_kernel = work.shape, work.by_kernel
     dx, dweight, dbias = None, None, None
     dy = dy.contiguous()
+    # The kernel computes the gradient of the bias only in the same pass as that of the weights.
     by_torch = (
         needed[0] and "input_gradient" not in by_kernel,
         needed[1] and "weight_gradient" not in by_kernel,

@@ -48,6 +48,7 @@ def fastest(shape: ConvShape, num_threads: int) -> frozenset[str]:
 def sizes(shape: ConvShape) -> dict[str, float]:
     """Return the sizes that determine which is faster, such as channels and filters per group and work per pass."""
     channels, filters = shape.in_channels // shape.groups, shape.out_channels // shape.groups
+    # In millions of floating-point operations: a product and a sum for each weight and output.
     work = 2e-6 * shape.batch * shape.out_channels * shape.out_length * channels * shape.kernel_size
     return {
         "batch": shape.batch,

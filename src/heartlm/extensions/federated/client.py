@@ -87,6 +87,7 @@ def sample_clients(study: FederatedConfig, members: Sequence[Member], round_inde
 
     order = np.argsort(chances(Use.ASKED, num), kind="stable")
     asked = sorted(int(client) for client in order[: max(1, round(study.participation * num))])
+    # Two draws of each client: whether, and how much.
     slow, how_slow = chances(Use.SLOW, 2 * num).reshape(num, 2).T
     lost, how_soon = chances(Use.LOST, 2 * num).reshape(num, 2).T
     result = dict[int, ClientTask]()

@@ -58,6 +58,7 @@ def run_with_flower(study: FederatedConfig) -> Path:
 
 def run_config(study: FederatedConfig) -> str:
     """Return the settings of the app for a study, as TOML."""
+    # Text in JSON is text in TOML, too: the inner call makes the text, the outer one quotes it.
     return f"study = {json.dumps(json.dumps(study.to_yaml()))}\nnodes = {study.nodes}\n"
 
 

@@ -125,6 +125,7 @@ class LanguageLearning:
         for client in mine:
             own = rows[np.isin(self._corpus.records.patient_id[rows], members[client].patients)]
             # Every client draws other windows and masks.
+            # Shifted by a bit, to fit a signed integer.
             seed = int(draws(Stream(self._study.seed, client, Use.CLIENT_SEED), 0, 1)[0] >> np.uint64(1))
             windows = training_windows(self._corpus, own, replace(self._config, seed=seed))
             self._windows[client] = windows, self._task.make_batch(seed)

@@ -69,6 +69,7 @@ def clip_and_noise(delta: Tensor, privacy: Privacy, num_clients: int, generator:
         num_clients: number of clients that add noise in this round.
         generator: generator of this client, from `secret_generator` unless the noise may be known.
     """
+    # Variances add up, so the sum over all clients has the standard deviation noise_multiplier * clip_norm.
     share = privacy.noise_multiplier * privacy.clip_norm / math.sqrt(num_clients)
     noise = torch.empty_like(delta).normal_(0.0, share, generator=generator)
     return clipped(delta, privacy.clip_norm) + noise

@@ -53,7 +53,7 @@ def run_sweep(sweep: SweepConfig) -> tuple[list[Row], dict[str, str]]:
                 shutil.rmtree(out, ignore_errors=True)
                 study, logs = cell.study(sweep, out.parent).to_yaml(), folder / "logs" / cell.name
                 nodes = sweep.nodes if sweep.slurm and cell.world_size % sweep.nodes == 0 else 1
-                # on this machine the ranks divide all cores
+                # On this machine the ranks divide all cores; rounded up, so that none is left out.
                 cpus = sweep.cpus_per_rank if sweep.slurm else -(-runner.place.num_cores // cell.world_size)
                 reason, _ = runner.run(f"{__name__}:federate", [study], cell.world_size, nodes, cpus, logs)
                 if reason is not None:

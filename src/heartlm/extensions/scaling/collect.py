@@ -60,6 +60,7 @@ def measured(
     """
     parts = [_parts(ranks, warm_up) for ranks in trainings]
     part_s = {name: statistics.fmean(part[name] for part in parts) for name in PARTS}
+    # [num_counted_steps]: the mean over ranks, then over copies.
     steps_s = np.mean([_of_ranks(ranks, "step_s")[:, warm_up:].mean(axis=0) for ranks in trainings], axis=0)
     every, firsts = [rank for ranks in trainings for rank in ranks], [ranks[0] for ranks in trainings]
     rates = [sum(step["num_tokens"] for step in first["steps"][warm_up:]) for first in firsts]

@@ -62,5 +62,6 @@ def _fit(speedups: Mapping[int, float], names: tuple[str, ...], most: float) -> 
     solution: Any = least_squares(lambda each: np.log(law(each) / measured), begin, bounds=(0.0, most), **accuracy)
     sigma, kappa = (*solution.x, 0.0)[:2]
     residuals = zip(ranks.astype(int).tolist(), (law(solution.x) / measured - 1).tolist(), strict=True)
+    # There the derivative of the USL is 0; κ below 1e-9 counts as 0, so that the speedup only grows.
     best = float(np.sqrt((1 - sigma) / kappa)) if kappa >= 1e-9 and sigma < 1 else None
     return Fit(dict(zip(names, solution.x.tolist(), strict=True)), dict(residuals), len(ranks) - len(names), best)

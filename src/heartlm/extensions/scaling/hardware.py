@@ -71,7 +71,9 @@ class Interconnect:
                 "there (--all-reduce, --all-reduce-between)"
             )
         rate, hop_s = min(link.bytes_per_s for link in links), max(link.latency_s for link in links)
+        # Ring: in each of 2 (ranks - 1) hops, every rank sends one of `ranks` parts of the message.
         ring_s = 2 * (ranks - 1) * (hop_s + num_bytes / ranks / rate)
+        # Tree: the whole message goes along the ranks of a node and over the levels of the nodes, up and then down.
         in_node_s = (ranks // nodes - 1) * self.within.latency_s if self.within and ranks > nodes else 0.0
         across_s = math.ceil(math.log2(nodes)) * self.between.latency_s if self.between and nodes > 1 else 0.0
         return min(ring_s, 2 * (in_node_s + across_s + num_bytes / rate))

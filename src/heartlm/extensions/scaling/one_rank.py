@@ -70,7 +70,8 @@ class OneRank:
         micro_batches = cell.accumulation
         tokens = tokens_of(cell)
         compute_s = pick(self._seconds(tokens, lambda each: _scaled(each, "compute") / each.cell.accumulation))
-        backward_s = compute_s * (2 / 3)  # by operation count
+        # By operation count: each matrix product has two in the backward pass, for its input and for its weights.
+        backward_s = compute_s * (2 / 3)
         optimizer_s = statistics.median(_scaled(each, "optimizer") for each in self.alone)
         return RankWork(
             forward_s=compute_s - backward_s,
@@ -184,6 +185,7 @@ def repeat_noise(measurements: Iterable[Measurement]) -> tuple[float, int]:
     deviations, freedom = list[float](), 0
     for times in cells.values():
         if len(times) > 1:
+            # The mean is of the same repeats, which makes deviations too small by the square root of (n - 1) / n.
             relative = np.abs(np.asarray(times) / np.mean(times) - 1) * (len(times) / (len(times) - 1)) ** 0.5
             deviations += relative.tolist()
             freedom += len(times) - 1

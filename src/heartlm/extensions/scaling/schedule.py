@@ -122,6 +122,7 @@ def _widths(jobs: Sequence[PlannedJob]) -> Iterator[dict[str, int]]:
     """Yield widths for each time limit: the fewest GPU-hours within the limit, or the fastest if none is."""
     limits = sorted({time for job in jobs for time in job.times.values()})
     for limit in {*limits[:: -(-len(limits) // MOST_LIMITS)], limits[-1]}:
+        # All times within the limit are equal in the first number; the second then chooses the fewest GPU-hours.
         yield {
             job.name: min(job.times, key=lambda gpus, job=job: (max(limit, job.times[gpus]), gpus * job.times[gpus]))  # type: ignore[misc]
             for job in jobs
@@ -162,6 +163,7 @@ def list_schedule(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster
 def _take(free: list[list[int]], gpus: int, per_node: int) -> tuple[tuple[int, int], ...]:
     """Take this number of `free` GPUs where they fit most tightly; return an empty tuple if they do not fit."""
     each = min(gpus, per_node)
+    # Nodes with the least room first: wider experiments later need the nodes that are still empty.
     nodes = sorted((node for node, own in enumerate(free) if len(own) >= each), key=lambda node: len(free[node]))
     nodes = nodes[: gpus // each]
     if len(nodes) * each < gpus:

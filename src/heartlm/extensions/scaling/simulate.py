@@ -177,6 +177,7 @@ def _computed(begin_s: Seconds, work_s: Seconds, busy: Busy, rate: float) -> Sec
         return begin_s + work_s
     now_s, left_s = begin_s.copy(), work_s.copy()
     for first_s, last_s in busy:
+        # Each rank computes at full speed until messages are sent, then at `rate` until they are sent or it is done.
         alone_s = np.clip(first_s - now_s, 0, left_s)
         now_s, left_s = now_s + alone_s, left_s - alone_s
         shared_s = np.where(left_s > 0, np.clip(last_s - now_s, 0, left_s / rate if rate else np.inf), 0.0)

@@ -100,6 +100,7 @@ class Attempt:
     def is_locked(self) -> bool:
         """Return whether a process of a local attempt is running."""
         try:
+            # A shared lock: two readers at the same time do not take each other for a process of the attempt.
             with self.log.open("rb") as stream:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
