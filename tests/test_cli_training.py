@@ -16,11 +16,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import open_corpus
+from heartlm.errors import HeartlmError
 from heartlm.runs.run_folder import RunFolder, environment
 from heartlm.storage.atomic import sha256_of
 from heartlm.training.checkpoint import Checkpoints
@@ -356,6 +358,15 @@ def test_finetuning_some_patients_alone_from_a_fine_tuned_run(
     chosen = rows_of_patients(corpus, rows, config.patient_ids)
     assert set(corpus.records.patient_id[chosen].tolist()) == {one}
     assert RunFolder(tmp_path / "run").about["parent"] == str(tiny_finetuned)
+
+
+def test_patients_of_a_corpus_without_labels_are_not_the_reason(
+    tiny_corpus: Path, tiny_finetuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heartlm.training.finetune.labelled_rows", lambda *_: np.empty(0, np.int64))
+    config = FinetuneConfig(tiny_corpus, tmp_path / "run", window=32, steps=2, run=tiny_finetuned, patients="a/1")
+    with pytest.raises(HeartlmError, match="no token of the training split has a label"):
+        finetune(config)
 
 
 class Command:

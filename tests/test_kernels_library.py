@@ -60,6 +60,14 @@ def test_a_window_outside_the_corpus_is_not_gathered(variant: str, first: int, l
         gather_codes(corpus[:, None], np.array([0, first]), np.array([3, length]), 3)
 
 
+def test_arrays_are_checked_although_others_are_given_by_their_addresses() -> None:
+    checking, by_address = kernel("draws"), kernel("draws", by_address=True)
+    first, second = np.zeros((2, 4), np.uint64)
+    checking(1, 0, 0, 0, 4, first)
+    by_address(1, 0, 0, 0, 4, second.ctypes.data)
+    assert first.any() and np.array_equal(first, second)
+
+
 def test_the_prototypes_are_those_of_the_sources() -> None:
     package = Path(heartlm.kernels.library.__file__).parent
     sources = "".join(path.read_text() for path in sorted(package.parent.rglob("c/*.c")))

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -265,8 +266,15 @@ def test_what_is_written_is_flushed_to_the_disk(tmp_path: Path, monkeypatch: pyt
         (temporary / "deep").mkdir()
         (temporary / "deep" / "a").write_text("x")
         (temporary / "b").write_text("x")
-    assert sorted(flushed[:-1]) == ["a", "b"]
-    assert flushed[-1] == tmp_path.name
+    assert sorted(flushed[:-2]) == ["a", "b", "deep"], "files and the names in folders"
+    assert flushed[-2].startswith(".out.tmp-") and flushed[-1] == tmp_path.name
+
+
+def test_text_is_utf8_in_any_locale(tmp_path: Path) -> None:
+    code = "import sys; from heartlm.storage.atomic import write_json; write_json(sys.argv[1], 'M\\u00fc \\u5fc3')"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    subprocess.run([sys.executable, "-c", code, tmp_path / "a.json"], env=environment, check=True)
+    assert read_json(tmp_path / "a.json") == "M\u00fc \u5fc3"
 
 
 HOSTILE_JSON = {
@@ -311,6 +319,8 @@ HOSTILE_YAML = {
     "infinite": ("a: .inf", "no finite number"),
     "twice": ("steps: 1\nsteps: 2", "steps found 2 times"),
     "tag": ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+    "tag-of-another-value": ("a: !!bool maybe", "does not fit its tag: 'maybe'"),
+    "tag-of-nothing": ("a: !!int ''", "does not fit its tag"),
     "two-documents": ("a: 1\n---\nb: 2", "expected a single document"),
 }
 
@@ -361,6 +371,12 @@ def test_lines_of_json_with_a_torn_one(tmp_path: Path) -> None:
     assert read_json_lines(path) == ([], 0)
     path.write_text('{"step": 1}\n\n[1]\n' + "[" * 100_000 + '\n{"step": 2}\n{"st')
     assert read_json_lines(path) == ([{"step": 1}, {"step": 2}], 3)
+
+
+def test_a_line_separator_in_a_text_ends_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": "x\u2028y"}\r\n{"a": "\u0085"}\n', encoding="utf-8")
+    assert read_json_lines(path) == ([{"a": "x\u2028y"}, {"a": "\u0085"}], 0)
 
 
 def write(path: Path, kind: str, text: str, then: Callable[[], object] = lambda: None) -> None:

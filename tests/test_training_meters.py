@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.instrumentation.meters import PARTS, Meters, peak_memory_bytes
+from heartlm.training.log import _format_line
 
 STEP_PARTS = ("data_s", "forward_backward_s", "communication_s", "optimizer_s", "other_s")
 
@@ -155,6 +156,17 @@ def test_a_line_is_of_the_steps_since_the_line_before(meters: Meters, hand: Hand
     assert meters.remaining_s(10) == pytest.approx(40)
 
 
+def test_an_error_in_a_pause_ends_the_pause(meters: Meters, hand: Hand) -> None:
+    """The loop continues after an error of the profiler or of TensorBoard."""
+    warm_up(meters, hand)
+    with pytest.raises(ImportError), meters.paused("tensorboard"):
+        hand.forward(7)
+        raise ImportError
+    do_step(meters, hand, data=1, forward_backward=3)
+    line = meters.line()
+    assert (line["step_s"], line["data_s"], line["forward_backward_s"], line["other_s"]) == (4, 1, 3, 0)
+
+
 def test_elapsed_time_leaves_out_nothing(meters: Meters, hand: Hand) -> None:
     do_step(meters, hand, data=1, forward_backward=2)
     with meters.paused("validation"):
@@ -237,3 +249,10 @@ def test_each_part_waits_for_the_device(hand: Hand) -> None:
     with meters.step(3), meters.span("optimizer"):
         pending.append(5.0)
     assert meters.line()["optimizer_s"] == pytest.approx(5)
+
+
+def test_the_time_left_may_exceed_a_day(meters: Meters, hand: Hand) -> None:
+    warm_up(meters, hand)
+    do_step(meters, hand, forward_backward=3600, data=3)
+    line = {"step": 10, "split": "train", "loss": 1.0, "learning_rate": 1e-3, "grad_norm": 1.0, **meters.line()}
+    assert _format_line(line, 40, meters).endswith("left 30:01:30")

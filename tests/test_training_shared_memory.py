@@ -173,6 +173,24 @@ def test_rounds_follow_each_other_and_nothing_is_left(tmp_path: Path) -> None:
     run_in_a_process_of_its_own(f"{__name__}:in_turn", [(4, "begin_as_rank", [str(tmp_path)], [0] * 4)])
 
 
+@pytest.mark.parametrize("num_gathered", [0, 1])
+def test_a_rank_that_exits_before_the_first_sum_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_gathered: int
+) -> None:
+    gathered = list[object]()
+
+    def gather(value: object) -> list[object]:
+        gathered.append(value)
+        if len(gathered) > num_gathered:
+            raise RuntimeError("another rank exited")
+        return [value, value]
+
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    with pytest.raises(RuntimeError):
+        shared_memory.opened(Ranks(0, 2, 0, 2), 1.0, gather)
+    assert isinstance(gathered[0], Path) and not list(tmp_path.iterdir())
+
+
 def test_a_rank_that_has_gone_is_not_waited_for() -> None:
     run_in_a_process_of_its_own(f"{__name__}:in_turn", [(3, "lose_as_rank", [], [0, -signal.SIGKILL, 0])])
 

@@ -126,14 +126,16 @@ class Meters:
         """Exclude the context from all metrics, for validation and checkpoints."""
         outermost, self._is_paused = not self._is_paused, True
         begin_s, begin_j = self.now_s(), self._read_j()
-        yield
-        now_s = self.now_s()
-        self._write(name, begin_s, now_s)
-        if outermost:
-            self._is_paused = False
-            self._inner_s[-1] += now_s - begin_s
-            self._paused_s += now_s - begin_s
-            self._mark_j += self._read_j() - begin_j
+        try:
+            yield
+        finally:  # training continues after an error of the profiler or of TensorBoard
+            now_s = self.now_s()
+            self._write(name, begin_s, now_s)
+            if outermost:
+                self._is_paused = False
+                self._inner_s[-1] += now_s - begin_s
+                self._paused_s += now_s - begin_s
+                self._mark_j += self._read_j() - begin_j
 
     def share_data(self, num_steps: int) -> None:
         """Divide the data time of this step equally among it and the next `num_steps` − 1 steps.

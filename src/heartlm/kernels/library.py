@@ -136,7 +136,8 @@ def kernel(name: str, variant: str | None = None, by_address: bool = False) -> A
     Raises:
         HeartlmError: there is no library, or `HEARTLM_KERNELS` names a variant that this machine cannot run.
     """
-    function = getattr(library(), f"{name}_{variant or _in_use or chosen_variant()}")
+    # An index makes a new function object. An attribute would be shared by calls with other types of arguments.
+    function = library()[f"{name}_{variant or _in_use or chosen_variant()}"]
     result, arguments = prototypes()[name]
     function.argtypes = [_type_of(argument, by_address) for argument in arguments]
     function.restype = None if result == "void" else _type_of(result)
@@ -179,7 +180,7 @@ def struct_of(struct: str, values: Mapping[str, Any]) -> Any:
     """Return a struct of kernels.h with values of its fields by name; an array is given by its address and kept."""
     declared = {name: kind for kind, name, _ in _declarations(struct, _HEADER)}
     assert declared.keys() == values.keys(), f"{struct}: {declared.keys() ^ values.keys()}"
-    struct_value = _structure(struct)()
+    struct_value = structure(struct)()
     if arrays := [value for value in values.values() if isinstance(value, np.ndarray)]:
         struct_value.arrays = arrays  # alive as long as the struct, which has their addresses only
     for name, value in values.items():
@@ -190,7 +191,8 @@ def struct_of(struct: str, values: Mapping[str, Any]) -> Any:
 
 
 @functools.cache
-def _structure(struct: str) -> type[ctypes.Structure]:
+def structure(struct: str) -> type[ctypes.Structure]:
+    """Return the `ctypes.Structure` for a struct of kernels.h."""
     return type(struct, (ctypes.Structure,), {"_fields_": struct_fields(struct)})
 
 

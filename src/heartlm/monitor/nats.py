@@ -323,7 +323,10 @@ class Worker:
                 await self._subscribe(partition)
         missing = [n for n, owner in enumerate(table.owners) if owner == self._name and n not in self.partitions]
         if missing:
-            await asyncio.gather(*map(self._acquire, missing[:_NUM_ACQUIRED_TOGETHER]))
+            acquired = map(self._acquire, missing[:_NUM_ACQUIRED_TOGETHER])
+            # All end before an error is raised: otherwise the next attempt would acquire a partition a second time.
+            for error in filter(None, await asyncio.gather(*acquired, return_exceptions=True)):
+                raise error
         elif (surplus := table.surplus(self._name)) is not None:
             number, receiver = surplus
             await self._save(self.partitions[number])
@@ -385,15 +388,15 @@ class Worker:
         partition.saved_at = time.monotonic()
         if partition.sequence == partition.saved:
             return
-        partition.saved = partition.sequence
         patients = {name: self.monitor.patients[name] for name in partition.names}
-        state = {
+        state: dict[str, Any] = {
             "sequence": partition.sequence,
             "streams": self.monitor.state(partition.names),
             "silence": [(name, patient.received_at, patient.silent) for name, patient in patients.items()],
             "alarms": [entry for entry in self.monitor.open_alarms() if entry["stream"] in partition.names],
         }
         await self._states.put(f"partition-{partition.number}", packed(state))
+        partition.saved = state["sequence"]  # messages may have arrived meanwhile
 
     async def _release(self, number: int) -> None:
         partition = self.partitions.pop(number)

@@ -52,7 +52,8 @@ def atomic_file(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary, descriptor = _new_temporary(path)
-        with os.fdopen(descriptor, mode) as stream:
+        # Without an encoding, Python takes that of the locale, and readers expect UTF-8.
+        with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -136,11 +137,10 @@ def _sweep(folder: Path) -> None:
 
 
 def publish_folder(temporary: Path, path: Path) -> None:
-    """Flush every file below `temporary` to the disk, then rename it to `path`, see `replace_folder`."""
-    for file in temporary.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())
+    """Flush all files and folders in `temporary` to the disk, then rename it to `path`, see `replace_folder`."""
+    for entry in (*temporary.rglob("*"), temporary):
+        if entry.is_file() or entry.is_dir():
+            fsync_folder(entry)  # works for files too
     replace_folder(temporary, path)
     fsync_folder(path.parent)
 

@@ -31,6 +31,8 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(TOO_DEEP) from None
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
+    except LookupError as error:  # PyYAML looks up the text of `!!bool maybe`, and the first character of `!!int ''`
+        raise ValueError(f"a value does not fit its tag: {error}") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -93,9 +93,10 @@ def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -
     assert foundation.config.width
     config.follow(foundation.config.depth, foundation.config.width)
     labels = TASKS[config.task].labels(corpus, config.rhythm, config.flutter)
-    rows = rows_of_patients(corpus, labelled_rows(corpus, labels, "train"), config.patient_ids)
-    if len(rows) == 0:
+    labelled = labelled_rows(corpus, labels, "train")
+    if len(labelled) == 0:
         raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")
+    rows = rows_of_patients(corpus, labelled, config.patient_ids)
     held_out = labelled_rows(corpus, labels, "validation") if validates else rows[:0]
     weighted, loss = weighted_labels(corpus, labels, [*rows, *held_out], len(classes), config)
     info = replace(

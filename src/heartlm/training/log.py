@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
@@ -120,7 +119,8 @@ def _format_line(line: dict[str, Any], steps: int, meters: Meters) -> str:
     head = f"step {line['step']:>{len(str(steps))}}/{steps}  {line['split']:<10} loss {line['loss']:.4f}"
     if "tokens_per_s" not in line:
         return head
-    left = time.strftime("%H:%M:%S", time.gmtime(meters.remaining_s(steps - line["step"])))
+    minutes, seconds = divmod(round(meters.remaining_s(steps - line["step"])), 60)
+    left = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
     rate, waited = line["tokens_per_s"] / 1000, 100 * line["data_wait_share"]
     return (
         f"{head}  lr {line['learning_rate']:.1e}  norm {line['grad_norm']:.2f}"
