@@ -57,11 +57,7 @@ def replicated(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 renames broadcast_buffers, 2.11 has only that
         wrapped = DistributedDataParallel(
-            module,
-            broadcast_buffers=False,
-            bucket_cap_mb=bucket_cap_mb,
-            gradient_as_bucket_view=True,
-            init_sync=synced,
+            module, broadcast_buffers=False, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True, init_sync=synced
         )
 
     def add_up(bucket: Any) -> torch.futures.Future[Tensor]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from heartlm.kernels.library import kernel, struct_fields
+from heartlm.kernels.library import kernel, structure
 from heartlm.models.pretrained import FOLDER
 
 Doubles = NDArray[np.float64]
@@ -48,12 +48,6 @@ def interval_measures(rr_s: Doubles) -> Doubles:
     return np.column_stack([*single[:2], distances[:, ::-1], np.sort(distances), changes[:, ::-1], *single[2:]])
 
 
-class _History(ctypes.Structure):
-    """`struct history` of c/live_af.c, which describes the fields."""
-
-    _fields_ = struct_fields("history")
-
-
 class AfMeasures:
     """Measures beats of live leads: `interval_measures`, codes of `CODES`, and probabilities of `CLASSES`.
 
@@ -66,7 +60,7 @@ class AfMeasures:
             to zero where no interval reaches across a gap.
     """
 
-    num_bytes = ctypes.sizeof(_History)
+    num_bytes = ctypes.sizeof(structure("history"))
 
     def __init__(self, facets: list[int], classes: list[int]) -> None:
         self._facets, self._classes = np.array(facets), np.array(classes)

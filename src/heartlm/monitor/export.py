@@ -35,8 +35,9 @@ from heartlm.tokenizers.millivolts import KNEE_MV, NO_SIGNAL, NUM_LEVELS, STEP, 
 from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.tokenizers.waveform import hann_weights, interpolate, smooth
 
-# Matrices for which 8 bits are too few.
+# The DFT of a window of 400 = 20 × 20 codes is two products with 20 × 20 matrices instead of one with 400 × 400.
 _RADIX = math.isqrt(WINDOW)
+# Matrices for which 8 bits are too few.
 _EXACT = {"filters", "fourier_cos", "fourier_sin"}
 
 
@@ -56,7 +57,7 @@ class _Waveform(nn.Module):
         units = np.eye(self.num_recent + rate_hz, dtype=np.float32)
         voltage = np.stack([interpolate(smooth(unit, weights), self.num_recent + place) for unit in units])
         # The average that `high_pass` subtracts starts at the first value, here a zero.
-        centred = np.stack([high_pass(np.insert(own, 0, 0))[1:] for own in voltage])
+        centred = np.stack([high_pass(np.insert(response, 0, 0))[1:] for response in voltage])
         change = voltage[:, -1:] - centred[:, -1:]  # of the average, in this second
         self.register_buffer("filters", torch.from_numpy(np.hstack([centred, change])))
         self.register_buffer("weights", torch.from_numpy(weights.astype(np.float32)))
@@ -132,12 +133,7 @@ class _Beats(nn.Module):
 
 
 def export_model(
-    run: FineTuned,
-    path: Path,
-    to: Literal["onnx", "executorch"],
-    batch_size: int,
-    int8: bool,
-    rate_hz: int = 250,
+    run: FineTuned, path: Path, to: Literal["onnx", "executorch"], batch_size: int, int8: bool, rate_hz: int = 250
 ) -> None:
     """Write a model of live streams as a file.
 
@@ -208,12 +204,7 @@ def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str], int
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            wrapped,
-            tuple(inputs.values()),
-            input_names=list(inputs),
-            output_names=outputs,
-            dynamo=True,
-            verbose=False,
+            wrapped, tuple(inputs.values()), input_names=list(inputs), output_names=outputs, dynamo=True, verbose=False
         )
     assert program is not None, "the exporter based on torch.export returns a program"
     proto = program.model_proto

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.errors import HeartlmError
 from heartlm.inference.finetuned import load_of_tasks
-from heartlm.kernels.library import kernel, struct_fields
+from heartlm.kernels.library import kernel, structure
 from heartlm.models.fused import rotate, swiglu
 from heartlm.models.heart import HeartModel
 from heartlm.models.transformer import Block
@@ -124,12 +125,6 @@ def _packed(weight: NDArray[np.floating]) -> Floats:
     return np.concatenate([blocks.ravel(), weight[whole:].ravel()]).astype(np.float32)
 
 
-class _Trunk(ctypes.Structure):
-    """`struct trunk` of c/live_beats.c, which describes the fields."""
-
-    _fields_ = struct_fields("trunk")
-
-
 class BeatsKernel:
     """`LiveTrunk.forward` in C, equal up to rounding. It also writes beats into the caches, which are half floats.
 
@@ -155,7 +150,8 @@ class BeatsKernel:
         width = table.shape[1]
         feed = weights[-1].size // width
         sizes = len(live.offset), width, live.depth, live.heads, live.head_width, feed, KEPT_BEATS, classes, len(extra)
-        self._trunk = _Trunk(*sizes, *(each.ctypes.data for each in self._arrays))
+        # c/live_beats.c describes the fields.
+        self._trunk: Any = structure("trunk")(*sizes, *(each.ctypes.data for each in self._arrays))
         self._run = kernel("live_beats")
         self._scratch = np.empty(kernel("live_beats_scratch")(ctypes.addressof(self._trunk)), np.float32)
 
@@ -176,12 +172,6 @@ class BeatsKernel:
         assert len(codes) == len(position) == len(caches)
         self._run(ctypes.addressof(self._trunk), codes, position, caches, len(codes), self._scratch, out, rest)
         return out, rest
-
-
-class _Network(ctypes.Structure):
-    """`struct network` of c/live_windows.c, which describes the fields."""
-
-    _fields_ = struct_fields("network")
 
 
 class WindowsKernel:
@@ -213,7 +203,8 @@ class WindowsKernel:
         ]
         sizes = WINDOW, NUM_BANDS, NUM_HIDDEN, network.num_classes, len(network.trunk.blocks), len(network.spectrum)
         addresses = (each.ctypes.data for each in self._arrays)
-        self._network = _Network(*sizes, *zip(*tables, strict=True), *addresses, SMALL_MV, LEAST_MV)
+        # c/live_windows.c describes the fields.
+        self._network: Any = structure("network")(*sizes, *zip(*tables, strict=True), *addresses, SMALL_MV, LEAST_MV)
         self._run = kernel("live_windows")
         self._scratch = np.empty(kernel("live_windows_scratch")(ctypes.addressof(self._network)), np.float32)
 

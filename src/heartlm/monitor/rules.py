@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import constants, kernel, struct_fields, struct_of
+from heartlm.kernels.library import constants, kernel, struct_of, structure
 from heartlm.monitor.alarms import MAX_RULE_BEATS, SEVERITIES, Alarm, AlarmRules
 from heartlm.monitor.state import Stateful
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
@@ -215,16 +215,8 @@ class JudgedSeconds:
         return LeadSecond(beats, wave, float(self.valid[lead]), float(self.heights[lead]))
 
 
-class _Lead(ctypes.Structure):
-    """`struct ruled` of kernels.h, the state of a lead."""
-
-    _fields_ = struct_fields("ruled")
-
-
-class _Alarms(ctypes.Structure):
-    """`struct alarms` of kernels.h, the state of a stream, which those of its leads follow."""
-
-    _fields_ = struct_fields("alarms")
+# States of a stream and of a lead. Those of its leads follow that of the stream.
+_Alarms, _Lead = structure("alarms"), structure("ruled")
 
 
 class Rules(Stateful):
@@ -257,7 +249,7 @@ class Rules(Stateful):
         self.memory = np.zeros(ctypes.sizeof(_Alarms) + num_leads * ctypes.sizeof(_Lead), np.uint8)
         off = sum(1 << _BITS[kind] for kind in set(rules.off))
         self._limits = struct_of("rules", LIMITS | vars(rules) | {"rate_hz": rate_hz, "off": off})
-        self._state = _Alarms.from_buffer(self.memory.data)
+        self._state: Any = _Alarms.from_buffer(self.memory.data)
         self.addresses = ctypes.addressof(self._limits), self.memory.ctypes.data, num_leads
         self.active = dict[str, Alarm]()
 
@@ -282,7 +274,7 @@ class Rules(Stateful):
         return int(self._state.af_onset)
 
     @property
-    def leads(self) -> list[_Lead]:
+    def leads(self) -> list[Any]:
         """States of the leads."""
         first, size = ctypes.sizeof(_Alarms), ctypes.sizeof(_Lead)
         return [_Lead.from_buffer(self.memory.data, first + size * lead) for lead in range(self.addresses[2])]

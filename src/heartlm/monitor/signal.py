@@ -14,12 +14,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.detect import LONGEST_FILLED_GAP_S, SETTINGS, SHORTEST_STRETCH_S, StreamingDetector, plan_detector
-from heartlm.kernels.library import kernel, struct_fields
+from heartlm.kernels.library import kernel, structure
 from heartlm.tokenizers.millivolts import NUM_LEVELS, quantize
 from heartlm.tokenizers.sample import GRID_HZ, KEEP
 from heartlm.tokenizers.waveform import hann_weights
@@ -39,12 +40,6 @@ _FURTHEST_MV, _BASELINE_S = 10.0, 4
 _STEP_MV, _STEEPEST_MV_PER_S, _STEP_S = 3.0, 750.0, 0.2
 _GRID = int(GRID_HZ)
 _WINDOW, _MOST_BEATS = 400, 320
-
-
-class _Seconds(ctypes.Structure):
-    """`struct seconds` of c/live_seconds.c, which says what each field is."""
-
-    _fields_ = struct_fields("seconds")
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ class SecondsKernel:
         grid_weights, levels = hann_weights(rate_hz, GRID_HZ), _lowest_voltages()
         self._arrays = offsets, weights, grid_weights, KEEP ** np.arange(1, _GRID + 1), levels
         plan, addresses = ctypes.addressof(self._plan), [each.ctypes.data for each in self._arrays]
-        self._seconds = own = _Seconds(
+        seconds: Any = structure("seconds")(  # c/live_seconds.c says what each field is
             plan=plan,
             taps=self._taps.ctypes.data,
             detector_bytes=kernel("detect_bytes")(plan),
@@ -111,9 +106,9 @@ class SecondsKernel:
             furthest=_FURTHEST_MV,
             step=max(_STEP_MV, _STEEPEST_MV_PER_S / rate_hz),
         )
-        self._run = kernel("live_seconds")
-        self.num_bytes: int = kernel("live_seconds_bytes")(ctypes.addressof(own))
-        third = own.kept + own.raw_kept + own.num_weights + own.num_grid_weights + 256
+        self._seconds, self._run = seconds, kernel("live_seconds")
+        self.num_bytes: int = kernel("live_seconds_bytes")(ctypes.addressof(seconds))
+        third = seconds.kept + seconds.raw_kept + seconds.num_weights + seconds.num_grid_weights + 256
         self._scratch = np.empty(3 * third, np.float32)
 
     def take(self, leads: NDArray[np.int64], samples: Sequence[Floats]) -> SecondsOfLeads:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
 
@@ -47,12 +46,7 @@ class Webhook:
         ca: Path | None = None,
     ) -> None:
         refuse_password("webhook", url)
-        try:
-            parts = urlsplit(url)
-            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", parts.netloc)
-        except ValueError:
-            valid = False
-        if not valid:
+        if not (match := re.match(r"(https?)://((\[[0-9a-f:.]+\]|[^][:/?#\s]+)(:\d+)?)(?![^/?#])", url)):
             raise HeartlmError(f"webhook: {url!r} found, an http or https address expected")
         headers = {"Content-Type": "application/json"}
         if header is not None:
@@ -67,8 +61,9 @@ class Webhook:
         self._session.auth = lambda request: request  # otherwise requests replaces the header by a login of ~/.netrc
         self.waiting = deque[dict[str, Any]](maxlen=_MAX_WAITING)
         # The log and the page show the host alone, as the rest of the address may contain a secret.
-        self.connection = Connection(f"webhook {parts.netloc}", monitor.log, lambda: len(self.waiting))
-        if header is not None and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        scheme, host_and_port, host, _ = match.groups()
+        self.connection = Connection(f"webhook {host_and_port}", monitor.log, lambda: len(self.waiting))
+        if header is not None and scheme == "http" and not is_loopback(host.strip("[]")):
             monitor.log(f"{self.connection.name}: the header is sent unencrypted: https:// encrypts it")
         self._added = asyncio.Event()
         monitor.listeners.append(self._queue)
@@ -152,9 +147,6 @@ def observation(entry: dict[str, Any]) -> dict[str, Any]:
         "valueString": entry["severity"],
         "component": [
             {"code": {"text": name}, "valueQuantity": {"value": entry[field], "unit": unit}}
-            for name, field, unit in (
-                ("start in the stream", "start_s", "s"),
-                ("confidence", "confidence", "1"),
-            )
+            for name, field, unit in (("start in the stream", "start_s", "s"), ("confidence", "confidence", "1"))
         ],
     }
