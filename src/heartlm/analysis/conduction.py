@@ -74,11 +74,10 @@ def conduction_events(findings: Findings) -> list[Event]:
             known = in_block & regular & readable & ~np.isnan(qtc)
             block_kinds.append(("long QT", value, float(np.mean(qtc[known] >= long_qtc))))
         conducted = in_block & regular
-        if conducted.any() and has_p[conducted].mean() >= LEAST_P_SHARE and not is_paced:
-            value = _median(pr, conducted)
-            if value > LONGEST_PR_MS:
-                share = float(np.mean(pr[conducted & ~np.isnan(pr)] > LONGEST_PR_MS))
-                block_kinds.append(("AV block I", value, share))
+        has_pr = conducted.any() and has_p[conducted].mean() >= LEAST_P_SHARE and not is_paced
+        if has_pr and (value := _median(pr, conducted)) > LONGEST_PR_MS:
+            share = float(np.mean(pr[conducted & ~np.isnan(pr)] > LONGEST_PR_MS))
+            block_kinds.append(("AV block I", value, share))
         kinds_by_block.append(block_kinds)
     return sorted(_joined(kinds_by_block, block, beats, recording.rate_hz), key=lambda event: event.start)
 

@@ -173,5 +173,6 @@ def loaded(model: Path | None, af: Path, waveform: Path, device: str) -> Model:
     network, info = load_model(folder, device_and_precision(device, "fp32")[0])
     analysts = {"beats": Path("beats"), "rhythm": af, "waveform": waveform}
     if model is not None:
+        # The model takes the place of the shipped one of its task; one that was pretrained only analyses nothing.
         analysts = analysts | {info.task: path} if info.task is not None else {}
     return Model(network, info, load_tokenizer(tokenizer), tuple(analysts.values()), path)

@@ -105,9 +105,9 @@ def write_waves(delineation: Delineation, stem: Path) -> list[Path]:
     """
     recording, paths = delineation.recording, list[Path]()
     annotators = _annotators([recording.lead_names[lead] for lead in delineation.leads])
-    tables = [delineation.waves[:, column] for column in range(len(delineation.leads))]
+    tables = [*delineation.waves.swapaxes(0, 1), delineation.all_leads]  # [num_beats, 3, 3] each
     others = [np.stack([each.onset, each.peak, each.offset], axis=1) for each in delineation.other_p]
-    tables, others = [*tables, delineation.all_leads], [*others, np.empty((0, 3), np.int64)]
+    others.append(np.empty((0, 3), np.int64))
     for annotator, table, other in zip([*annotators, ALL_LEADS], tables, others, strict=True):
         points = np.concatenate([table.reshape(-1, 3), other])
         symbols = np.concatenate([np.tile([_SYMBOLS[wave] for wave in range(3)], len(table)), np.full(len(other), "p")])

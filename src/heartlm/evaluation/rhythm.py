@@ -188,7 +188,7 @@ def _auroc(reference: Flags, score: Floats, patient_index: NDArray[np.int64], we
     It is the fraction of pairs (positive window, negative window) in which the positive one has the higher score. Ties
     count half.
     """
-    _, level = np.unique(score, return_inverse=True)
+    _, level = np.unique(score, return_inverse=True)  # [num_windows], rank of the score; equal scores share one
     areas = np.empty(len(weights))
     for index, weight in enumerate(weights):
         window_weight = weight[patient_index].astype(np.float64)

@@ -75,6 +75,7 @@ class FineTuned:
         """
         corpus = self.training_corpus()
         records = corpus.records
+        # The last lead of each recording, which replaces the others.
         last = {(records.database[row], records.record_id[row]): int(row) for row in records.select("train")}
         return [lead_of_row(corpus, row) for row in last.values()]
 

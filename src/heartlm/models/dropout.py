@@ -38,6 +38,7 @@ def _kept(x: Tensor, key: Tensor, share: float, index: Tensor) -> Tensor:
     hashed = _hashed(index) + key[:, None]
     hashed.bitwise_xor_((hashed >> 16).bitwise_and_(0xFFFF)).mul_(_int32(0x7FEB352D))
     hashed.bitwise_xor_((hashed >> 15).bitwise_and_(0x1FFFF)).mul_(_int32(0x846CA68B))
+    # Signed integers begin at -2^31: the lowest fraction `share` of them is dropped.
     kept = hashed >= int(share * 2**32) - 2**31
     return kept.to(x.dtype).mul_(1 / (1 - share)).view(x.shape)
 

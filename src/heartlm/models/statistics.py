@@ -54,7 +54,7 @@ def interval_statistics(seconds: Tensor, valid: Tensor | None = None, scales: Te
         scales = torch.tensor(list(SCALES.values()), device=seconds.device)
     if valid is None:
         valid = torch.ones_like(seconds, dtype=torch.bool)
-    short = max(0, RUN - seconds.shape[1])
+    short = max(0, RUN - seconds.shape[1])  # `unfold` needs at least one run
     seconds, valid = F.pad(seconds, (0, short)), F.pad(valid, (0, short))
     num = valid.sum(dim=1, keepdim=True)
     last = (num - 1).clamp(min=0)
@@ -75,6 +75,7 @@ def interval_statistics(seconds: Tensor, valid: Tensor | None = None, scales: Te
     columns.append(_cosen(x, inside))
     step = known.diff(dim=1)
     first, second = step[:, :-1], step[:, 1:]
+    # Of an even number of values, the median of torch is the lower of the two in the middle, unlike that of NumPy.
     relative = known / known.nanmedian(1, keepdim=True).values
     columns += [
         _share(step.abs() > STEP_S, step),

@@ -165,6 +165,7 @@ def geometry_of(tensors: dict[str, Tensor], config: ModelConfig) -> list[Tensor]
 
 def _split_facets(tensors: dict[str, Tensor], model: HeartModel) -> None:
     """Split the weights of all facets, as a model has them, into those of each, as models on disk have them."""
+    # safetensors writes neither views of one memory nor transposed ones.
     if "embedding.project" in tensors:
         for facet, weight in enumerate(torch.split(tensors.pop("embedding.project"), model.embedding.num_coordinates)):
             tensors[f"embedding.project.{facet}.weight"] = weight.T.contiguous()

@@ -42,6 +42,7 @@ class Scale:
         """Return about `num_wanted` round values within the scale."""
         rough = (self.stop - self.start) / num_wanted
         power = 10 ** math.floor(math.log10(rough))
+        # A step that fits exactly may be computed a little too small.
         step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
         lowest, highest = math.ceil(self.start / step - 1e-9), math.floor(self.stop / step + 1e-9)
         return [round(index * step, 12) for index in range(lowest, highest + 1)]

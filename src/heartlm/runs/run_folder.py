@@ -170,6 +170,7 @@ class ResultFolder:
         if self.path.exists() and not self.config_file.exists() and (self.path.is_file() or any(self.path.iterdir())):
             raise HeartlmError(f"{self.path} exists and is no {kind}: choose another --out")
         with atomic_file(self.config_file) as stream:
+            # `safe_dump` takes plain types alone: JSON makes lists of tuples, and texts of paths.
             plain = json.loads(json.dumps(settings, default=lambda path: str(path.resolve())))
             yaml.safe_dump(plain, stream, sort_keys=False)
         write_json(self.path / "environment.json", environment(settings["device"]))

@@ -41,7 +41,7 @@ SHORTEST_RUN, LONGEST_RR_S = 3, 0.6
 _CLASS_OF_RHYTHM = np.full(len(RHYTHM_INDEX) + 1, OTHER, np.int8)
 for _name, _class in {"VT": VT, "VFL": VF, "VFIB": VF, "ASYS": ASYSTOLE, "NOISE": NOISE}.items():
     _CLASS_OF_RHYTHM[RHYTHM_INDEX[_name]] = _class
-_CLASS_OF_RHYTHM[UNLABELLED] = IGNORE
+_CLASS_OF_RHYTHM[UNLABELLED] = IGNORE  # -1, the added last entry
 
 
 def token_classes(database: str, beat_class: Labels, rhythm: Labels) -> Labels:
