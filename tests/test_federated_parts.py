@@ -217,7 +217,7 @@ def test_clients_of_mitdb_are_the_patients_of_ds1():
     assert len(made) == len(DS1) and sum(member.num_samples for member in made) == 51_013
     # The one documented exception of de Chazal's split: 201 (DS1) and 202 (DS2) are one patient.
     trained = {name for member in made for name in member.patients}
-    assert {each.patient_id for each in patients.of_split["test"]} & trained == {"mitdb/201"}
+    assert {each.patient_id for each in patients.records_by_split["test"]} & trained == {"mitdb/201"}
 
 
 # --- ranks -----------------------------------------------------------------------------------------------------------

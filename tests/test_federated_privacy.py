@@ -112,4 +112,4 @@ def test_clients_count_the_same_and_the_noise_is_that_of_the_sum(monkeypatch: py
     plain = sum(clipped(update.delta, PROMISE.clip_norm) for update in updates.values()) / 3
     assert mean is not None
     assert float((mean.double() - plain).std()) == pytest.approx(0.5 / 3, rel=0.03)
-    assert private.rounds_of == {0: 1, 1: 1, 2: 1}
+    assert private.num_rounds_by_client == {0: 1, 1: 1, 2: 1}

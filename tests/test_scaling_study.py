@@ -256,7 +256,7 @@ def test_cells_for_checks_and_predictions_are_no_rows() -> None:
 class Wrong:
     """Trains nothing; two ranks come to another loss than one, in one step."""
 
-    place, cores = Resources(2), ()
+    resources, cores = Resources(2), ()
 
     def run(self, stage: str, fields: Any, ranks: int, *_: Any) -> tuple[str | None, float]:
         steps = [step(1, 0) for _ in range(11)]
@@ -290,7 +290,7 @@ class Unable:
     """Trains nothing, and says so."""
 
     def __init__(self) -> None:
-        self.place, self.cores, self.num_trained = Resources(2), (), 0
+        self.resources, self.cores, self.num_trained = Resources(2), (), 0
 
     def run(self, *_: Any) -> tuple[str | None, float]:
         self.num_trained += 1

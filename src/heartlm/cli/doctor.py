@@ -52,9 +52,9 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     advice = most_worth_changing(sections)
     print("\nmost worth changing:" if advice else "\nnothing examined here is worth changing")
-    for number, found in enumerate(advice, 1):
-        gain = f"{found.gain:.2f}x as fast" if found.gain else "gain not measured"
-        print(f"  {number}. {found.what}: {gain}\n     {found.how}\n     {found.because}")
+    for rank, change in enumerate(advice, 1):
+        gain = f"{change.gain:.2f}x as fast" if change.gain else "gain not measured"
+        print(f"  {rank}. {change.what}: {gain}\n     {change.how}\n     {change.because}")
     if sections["processors"].facts.get("is_busy"):
         print("others computed meanwhile: call it again on a quiet machine")
     if not options.trials:

@@ -45,11 +45,11 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm import api
 
     model = api.load_model(options.model, device=options.device)
-    found = model.embed(options.source, options.level, options.layer, options.split)
-    path = found.write(options.out)
-    num_records = len(dict.fromkeys(zip(found.database.tolist(), found.record.tolist(), strict=True)))
-    print(f"{len(found):,} vectors of {found.vectors.shape[1]} numbers, {num_records:,} recordings")
-    for line in found.left_out:
+    embedded = model.embed(options.source, options.level, options.layer, options.split)
+    path = embedded.write(options.out)
+    num_records = len(dict.fromkeys(zip(embedded.database.tolist(), embedded.record.tolist(), strict=True)))
+    print(f"{len(embedded):,} vectors of {embedded.vectors.shape[1]} numbers, {num_records:,} recordings")
+    for line in embedded.left_out:
         print(f"left out: {line}")
     print(path)
     return 0

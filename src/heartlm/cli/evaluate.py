@@ -27,8 +27,8 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm import api
     from heartlm.cli.score_table import score_table
 
-    found = api.evaluate(**vars(config), command=shlex.join(["heartlm", "evaluate", *arguments]))
-    print("\n".join(score_table(found.content)))
-    files = ", ".join(sorted(path.name for path in found.folder.iterdir()))
-    print(f"  wrote {found.folder} ({files})\n")
+    scores = api.evaluate(**vars(config), command=shlex.join(["heartlm", "evaluate", *arguments]))
+    print("\n".join(score_table(scores.content)))
+    files = ", ".join(sorted(path.name for path in scores.folder.iterdir()))
+    print(f"  wrote {scores.folder} ({files})\n")
     return 0

@@ -131,13 +131,15 @@ def run(arguments: Sequence[str]) -> int:
 
     torch.set_num_threads(1)
     tune_garbage_collector()
-    common, of_patients = read_rules(options.rules)
+    common, rules_by_patient = read_rules(options.rules)
     models = LiveModels(options.beats)
     with contextlib.ExitStack() as stack:
         if options.out is not None:
             in_use = f"out: {options.out}: another monitor writes there: choose another --out"
             stack.enter_context(sole_holder(options.out / "lock", in_use))
-        monitor = stack.enter_context(contextlib.closing(Monitor(Ward(models, common, of_patients), options.out, say)))
+        monitor = stack.enter_context(
+            contextlib.closing(Monitor(Ward(models, common, rules_by_patient), options.out, say))
+        )
         if options.print_alarms != "none":
             monitor.listeners.append(_print_text if options.print_alarms == "text" else _print_json)
         return asyncio.run(_watch(options, monitor, token))
@@ -184,8 +186,8 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     from heartlm.monitor.webhook import Webhook, observation
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, stop.set)
     tasks, connections = list[asyncio.Task[None]](), list[Connection]()
     server, broker, lines = None, None, None
     password = None if options.user is None else read_secret(options.password_file, "HEARTLM_PASSWORD")

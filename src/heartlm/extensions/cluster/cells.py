@@ -85,8 +85,8 @@ def ranks_of(command: str, fields: Mapping[str, Any], num_ranks: int, cpus: Sequ
     together["MASTER_PORT"] = free_ports(1)[0]
     ranks = []
     for rank in range(num_ranks):
-        own = {name: str(value) for name, value in {**together, "RANK": rank, "LOCAL_RANK": rank}.items()}
-        ranks.append(Rank(command, fields, tuple(cpus), own, log.with_name(f"{log.stem}-{rank}{log.suffix}")))
+        environment = {name: str(value) for name, value in {**together, "RANK": rank, "LOCAL_RANK": rank}.items()}
+        ranks.append(Rank(command, fields, tuple(cpus), environment, log.with_name(f"{log.stem}-{rank}{log.suffix}")))
     return ranks
 
 
@@ -129,12 +129,12 @@ class LocalCells:
 
     Attributes:
         cores: cores that this process may use.
-        place: available resources.
+        resources: available resources.
     """
 
     def __init__(self, device: str, timeout_s: float) -> None:
         self.cores, self.timeout_s, self.devices = usable_cores(), timeout_s, visible_gpus()
-        self.place = Resources(len(self.cores), None if device == "cpu" else len(self.devices))
+        self.resources = Resources(len(self.cores), None if device == "cpu" else len(self.devices))
 
     def run(
         self, command: str, copies: Sequence[Mapping[str, Any]], ranks: int, nodes: int, cpus_per_rank: int, logs: Path
@@ -156,11 +156,11 @@ class LocalCells:
         started, cores = list[Rank](), self.cores[: ranks * cpus_per_rank * len(copies)]
         for copy, fields in enumerate(copies):
             cpus = cpus_of(share_of_cores(cores, copy, len(copies)))
-            own = ranks_of(command, fields, ranks, cpus, logs / f"copy-{copy}.log")
-            if self.place.num_devices and len(copies) > 1:
+            ranks_of_copy = ranks_of(command, fields, ranks, cpus, logs / f"copy-{copy}.log")
+            if self.resources.num_devices and len(copies) > 1:
                 shown = {MASK: self.devices[copy % len(self.devices)]}
-                own = [replace(rank, environment={**rank.environment, **shown}) for rank in own]
-            started += own
+                ranks_of_copy = [replace(each, environment={**each.environment, **shown}) for each in ranks_of_copy]
+            started += ranks_of_copy
         begin_s = time.monotonic()
         reason = run_ranks(started, self.timeout_s)
         return reason, time.monotonic() - begin_s
@@ -183,7 +183,7 @@ class SlurmCells:
     def __init__(self, profile: str, device: str, timeout_s: float) -> None:
         self.profile, self.timeout_s = load_site(profile, SiteOptions()), timeout_s
         most = 1 << 20  # never reached; SLURM itself refuses requests that it cannot satisfy
-        self.place = Resources(most, None if device == "cpu" else most, most)
+        self.resources = Resources(most, None if device == "cpu" else most, most)
         if shutil.which("sbatch") is None:
             raise HeartlmError("slurm: no sbatch found, so no SLURM here: leave it out to measure on this machine")
 
@@ -195,7 +195,7 @@ class SlurmCells:
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}
         logs.mkdir(parents=True, exist_ok=True)
         per_node = ranks // nodes
-        gpus = per_node if self.place.num_devices else 0
+        gpus = per_node if self.resources.num_devices else 0
         shape = Topology(nodes, gpus, per_node, per_node * cpus_per_rank, math.ceil(self.timeout_s))
         run = RunFile(command.rpartition(":")[2], plain)
         return run_job(logs / "job.sh", render(run, shape, self.profile, name="study", logs=logs))

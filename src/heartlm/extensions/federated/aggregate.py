@@ -79,7 +79,7 @@ class Aggregator:
 
     Attributes:
         meter: notes what is sent and waited for.
-        rounds_of: number of rounds that each client took part in, with differential privacy.
+        num_rounds_by_client: number of rounds that each client took part in, with differential privacy.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Aggregator:
         self._study, self._communicator, self._masked_sum = study, communicator, masked_sum
         self.meter = CommunicationMeter()
         self._totals = torch.zeros(num_parameters + 1, dtype=torch.int64)
-        self._privacy, self._noise, self.rounds_of = privacy_of(study), secret_generator(), Counter[int]()
+        self._privacy, self._noise, self.num_rounds_by_client = privacy_of(study), secret_generator(), Counter[int]()
         if self._privacy is not None and not 0 < self._privacy.delta < 1 / num_clients:
             raise HeartlmError(
                 f"privacy_delta: {self._privacy.delta:g} found, less than 1 over {num_clients} clients expected: a "
@@ -111,7 +111,7 @@ class Aggregator:
         study, totals, pending = self._study, self._totals, None
         if self._privacy is not None:
             clients = [client for rank in self._communicator.gather_objects(list(updates)) for client in rank]
-            self.rounds_of.update(clients)
+            self.num_rounds_by_client.update(clients)
             # Each counts as one sample, so that none has more influence than the noise hides.
             asked_samples = len(clients)
         if self._masked_sum is not None:
@@ -129,7 +129,7 @@ class Aggregator:
     def replay_accounting(self, members: Sequence[Member], num_rounds: int) -> None:
         """Count the rounds before a study was resumed: all sampled clients are taken to have taken part."""
         for round_index in range(num_rounds):
-            self.rounds_of.update(sample_clients(self._study, members, round_index).keys())
+            self.num_rounds_by_client.update(sample_clients(self._study, members, round_index).keys())
 
     def write_privacy(self, folder: Path) -> None:
         """Write `privacy.json` into the folder of a study and print its sentence; nothing without privacy.
@@ -137,8 +137,8 @@ class Aggregator:
         Raises:
             HeartlmError: Opacus is not installed, or the file cannot be written.
         """
-        if self._privacy is not None and self.rounds_of:
-            promise = asdict(self._privacy) | guarantee(self._privacy, max(self.rounds_of.values()))
+        if self._privacy is not None and self.num_rounds_by_client:
+            promise = asdict(self._privacy) | guarantee(self._privacy, max(self.num_rounds_by_client.values()))
             write_json(folder / "privacy.json", promise)
             print(
                 f"privacy: each client, with all its patients: epsilon {promise['epsilon']:.2f} at delta "

@@ -51,7 +51,7 @@ def train(request: Message, context: Context) -> Message:
     torch.set_num_threads(study.threads)
     patients = patients_of(study)
     if isinstance(patients, TinyPatients):  # its beats weigh as they do in all nodes together; the server scores
-        patients.class_counts, patients.of_split["test"] = fields["class_counts"], []
+        patients.class_counts, patients.records_by_split["test"] = fields["class_counts"], []
     kept = {number: _load_kept(context, f"client-{number}") for number in tasks}
     clients = LocalClients(study, members, patients.learning(members, list(tasks), 0, 1), kept)
     answers, deltas = dict[str, Fields](), dict[str, Tensor]()

@@ -55,12 +55,12 @@ def partition(patients: Sequence[PatientCounts], study: FederatedConfig) -> list
     if study.partition == "patient":
         return [_member(patient.name, [patient]) for patient in patients]
     if study.partition == "database":
-        of_patient = dict[str, str]()
+        database_of = dict[str, str]()
         for patient in patients:
-            if of_patient.setdefault(patient.name, patient.database) != patient.database:
+            if database_of.setdefault(patient.name, patient.database) != patient.database:
                 raise HeartlmError(
-                    f"partition: 'database' found, but the patient {patient.name} is in {of_patient[patient.name]} and "
-                    f"in {patient.database}: leave one of them out"
+                    f"partition: 'database' found, but the patient {patient.name} is in {database_of[patient.name]} "
+                    f"and in {patient.database}: leave one of them out"
                 )
         names = sorted({patient.database for patient in patients})
         return [_member(name, [patient for patient in patients if patient.database == name]) for name in names]

@@ -54,7 +54,7 @@ def run_sweep(sweep: SweepConfig) -> tuple[list[Row], dict[str, str]]:
                 study, logs = cell.study(sweep, out.parent).to_yaml(), folder / "logs" / cell.name
                 nodes = sweep.nodes if sweep.slurm and cell.world_size % sweep.nodes == 0 else 1
                 # On this machine the ranks divide all cores; rounded up, so that none is left out.
-                cpus = sweep.cpus_per_rank if sweep.slurm else -(-runner.place.num_cores // cell.world_size)
+                cpus = sweep.cpus_per_rank if sweep.slurm else -(-runner.resources.num_cores // cell.world_size)
                 reason, _ = runner.run(f"{__name__}:federate", [study], cell.world_size, nodes, cpus, logs)
                 if reason is not None:
                     failed[cell.name] = reason
@@ -85,8 +85,8 @@ def rows_of(cell: SweepCell, folder: Path) -> list[Row]:
     for line in study.metrics:
         if line["kind"] != "round":
             continue
-        own = clients[line["round"], line["rank"]]
-        steps, train_s = (sum(client[name] for client in own) for name in ("num_steps", "train_s"))
+        trained = clients[line["round"], line["rank"]]
+        steps, train_s = (sum(client[name] for client in trained) for name in ("num_steps", "train_s"))
         busy_s = train_s + line["exposed_s"]
         row = {
             "config": cell.config,
@@ -98,11 +98,11 @@ def rows_of(cell: SweepCell, folder: Path) -> list[Row]:
             "local_train_ms": 1000 * train_s,
             "comm_ms": 1000 * line["exposed_s"],
             "samples_per_s": steps * cell.batch_size / busy_s if busy_s else None,
-            "avg_loss": sum(client["loss"] * client["num_steps"] for client in own) / steps if steps else None,
+            "avg_loss": sum(client["loss"] * client["num_steps"] for client in trained) / steps if steps else None,
             "repeat": cell.repeat,
             "hidden_comm_ms": 1000 * line["hidden_s"],
             "comm_bytes": line["bytes"],
-            "num_clients": len(own),
+            "num_clients": len(trained),
             "round_ms": 1000 * line["round_s"],
             "accuracy": accuracy,
         }

@@ -40,26 +40,28 @@ class TinyPatients:
 
     Attributes:
         left_out: recordings that are not used, one line each.
-        of_split: recordings of each split.
+        records_by_split: recordings of each split.
         class_counts: training beats of each class, over all training patients.
     """
 
     def __init__(self, study: FederatedConfig) -> None:
         self.study = study
         records, self.left_out = labelled_records(study.databases)
-        self.of_split: dict[str, list[Labelled]] = {"train": [], "test": [], "validation": []}
+        self.records_by_split: dict[str, list[Labelled]] = {"train": [], "test": [], "validation": []}
         for each in records:
-            self.of_split[each.split].append(each)
-        self.left_out += [f"{each.database.name}/{each.record_id}: validation" for each in self.of_split["validation"]]
+            self.records_by_split[each.split].append(each)
+        self.left_out += [
+            f"{each.database.name}/{each.record_id}: validation" for each in self.records_by_split["validation"]
+        ]
         for split in ("train", "test"):
-            if not self.of_split[split]:
+            if not self.records_by_split[split]:
                 raise HeartlmError(f"databases: {study.databases} found, none has a patient to {split} on: add one")
-        self.class_counts: list[int] = np.sum([each.counts for each in self.of_split["train"]], axis=0).tolist()
+        self.class_counts: list[int] = np.sum([each.counts for each in self.records_by_split["train"]], axis=0).tolist()
 
     def patients(self) -> list[PatientCounts]:
         """Return the training patients, by name."""
         by_patient: dict[str, list[Labelled]] = {}
-        for each in self.of_split["train"]:
+        for each in self.records_by_split["train"]:
             by_patient.setdefault(each.patient_id, []).append(each)
         return [
             PatientCounts(name, records[0].database.name, int(counts.sum()), counts.tolist())
@@ -71,13 +73,13 @@ class TinyPatients:
         """Return training data of the clients `mine` of this rank, and part `part` of `of` of the test recordings."""
         client_of = {patient: number for number in mine for patient in members[number].patients}
         records: dict[int, list[Labelled]] = {number: [] for number in mine}
-        for each in self.of_split["train"]:
+        for each in self.records_by_split["train"]:
             if each.patient_id in client_of:
                 records[client_of[each.patient_id]].append(each)
         samples = {number: beat_set(records[number]) for number in mine}
         labels = np.repeat(np.arange(NUM_CLASSES), self.class_counts)
         weight = label_weights(labels, np.zeros_like(labels), NUM_CLASSES, self.study.class_balance)[0]
-        return TinyLearning(self.study, samples, beat_set(self.of_split["test"][part::of]), weight)
+        return TinyLearning(self.study, samples, beat_set(self.records_by_split["test"][part::of]), weight)
 
 
 class TinyLearning:

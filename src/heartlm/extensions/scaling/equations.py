@@ -26,12 +26,12 @@ def ideal_s(base_s: float, num_ranks: int, scaling: str) -> float:
     return base_s / num_ranks if scaling == "strong" else base_s
 
 
-def karp_flatt(of_speedup: float, num_ranks: int) -> float | None:
+def karp_flatt(speedup: float, num_ranks: int) -> float | None:
     """Return the serial fraction of a speedup (Karp and Flatt 1990), or None for one rank.
 
     If it increases with the number of ranks, the loss is parallel overhead rather than serial work.
     """
-    return None if num_ranks == 1 else (1 / of_speedup - 1 / num_ranks) / (1 - 1 / num_ranks)
+    return None if num_ranks == 1 else (1 / speedup - 1 / num_ranks) / (1 - 1 / num_ranks)
 
 
 def geometric_interval(values: Sequence[float]) -> Interval:

@@ -105,8 +105,8 @@ def _hours(
     experiment: Experiment, campaign: Campaign, settings: PlanSettings, rates: Sequence[MeasuredRate] | None
 ) -> dict[int, float]:
     """Return the hours by number of GPUs: of the last matching entry, of the rates, or the general ones."""
-    own = _last_match(experiment, settings.of)
-    if own is None and rates is not None and experiment.run.is_training:
+    own_hours = _last_match(experiment, settings.of)
+    if own_hours is None and rates is not None and experiment.run.is_training:
         tokens, run = _last_match(experiment, settings.tokens), experiment.run
         if tokens is None:
             raise HeartlmError(f"tokens: no entry matches {experiment.name}, the tokens of one pass expected")
@@ -122,7 +122,7 @@ def _hours(
             return {1: seconds_of(training, tokens * settings.passes, rates) / 3600}
         except HeartlmError as error:
             raise HeartlmError(f"{experiment.name}: {error}") from error
-    hours = own or settings.hours
+    hours = own_hours or settings.hours
     if not hours:
         raise HeartlmError(f"{experiment.name}: nothing says how long it takes: give hours by number of GPUs")
     return dict(sorted(hours.items()))
@@ -155,15 +155,15 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, gpus_per_
             f"--out {path}: the paths of a campaign are relative to its folder: write to {campaign.folder}"
         )
     entries = list[dict[str, Any]]()
-    for own in sorted(schedule.placed, key=lambda each: each.start):
-        experiment = campaign[own.name]
+    for placed in sorted(schedule.placed, key=lambda each: each.start):
+        experiment = campaign[placed.name]
         run = experiment.run
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in run.fields.items()}
         entry = {"name": experiment.name, "stage": experiment.stage, "run": {"command": run.command, **plain}}
         entry |= {"needs": list(experiment.needs)} if experiment.needs else {}
         # One rank per GPU, or CPU ranks if the experiment has no GPU; the number of CPUs per rank is unchanged.
-        topology, nodes = experiment.topology, max(1, len(own.gpus) // gpus_per_node)
-        ranks = len(own.gpus) // nodes
+        topology, nodes = experiment.topology, max(1, len(placed.gpus) // gpus_per_node)
+        ranks = len(placed.gpus) // nodes
         entry["topology"] = {
             "nodes": nodes,
             "gpus_per_node": ranks if topology.gpus_per_node else 0,

@@ -31,7 +31,7 @@ def run_study(config: ScalingStudyConfig, cells: Cells) -> list[Measurement]:
     """
     config.check()
     folder = config.folder()
-    grid = grid_of(config, cells.place)
+    grid = grid_of(config, cells.resources)
     for cell, reason in grid.skipped:
         say(f"skipped {cell.name}: {reason}")
     if not grid.groups:

@@ -162,15 +162,17 @@ def list_schedule(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster
 
 def _take(free: list[list[int]], gpus: int, per_node: int) -> tuple[tuple[int, int], ...]:
     """Take this number of `free` GPUs where they fit most tightly; return an empty tuple if they do not fit."""
-    each = min(gpus, per_node)
+    per_node = min(gpus, per_node)
     # Nodes with the least room first: wider experiments later need the nodes that are still empty.
-    nodes = sorted((node for node, own in enumerate(free) if len(own) >= each), key=lambda node: len(free[node]))
-    nodes = nodes[: gpus // each]
-    if len(nodes) * each < gpus:
+    nodes = sorted(
+        (node for node, indices in enumerate(free) if len(indices) >= per_node), key=lambda node: len(free[node])
+    )
+    nodes = nodes[: gpus // per_node]
+    if len(nodes) * per_node < gpus:
         return ()
-    placed_gpus = tuple((node, gpu) for node in nodes for gpu in free[node][:each])
+    placed_gpus = tuple((node, gpu) for node in nodes for gpu in free[node][:per_node])
     for node in nodes:
-        free[node] = free[node][each:]
+        free[node] = free[node][per_node:]
     return placed_gpus
 
 

@@ -90,10 +90,10 @@ def table_of(measurements: Iterable[Measurement]) -> Table:
             passed[each.cell][each.repeat] = each
         else:
             failed.append(each)
-    own = [cell for cell in passed if cell.copies == 1 and not _is_reference(cell, passed)]
-    own.sort(key=lambda cell: (cell.stage != "pretrain", *asdict(cell).values()))
-    rows = [_row(cell, passed) for cell in own]
-    environment = next((each.environment for cell in own for each in passed[cell].values()), {})
+    compared = [cell for cell in passed if cell.copies == 1 and not _is_reference(cell, passed)]
+    compared.sort(key=lambda cell: (cell.stage != "pretrain", *asdict(cell).values()))
+    rows = [_row(cell, passed) for cell in compared]
+    environment = next((each.environment for cell in compared for each in passed[cell].values()), {})
     return Table(rows, failed, environment)
 
 

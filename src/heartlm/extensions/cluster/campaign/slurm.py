@@ -66,9 +66,9 @@ def dependency(job: Job, jobs: Mapping[str, str]) -> list[str]:
         job: experiments of the job.
         jobs: number of the job of each experiment that it needs.
     """
-    sizes, of_needs = Counter(jobs.values()), dict.fromkeys(jobs[need] for each in job for need in each.needs)
+    sizes, needed_jobs = Counter(jobs.values()), dict.fromkeys(jobs[need] for each in job for need in each.needs)
     # A job of several experiments may fail in one and be needed for another: their needs are checked when they start.
-    waits = [f"{'afterok' if len(job) == 1 == sizes[number] else 'afterany'}:{number}" for number in of_needs]
+    waits = [f"{'afterok' if len(job) == 1 == sizes[number] else 'afterany'}:{number}" for number in needed_jobs]
     return [f"--dependency={','.join(waits)}", "--kill-on-invalid-dep=yes"] if waits else []
 
 
