@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from heartlm.ecg.database import locate, open_database, read_recording
+from heartlm.ecg.readers.sample_table import facts_of
 from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.units import parse_unit, split_name
 from heartlm.ecg.recording import Recording
@@ -502,6 +503,24 @@ def test_a_compressed_table_in_several_pieces(tmp_path: Path) -> None:
     (tmp_path / "r.csv.gz").write_bytes(b"".join(gzip.compress(b"".join(piece)) for piece in pieces))
     check(read_recording(tmp_path / "r.csv.gz"), "ecg", {})
     assert open_database(tmp_path).record_ids == ("r.csv",)
+
+
+@pytest.mark.parametrize("line", ["9" * 60_000, "9" * 60_000 + "x", "#" * 60_000 + "x", "a " * 30_000, "(_" * 30_000])
+def test_a_long_line_before_a_table_takes_no_long_time(tmp_path: Path, line: str) -> None:
+    (tmp_path / "r.csv").write_bytes(rows(S, MV, head=f"{line}\ntime,ECG\n"))
+    assert open_database(tmp_path).recording("r").leads == ("ECG",)
+    assert facts_of([line, "Sample Rate,360 hertz"]).rate_hz == 360
+    assert len(split_name(line)[0]) <= 200
+    assert parse_unit(line) is None
+
+
+@pytest.mark.parametrize("line", ["9" * 60_000, "9" * 60_000 + "x", "#" * 60_000 + "x", "a " * 30_000, "(_" * 30_000])
+def test_a_long_line_before_a_table_takes_no_long_time(tmp_path: Path, line: str) -> None:
+    (tmp_path / "r.csv").write_bytes(rows(S, MV, head=f"{line}\nRate: 360 Hz\n{line},b{line}\n"))
+    open_database(tmp_path) if line[0] == "#" else sniff(tmp_path / "r.csv")
+    assert facts_of([line, "Sample Rate,360 hertz"]).rate_hz == 360
+    assert split_name(line)[0]
+    assert parse_unit(line) is None
 
 
 @pytest.mark.parametrize("comma", [False, True])

@@ -83,8 +83,6 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
         raise UnusableClockError("has fewer than two different times")
     if not is_packet and (starts := _packet_starts(known, time_s)) is not None:
         known, is_packet = starts, True
-    if len(known) < 2:
-        raise UnusableClockError("has fewer than two different times")
     if is_packet:
         dropped[:] = False  # a wrong time of a packet does not concern its rows
         known = known[np.diff(time_s[known], prepend=-np.inf) > 0]
@@ -93,6 +91,8 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
         known = known[~dropped[known]]
         if num_dropped := int(dropped.sum()):
             repairs.append(f"{_rows(num_dropped)} whose time is out of order or repeated left out")
+    if len(known) < 2:
+        raise UnusableClockError("has fewer than two different times")
     step_s = 1 / rate_hz if rate_hz else _step_between_gaps(known, time_s)
     if not 0 < step_s < LONGEST_GAP_S:
         raise UnusableClockError("does not rise")

@@ -321,6 +321,8 @@ def _units(
     return units, [note] if raw else []
 
 
+# Characters of a line before a table that are looked at: the expressions take the square of their number.
+_LONGEST_LINE = 1000
 _PAIR = re.compile(r"\s*[#%;/]*\s*\"?([^,;:=\t\"]+?)\"?\s*[,;:=\t]\s*(.*?)\s*")
 _RATE_KEY = re.compile(
     r"sampl|abtast|messrate|chantillon|muestr|campion|amostr|bemonster|\bfs\b|srate|sfreq|\brate\b|frequenc|frecuenc",
@@ -339,7 +341,7 @@ def facts_of(lines: Sequence[str]) -> Facts:
     """Return what the lines before a table state, in English or the language of the telephone: rate, unit, start."""
     facts, rates, comments = Facts(), dict[float, bool](), list[str]()
     for line in lines:
-        if not (line := line.strip()):
+        if not (line := line.strip()[:_LONGEST_LINE]):
             continue
         match = _PAIR.fullmatch(line)
         key, value = (match[1].strip(), match[2].strip().strip('"').strip()) if match else ("", line)
@@ -374,7 +376,7 @@ def _rate_in(key: str, value: str) -> float | None:
         r"(\d+(?:[.,]\d+)?)\s*(hz|hertz|samples?\s*(?:/|per)\s*s(?:ec(?:ond)?)?)\.?", value, re.IGNORECASE
     ):
         return float(match[1].replace(",", ".")) or None
-    match = re.search(r"(\d+(?:\.\d+)?)\s*(\w+)\s*/\s*sample", f"{key} {value}", re.IGNORECASE)
+    match = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([^\W\d]\w*)\s*/\s*sample", f"{key} {value}", re.IGNORECASE)
     if match is None and re.fullmatch(r"(sampl(e|ing) )?interval", key, re.IGNORECASE):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(\w+)", value)
     if match is not None:

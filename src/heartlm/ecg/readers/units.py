@@ -27,7 +27,7 @@ _VOLTAGES = {
 _RAW = frozenset(
     ("raw", "adc", "adu", "count", "counts", "lsb", "digital", "digits", "no_units", "nounits", "bits", "au", "a.u.")
 )
-_GAIN = re.compile(r"(\d+\.?\d*(?:e[+-]?\d+)?)\s*(?:\(\s*([+-]?\d+(?:\.\d+)?)\s*\))?\s*/\s*(\w+)", re.IGNORECASE)
+_GAIN = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?:\(\s*([+-]?\d+(?:\.\d+)?)\s*\))?\s*/\s*(\w+)", re.IGNORECASE)
 
 SECONDS_PER_UNIT = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0,
@@ -72,6 +72,8 @@ def is_unit_text(text: str) -> bool:
     )
 
 
+# Characters of a name that are looked at: the expressions take the square of their number.
+_LONGEST_NAME = 200
 _BRACKETED = re.compile(r"(.*?)[\s_,/-]*[\[({<]\s*([^\[\](){}<>]*?)\s*[\])}>]\s*", re.DOTALL)
 _CAMEL = re.compile(r"(.*[a-z\d])([mu\u00b5\u03bc]V)|(.*[a-z\d])In(Ms|Us|Ns|S|Sec|Seconds|Millis|Micros|Nanos|Mv|Uv)")
 
@@ -82,7 +84,7 @@ def split_name(name: str) -> tuple[str, str]:
     The unit is in brackets (`ecg [uV]`), the last word (`ecg_uV`, `ECG mV`, `time_ms`), or at the end of a name in
     camel case (`MeasEcgmV`, `timeInMs`).
     """
-    name = " ".join(name.replace("\ufeff", "").strip().strip("'\"").split())
+    name = " ".join(name.replace("\ufeff", "").strip().strip("'\"").split())[:_LONGEST_NAME]
     if (match := _BRACKETED.fullmatch(name)) and match[2]:
         return match[1].strip() or match[2], match[2]
     if match := re.fullmatch(r"(.*?)[\s_,/.;|-]+(?:in\s+)?([^\s_,/.;|-]+)", name):
