@@ -514,15 +514,6 @@ def test_a_long_line_before_a_table_takes_no_long_time(tmp_path: Path, line: str
     assert parse_unit(line) is None
 
 
-@pytest.mark.parametrize("line", ["9" * 60_000, "9" * 60_000 + "x", "#" * 60_000 + "x", "a " * 30_000, "(_" * 30_000])
-def test_a_long_line_before_a_table_takes_no_long_time(tmp_path: Path, line: str) -> None:
-    (tmp_path / "r.csv").write_bytes(rows(S, MV, head=f"{line}\nRate: 360 Hz\n{line},b{line}\n"))
-    open_database(tmp_path) if line[0] == "#" else sniff(tmp_path / "r.csv")
-    assert facts_of([line, "Sample Rate,360 hertz"]).rate_hz == 360
-    assert split_name(line)[0]
-    assert parse_unit(line) is None
-
-
 @pytest.mark.parametrize("comma", [False, True])
 @pytest.mark.parametrize("is_last", [False, True])
 def test_a_lead_that_begins_late_is_read(tmp_path: Path, comma: bool, is_last: bool) -> None:
