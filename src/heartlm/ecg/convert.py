@@ -123,9 +123,9 @@ def convert_recordings(task: Conversion, processes: int = 1) -> Converted:
     is_new = not folder.exists()
     try:
         with sole_holder(folder / LOCK, f"{task.folder}: another conversion writes to it"):
-            found = _convert(task, database, record_ids, processes)
+            result = _convert(task, database, record_ids, processes)
             (folder / LOCK).unlink(missing_ok=True)
-            return found
+            return result
     except BaseException:
         if is_new and not any(path.name != LOCK for path in folder.glob("*")):
             shutil.rmtree(folder, ignore_errors=True)
@@ -136,38 +136,38 @@ def convert_recordings(task: Conversion, processes: int = 1) -> Converted:
 
 def _convert(task: Conversion, database: Database, record_ids: Sequence[str], processes: int) -> Converted:
     folder = task.folder
-    known = _earlier(task)
+    earlier = _earlier(task)
     for path in folder.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(path, ignore_errors=True)
     key = _Key(task) if task.anonymize else None
-    if key is not None and known and not key.is_kept:
+    if key is not None and earlier and not key.is_kept:
         raise HeartlmError(
             f"{folder}: holds an anonymized conversion whose key is deleted, as at its end; choose another folder"
         )
     anonymizer = Anonymizer(key.read()) if key is not None else None
     if anonymizer is None:
-        names = _names({record_id: str(database.files(record_id).signal) for record_id in record_ids}, known)
+        names = _names({record_id: str(database.files(record_id).signal) for record_id in record_ids}, earlier)
     else:
         names = [anonymizer.code("record", record_id) for record_id in record_ids]
     journal = folder / JOURNAL
     if not journal.exists():
         append_line(journal, json.dumps({"settings": task.settings}))
-        for entry in known.values():
+        for entry in earlier.values():
             append_line(journal, json.dumps(entry))
     work = _Work(task, database, anonymizer)
     marks = [work.mark(record_id) for record_id in record_ids]
-    complete = {name for name, entry in known.items() if all((folder / file).is_file() for file in entry["files"])}
+    complete = {name for name, entry in earlier.items() if all((folder / file).is_file() for file in entry["files"])}
     done = {
-        name: known[name]
+        name: earlier[name]
         for name, mark in zip(names, marks, strict=True)
-        if name in complete and known[name]["source_mark"] == mark
+        if name in complete and earlier[name]["source_mark"] == mark
     }
     todo = [place for place, name in enumerate(names) if name not in done]
     if done:
         say(f"convert: {len(done):,} of {len(names):,} recordings were converted before")
     # what other sources left in the folder stays, and so do the files of a source that cannot be read any more
     sources = set(names)
-    others = {name: entry for name, entry in known.items() if name in complete or name not in sources}
+    others = {name: entry for name, entry in earlier.items() if name in complete or name not in sources}
     records, left_out, unwritten = dict(done), list[str](), list[str]()
     outcomes = encode_all(lambda place: work.try_one(record_ids[place], names[place], marks[place]), todo, processes)
     with closing(outcomes):
@@ -180,7 +180,7 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], pr
                 append_line(journal, json.dumps(outcome))
             except HeartlmError as error:  # it is converted, and would be again
                 unwritten = [str(error)]
-            for stale in set(known.get(names[place], {}).get("files", ())) - set(outcome["files"]):
+            for stale in set(earlier.get(names[place], {}).get("files", ())) - set(outcome["files"]):
                 (folder / Path(stale).name).unlink(missing_ok=True)
     if not records:
         if not others:
@@ -252,7 +252,7 @@ class _Key:
         self.path.unlink(missing_ok=True)
 
 
-def _names(sources: Mapping[str, str], known: Mapping[str, dict[str, Any]]) -> list[str]:
+def _names(sources: Mapping[str, str], earlier: Mapping[str, dict[str, Any]]) -> list[str]:
     """Return the names of the records that are written: letters, digits, - and _, each for one source.
 
     Args:
@@ -262,10 +262,10 @@ def _names(sources: Mapping[str, str], known: Mapping[str, dict[str, Any]]) -> l
     names = dict[str, None]()  # in order, and searched for each of maybe 100,000 records
     for record_id, source in sources.items():
         plain = re.sub(r"[^A-Za-z0-9_-]+", "_", record_id).strip("_") or "record"
-        name, number = plain, 1
-        while name in names or known.get(name, {}).get("source", source) != source:
-            number += 1
-            name = f"{plain}_{number}"
+        name, suffix = plain, 1
+        while name in names or earlier.get(name, {}).get("source", source) != source:
+            suffix += 1
+            name = f"{plain}_{suffix}"
         names[name] = None
     return list(names)
 
@@ -374,11 +374,11 @@ class _Work:
             files, steps, changes = [written.path], written.steps, written.changes
         else:
             files = write_parquet(recording, folder, name, others=others)
-        found = recording.annotations
-        if task.to != "edf" and found is not None:
-            if lasting := sum(note.stop > note.start for note in found.notes):
+        annotations = recording.annotations
+        if task.to != "edf" and annotations is not None:
+            if lasting := sum(note.stop > note.start for note in annotations.notes):
                 changes.append(f"{lasting} notes without their duration, which WFDB annotations do not have")
-            if long := sum(len(note.text) > 255 for note in found.notes):
+            if long := sum(len(note.text) > 255 for note in annotations.notes):
                 changes.append(f"{long} notes cut to 255 characters")
         leads = list[dict[str, Any]]()
         for place, (lead, unit) in enumerate(zip(recording.lead_names, recording.units, strict=True)):

@@ -163,10 +163,10 @@ class Database:
             rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self.known.whole_rhythm),)
         has_rhythms = self._settings.get("rhythm_labels", True)
         if not sources:  # the file of the signal may hold annotations too
-            found = self._read_recording(self.files(record_id)).annotations if recording.has_signal else None
-            labelled = found is not None and found.beats_labelled and self.known.beats_labelled
-            rhythms = found.rhythms if found is not None and has_rhythms else ()
-            return found and replace(found, rhythms=rhythms, beats_labelled=labelled)
+            in_recording = self._read_recording(self.files(record_id)).annotations if recording.has_signal else None
+            labelled = in_recording is not None and in_recording.beats_labelled and self.known.beats_labelled
+            rhythms = in_recording.rhythms if in_recording is not None and has_rhythms else ()
+            return in_recording and replace(in_recording, rhythms=rhythms, beats_labelled=labelled)
         if not has_rhythms:
             rhythms = ()
         annotator = beat_file.path.suffix.removeprefix(".") if beat_file is not None else None
@@ -190,12 +190,12 @@ class Database:
             return self._patient_of[record_id]
         files, known = self.files(record_id), self.known
         patient = self._patients.get(record_id)
-        if patient is None and known.patient_in_name and (found := re.match(known.patient_in_name, record_id)):
-            patient = found[1]
+        if patient is None and known.patient_in_name and (match := re.match(known.patient_in_name, record_id)):
+            patient = match[1]
         if patient is None and known.patient_in_comment:
             comments = "\n".join((recording or self._read_recording(files)).comments)
-            found = re.search(known.patient_in_comment, comments, re.IGNORECASE)
-            patient = found[1] if found else None
+            match = re.search(known.patient_in_comment, comments, re.IGNORECASE)
+            patient = match[1] if match else None
         patient_id = f"{self.name}/{patient or record_id}"
         if patient is None and (in_mitdb := same_recording_in_mitdb(self.name, record_id)) is not None:
             patient_id = f"mitdb/{KNOWN_DATABASES['mitdb'].patients.get(in_mitdb, in_mitdb)}"
@@ -292,7 +292,7 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
     stems = {path, path.with_suffix("")}
     marks = "RECORDS", "database.json"
     marked = [folder for folder in path.parents[:_LEVELS_UP] if any((folder / mark).is_file() for mark in marks)]
-    known: dict[str, None] = {}
+    record_ids: dict[str, None] = {}
     for folder in dict.fromkeys((*marked[:1], path.parent)):
         if not folder.is_dir():
             continue
@@ -308,7 +308,7 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
                 return database, record_id
         if (name := path.relative_to(folder).as_posix()) in files:  # as the database names it, wherever it lies
             return database, name
-        known |= dict.fromkeys(database.record_ids)
+        record_ids |= dict.fromkeys(database.record_ids)
     if path.is_file():
         with (stated or Stated.current()).used():
             if (form := format_of(path, is_given=True)) is not None and form.is_table:
@@ -317,9 +317,9 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
                 database = Database(path.parent, repaired=repaired, stated=stated, given=path)
                 return database, printable(path.stem)
             raise HeartlmError(f"{path}: no recording, but {describe(path)}")
-    near = difflib.get_close_matches(path.stem, known, n=3, cutoff=0.3) or list(known)[:3]
-    offer = f"; there are {len(known)}, for example {', '.join(near)}" if known else ": no such folder"
-    raise HeartlmError(f"{path.parent if not known else path}: no such recording{offer}")
+    near = difflib.get_close_matches(path.stem, record_ids, n=3, cutoff=0.3) or list(record_ids)[:3]
+    offer = f"; there are {len(record_ids)}, for example {', '.join(near)}" if record_ids else ": no such folder"
+    raise HeartlmError(f"{path.parent if not record_ids else path}: no such recording{offer}")
 
 
 def opened(recording: Recording | Path | str) -> Recording:

@@ -73,8 +73,8 @@ def same_recording_in_mitdb(database: str, record_id: str) -> str | None:
     A record of mitdb maps to itself, `sel100` of qtdb to `100`, and `118e06` of nstdb to `118`.
     """
     pattern = KNOWN_DATABASES.get(database, UNKNOWN).mitdb_record_in_name
-    found = re.match(pattern, record_id) if pattern is not None else None
-    return found[1] if found and de_chazal_split(found[1]) is not None else None
+    match = re.match(pattern, record_id) if pattern is not None else None
+    return match[1] if match and de_chazal_split(match[1]) is not None else None
 
 
 def database_name(folder_name: str) -> str:

@@ -208,8 +208,8 @@ class Detector:
         samples = np.ascontiguousarray(samples, np.float32)
         beats = np.empty(len(samples) // (self._plan.refractory * self._plan.factor) + 256, np.int64)
         plan = ctypes.addressof(self._plan)
-        found = self._push(plan, self._state.ctypes.data, self._taps, samples, len(samples), ends, beats)
-        return beats[:found].copy()
+        num_beats = self._push(plan, self._state.ctypes.data, self._taps, samples, len(samples), ends, beats)
+        return beats[:num_beats].copy()
 
 
 def detect_beats(signal_mv: Floats, rate_hz: float, mode: Mode = "offline") -> Positions:
@@ -230,8 +230,8 @@ def detect_beats(signal_mv: Floats, rate_hz: float, mode: Mode = "offline") -> P
         ValueError: the rate is too low for the detector's pass band.
     """
     detector = StreamingDetector(rate_hz, mode)
-    found = detector.push(signal_mv)
-    return np.concatenate([found, detector.finish()])
+    beats = detector.push(signal_mv)
+    return np.concatenate([beats, detector.finish()])
 
 
 class StreamingDetector:
@@ -276,14 +276,14 @@ class StreamingDetector:
             calls.
         """
         samples_mv = np.ascontiguousarray(samples_mv, np.float32)
-        found = [np.zeros(0, np.int64)]
+        beats = [np.zeros(0, np.int64)]
         for start, stop, valid in _runs(samples_mv):
             if valid:
-                found.append(self._take(samples_mv[start:stop], self._num_samples + start))
+                beats.append(self._take(samples_mv[start:stop], self._num_samples + start))
             elif self._num_samples + stop - self._stop > int(LONGEST_FILLED_GAP_S * self.rate_hz):
-                found.append(self.finish())
+                beats.append(self.finish())
         self._num_samples += len(samples_mv)
-        return np.concatenate(found)
+        return np.concatenate(beats)
 
     def finish(self) -> Positions:
         """End the stretch and return its remaining beats, none if it is too short; later samples start another one."""

@@ -229,7 +229,7 @@ def _text(url: str) -> str:
     return _receive(url, threading.Event(), join)
 
 
-_of_thread = threading.local()
+_per_thread = threading.local()
 
 
 def _receive(url: str, stop: threading.Event, use: Callable[[Iterator[bytes]], T]) -> T:
@@ -238,14 +238,14 @@ def _receive(url: str, stop: threading.Event, use: Callable[[Iterator[bytes]], T
     Raises:
         _UnavailableError: no attempt succeeded.
     """
-    if not hasattr(_of_thread, "session"):
-        _of_thread.session = requests.Session()
+    if not hasattr(_per_thread, "session"):
+        _per_thread.session = requests.Session()
     failure = "interrupted"
     for attempt in range(ATTEMPTS):
         if stop.wait(FIRST_WAIT_S * 2 ** (attempt - 1) if attempt else 0.0):
             break
         try:
-            with _of_thread.session.get(
+            with _per_thread.session.get(
                 url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=TIMEOUT_S
             ) as response:
                 if not response.ok:

@@ -52,7 +52,7 @@ def recording_of_array(
     stated = Stated.of(rate_hz, units, leads) or Stated()
     module = type(x).__module__.partition(".")[0]
     if module in ("pandas", "pyarrow"):
-        recording = _of_frame(x, stated)
+        recording = _recording_of_frame(x, stated)
     else:
         signal = checked_leads("x", x)
         if rate_hz is None:
@@ -61,12 +61,12 @@ def recording_of_array(
         _, names = stated.leads_of(numbered, "x")
         if len(names) != len(signal):
             raise HeartlmError(f"leads: {len(names)} names for {len(signal)} leads")
-        of_leads = stated.units_of(len(signal)) or [Unit("mV")] * len(signal)
-        recording = array_recording(_ARRAY, signal, names, of_leads, check_rate(_ARRAY, float(rate_hz), "rate_hz"))
+        lead_units = stated.units_of(len(signal)) or [Unit("mV")] * len(signal)
+        recording = array_recording(_ARRAY, signal, names, lead_units, check_rate(_ARRAY, float(rate_hz), "rate_hz"))
     return replace(recording, start=start or recording.start, record_id=record_id, patient_id=record_id)
 
 
-def _of_frame(frame: Any, stated: Stated) -> Recording:
+def _recording_of_frame(frame: Any, stated: Stated) -> Recording:
     import pyarrow as pa
 
     from heartlm.ecg.readers.table_files import METADATA, arrow_recording

@@ -323,8 +323,8 @@ class Recording:
         start, read = self.start.time() if isinstance(self.start, datetime) else self.start, self.read_annotations
 
         def without_notes(recording: Recording) -> Annotations | None:
-            found = None if read is None else read(recording)
-            return found and replace(found, notes=())
+            annotations = None if read is None else read(recording)
+            return annotations and replace(annotations, notes=())
 
         return replace(self, patient=Patient(), start=start, read_annotations=read and without_notes)
 

@@ -43,10 +43,10 @@ def verify_database(folder: Path) -> list[Finding]:
         HeartlmError: the folder does not exist or contains no recording.
     """
     database = open_database(folder, repaired="accept")
-    findings = list(_of_sums(database.folder))
+    findings = list(_sum_findings(database.folder))
     first_with = dict[bytes, str]()
     for record_id in database.record_ids:
-        findings += _until_error(database.files(record_id).stem, _of_record(database, record_id, first_with))
+        findings += _until_error(database.files(record_id).stem, _record_findings(database, record_id, first_with))
     return findings
 
 
@@ -59,7 +59,7 @@ def _until_error(file: Path, findings: Iterator[Finding]) -> Iterator[Finding]:
         yield Finding(Path(name), "error", message) if separator else Finding(file, "error", str(error))
 
 
-def _of_sums(folder: Path) -> Iterator[Finding]:
+def _sum_findings(folder: Path) -> Iterator[Finding]:
     """Compare the files with the database's list of SHA-256 sums, if it has one."""
     sums = next((folder / name for name in _SUMS if (folder / name).is_file()), None)
     if sums is None:
@@ -79,7 +79,7 @@ def _of_sums(folder: Path) -> Iterator[Finding]:
             yield Finding(path, "error", f"differs from its SHA-256 in {sums.name}: damaged or changed, fetch it again")
 
 
-def _of_record(database: Database, record_id: str, first_with: dict[bytes, str]) -> Iterator[Finding]:
+def _record_findings(database: Database, record_id: str, first_with: dict[bytes, str]) -> Iterator[Finding]:
     """Check the files of one record; `first_with` maps a digest of samples to the first record with these samples."""
     recording = database.recording(record_id)
     if recording.path.suffix == ".hea":
@@ -91,14 +91,14 @@ def _of_record(database: Database, record_id: str, first_with: dict[bytes, str])
                     message = f"lead {lead.name} has gain 0 (uncalibrated): {consequence}"
                     yield Finding(part.path, "error" if refused else "warning", message)
     if recording.has_signal:
-        yield from _until_error(recording.path, _of_leads(database, recording, first_with))
+        yield from _until_error(recording.path, _lead_findings(database, recording, first_with))
     yield from (Finding(recording.path, "error", fault) for fault in recording.faults)
     yield from (Finding(recording.path, "warning", repair) for repair in recording.repairs)
     for path in database.annotation_paths(record_id):
-        yield from _until_error(path, _of_annotations(path, recording))
+        yield from _until_error(path, _annotation_findings(path, recording))
 
 
-def _of_leads(database: Database, recording: Recording, first_with: dict[bytes, str]) -> Iterator[Finding]:
+def _lead_findings(database: Database, recording: Recording, first_with: dict[bytes, str]) -> Iterator[Finding]:
     """Find leads that are empty, have gaps or are flat, and samples that another record also has."""
     record_id, content, varies, findings = recording.record_id, hashlib.blake2b(), False, list[Finding]()
     at_once = max(1, _READ_BYTES // (4 * max(1, recording.num_samples)))
@@ -128,7 +128,7 @@ def _of_leads(database: Database, recording: Recording, first_with: dict[bytes, 
     yield from findings
 
 
-def _of_annotations(path: Path, recording: Recording) -> Iterator[Finding]:
+def _annotation_findings(path: Path, recording: Recording) -> Iterator[Finding]:
     file = read_annotation_file(path)
     yield from (Finding(path, "error", fault.removeprefix(f"{path.name}: ")) for fault in file.faults)
     sample = positions_at_rate(file, recording.rate_hz)

@@ -95,9 +95,9 @@ def _steps_of(
             # half a step in EDF files whose range is symmetric: numbers twice as high
             multiple = 1 + int(np.argmax(np.abs(multiples - np.rint(multiples)) < 1e-6))
             gain, zero = gain * multiple, float(np.rint(zero * multiple))
-        found = _measured(lead, gain, zero)
-        if found.exact and found.bits() <= most_bits:
-            return found
+        steps = _measured(lead, gain, zero)
+        if steps.exact and steps.bits() <= most_bits:
+            return steps
         return _measured(lead, *_step_found(lead, 24))
     return _measured(lead, *_step_found(lead, 16))
 

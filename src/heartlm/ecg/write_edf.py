@@ -91,13 +91,13 @@ def write_edf(
     lowest = -(1 << 15)
     is_edf = all(lowest + bool(each.num_invalid) <= each.low and each.high < -lowest for each in steps)
     width = 2 if is_edf else 3
-    of_leads = zip(recording.lead_names, recording.units, steps, strict=True)
-    ranges = [_range_of(lead, unit, each, 8 * width) for lead, unit, each in of_leads]
+    leads = zip(recording.lead_names, recording.units, steps, strict=True)
+    ranges = [_range_of(lead, unit, lead_steps, 8 * width) for lead, unit, lead_steps in leads]
     per_record, duration = _record_of(recording.rate_hz, num_leads * width)
-    rate_hz, of_rate = per_record / float(duration), ""
+    rate_hz, rate_note = per_record / float(duration), ""
     if rate_hz != recording.rate_hz:
         changes.append(f"rate {recording.rate_hz!r} Hz is {rate_hz!r} Hz for other programs")
-        of_rate = f" {recording.rate_hz!r}_Hz"
+        rate_note = f" {recording.rate_hz!r}_Hz"
     num_records = -(-recording.num_samples // per_record)
     start_s = recording.start.microsecond / 1e6 if recording.start is not None else 0.0
     begins = [f"+{_decimal(start_s + number * float(duration))}\x14\x14\0".encode() for number in range(num_records)]
@@ -111,7 +111,7 @@ def write_edf(
     day = recording.start.date() if isinstance(recording.start, datetime) else None
     fixed = (
         _patient(recording, changes),
-        f"Startdate {'X' if day is None else _day(day)} X X {EQUIPMENT}{of_rate}",
+        f"Startdate {'X' if day is None else _day(day)} X X {EQUIPMENT}{rate_note}",
         f"{day:%d.%m.%y}" if day is not None and 1985 <= day.year < 2085 else "01.01.85",
         f"{clock:%H.%M.%S}",
         256 * (num_leads + 2),
@@ -136,11 +136,11 @@ def write_edf(
             # [num_leads, num_samples] of whole data records -> [num_records, num_leads, per_record]
             block = np.moveaxis(piece.reshape(num_leads, -1, per_record), 0, 1)
             if is_edf:
-                own = block.astype("<i2").view(np.uint8)
+                sample_bytes = block.astype("<i2").view(np.uint8)
             else:  # the lower three of four bytes
-                own = np.ascontiguousarray(block, "<i4").view(np.uint8).reshape(*block.shape, 4)[..., :3]
+                sample_bytes = np.ascontiguousarray(block, "<i4").view(np.uint8).reshape(*block.shape, 4)[..., :3]
             annotations = np.frombuffer(b"".join(records[number : number + len(block)]), np.uint8)
-            parts = [own.reshape(len(block), -1), annotations.reshape(len(block), -1)]
+            parts = [sample_bytes.reshape(len(block), -1), annotations.reshape(len(block), -1)]
             stream.write(np.concatenate(parts, axis=1).tobytes())
             number += len(block)
     pairs = zip(steps, ranges, strict=True)
@@ -177,7 +177,7 @@ def _range_of(lead: str, unit: str, steps: LeadSteps, bits: int) -> _Range:
     Raises:
         HeartlmError: none is near the values.
     """
-    lowest, best = -(1 << bits - 1), list[_Range]()
+    lowest, ranges = -(1 << bits - 1), list[_Range]()
     whole = [(-(1 << size - 1) + shift, (1 << size - 1) - 1) for size in range(bits, 7, -1) for shift in (0, 1)]
     for low, high in whole + _round_ranges(unit, steps):
         if low < lowest or high >= -lowest:
@@ -195,28 +195,30 @@ def _range_of(lead: str, unit: str, steps: LeadSteps, bits: int) -> _Range:
             written, values = (digits - zero) * gain, (digits - steps.zero) / steps.gain
             error = np.abs(written - values)
             exact = bool((error <= np.spacing(np.abs(values).astype(np.float32))).all())
-            best.append(_Range(name, texts[0], texts[1], low, high, float(error.max()), exact))
+            ranges.append(_Range(name, texts[0], texts[1], low, high, float(error.max()), exact))
     # the least error, and of nearly equal ones the shortest texts, which are probably those of the source
-    found = min(best, key=lambda each: (round(1e6 * each.error * steps.gain), len(each.low + each.high)), default=None)
+    best = min(ranges, key=lambda each: (round(1e6 * each.error * steps.gain), len(each.low + each.high)), default=None)
     least, most = ((number - steps.zero) / steps.gain for number in (steps.low, steps.high))
-    if found is None or found.error > max(_MOST_STEPS / steps.gain, _MOST_RELATIVE * max(abs(least), abs(most))):
+    if best is None or best.error > max(_MOST_STEPS / steps.gain, _MOST_RELATIVE * max(abs(least), abs(most))):
         raise HeartlmError(
             f"lead {lead}: {least:g} to {most:g} {unit} cannot be stated in the 8 characters of an EDF header; "
             "convert to wfdb or parquet"
         )
-    return found
+    return best
 
 
 def _round_ranges(unit: str, steps: LeadSteps) -> list[tuple[int, int]]:
     """Return digital ranges that end at round physical values, the same below and above 0, and hold the numbers."""
-    found = list[tuple[int, int]]()
+    ranges = list[tuple[int, int]]()
     limits = np.concatenate([np.arange(1, 10_000) * 10.0**power for power in (-3, -1, 1)])
     for _, factor in _SCALES.get(unit, ((unit, 1.0),)):
         low, high = (steps.zero + sign * limits * steps.gain / factor for sign in (-1, 1))
         is_whole = np.abs(low - np.rint(low)) + np.abs(high - np.rint(high)) < 1e-6
         chosen = np.flatnonzero(is_whole & (low <= steps.low) & (high >= steps.high))[:3]
-        found += zip(np.rint(low[chosen]).astype(int).tolist(), np.rint(high[chosen]).astype(int).tolist(), strict=True)
-    return found
+        ranges += zip(
+            np.rint(low[chosen]).astype(int).tolist(), np.rint(high[chosen]).astype(int).tolist(), strict=True
+        )
+    return ranges
 
 
 def _annotations(
@@ -235,14 +237,14 @@ def _annotations(
             onset_s = start / rate_hz
             yield onset_s, f"+{_decimal(start_s + onset_s)}{lasting}\x14{part}\x14\0".encode()
 
-    found: Annotations | None = recording.annotations
-    if found is not None:
-        labelled = found.beats_labelled
-        for place, symbol in zip(found.sample.tolist(), found.symbol.tolist(), strict=True):
+    annotations: Annotations | None = recording.annotations
+    if annotations is not None:
+        labelled = annotations.beats_labelled
+        for place, symbol in zip(annotations.sample.tolist(), annotations.symbol.tolist(), strict=True):
             yield from entry(place, None, symbol if labelled else "QRS")
-        for span in found.rhythms:
+        for span in annotations.rhythms:
             yield from entry(span.start, span.stop, f"({span.name}")
-    for note in (*(found.notes if found is not None else ()), *notes):
+    for note in (*(annotations.notes if annotations is not None else ()), *notes):
         is_code = note.text in CLASS_OF_SYMBOL or note.text == "QRS"
         yield from entry(note.start, note.stop, f"note {note.text}" if is_code else note.text)
     for comment in recording.comments:
@@ -252,8 +254,8 @@ def _annotations(
     common = set.intersection(*spans) if spans else set()
     for start, stop in common:
         yield from entry(start, stop, INVALID_TEXT)
-    for name, own in zip(recording.lead_names, spans, strict=True):
-        for start, stop in own - common:
+    for name, lead_spans in zip(recording.lead_names, spans, strict=True):
+        for start, stop in lead_spans - common:
             yield from entry(start, stop, f"{INVALID_TEXT}: {name}")
 
 

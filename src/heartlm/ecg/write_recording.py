@@ -92,11 +92,11 @@ def write_annotation_file(
     Raises:
         HeartlmError: the annotations cannot be read or written.
     """
-    found: Annotations | None = recording.annotations
-    if found is None or not (found.num_beats or found.rhythms or found.notes or others):
+    annotations: Annotations | None = recording.annotations
+    if annotations is None or not (annotations.num_beats or annotations.rhythms or annotations.notes or others):
         return []
-    annotator = DETECTED if found.num_beats and not found.beats_labelled else REVIEWED
-    return [write_annotations(folder, name, found, annotator, recording.num_samples, others)]
+    annotator = DETECTED if annotations.num_beats and not annotations.beats_labelled else REVIEWED
+    return [write_annotations(folder, name, annotations, annotator, recording.num_samples, others)]
 
 
 def write_parquet(

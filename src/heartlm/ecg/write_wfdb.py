@@ -96,8 +96,8 @@ def write_signals(
     lines = [f"{name} {len(leads)} {_number(rate_hz)} {num_samples}{moment}"]
     gains = [gain] * len(leads) if isinstance(gain, float | int) else gain
     baselines = [baseline] * len(leads) if isinstance(baseline, int) else baseline
-    of_leads = zip(leads, gains, baselines, units or ["mV"] * len(leads), strict=True)
-    for place, (lead, adu_per_unit, zero, unit) in enumerate(of_leads):
+    calibrations = zip(leads, gains, baselines, units or ["mV"] * len(leads), strict=True)
+    for place, (lead, adu_per_unit, zero, unit) in enumerate(calibrations):
         unit = re.sub(r"\s", "_", unit) or "NU"  # an empty unit would be read as mV
         calibration = f"{signal_format} {float(adu_per_unit)}({zero})/{unit} {BITS[signal_format]} 0"
         lines.append(
@@ -129,8 +129,8 @@ def _writer(
 def _packed(samples: NDArray[np.integer[Any]], signal_format: str) -> bytes:
     """Return the bytes of samples, frame by frame."""
     if signal_format != "212":
-        own = samples.astype("<i2" if signal_format == "16" else "<i4")
-        return own.view(np.uint8).reshape(-1, 4)[:, :3].tobytes() if signal_format == "24" else own.tobytes()
+        whole = samples.astype("<i2" if signal_format == "16" else "<i4")
+        return whole.view(np.uint8).reshape(-1, 4)[:, :3].tobytes() if signal_format == "24" else whole.tobytes()
     # two samples in three bytes: low byte, both high halves (that of the second sample above), low byte
     first, second = (np.resize(samples[place::2], -(-len(samples) // 2)) & 0xFFF for place in (0, 1))
     if len(samples) % 2:

@@ -125,10 +125,11 @@ def decode_annotations(content: bytes) -> DecodedAnnotations | None:
     sample, code = np.empty(num_words, np.int64), np.empty(num_words, np.uint8)
     texts, num_texts = np.empty((num_words, 3), np.int64), np.zeros(1, np.int64)
     subtype = np.zeros(num_words, np.int8)
-    found = kernel("wfdb_annotations")(content, num_words, sample, code, texts, num_texts, subtype)
-    return (
-        None if found < 0 else DecodedAnnotations(sample[:found], code[:found], texts[: num_texts[0]], subtype[:found])
-    )
+    num_annotations = kernel("wfdb_annotations")(content, num_words, sample, code, texts, num_texts, subtype)
+    if num_annotations < 0:
+        return None
+    used = slice(num_annotations)
+    return DecodedAnnotations(sample[used], code[used], texts[: num_texts[0]], subtype[used])
 
 
 def read_annotation_file(path: Path) -> AnnotationFile:
@@ -145,38 +146,40 @@ def read_annotation_file(path: Path) -> AnnotationFile:
         return _read_table(path, content)
     if content.startswith(ISHNE_MARK):
         return _read_ishne(path, content)
-    found = decode_annotations(content)
-    if found is None:
+    decoded = decode_annotations(content)
+    if decoded is None:
         raise HeartlmError(
             f"{path}: no end mark in {len(content)} bytes; the annotation file is truncated or of another format, "
             "fetch it again"
         )
-    ticks_hz, about_file = None, (found.sample == 0) & (found.code == _NOTE)
-    about_file &= ~np.logical_or.accumulate(found.code == 0)  # an empty annotation ends the notes about the file
-    keep = ~(about_file | (found.code == 0))
+    ticks_hz, about_file = None, (decoded.sample == 0) & (decoded.code == _NOTE)
+    about_file &= ~np.logical_or.accumulate(decoded.code == 0)  # an empty annotation ends the notes about the file
+    keep = ~(about_file | (decoded.code == 0))
     kept_before, aux = np.cumsum(keep) - 1, dict[int, str]()
-    for index, first, length in found.texts.tolist():
+    for index, first, length in decoded.texts.tolist():
         text = content[first : first + length].decode("latin-1").rstrip("\x00")
         if index >= 0 and keep[index]:
             aux[int(kept_before[index])] = text
         elif index >= 0 and about_file[index] and (stated := _TIME_RESOLUTION.search(text)):
             with one_line(path, "a time resolution"):
                 ticks_hz = check_rate(path, float(stated[1]), "time resolution")
-    faults = _faults(path, content, found)
-    return AnnotationFile(path, found.sample[keep], found.code[keep], found.subtype[keep], aux, ticks_hz, faults)
+    faults = _faults(path, content, decoded)
+    return AnnotationFile(path, decoded.sample[keep], decoded.code[keep], decoded.subtype[keep], aux, ticks_hz, faults)
 
 
-def _faults(path: Path, content: bytes, found: DecodedAnnotations) -> tuple[str, ...]:
+def _faults(path: Path, content: bytes, decoded: DecodedAnnotations) -> tuple[str, ...]:
     """Find content that no annotator writes: bytes after the end mark, undefined codes, unreadable texts."""
     faults = []
     if decode_annotations(content.rstrip(b"\0")) is not None:  # there is an end mark before the last one
-        faults.append(f"{path.name}: more bytes follow the end mark, which stands behind {len(found.code)} annotations")
-    unused = int(_IS_UNUSED[found.code].sum() + ((found.code == 0) & (found.sample != 0)).sum())
+        faults.append(
+            f"{path.name}: more bytes follow the end mark, which stands behind {len(decoded.code)} annotations"
+        )
+    unused = int(_IS_UNUSED[decoded.code].sum() + ((decoded.code == 0) & (decoded.sample != 0)).sum())
     if unused:
-        faults.append(f"{path.name}: {unused} of {len(found.code)} annotations have a code that is not in use")
-    texts = (content[first : first + length] for _, first, length in found.texts.tolist())
+        faults.append(f"{path.name}: {unused} of {len(decoded.code)} annotations have a code that is not in use")
+    texts = (content[first : first + length] for _, first, length in decoded.texts.tolist())
     if garbled := sum(len(text) > _LONGEST_TEXT or _NO_TEXT.search(text) is not None for text in texts):
-        faults.append(f"{path.name}: {garbled} of {len(found.texts)} texts are not readable")
+        faults.append(f"{path.name}: {garbled} of {len(decoded.texts)} texts are not readable")
     return tuple(faults)
 
 
@@ -192,13 +195,14 @@ def _read_ishne(path: Path, content: bytes) -> AnnotationFile:
     if begin < HEADER_BYTES or len(content) < begin + 4:
         raise HeartlmError(f"{path}: ends before its first annotation; fetch it again")
     rate_hz = check_rate(path, HEADER.unpack_from(content)[63])
-    number, rest = divmod(len(content) - begin - 4, 4)
-    entries = np.frombuffer(content, np.dtype([("label", "u1"), ("own", "u1"), ("since", "<u2")]), number, begin + 4)
+    num_entries, rest = divmod(len(content) - begin - 4, 4)
+    kind = np.dtype([("label", "u1"), ("own", "u1"), ("since", "<u2")])
+    entries = np.frombuffer(content, kind, num_entries, begin + 4)
     sample = int.from_bytes(content[begin : begin + 4], "little") + np.cumsum(entries["since"], dtype=np.int64)
     code, kept = _CODE_OF_ISHNE[entries["label"]], _CODE_OF_ISHNE[entries["label"]] > 0
     faults = [f"{path.name}: {rest} bytes after the last annotation"] if rest else []
     if unknown := int((~kept & ~np.isin(entries["label"], list(_NO_BEATS))).sum()):
-        faults.append(f"{path.name}: {unknown} of {number} annotations have a label that is not in use")
+        faults.append(f"{path.name}: {unknown} of {num_entries} annotations have a label that is not in use")
     return AnnotationFile(
         path, sample[kept], code[kept], np.zeros(int(kept.sum()), np.int8), {}, rate_hz, tuple(faults)
     )
@@ -314,10 +318,12 @@ def others_of(
     With `artefacts`, annotated artefacts (`|`) are left out, see `beats_of`.
     """
     symbol = file.symbol
-    known = _IS_BEAT[file.code] | (file.code == _NOTE) | (symbol == "") | (artefacts & (symbol == ARTEFACT))
-    known |= (symbol == "+") & np.array([file.aux.get(place, "").startswith("(") for place in range(len(symbol))], bool)
+    is_used = _IS_BEAT[file.code] | (file.code == _NOTE) | (symbol == "") | (artefacts & (symbol == ARTEFACT))
+    is_used |= (symbol == "+") & np.array(
+        [file.aux.get(place, "").startswith("(") for place in range(len(symbol))], bool
+    )
     sample = positions_at_rate(file, rate_hz)
-    places = np.flatnonzero(~known & (sample >= 0) & (sample < num_samples)).tolist()
+    places = np.flatnonzero(~is_used & (sample >= 0) & (sample < num_samples)).tolist()
     return [(int(sample[place]), str(symbol[place]), file.aux.get(place, "")) for place in places]
 
 

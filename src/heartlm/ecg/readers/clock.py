@@ -126,14 +126,14 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
             rate_hz = float(round(rate_hz))
     spread_s = _spread(duration_s - step_s * np.diff(places))
     if is_packet:
-        size = float(np.median(np.diff(known)))
-        repairs.append(f"{PACKETS} of {size:.0f} rows; rows taken as evenly spaced at {rate_hz:.6g} Hz")
+        rows_per_packet = float(np.median(np.diff(known)))
+        repairs.append(f"{PACKETS} of {rows_per_packet:.0f} rows; rows taken as evenly spaced at {rate_hz:.6g} Hz")
     elif spread_s > _SHOWN_JITTER * step_s:
         repairs.append(
             f"times vary by {1e3 * spread_s:.2g} ms around steps of {1e3 * step_s:.4g} ms; rows taken as evenly spaced "
             f"at {rate_hz:.6g} Hz"
         )
-    if spread_s > (2 * size if is_packet else 1) * step_s:
+    if spread_s > (2 * rows_per_packet if is_packet else 1) * step_s:
         raise UnusableClockError(f"is too uneven (differences vary by {spread_s:.3g} s)")
     missing = int(positions[-1]) + 1 - len(positions)
     if missing:
@@ -153,10 +153,10 @@ def grid_of_counter(counter: NDArray[np.float64], rate_hz: float) -> Grid | None
         return None
     if span:
         # a row without a number follows the row before it, the first ones precede the row after them
-        place = np.arange(len(counter))
-        near = np.maximum.accumulate(np.where(np.isfinite(counter), place, 0))
+        row = np.arange(len(counter))
+        near = np.maximum.accumulate(np.where(np.isfinite(counter), row, 0))
         near[: np.isfinite(counter).argmax()] = np.isfinite(counter).argmax()
-        steps = np.rint(np.diff(counter[near] + place - near)).astype(np.int64) % span
+        steps = np.rint(np.diff(counter[near] + row - near)).astype(np.int64) % span
         # a single wrong number makes two wrong steps
         wrong = (steps[:-1] != 1) & (steps[1:] != 1) & ((steps[:-1] + steps[1:]) % span == 2)
         steps[:-1][wrong] = steps[1:][wrong] = 1

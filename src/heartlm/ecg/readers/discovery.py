@@ -60,13 +60,13 @@ def find_records(folder: Path) -> dict[str, RecordFiles]:
         HeartlmError: RECORDS lists a record that is missing or outside `folder`.
     """
     listed = folder / "RECORDS"
-    found = list(_listed(listed) if is_there(listed) else _lying_there(folder))
-    if not found:
+    records = list(_listed(listed) if is_there(listed) else _unlisted(folder))
+    if not records:
         raise NoRecordingsError(f"{folder}: no recordings found; {describe_folder(folder)}")
-    names = [files.stem.name for files in found]
+    names = [files.stem.name for files in records]
     unique = len(set(names)) == len(names)
     return {
-        printable(files.stem.name if unique else files.stem.relative_to(folder).as_posix()): files for files in found
+        printable(files.stem.name if unique else files.stem.relative_to(folder).as_posix()): files for files in records
     }
 
 
@@ -96,7 +96,7 @@ def _listed(records: Path) -> list[RecordFiles]:
     return listed
 
 
-def _lying_there(folder: Path) -> Iterator[RecordFiles]:
+def _unlisted(folder: Path) -> Iterator[RecordFiles]:
     paths = sorted(_files_below(folder))
     headers = {stem for stem, suffix in paths if suffix == ".hea"}
     segments = {segment for stem in headers for segment in _segments(stem)}

@@ -208,14 +208,14 @@ class _Samples:
             begin = int(self.first_sample[block])
             for row, index in zip(rows, chosen, strict=True):
                 lead = self.leads[index]
-                own_begin, own = self._own_samples(block, lead)
-                first, last = max(start, begin), min(stop, begin + self._length(own, lead))
+                lead_begin, lead_length = self._lead_samples(block, lead)
+                first, last = max(start, begin), min(stop, begin + self._length(lead_length, lead))
                 if first < last:
                     part = row[first - start : last - start]
                     if lead.samples == self.per_record:
-                        self._read(lead, own_begin + first - begin, part)
+                        self._read(lead, lead_begin + first - begin, part)
                     else:
-                        self._interpolate(lead, own_begin, own, first - begin, part)
+                        self._interpolate(lead, lead_begin, lead_length, first - begin, part)
             block += 1
         return rows
 
@@ -223,13 +223,13 @@ class _Samples:
     def num_samples(self) -> int:
         """Samples of the recording; the lead that reaches furthest into an incomplete last record decides."""
         last = len(self.first_sample) - 1
-        lengths = (self._length(self._own_samples(last, lead)[1], lead) for lead in self.leads)
+        lengths = (self._length(self._lead_samples(last, lead)[1], lead) for lead in self.leads)
         held = int(self.first_sample[last]) + max(lengths)
         # only the last data record may be filled up
         stated = self.header.length or held
         return stated if held - self.per_record < stated <= held else held
 
-    def _own_samples(self, block: int, lead: Channel) -> tuple[int, int]:
+    def _lead_samples(self, block: int, lead: Channel) -> tuple[int, int]:
         """Return the first sample of a block at the own rate, counted from the first record, and their number."""
         first, last = int(self.first_record[block]), self.header.num_records
         if block + 1 < len(self.first_record):
@@ -237,8 +237,9 @@ class _Samples:
         partial = (self.header.partial_bytes - lead.offset) // self.header.sample_bytes
         return first * lead.samples, (last - first) * lead.samples + min(max(partial, 0), lead.samples)
 
-    def _length(self, own: int, lead: Channel) -> int:
-        return -(-own * self.per_record // lead.samples)
+    def _length(self, lead_length: int, lead: Channel) -> int:
+        """Return the samples of the recording that samples of a lead at its own rate fill, rounded up."""
+        return -(-lead_length * self.per_record // lead.samples)
 
     @cached_property
     def _data(self) -> NDArray[np.uint8]:
@@ -268,7 +269,9 @@ class _Samples:
             out[done : done + len(physical)] = physical
             done += len(physical)
 
-    def _interpolate(self, lead: Channel, own_begin: int, own: int, first: int, out: NDArray[np.float32]) -> None:
+    def _interpolate(
+        self, lead: Channel, lead_begin: int, lead_length: int, first: int, out: NDArray[np.float32]
+    ) -> None:
         """Fill `out` with a lead at the recording's rate, from sample `first` of a block.
 
         Band-limited interpolation: a windowed sinc, which has its first zero at the lower of the two rates. Beyond the
@@ -287,9 +290,9 @@ class _Samples:
             distance = (taps - phases[:, np.newaxis] / num_phases) / width
             weights = np.sinc(distance) * np.sinc(distance / _ZEROS) * (np.abs(distance) < _ZEROS)
             weights /= weights.sum(axis=1, keepdims=True)
-            low, high = max(int(near[0]) + 1 - reach, 0), min(int(near[-1]) + reach, own - 1)
+            low, high = max(int(near[0]) + 1 - reach, 0), min(int(near[-1]) + reach, lead_length - 1)
             values = np.empty(high + 1 - low)
-            self._read(lead, own_begin + low, values)
+            self._read(lead, lead_begin + low, values)
             around = values[(near[:, np.newaxis] + taps).clip(low, high) - low]
             out[piece : piece + len(place)] = np.einsum("ij,ij->i", around, weights[which])
 

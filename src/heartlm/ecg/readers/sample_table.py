@@ -104,15 +104,15 @@ def table_recording(
         HeartlmError: there is no lead, the rate or the unit is unknown, or a stated value contradicts the table.
     """
     stated, settings, facts = Stated.current(), settings_of(path), facts or Facts()
-    known_hz = stated.rate_hz or settings.get("rate_hz") or facts.rate_hz
-    known_hz = None if known_hz is None else check_rate(path, known_hz, "rate")
+    stated_hz = stated.rate_hz or settings.get("rate_hz") or facts.rate_hz
+    stated_hz = None if stated_hz is None else check_rate(path, stated_hz, "rate")
     clocks, counters, leads = sort_columns(columns)
     if not leads:
         names = [f"{each.name or 'the first column'} (times or row numbers)" for each in columns]
         names += [f"{name or 'a column'} (not numbers)" for name in others]
         raise HeartlmError(f"{path}: has no column of samples, only {', '.join(names)[:200]}")
     check_width(path, len(leads))
-    grid, start, repairs = _grid(path, clocks, counters, leads, known_hz)
+    grid, start, repairs = _grid(path, clocks, counters, leads, stated_hz)
     names, texts = _names(leads, facts)
     chosen, names = stated.leads_of(names, path)
     units, notes = stated.units_of(len(chosen)), list[str]()
@@ -120,13 +120,13 @@ def table_recording(
         units_in_file = stated_units(path, settings, len(leads))
         units = [units_in_file[column] for column in chosen]
     elif units is None:
-        own = [leads[place] for place in chosen]
-        units, notes = _units(path, own, names, [texts[place] for place in chosen], grid.rate_hz)
+        chosen_leads = [leads[column] for column in chosen]
+        units, notes = _units(path, chosen_leads, names, [texts[column] for column in chosen], grid.rate_hz)
     length = int(grid.positions[-1]) + 1
     signal = np.full((len(chosen), length), np.nan, np.float32)
     is_complete = length == len(grid.rows) == len(leads[0].values)
-    for row, place, unit in zip(signal, chosen, units, strict=True):
-        values = leads[place].values if is_complete else leads[place].values[grid.rows]
+    for row, column, unit in zip(signal, chosen, units, strict=True):
+        values = leads[column].values if is_complete else leads[column].values[grid.rows]
         with np.errstate(over="ignore", invalid="ignore"):
             row[slice(None) if is_complete else grid.positions] = (values - unit.baseline) * unit.factor
     recording = array_recording(path, signal, names, [unit.name for unit in units], grid.rate_hz)
@@ -209,27 +209,27 @@ def _rises(values: NDArray[np.float64]) -> bool:
 def _numeric_clock(column: Column, unit: str) -> Column:
     """Return times in seconds since the first one, by their unit, or else by the rate that their steps make."""
     values = column.values
-    known = values[np.isfinite(values)]
-    if len(known) < 2:
+    finite = values[np.isfinite(values)]
+    if len(finite) < 2:
         return column
-    step = (known[-1] - known[0]) / (len(values) - 1)  # also of packets with one time
-    steps = np.diff(known)
+    step = (finite[-1] - finite[0]) / (len(values) - 1)  # also of packets with one time
+    steps = np.diff(finite)
     typical = float(np.median(steps[steps > 0])) if (steps > 0).any() else 0.0
-    if len(known) == len(values) and 0 < typical < step:
+    if len(finite) == len(values) and 0 < typical < step:
         step = typical  # without gaps
     factor = SECONDS_PER_UNIT.get(unit.casefold())
     if factor is None or not LEAST_RATE_HZ / 100 <= 1 / max(step * factor, 1e-12) <= MOST_RATE_HZ * 100:
         rates = {each: 1 / max(step * each, 1e-12) for each in (1.0, 1e-3, 1e-6, 1e-9)}
         factor = next((each for each, rate in rates.items() if LEAST_RATE_HZ <= rate <= MOST_RATE_HZ), factor or 1.0)
-    first = float(known[0]) * factor
+    first = float(finite[0]) * factor
     start = None
     if _EPOCHS_S[0] <= first <= _EPOCHS_S[1]:  # since 1970
         start = datetime.fromtimestamp(first, UTC).replace(tzinfo=None)
-    return replace(column, values=(values - known[0]) * factor, start=start)
+    return replace(column, values=(values - finite[0]) * factor, start=start)
 
 
 def _grid(
-    path: Path, clocks: Sequence[Column], counters: Sequence[Column], leads: Sequence[Column], known_hz: float | None
+    path: Path, clocks: Sequence[Column], counters: Sequence[Column], leads: Sequence[Column], stated_hz: float | None
 ) -> tuple[Grid, datetime | time | None, list[str]]:
     """Return the grid of the most regular clock, the start that any clock tells, and what was repaired.
 
@@ -242,7 +242,7 @@ def _grid(
     grids, reasons = list[tuple[float, int, Grid]](), list[str]()
     for place, clock in enumerate(sorted(clocks, key=lambda each: each.is_clock)):
         try:
-            grid = regular_grid(clock.values, known_hz)
+            grid = regular_grid(clock.values, stated_hz)
         except UnusableClockError as error:
             reasons.append(f"column {clock.name or place + 1} {error}")
             continue
@@ -254,7 +254,7 @@ def _grid(
     if grids:
         grid = min(grids, key=lambda each: each[:2])[2]
         return grid, start, list(grid.repairs)
-    if known_hz is None:
+    if stated_hz is None:
         if counters:
             name = counters[0].name or "1"
             reasons.append(f"column {name} counts rows")
@@ -264,11 +264,11 @@ def _grid(
             f'{sidecar_of(path).name} as {{"rate_hz": …}}'
         )
     for counter in counters:
-        if (grid_of_rows := grid_of_counter(counter.values, known_hz)) is not None:
+        if (grid_of_rows := grid_of_counter(counter.values, stated_hz)) is not None:
             return grid_of_rows, start, list(grid_of_rows.repairs)
     rows = np.arange(len(leads[0].values))
-    repairs = [f"times not used ({reason}); rows taken as evenly spaced at {known_hz:g} Hz" for reason in reasons[:1]]
-    return Grid(known_hz, rows, rows), start, repairs
+    repairs = [f"times not used ({reason}); rows taken as evenly spaced at {stated_hz:g} Hz" for reason in reasons[:1]]
+    return Grid(stated_hz, rows, rows), start, repairs
 
 
 def _names(leads: Sequence[Column], facts: Facts) -> tuple[list[str], list[str]]:

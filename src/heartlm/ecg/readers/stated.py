@@ -139,10 +139,10 @@ class Stated:
 
     def _with_units(self, recording: Recording, samples: ReadSamples) -> Recording:
         """Return a recording whose leads without a unit have the stated ones."""
-        of_leads = self.units_of(recording.num_leads) or []
+        stated_units = self.units_of(recording.num_leads) or []
         units = [
             unit if own.strip().casefold() in NO_UNIT else None
-            for own, unit in zip(recording.units, of_leads, strict=True)
+            for own, unit in zip(recording.units, stated_units, strict=True)
         ]
         if not any(units):
             raise HeartlmError(f"{recording.path}: states the units of its leads; leave --units out")

@@ -116,17 +116,17 @@ def read_text(path: Path) -> Recording:
         facts, layout = opensignals
     else:
         facts = facts_of(table.preamble)
-        layout = {place: Source(*pair) for place, pair in enumerate(zip(table.names, table.units, strict=True))}
-    layout = {place: source for place, source in layout.items() if table.kinds[place] != "text"}
-    texts = [place for place in layout if table.kinds[place] != "number"]
+        layout = {index: Source(*pair) for index, pair in enumerate(zip(table.names, table.units, strict=True))}
+    layout = {index: source for index, source in layout.items() if table.kinds[index] != "text"}
+    texts = [index for index in layout if table.kinds[index] != "number"]
     may_skip = any(
-        table.kinds[place] == "time" or is_time_name(split_name(source.name)[0]) for place, source in layout.items()
+        table.kinds[index] == "time" or is_time_name(split_name(source.name)[0]) for index, source in layout.items()
     )
     parsed, repairs = read_columns(path, table, list(layout), texts, may_skip)
     columns = list[Column]()
-    for place, source in layout.items():
-        values = parsed[str(place)]
-        if place in texts and table.kinds[place] != "time":  # without a value in the first rows
+    for index, source in layout.items():
+        values = parsed[str(index)]
+        if index in texts and table.kinds[index] != "time":  # without a value in the first rows
             with suppress(pa.ArrowInvalid):
                 values = pc.replace_substring(pc.utf8_trim_whitespace(values), table.decimal, ".").cast(pa.float64())
             if values.null_count == len(values) or values.type != pa.float64():
@@ -376,15 +376,15 @@ def read_matlab(path: Path) -> Recording:
         check_width(path, len(leads))
         bare = name.rpartition(".")[2]
         if len(names) == len(leads):
-            own = names
+            lead_names = names
         elif bare.casefold() in _PLAIN_VARIABLES:
-            own = [""] * len(leads)
+            lead_names = [""] * len(leads)
         else:
-            own = [bare] if len(leads) == 1 else [f"{name} {place}" for place in range(1, len(leads) + 1)]
+            lead_names = [bare] if len(leads) == 1 else [f"{name} {place}" for place in range(1, len(leads) + 1)]
         texts = units * len(leads) if len(units) == 1 else units if len(units) == len(leads) else [""] * len(leads)
         columns += [
             Column(column, np.asarray(lead, np.float64), unit if not is_time_name(column) else "")
-            for column, lead, unit in zip(own, leads, texts, strict=True)
+            for column, lead, unit in zip(lead_names, leads, texts, strict=True)
         ]
     return table_recording(path, columns, facts)
 

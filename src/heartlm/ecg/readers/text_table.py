@@ -83,11 +83,11 @@ class TextTable:
 
     def numbers(self, column: int) -> NDArray[np.float64]:
         """Return the numbers of a column in the first rows, NaN where there is none."""
-        found = np.full(len(self.rows), np.nan)
-        for place, row in enumerate(self.rows):
+        values = np.full(len(self.rows), np.nan)
+        for index, row in enumerate(self.rows):
             with suppress(ValueError):
-                found[place] = float(row[column].replace(",", ".") if self.decimal == "," else row[column])
-        return found
+                values[index] = float(row[column].replace(",", ".") if self.decimal == "," else row[column])
+        return values
 
 
 def sniff(path: Path) -> TextTable | None:
@@ -111,14 +111,14 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
         return None
     tested = [line for line in filled if _BEGINS_ROW.match(line)][-_TESTED_ROWS:] or filled[-_TESTED_ROWS:]
     quote = "'" if any(line.lstrip().startswith("'") for line in tested) else '"'
-    best, found = 0.0, ("", ".")
+    best_score, best_marks = 0.0, ("", ".")
     for separator, decimal in _CANDIDATES:
         score = _score(tested, separator, decimal, quote)
-        if score > best + 1e-9:
-            best, found = score, (separator, decimal)
-    if best < 0.5:
+        if score > best_score + 1e-9:
+            best_score, best_marks = score, (separator, decimal)
+    if best_score < 0.5:
         return None
-    separator, decimal = found
+    separator, decimal = best_marks
     if separator == "," and _is_decimal_comma(tested):
         separator, decimal = "", ","
     rows = [_split(line, separator, quote) for line in lines]
@@ -157,13 +157,13 @@ def _acqknowledge(
     has no samples, but their number in each channel.
     """
     lines = [line.strip() for line in preamble]
-    place = next((place for place, line in enumerate(lines) if re.fullmatch(r"\d+ channels?", line)), None)
-    if place is None or not any("/sample" in line for line in lines[:place]):
+    first = next((first for first, line in enumerate(lines) if re.fullmatch(r"\d+ channels?", line)), None)
+    if first is None or not any("/sample" in line for line in lines[:first]):
         return None
-    number = int(lines[place].split()[0])
-    described, clocks = lines[place + 1 : place + 1 + 2 * number], len(names) - number
+    num_channels = int(lines[first].split()[0])
+    described, clocks = lines[first + 1 : first + 1 + 2 * num_channels], len(names) - num_channels
     if (
-        len(described) < 2 * number
+        len(described) < 2 * num_channels
         or not 0 <= clocks <= 1
         or not all(each.strip().isdecimal() for each in counts[clocks:])
     ):
@@ -416,9 +416,9 @@ def _header(
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Split the lines before the rows: names, units, and the lines before the names."""
     # separators may be missing between names, for example in the header of numpy.savetxt
-    header, place = list[list[str]](), len(lines)
-    while place > 0 and lines[place - 1].strip():
-        line = lines[place - 1]
+    header, first = list[list[str]](), len(lines)
+    while first > 0 and lines[first - 1].strip():
+        line = lines[first - 1]
         row = _split(re.sub(r"^\s*[#%]+\s*", "", line), separator, quote)
         filled = [field for field in row if field]
         is_fact = width == 1 and re.search(r"[,;:=\t]", line) is not None
@@ -432,23 +432,23 @@ def _header(
         if filled[0].casefold().startswith("sep="):
             break
         header.insert(0, row)
-        place -= 1
+        first -= 1
     # of several rows the first that is no title names the columns
     while len(header) > 1 and len({field for field in header[0][:width] if field}) < min(width, 2):
         header.pop(0)
-        place += 1
+        first += 1
     names, units = [""] * width, [""] * width
-    for number, row in enumerate(header):
-        own = [field.strip("'\" ") for field in row[:width]]
-        filled = [field for field in own if field]
-        if filled and sum(map(is_unit_text, filled)) > 0.5 * len(filled) and (number or len(filled) > 1):
-            units = own
+    for index, row in enumerate(header):
+        texts = [field.strip("'\" ") for field in row[:width]]
+        filled = [field for field in texts if field]
+        if filled and sum(map(is_unit_text, filled)) > 0.5 * len(filled) and (index or len(filled) > 1):
+            units = texts
         elif not any(names):
-            names = own
+            names = texts
         elif {field.casefold() for field in filled} <= {"raw", "cal", "uncal"}:
-            names = [f"{name}_{kind}" if kind else name for name, kind in zip(names, own, strict=True)]
+            names = [f"{name}_{kind}" if kind else name for name, kind in zip(names, texts, strict=True)]
     extra = [",".join(row[width:]) for row in header if len(_trimmed(row)) > width]
-    return tuple(names), tuple(units), tuple([line.strip() for line in lines[:place] if line.strip()] + extra)
+    return tuple(names), tuple(units), tuple([line.strip() for line in lines[:first] if line.strip()] + extra)
 
 
 def _single_blanks(rows: bytes) -> bytes:

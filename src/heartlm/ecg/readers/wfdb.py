@@ -136,17 +136,17 @@ class _Samples:
         for row, lead in enumerate(leads):
             rows_of.setdefault(self._source_of[lead], []).append(row)
         for (file, skew), rows in rows_of.items():
-            own = [leads[row] for row in rows]
+            file_leads = [leads[row] for row in rows]
             part = signal if len(rows) == len(leads) else np.empty((len(rows), stop - start), np.float32)
             valid = max(0, min(stop, self.header.num_samples - skew) - start)
             part[:, valid:] = np.nan
             if valid and file is None:
-                physical = _read_by_package(self.header, start + skew, start + skew + valid, own)
-                part[:, :valid] = physical * self.calibration[own, 2:]
+                physical = _read_by_package(self.header, start + skew, start + skew + valid, file_leads)
+                part[:, :valid] = physical * self.calibration[file_leads, 2:]
                 if stop - start == self.header.num_samples:
                     self._compared  # noqa: B018
             elif valid and file is not None:
-                self._decode(self.header.files[file], start + skew, own, part[:, :valid])
+                self._decode(self.header.files[file], start + skew, file_leads, part[:, :valid])
             if part is not signal:
                 signal[rows] = part
         return signal

@@ -329,10 +329,10 @@ def read_header(path: Path) -> WfdbHeader:
             lines.append(line)
     if not lines:
         _refuse(path, "it is empty")
-    found = _RECORD.fullmatch(lines[0])
-    if found is None:
+    match = _RECORD.fullmatch(lines[0])
+    if match is None:
         _refuse(path, f"its first line is {lines[0]!r}, expected: name, number of signals, sampling rate, length")
-    num_segments, num_signals, rate, length, base = found.groups()
+    num_segments, num_signals, rate, length, base = match.groups()
     start = _start(base or "")
     rate_hz = check_rate(path, _DEFAULT_RATE_HZ if rate is None else float(rate))
     num_samples = int(length or 0) or None  # a length of 0 means that it is not stated, as header(5) says
@@ -351,10 +351,10 @@ def read_header(path: Path) -> WfdbHeader:
         return WfdbHeader(path, rate_hz, num_samples, tuple(signals), (), tuple(comments), start)
     segments = []
     for line in lines[1:]:
-        if (found := _SEGMENT.fullmatch(line)) is None:
+        if (match := _SEGMENT.fullmatch(line)) is None:
             _refuse(path, f"a line is {line!r}, expected the name and the length of a segment")
-        _check_inside(path, found[1])
-        segments.append((found[1], int(found[2])))
+        _check_inside(path, match[1])
+        segments.append((match[1], int(match[2])))
     _check_count(path, int(num_segments), len(segments), "segments")
     if all(name == NO_FILE for name, _ in segments):
         raise HeartlmError(f"{path}: every segment is empty; there is nothing to read")
@@ -399,10 +399,10 @@ def _parse_signal(line: str) -> Signal:
     Raises:
         ValueError: the line is malformed. The message continues a sentence that starts with the signal's number.
     """
-    found = _SIGNAL.fullmatch(line)
-    if found is None:
+    match = _SIGNAL.fullmatch(line)
+    if match is None:
         raise ValueError(f"is {line!r}, expected: file name, format, gain(baseline)/unit, ...")
-    file_name, form, per_frame, skew, offset, gain, baseline, unit, _, adc_zero, _, checksum, _, name = found.groups()
+    file_name, form, per_frame, skew, offset, gain, baseline, unit, _, adc_zero, _, checksum, _, name = match.groups()
     adu_per_unit, zero = float(gain or 0), float(baseline or adc_zero or 0)
     if not (math.isfinite(adu_per_unit) and math.isfinite(zero)):
         raise ValueError(f"is {line!r}, expected a finite gain and baseline")
