@@ -170,6 +170,7 @@ def _begin(journal: Journal, plan: Parts, tokenizer: Tokenizer, choice: BuildSet
     if earlier_settings == settings:
         journal.resume()
         clear(journal.folder, ".*")  # files that a killed build did not finish
+        # what an earlier build with --skip-unreadable left out must stop one without it
         if choice.skip_unreadable or not any(entry["num_unreadable"] for entry in journal.entries()):
             done = sum(entry["num_records"] for entry in journal.entries())
             num_records = sum(len(record_ids) for _, record_ids in plan)

@@ -123,6 +123,7 @@ class Journal:
         return {name: digest.hexdigest() for name, digest in self._digests.items()}
 
     def _append(self, name: str, content: bytes) -> None:
+        # without fsync: `resume` compares every byte with its digest, so a loss of power costs the last parts alone
         with (self.folder / name).open("ab") as stream:
             stream.write(content)
 

@@ -42,6 +42,7 @@ def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -
                 counts[entry["database"], split] += Counter(counted)
         for digest, fields in zip(entry["digests"], entry["rows"], strict=True):
             row = LeadRow(first_token=num_tokens, **fields)
+            # the first row with these tokens; a row without a digest is compared with none
             other = first_with.setdefault(digest, row) if digest else row
             if other.patient_id != row.patient_id and other.split != row.split:
                 raise HeartlmError(

@@ -331,6 +331,8 @@ class _Work:
         try:
             with TemporaryDirectory(prefix=_TEMPORARY, dir=task.folder) as temporary:
                 files, leads, changes = self._write(recording, Path(temporary), name, steps, others)
+                # Contents before names: after a loss of power no name may stand for an empty file. The main file, a
+                # header for example, is renamed last, so that whoever finds it finds the others.
                 for path in files:
                     with path.open("rb") as stream:
                         os.fsync(stream.fileno())

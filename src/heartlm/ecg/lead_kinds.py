@@ -157,6 +157,6 @@ def _sharpness(signal_mv: NDArray[np.float32], beats: NDArray[np.int64], rate_hz
 def _is_late(beats: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
     """Return whether most of `beats` follow one of `others` after about the same time, as a pulse follows its QRS."""
     before = np.searchsorted(others, beats, side="right") - 1
-    delays = beats - others[before.clip(0)]
+    delays = beats - others[before.clip(0)]  # negative, so not usual, before the first of the others
     usual = float(np.median(delays))
     return _SAME_S < usual < _LATE_S and float(np.mean(np.abs(delays - usual) < _SAME_S / 2)) >= 0.8

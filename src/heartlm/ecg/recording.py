@@ -385,6 +385,7 @@ class Recording:
             )
         chosen = range(self.num_leads) if leads is None else leads
         indices = list(map(self.lead_index, chosen))
+        # float32: a damaged length must not fill the memory; half of it is left for what is computed from the samples
         if 4 * len(indices) * (stop - start) > _MEMORY_BYTES // 2:
             raise HeartlmError(
                 f"{self.path}: {stop - start} samples of {len(indices)} leads do not fit into memory; if that is not "

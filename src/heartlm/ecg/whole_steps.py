@@ -115,6 +115,7 @@ def _measured(lead: NDArray[np.float32], gain: float, zero: float) -> LeadSteps:
         exact &= bool((difference <= np.spacing(np.abs(values))).all())
         low, high = min(low, float(numbers.min())), max(high, float(numbers.max()))
         error = max(error, float(difference.max()))
+    # numbers that 32 bits do not hold; without a valid sample, the limits are infinite
     exact &= max(abs(low), abs(high)) < 1 << 31 or num_invalid == len(lead)
     low, high = (int(low), int(high)) if num_invalid < len(lead) else (0, 0)
     spans = tuple((start, stop) for start, stop in runs(~np.isfinite(lead))[:_MOST_RUNS]) if num_invalid else ()
@@ -134,6 +135,7 @@ def _step_found(lead: NDArray[np.float32], bits: int) -> tuple[float, int]:
     step = float(steps[steps < 1.5 * steps.min()].mean())
     # samples are rounded to float32, so their whole range tells the step better than two neighbours
     gain = round((high - low) / step) / (high - low) if high > low else 1 / step
+    # the usual gains of converters, then the measured one, with as few digits as write the samples exactly
     for candidate in (200.0, 1000.0, *(float(f"{gain:.{digits}g}") for digits in range(2, 10))):
         zero = 0 if size * candidate < largest else -round((low + high) / 2 * candidate)
         numbers = np.rint(different * candidate + zero)

@@ -131,6 +131,7 @@ class BeatTokenizer(Tokenizer):
             waves = self.waveforms(lead).shape
             both = np.stack([waves, deviations(waves, self.causal_only)], axis=1)
             parts.append(both[generator.permutation(len(both))[:FIT_BEATS_PER_LEAD]])
+            # All leads keep equally many beats, fewer the more leads come; cut at twice too many, as it copies.
             share = -(-FIT_BEATS // len(parts))
             if sum(map(len, parts)) > 2 * FIT_BEATS:
                 parts = [part[:share].copy() for part in parts]

@@ -107,6 +107,7 @@ class LiveTokenizer:
         num, quantizer, deviation = len(leads), self.tokenizer.quantizer, self.tokenizer.deviation_quantizer
         assert quantizer is not None and deviation is not None, "a causal tokenizer that was loaded is fitted"
         shape, away = np.empty((2, num, self._plan.num_points), np.float32)
+        # what c/live_tokens.c writes for a beat: intervals of `CAUSAL_SCALES`, then the values of `compare.CAUSAL`
         rr, rhythm, morphology = np.empty((num, 3)), np.empty((num, 7)), np.empty((num, 12), np.float32)
         usual_mv, faint = np.empty(num), np.empty(num, np.bool_)
         waves_mv = np.ascontiguousarray(waves_mv)

@@ -137,6 +137,7 @@ def prepare_codebooks(centroids: Floats) -> Codebooks:
     exact = padded.astype(np.float64)
     squared = np.add.reduce(np.moveaxis(exact**2, 2, 0), axis=0)
     flat = exact.reshape(-1, length)
+    # the directions in which the centroids differ most: `eigh` returns the largest eigenvalues last
     basis = np.linalg.eigh(flat.T @ flat)[1][:, ::-1][:, :_NUM_HEAD].astype(np.float32)
     heads = exact @ basis
     tails = np.sqrt(np.maximum(squared - (heads**2).sum(axis=2), 0) + 1e-6 * squared)

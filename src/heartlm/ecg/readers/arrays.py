@@ -86,6 +86,7 @@ def checked_leads(where: object, array: Any) -> NDArray[Any]:
         HeartlmError: it has another shape or type.
     """
     signal = np.atleast_2d(array)
+    # More leads than samples is an array with its axes exchanged, which would be read without an error.
     if signal.ndim != 2 or signal.dtype.kind not in "iuf" or signal.shape[0] > max(signal.shape[1], 1):
         raise HeartlmError(
             f"{where}: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers "

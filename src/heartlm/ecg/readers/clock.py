@@ -96,6 +96,7 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
     step_s = 1 / rate_hz if rate_hz else _step_between_gaps(known, time_s)
     if not 0 < step_s < LONGEST_GAP_S:
         raise UnusableClockError("does not rise")
+    # Gaps follow from the step, and the step from the times with their gaps: the second round has the better step.
     for _ in range(2):
         gaps = _gaps(known, time_s, step_s)
         places = known + np.concatenate([[0], np.cumsum(gaps)])
@@ -113,6 +114,7 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
         if extra.any():
             repairs.append(f"{_rows(int(extra.sum()))} more than the times allow left out")
         after = np.searchsorted(known[1:], positions, side="right")  # number of gaps before each row
+        # rows and places on the grid, `[num_used]`: each row is later by the gaps before it
         kept = ~(dropped | extra)
         positions, rows = (positions + np.concatenate([[0], np.cumsum(gaps)])[after])[kept], rows[kept]
         rising = np.diff(positions, prepend=positions[0] - 1) > 0
@@ -122,6 +124,7 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
         raise UnusableClockError(f"jumps by {longest / 86400:.0f} days at row {row + 1}")
     if not rate_hz:
         rate_hz = 1 / step_s
+        # a whole rate if it is within four standard errors, which for few rows are many: at most 0.5 %
         if abs(rate_hz - round(rate_hz)) <= min(max(_NEAR_WHOLE, 4 * error_s / step_s), 0.005) * rate_hz:
             rate_hz = float(round(rate_hz))
     spread_s = _spread(duration_s - step_s * np.diff(places))
@@ -291,6 +294,7 @@ def _gaps(known: NDArray[np.int64], time_s: NDArray[np.float64], step_s: float) 
 
     It is negative, down to minus the number of rows between the two, where these are more than the times allow.
     """
+    # times of the known rows minus those of a clock without gaps, `[len(known)]`: a step up is a gap
     late_s = time_s[known] - step_s * known
     gaps = np.zeros(len(known) - 1, np.int64)
     level_s, drift_s = late_s[0], late_s[-1] - late_s[0]

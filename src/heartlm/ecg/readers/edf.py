@@ -141,6 +141,7 @@ def _blocks(
         offset, size = header.annotations[0]
 
         def begin(record: int) -> float:
+            # a sign, 12 digits, a point, 24 decimals and two marks, as `_TIME` allows
             content = os.pread(stream.fileno(), min(size, 40), header.data_at + record * header.record_bytes + offset)
             stated = _TIME.match(content)
             return math.nan if stated is None else _seconds(stated[1])
@@ -285,14 +286,17 @@ class _Samples:
         taps = np.arange(1 - reach, reach + 1)
         for piece in range(0, len(out), _PIECE // (2 * reach) + 1):
             place = np.arange(first + piece, first + min(piece + _PIECE // (2 * reach) + 1, len(out)))
+            # own sample before each place, and how far behind it in steps of 1 / num_phases; both `[num_places]`
             near, phase = divmod(place * (lead.samples // common), num_phases)
             phases, which = np.unique(phase, return_inverse=True)
+            # one row of weights for each phase that occurs, `[num_phases, num_taps]`, instead of one for each sample
             distance = (taps - phases[:, np.newaxis] / num_phases) / width
             weights = np.sinc(distance) * np.sinc(distance / _ZEROS) * (np.abs(distance) < _ZEROS)
             weights /= weights.sum(axis=1, keepdims=True)
             low, high = max(int(near[0]) + 1 - reach, 0), min(int(near[-1]) + reach, lead_length - 1)
             values = np.empty(high + 1 - low)
             self._read(lead, lead_begin + low, values)
+            # `[num_places, num_taps]`; beyond the ends of the block its first and last sample
             around = values[(near[:, np.newaxis] + taps).clip(low, high) - low]
             out[piece : piece + len(place)] = np.einsum("ij,ij->i", around, weights[which])
 

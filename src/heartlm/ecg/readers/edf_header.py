@@ -132,7 +132,7 @@ class EdfHeader:
         if words[:1] == ["Startdate"]:
             day = _date(words[1] if len(words) > 1 else "X")
         elif two_digits is not None:
-            with suppress(ValueError):  # the years are 1985 to 2084
+            with suppress(ValueError):  # of two digits: EDF+ has the years 1985 to 2084
                 year = int(two_digits[3]) + (1900 if int(two_digits[3]) >= 85 else 2000)
                 day = date(year, int(two_digits[2]), int(two_digits[1]))
         is_known = day is not None and day != _PLACEHOLDER

@@ -218,6 +218,7 @@ def _numeric_clock(column: Column, unit: str) -> Column:
     if len(finite) == len(values) and 0 < typical < step:
         step = typical  # without gaps
     factor = SECONDS_PER_UNIT.get(unit.casefold())
+    # A stated unit is believed unless it makes a rate a hundred times beyond those of ECGs, as `s` over milliseconds.
     if factor is None or not LEAST_RATE_HZ / 100 <= 1 / max(step * factor, 1e-12) <= MOST_RATE_HZ * 100:
         rates = {each: 1 / max(step * each, 1e-12) for each in (1.0, 1e-3, 1e-6, 1e-9)}
         factor = next((each for each, rate in rates.items() if LEAST_RATE_HZ <= rate <= MOST_RATE_HZ), factor or 1.0)
@@ -276,6 +277,7 @@ def _names(leads: Sequence[Column], facts: Facts) -> tuple[list[str], list[str]]
     names, texts = list[str](), list[str]()
     for place, lead in enumerate(leads, 1):
         name, unit = split_name(lead.name)
+        # Consensys of Shimmer writes `Shimmer_B64E_ECG_LL-RA_24BIT_CAL`: a lead is named by its two electrodes.
         name = re.sub(r"^(shimmer|id)_?[0-9a-f]{4}_|_CAL$", "", name, flags=re.IGNORECASE)
         if match := re.fullmatch(r"ECG_(LA-RA|LL-RA|LL-LA|Vx-RL)(_\d+BIT)?", name, re.IGNORECASE):
             name = {"la-ra": "I", "ll-ra": "II", "ll-la": "III", "vx-rl": "V"}[match[1].casefold()]
@@ -328,6 +330,7 @@ _RATE_KEY = re.compile(
     r"sampl|abtast|messrate|chantillon|muestr|campion|amostr|bemonster|\bfs\b|srate|sfreq|\brate\b|frequenc|frecuenc",
     re.IGNORECASE,
 )
+# Keys with other frequencies: those of filters, of the mains, of the heart and of breathing.
 _NO_RATE_KEY = re.compile(r"filter|filtre|notch|pass|mains|heart|herz|puls|bpm|cut|bandw|resp", re.IGNORECASE)
 _BIRTH_KEY = re.compile(r"birth|geburt|naiss|nacim|nasc|geboorte|\bdob\b", re.IGNORECASE)
 _NAME_KEYS = frozenset(("name", "patient", "patient name", "nom", "nombre", "nome", "naam"))
@@ -417,6 +420,7 @@ def clock_column(name: str, texts: Any) -> Column | None:
     if not match:
         return None
     seconds: NDArray[np.float64] | None = None
+    # Arrow's own parser reads ISO 8601 alone. It refuses other texts, and differences that float64 would round.
     with suppress(pa.ArrowInvalid):
         ticks = texts.cast(pa.timestamp("ns", tz="UTC" if match["zone"] else None)).cast(pa.int64())
         origin = ticks[0].as_py() or 0
@@ -435,6 +439,7 @@ def _seconds_of(texts: Any) -> NDArray[np.float64]:
     parts = pc.extract_regex(texts, _MOMENT_TEXT)
 
     def numbers(name: str) -> NDArray[np.float64]:
+        # the fraction of a second may follow a comma or a colon: 10:00:00:125
         text = pc.replace_substring_regex(pc.struct_field(parts, name), "[,:]", ".")
         return np.asarray(pc.if_else(pc.equal(text, ""), "0", text).cast(pa.float64()), np.float64)
 
@@ -467,6 +472,7 @@ def _date_in(text: str) -> date | None:
             return date(first, second, third)
         if second > 12:
             return date(third, first, second)
+        # With slashes, 3/4/2024 is a day in March or in April. Dots are German, so the day is first.
         if first > 12 or "." in text or first == second:
             return date(third, second, first)
     return None

@@ -116,6 +116,7 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
         score = _score(tested, separator, decimal, quote)
         if score > best_score + 1e-9:
             best_score, best_marks = score, (separator, decimal)
+    # half of the lines do not have the same columns of numbers: a text, not a table
     if best_score < 0.5:
         return None
     separator, decimal = best_marks
@@ -254,6 +255,7 @@ def read_columns(
     codes = np.frombuffer(rows, np.uint8)
     if codes.size and codes.max() > 127:  # Arrow cannot report a row whose bytes are no text
         rows = pa.py_buffer(np.where(codes > 127, np.uint8(ord("?")), codes).tobytes())
+    # Arrow needs a separator for one column too; the unit separator of ASCII is in no table.
     separator = table.separator or "\x1f"
     if table.separator == " ":
         rows, separator = pa.py_buffer(_single_blanks(rows.to_pybytes())), " "
@@ -361,6 +363,7 @@ def _field_kind(field: str, decimal: str) -> str:
     if decimal == "." or "." not in field:
         with suppress(ValueError):
             value = float(field.replace(",", ".") if decimal == "," else field)
+            # Python reads 1_000 as a number, Arrow does not
             return "text" if "_" in field else "number" if value == value else "empty"
     if field.casefold() in _BARE_NULLS:
         return "empty"

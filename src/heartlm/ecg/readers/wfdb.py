@@ -259,6 +259,7 @@ def sums_of(header: WfdbHeader) -> list[int]:
                 decode(content, file.format, file.samples_per_frame, columns, adu, skip, sums=sums)
             computed |= dict(zip(file.columns, sums.tolist(), strict=True))
     if others := [place for place in range(len(header.signals)) if place not in computed]:
+        # what checksums of headers count: whole numbers, all samples of a frame, not shifted by skews
         how = {"physical": False, "smooth_frames": False, "ignore_skew": True, "return_res": 32}
         signals = _rdrecord(header, channels=others, **how).e_d_signal
         for place, signal in zip(others, signals, strict=True):

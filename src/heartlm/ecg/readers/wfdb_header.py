@@ -28,6 +28,7 @@ from heartlm.kernels.library import kernel
 NO_FILE = "~"
 """File name of a signal, or name of a segment, without samples."""
 
+# header(5): the rate of a record, and the adu per unit of a signal, that state none; a gain of 0 is none, too.
 _DEFAULT_RATE_HZ = 250.0
 _DEFAULT_GAIN = 200.0
 
@@ -403,6 +404,7 @@ def _parse_signal(line: str) -> Signal:
     if match is None:
         raise ValueError(f"is {line!r}, expected: file name, format, gain(baseline)/unit, ...")
     file_name, form, per_frame, skew, offset, gain, baseline, unit, _, adc_zero, _, checksum, _, name = match.groups()
+    # header(5): without a baseline, the physical zero is the middle of the converter's range
     adu_per_unit, zero = float(gain or 0), float(baseline or adc_zero or 0)
     if not (math.isfinite(adu_per_unit) and math.isfinite(zero)):
         raise ValueError(f"is {line!r}, expected a finite gain and baseline")
