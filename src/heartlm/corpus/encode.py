@@ -96,8 +96,7 @@ def source_of(
             "use --tokenizer rhythm"
         )
     leads = chosen_leads(recording, split, training_leads) if tokenizer.reads_signal else (0,)
-    if not tokenizer.needs_signal:
-        leads = leads or (0,)
+    leads = leads or (() if tokenizer.needs_signal else (0,))
     return SelectedLeads(recording, split, leads) if leads else Unusable(no_ecg_lead(recording))
 
 

@@ -246,9 +246,8 @@ class Database:
     def source(self, record_id: str) -> str:
         """Return a text that changes when a file of a record does: names, sizes and times, and what the user states."""
         signal, stem = self.files(record_id).signal, self.files(record_id).stem
-        paths = {self.folder / "database.json", *self.annotation_paths(record_id)}
         usual = {stem.with_name(f"{stem.name}.{ending}") for ending in ("dat", "mat")}
-        paths |= usual
+        paths = {self.folder / "database.json", *self.annotation_paths(record_id), *usual}
         if signal is not None:
             paths |= {signal} if signal.suffix == ".hea" else {signal, sidecar_of(signal)}
             if signal.suffix == ".hea" and not any(map(is_there, usual)):

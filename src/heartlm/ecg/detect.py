@@ -168,15 +168,13 @@ def _bell(width_s: float, rate_hz: float, half_s: float) -> Doubles:
 def _even_filter(rate_hz: float) -> Doubles:
     """Right half of the difference of two bells."""
     narrow, wide = _EVEN_S
-    half = _bell(narrow, rate_hz, 3 * wide) - _bell(wide, rate_hz, 3 * wide)
-    return _normed(half)
+    return _normed(_bell(narrow, rate_hz, 3 * wide) - _bell(wide, rate_hz, 3 * wide))
 
 
 def _odd_filter(width_s: float, rate_hz: float) -> Doubles:
     """Right half of the slope of a bell."""
     time_s = np.arange(int(np.ceil(3 * width_s * rate_hz)) + 1) / rate_hz
-    half = time_s * np.exp(-0.5 * (time_s / width_s) ** 2)
-    return _normed(half)
+    return _normed(time_s * np.exp(-0.5 * (time_s / width_s) ** 2))
 
 
 def _normed(half: Doubles) -> Doubles:
@@ -230,8 +228,7 @@ def detect_beats(signal_mv: Floats, rate_hz: float, mode: Mode = "offline") -> P
         ValueError: the rate is too low for the detector's pass band.
     """
     detector = StreamingDetector(rate_hz, mode)
-    beats = detector.push(signal_mv)
-    return np.concatenate([beats, detector.finish()])
+    return np.concatenate([detector.push(signal_mv), detector.finish()])
 
 
 class StreamingDetector:

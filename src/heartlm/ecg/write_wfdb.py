@@ -90,8 +90,7 @@ def write_signals(
             num_samples += piece.shape[1]
             for number, each in enumerate(write):
                 each(piece[width * number : width * (number + 1)])
-    moment = "" if start is None else f" {start:%H:%M:%S.%f}"
-    moment = moment.removesuffix("000")  # milliseconds are enough for most
+    moment = "" if start is None else f" {start:%H:%M:%S.%f}".removesuffix("000")  # milliseconds are enough for most
     moment += f" {start:%d/%m/%Y}" if isinstance(start, datetime) else ""
     lines = [f"{name} {len(leads)} {_number(rate_hz)} {num_samples}{moment}"]
     gains = [gain] * len(leads) if isinstance(gain, float | int) else gain

@@ -159,13 +159,7 @@ class BeatTokenizer(Tokenizer):
                 compared = comparisons.block_values(block, rr_s, self.window.times_s, self.causal_only)
                 parts.append(comparisons.codes_of(values | compared, self.comparisons))
             codes[block.beats] = np.concatenate(parts, axis=1)
-        return Tokens(
-            codes=codes,
-            sample=beats.sample,
-            beat_class=beats.beat_classes(),
-            rhythm=beats.rhythm_at(beats.sample),
-            scale_mv=scale_mv,
-        )
+        return Tokens(codes, beats.sample, beats.beat_classes(), beats.rhythm_at(beats.sample), scale_mv)
 
     def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:
         """Decode the baseline-free waveform of each beat on the window's grid, in mV; `[num_tokens, num_points]`."""

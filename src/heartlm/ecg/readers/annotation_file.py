@@ -125,11 +125,10 @@ def decode_annotations(content: bytes) -> DecodedAnnotations | None:
     sample, code = np.empty(num_words, np.int64), np.empty(num_words, np.uint8)
     texts, num_texts = np.empty((num_words, 3), np.int64), np.zeros(1, np.int64)
     subtype = np.zeros(num_words, np.int8)
-    num_annotations = kernel("wfdb_annotations")(content, num_words, sample, code, texts, num_texts, subtype)
-    if num_annotations < 0:
+    count = kernel("wfdb_annotations")(content, num_words, sample, code, texts, num_texts, subtype)
+    if count < 0:
         return None
-    used = slice(num_annotations)
-    return DecodedAnnotations(sample[used], code[used], texts[: num_texts[0]], subtype[used])
+    return DecodedAnnotations(sample[:count], code[:count], texts[: num_texts[0]], subtype[:count])
 
 
 def read_annotation_file(path: Path) -> AnnotationFile:
@@ -169,14 +168,12 @@ def read_annotation_file(path: Path) -> AnnotationFile:
 
 def _faults(path: Path, content: bytes, decoded: DecodedAnnotations) -> tuple[str, ...]:
     """Find content that no annotator writes: bytes after the end mark, undefined codes, unreadable texts."""
-    faults = []
+    faults, total = [], len(decoded.code)
     if decode_annotations(content.rstrip(b"\0")) is not None:  # there is an end mark before the last one
-        faults.append(
-            f"{path.name}: more bytes follow the end mark, which stands behind {len(decoded.code)} annotations"
-        )
+        faults.append(f"{path.name}: more bytes follow the end mark, which stands behind {total} annotations")
     unused = int(_IS_UNUSED[decoded.code].sum() + ((decoded.code == 0) & (decoded.sample != 0)).sum())
     if unused:
-        faults.append(f"{path.name}: {unused} of {len(decoded.code)} annotations have a code that is not in use")
+        faults.append(f"{path.name}: {unused} of {total} annotations have a code that is not in use")
     texts = (content[first : first + length] for _, first, length in decoded.texts.tolist())
     if garbled := sum(len(text) > _LONGEST_TEXT or _NO_TEXT.search(text) is not None for text in texts):
         faults.append(f"{path.name}: {garbled} of {len(decoded.texts)} texts are not readable")
@@ -319,9 +316,8 @@ def others_of(
     """
     symbol = file.symbol
     is_used = _IS_BEAT[file.code] | (file.code == _NOTE) | (symbol == "") | (artefacts & (symbol == ARTEFACT))
-    is_used |= (symbol == "+") & np.array(
-        [file.aux.get(place, "").startswith("(") for place in range(len(symbol))], bool
-    )
+    is_rhythm = [file.aux.get(place, "").startswith("(") for place in range(len(symbol))]
+    is_used |= (symbol == "+") & np.array(is_rhythm, bool)
     sample = positions_at_rate(file, rate_hz)
     places = np.flatnonzero(~is_used & (sample >= 0) & (sample < num_samples)).tolist()
     return [(int(sample[place]), str(symbol[place]), file.aux.get(place, "")) for place in places]

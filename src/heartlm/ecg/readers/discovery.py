@@ -111,14 +111,11 @@ def _unlisted(folder: Path) -> Iterator[RecordFiles]:
             # of two files with one name the second has its ending in the name of the record
             yield RecordFiles(path if stem in taken else Path(stem), None if is_table else path)
             taken.add(stem)
-        elif suffix.removeprefix(".") in STANDALONE_ANNOTATORS and _may_be_annotations(path):
-            alone.append(stem)
+        elif suffix.removeprefix(".") in STANDALONE_ANNOTATORS:
+            begin = first_bytes(path, BEGIN_BYTES)
+            if begin is None or kind_by_mark(begin) is None:  # an image may have the ending .ecg too
+                alone.append(stem)
     yield from (RecordFiles(Path(stem), None) for stem in dict.fromkeys(alone) if stem not in taken)
-
-
-def _may_be_annotations(path: Path) -> bool:
-    begin = first_bytes(path, BEGIN_BYTES)
-    return begin is None or kind_by_mark(begin) is None  # an image may have the ending .ecg too
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, str]]:

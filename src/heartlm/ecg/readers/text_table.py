@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import TEXT_BYTES, open_file
+from heartlm.ecg.readers.foreign import TEXT_BYTES, first_bytes, open_file
 from heartlm.ecg.readers.units import is_unit_text
 from heartlm.errors import HeartlmError
 
@@ -163,11 +163,8 @@ def _acqknowledge(
         return None
     num_channels = int(lines[first].split()[0])
     described, clocks = lines[first + 1 : first + 1 + 2 * num_channels], len(names) - num_channels
-    if (
-        len(described) < 2 * num_channels
-        or not 0 <= clocks <= 1
-        or not all(each.strip().isdecimal() for each in counts[clocks:])
-    ):
+    are_counts = all(each.strip().isdecimal() for each in counts[clocks:])
+    if len(described) < 2 * num_channels or not 0 <= clocks <= 1 or not are_counts:
         return None
     clock = names[:clocks]
     return (*("time" for _ in clock), *described[::2]), (*clock, *described[1::2])
@@ -221,11 +218,7 @@ def unpacked(path: Path) -> bytes:
 
 def is_gzip(path: Path) -> bool:
     """Return whether the content of a file is compressed by gzip."""
-    try:
-        with open_file(path) as stream:
-            return (stream.read(2) or b"") == _GZIP
-    except HeartlmError:
-        return False
+    return first_bytes(path, len(_GZIP)) == _GZIP
 
 
 def read_columns(
@@ -342,12 +335,11 @@ def _split(line: str, separator: str, quote: str) -> list[str]:
         return [line.strip().strip(quote)]
     if separator == " ":
         return line.split()
-    if quote not in line:
-        return [field.strip() for field in line.split(separator)]
-    try:
-        return [field.strip() for field in next(csv.reader([line], delimiter=separator, quotechar=quote), [])]
-    except csv.Error:
-        return [field.strip() for field in line.split(separator)]
+    fields = line.split(separator)
+    if quote in line:
+        with suppress(csv.Error):
+            fields = next(csv.reader([line], delimiter=separator, quotechar=quote), [])
+    return [field.strip() for field in fields]
 
 
 def _trimmed(row: Sequence[str]) -> Sequence[str]:
@@ -425,14 +417,8 @@ def _header(
         row = _split(re.sub(r"^\s*[#%]+\s*", "", line), separator, quote)
         filled = [field for field in row if field]
         is_fact = width == 1 and re.search(r"[,;:=\t]", line) is not None
-        if (
-            len(row) < width
-            or is_fact
-            or not filled
-            or any(_field_kind(field, ".") == "number" for field in row[:width])
-        ):
-            break
-        if filled[0].casefold().startswith("sep="):
+        has_number = any(_field_kind(field, ".") == "number" for field in row[:width])
+        if is_fact or has_number or len(row) < width or not filled or filled[0].casefold().startswith("sep="):
             break
         header.insert(0, row)
         first -= 1
@@ -460,13 +446,10 @@ def _single_blanks(rows: bytes) -> bytes:
     for several in (b" " * 16, b" " * 4, b"  ", b"  "):  # replacing is faster than a regular expression
         while several in rows:
             rows = rows.replace(several, b" ")
-    return (
-        re.sub(rb"\A ", b"", rows)
-        .replace(b"\n ", b"\n")
-        .replace(b"\r ", b"\r")
-        .replace(b" \n", b"\n")
-        .replace(b" \r", b"\r")
-    )
+    rows = rows.removeprefix(b" ")
+    for end in (b"\n", b"\r"):
+        rows = rows.replace(end + b" ", end).replace(b" " + end, end)
+    return rows
 
 
 def _end_of_rows(buffer: Any, table: TextTable) -> tuple[int, list[str]]:
