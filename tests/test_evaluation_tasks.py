@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED, Annotations
 from heartlm.errors import HeartlmError
+from heartlm.evaluation import beats_task
 from heartlm.evaluation.beats import NO_BEAT
 from heartlm.evaluation.beats_task import PairedLead, columns_of
 from heartlm.evaluation.rhythm import RhythmWindows
 from heartlm.inference.leads import ScoredLead
 from heartlm.tokenizers.base import Tokens
+from heartlm.tokenizers.beat import BeatTokenizer
 
 RATE_HZ = 100.0
 
@@ -63,6 +67,29 @@ def test_detected_beats_stand_in_order_of_time_between_missed_and_extra_ones():
     columns = columns_of([answers])
     assert columns["reference"] == ["none", "N", "V", "N"]
     assert columns["predicted"] == ["V", "N", "none", "N"]
+
+
+def test_an_artefact_that_boosting_predicts_is_no_error_on_an_extra_detection(monkeypatch: pytest.MonkeyPatch):
+    """Features are the class of the beat, and the boosted trees know it by heart."""
+    training = a_lead(range(9), beats="NNNVV||Q ")
+    annotations = Annotations(RATE_HZ, np.array([100]), np.array(["V"]))
+    lead = a_lead([100, 200, 300], beats="V|N", annotations=annotations)
+    learnt = list[int]()
+
+    def boosting(features: np.ndarray, classes: np.ndarray, seed: int) -> Any:
+        learnt.extend(classes.tolist())
+        by_feature = dict(zip(features[:, 0].tolist(), classes.tolist(), strict=True))
+        return SimpleNamespace(predict=lambda asked: np.array([by_feature[each] for each in asked[:, 0].tolist()]))
+
+    corpus = SimpleNamespace(records=SimpleNamespace(select=lambda split: [0]))
+    monkeypatch.setattr(beats_task, "boosting", boosting)
+    monkeypatch.setattr(beats_task, "lead_of_row", lambda corpus, row: training)
+    monkeypatch.setattr(beats_task, "features_of", lambda lead, tokenizer: lead.tokens.beat_class[:, None] * 1.0)
+    tuned: Any = SimpleNamespace(tokenizer=BeatTokenizer(), training_corpus=lambda: corpus)
+    (answers,) = beats_task.boosted_answers([PairedLead.of(lead)], tuned, 0)
+    assert answers.reference.tolist() == [2, NO_BEAT, NO_BEAT]
+    assert answers.predicted.tolist() == [2, NO_BEAT, 0]
+    assert [each == UNLABELLED for each in learnt] == [False] * 7 + [True] * 2
 
 
 def test_detections_in_fibrillation_are_not_scored():

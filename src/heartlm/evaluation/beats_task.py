@@ -180,7 +180,9 @@ def boosted_answers(paired: Sequence[PairedLead], tuned: FineTuned, seed: int) -
         raise HeartlmError(f"tokens of the {tokenizer.kind} tokenizer hold no waveforms of beats")
     corpus = tuned.training_corpus()
     training = [lead_of_row(corpus, int(row)) for row in corpus.records.select("train")]
-    labels = np.concatenate([beat_labels(lead.tokens.beat_class) for lead in training]).astype(np.int8)
+    beat_class = np.concatenate([lead.tokens.beat_class for lead in training])
+    # Not the labels of the task: its number of artefacts is that of Q in `BEAT_CLASSES`, by which `answers` reads.
+    labels = np.where(beat_labels(beat_class) >= 0, beat_class, np.int8(UNLABELLED))
     features = np.concatenate([features_of(lead, tokenizer) for lead in training])
     boosted = boosting(features, labels, seed)
     return [each.answers(boosted.predict(features_of(each.lead, tokenizer))) for each in paired]
