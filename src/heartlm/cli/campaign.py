@@ -87,12 +87,11 @@ def run_run(argv: Sequence[str]) -> int:
         if getattr(options, name) != getattr(RunOptions, name) and not getattr(options, where):
             raise HeartlmError(f"{name}: found without --{where}")
     campaign = load_campaign(existing(options.campaign, "campaign"))
-    names = (
-        [each.name for each in campaign.experiments] if options.only is None else options.only.replace(",", " ").split()
-    )
-    if not names:
+    experiments = list(campaign.experiments)
+    if options.only is not None:
+        experiments = [campaign[name] for name in options.only.replace(",", " ").split()]
+    if not experiments:
         raise HeartlmError(f"only: {options.only!r} found, names of experiments expected")
-    experiments = [campaign[name] for name in names]
     for experiment in experiments:
         try:
             checked_options(experiment.run, experiment.topology)

@@ -228,15 +228,9 @@ def run_verify(argv: Sequence[str]) -> int:
 
 
 SUBCOMMANDS = {
-    "list": (
-        "heartlm.cli.data:run_list",
-        "databases of the catalogue: size, rate, leads, labels, licence, citation",
-    ),
+    "list": ("heartlm.cli.data:run_list", "databases of the catalogue: size, rate, leads, labels, licence, citation"),
     "formats": ("heartlm.cli.data:run_formats", "formats of recordings, and what to install for which"),
-    "convert": (
-        "heartlm.cli.data_convert:run",
-        "write recordings as WFDB, EDF+ or Parquet; drop names and dates",
-    ),
+    "convert": ("heartlm.cli.data_convert:run", "write recordings as WFDB, EDF+ or Parquet; drop names and dates"),
     "simulate": ("heartlm.cli.data:run_simulate", "write a database of simulated patients"),
     "noisy": ("heartlm.cli.data:run_noisy", "cut recordings into noisy pieces, to train on what is no beat"),
     "retime": ("heartlm.cli.data:run_retime", "lay real beats out on other rhythms, to train on"),

@@ -194,12 +194,7 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     if options.user is not None and password is None:
         raise HeartlmError("user: needs --password-file or the environment variable HEARTLM_PASSWORD")
     access = Access(
-        options.user,
-        password,
-        options.credentials,
-        options.ca,
-        options.client_certificate,
-        options.client_key,
+        options.user, password, options.credentials, options.ca, options.client_certificate, options.client_key
     )
     name = options.client_id or f"{re.sub('[^A-Za-z0-9]', '_', socket.gethostname())[:50]}-{os.getpid()}"
     if options.webhook:

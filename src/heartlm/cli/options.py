@@ -126,9 +126,8 @@ def _state(options: type[Any], values: dict[str, Any]) -> None:
     from heartlm.ecg.readers.units import parse_unit
 
     rate_hz, units = values.pop("rate"), _listed(values.pop("units"))
-    leads = values["leads"]
-    if "leads" not in {field.name for field in dataclasses.fields(options)}:
-        del values["leads"]
+    is_field = any(field.name == "leads" for field in dataclasses.fields(options))
+    leads = values["leads"] if is_field else values.pop("leads")
     if rate_hz is not None and not RATES_HZ[0] <= rate_hz <= RATES_HZ[1]:
         raise HeartlmError(f"rate: {rate_hz:g} found, samples a second expected, {RATES_HZ[0]:g} to {RATES_HZ[1]:g}")
     if unknown := [text for text in units if parse_unit(text) is None]:
@@ -141,11 +140,7 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 
 def _parser(
-    options: type[Any],
-    command: str,
-    explained: Docstring,
-    positionals: Sequence[str],
-    config_file: bool,
+    options: type[Any], command: str, explained: Docstring, positionals: Sequence[str], config_file: bool
 ) -> ArgumentParser:
     examples = next((each.description or "" for each in explained.examples), "")
     parser = _Parser(

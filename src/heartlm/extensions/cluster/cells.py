@@ -111,12 +111,11 @@ def run_ranks(ranks: Sequence[Rank], timeout_s: float) -> str | None:
         process.kill()
         process.join()
     bad = [(rank, process.exitcode) for rank, process in zip(ranks, processes, strict=True) if process.exitcode]
-    if is_hung:
-        return f"the training did not end within {timeout_s:g} s: {last_line(ranks[0].log) or 'it printed nothing'}"
     if not bad:
         return None
     rank, status = next((each for each in bad if each[1] > 0), bad[0])  # others may have been killed after it
     how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
+    how = f"did not end within {timeout_s:g} s" if is_hung else how
     return f"the training {how}: {last_line(rank.log) or 'it printed nothing'}"
 
 

@@ -31,13 +31,7 @@ def fragment(name: str, **values: object) -> list[str]:
 
 
 def render(
-    run: RunFile,
-    topology: Topology,
-    profile: SiteProfile,
-    *,
-    name: str,
-    logs: Path,
-    before: Sequence[str] = (),
+    run: RunFile, topology: Topology, profile: SiteProfile, *, name: str, logs: Path, before: Sequence[str] = ()
 ) -> str:
     """Return the script of one run.
 

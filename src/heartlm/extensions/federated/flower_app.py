@@ -25,11 +25,7 @@ from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.storage.reading import read_json
 
 START_WITHIN_S = 60.0
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-}
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
 APP = Path(__file__).with_name("flower")
 """The app of every study, without settings."""
 

@@ -85,9 +85,8 @@ def _layouts(config: ScalingStudyConfig, one: StudyCell) -> Iterable[StudyCell]:
         if ranks == 1:
             parallel = "ddp"
         cap = cap if ranks > 1 and parallel == "ddp" else StudyCell.bucket_cap_mb
-        cell = replace(one, cpus_per_task=cpus, nodes=nodes, ranks=ranks, bucket_cap_mb=cap, global_batch=batch)
-        cell = replace(cell, parallel=parallel)
-        cells[cell] = None
+        cell = replace(one, cpus_per_task=cpus, nodes=nodes, ranks=ranks, parallel=parallel)
+        cells[replace(cell, bucket_cap_mb=cap, global_batch=batch)] = None
     return cells
 
 
