@@ -349,6 +349,13 @@ def test_what_was_converted_stays_when_its_source_is_damaged(folder: Path, tmp_p
     assert "d" in json.loads((out / "database.json").read_text())["patients"]
 
 
+def test_a_unit_that_is_cut_is_reported(tmp_path: Path) -> None:
+    recording = replace(Recording.from_array(DIGITS / 1000, rate_hz=250, leads=["P"]), units=("mmHg per s",))
+    written = write_edf(recording, tmp_path, "r", lead_steps(recording, whole_zero=False, most_bits=24))
+    assert read_recording(written.path).units == ("mmHg per",)
+    assert written.changes == ["lead P has the unit mmHg per, not mmHg per s"]
+
+
 def test_blanks_in_a_note_do_not_stop_the_conversion(tmp_path: Path) -> None:
     text = "a" + " " * 200 + "b"
     recording = replace(Recording.from_array(DIGITS / 1000, rate_hz=250), comments=(text,))

@@ -103,6 +103,13 @@ def test_a_frame_keeps_units_that_are_no_voltages(tmp_path: Path) -> None:
         Recording.from_array(frame)
 
 
+def test_a_frame_with_two_columns_of_one_name_is_refused() -> None:
+    pytest.importorskip("pandas")
+    frame = Recording.from_array(SIGNAL, rate_hz=250, leads=["II", "II"]).to_frame()
+    with pytest.raises(HeartlmError, match="column II: there are several of this name"):
+        Recording.from_array(frame)
+
+
 def test_leads_by_index() -> None:
     recording = Recording.from_array(SIGNAL, rate_hz=250)
     np.testing.assert_array_equal(recording.signal(0, 9, np.arange(2)), recording.signal(0, 9))  # type: ignore[arg-type]

@@ -76,6 +76,9 @@ def _recording_of_frame(frame: Any, stated: Stated) -> Recording:
         frame = frame.to_frame() if frame.ndim == 1 else frame
         attributes = dict(frame.attrs)
         frame = frame.rename(columns=str)
+        if frame.columns.has_duplicates:
+            name = frame.columns[frame.columns.duplicated()][0]
+            raise HeartlmError(f"column {name}: there are several of this name; rename them")
         only_counts = type(frame.index).__name__ == "RangeIndex"  # the numbers of the rows, no column of times
         table = pa.Table.from_pandas(frame, preserve_index=not only_counts)
         about = {key: attributes[key] for key in ("units", "start") if isinstance(attributes.get(key), dict | str)}
@@ -126,8 +129,7 @@ def annotations_of_frames(beats: Any, rate_hz: float, rhythms: Any) -> Annotatio
             if not (spans[-1].stop if spans else 0) <= first < last:
                 raise HeartlmError(f"rhythms: {name} from {first} to {last}: empty, or starts before the last one ends")
             spans.append(RhythmSpan(first, last, name))
-    labelled = "symbol" in beats
-    return Annotations(rate_hz, sample[order], symbol.astype("<U1"), tuple(spans), labelled, source="frame")
+    return Annotations(rate_hz, sample[order], symbol.astype("<U1"), tuple(spans), "symbol" in beats, source="frame")
 
 
 def _column(frame: Any, name: str) -> Any:

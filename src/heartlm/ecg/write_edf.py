@@ -93,6 +93,8 @@ def write_edf(
     width = 2 if is_edf else 3
     leads = zip(recording.lead_names, recording.units, steps, strict=True)
     ranges = [_range_of(lead, unit, lead_steps, 8 * width) for lead, unit, lead_steps in leads]
+    named = zip(recording.lead_names, ranges, strict=True)
+    changes += [f"lead {lead} has the unit {of.unit[:8]}, not {of.unit}" for lead, of in named if len(of.unit) > 8]
     per_record, duration = _record_of(recording.rate_hz, num_leads * width)
     rate_hz, rate_note = per_record / float(duration), ""
     if rate_hz != recording.rate_hz:
