@@ -104,6 +104,7 @@ def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]
         for record_id in database.record_ids:
             stem = database.files(record_id).stem
             below = other / stem.relative_to(options.reference)
+            # In the same subfolder as the reference if there is such a file, otherwise in the folder itself.
             tests = [Path(f"{base}.{endings[1]}") for base in (below, other / stem.name)]
             yield database, record_id, Path(f"{stem}.{endings[0]}"), tests[not tests[0].exists()]
         return

@@ -94,6 +94,7 @@ def header(topology: Topology, profile: SiteProfile, *, name: str, logs: Path, s
     charged = {key: getattr(profile, key) for key in ("account", "partition", "qos")}
     options += [_quoted(f"--{key}={value}") for key, value in charged.items() if value]
     if stops:
+        # B: the script alone gets the signal, and passes it on; a job that is queued again continues its output file.
         options += [f"--signal=B:USR1@{_lead_s(topology, profile)}", "--requeue", "--open-mode=append"]
     options += [_quoted(f"--output={logs / f'{name}-%j.out'}"), *profile.header]
     return [f"#SBATCH {option}" for option in options]

@@ -68,6 +68,7 @@ def submit(script: Path, *options: str) -> str:
     Raises:
         HeartlmError: SLURM is missing or refuses the script.
     """
+    # It prints JOB, or JOB;CLUSTER where there are several clusters.
     return call("sbatch", "--parsable", *options, str(script)).strip().partition(";")[0]
 
 

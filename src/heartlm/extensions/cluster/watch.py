@@ -95,4 +95,5 @@ def sparkline(values: list[float], width: int) -> str:
     finite = [value for value in values if math.isfinite(value)]
     shown = [float(part.mean()) for part in np.array_split(finite, min(width, len(finite)) or 1) if len(part)]
     low, span = min(shown, default=0.0), max(shown, default=0.0) - min(shown, default=0.0)
+    # The highest value alone would be mark 8 of 0 to 7.
     return "".join(marks[min(7, int(8 * (value - low) / span))] if span > 0 else marks[3] for value in shown)

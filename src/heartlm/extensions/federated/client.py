@@ -85,6 +85,7 @@ def sample_clients(study: FederatedConfig, members: Sequence[Member], round_inde
     def chances(use: Use, size: int) -> NDArray[np.float64]:
         return uniform(draws(Stream(study.seed, round_index, use), 0, size))
 
+    # Stable, so that equal draws choose the same clients on every machine.
     order = np.argsort(chances(Use.ASKED, num), kind="stable")
     asked = sorted(int(client) for client in order[: max(1, round(study.participation * num))])
     # Two draws of each client: whether, and how much.

@@ -122,6 +122,7 @@ def run_rounds(rounds: Rounds, folder: StudyFolder) -> dict[str, Any]:
 def _save(rounds: Rounds, folder: StudyFolder) -> None:
     """Save the state of the study; every rank writes the state of its own clients."""
     server = rounds.server
+    # Clients before the server: a state is complete once it has server.pt. Gathering waits for the clients of all.
     for number, kept in rounds.clients.kept.items():
         folder.save_client(server.round_index, number, kept)
     lines = [line for part in rounds.communicator.gather_objects(rounds.lines) for line in part]

@@ -63,6 +63,7 @@ class StudyFolder(ResultFolder):
         late = None if server.late is None else (server.late.whole, server.late.factor)
         state = {"vector": server.vector, "strategy": server.strategy.kept, "late": late}
         _save(self.state(server.round_index) / "server.pt", state)
+        # Only now: a kill before this leaves two complete states, and the newer one is resumed.
         for folder in self.state(0).parent.glob("round-*"):
             if folder != self.state(server.round_index):
                 shutil.rmtree(folder, ignore_errors=True)

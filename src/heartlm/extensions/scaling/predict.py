@@ -155,7 +155,8 @@ class Predictor:
         low = self._simulated(one, cell, lambda each: each.low, 1 / longer, 0.0)
         high = self._simulated(one, cell, lambda each: each.high, longer, 0.0 if one.on_gpu else 1.0)
         if self.freedom:
-            # Half-width of a Student interval of one further run, given the means of one-rank runs and of the slowdown.
+            # Half-width of a Student interval of one further run, given the means of one-rank runs and of the slowdown:
+            # variances of 1 for the run, 1 / repeats for a mean, two of these for the slowdown, a ratio of two means.
             repeats = 1 + max(each.repeat for each in one.alone)
             terms = 1 + 1 / repeats + (2 / repeats if one.beside else 0)
             spread = float(t.ppf((1 + COVERAGE) / 2, self.freedom) * self.noise * terms**0.5)

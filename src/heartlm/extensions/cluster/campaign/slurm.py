@@ -151,5 +151,6 @@ def queue_of(campaign: Campaign) -> dict[str, str]:
         return {}
     submitted = read_json(path, _Submitted)
     listed = call("squeue", "--noheader", f"--user={submitted['user']}", "--format=%A %T")
+    # By job number (%A); jobs that have ended are not listed.
     states = dict(line.split(maxsplit=1) for line in listed.splitlines() if line.strip())
     return {name: states[job].strip() for name, job in submitted["jobs"].items() if job in states}

@@ -69,6 +69,7 @@ def check_devices(known: Mapping[str, Any]) -> Section:
         return Section(lines, {"gpus": []})
 
     version = driver.nvmlSystemGetCudaDriverVersion()
+    # NVML gives 1000 * major + 10 * minor.
     cuda = [version // 1000, version % 1000 // 10]
     lines, gpus = [f"driver {driver.nvmlSystemGetDriverVersion()} (CUDA {cuda[0]}.{cuda[1]})"], list[dict[str, Any]]()
     for index in range(driver.nvmlDeviceGetCount()):

@@ -44,6 +44,7 @@ def mismatches(facts: dict[str, Any], gpus: Sequence[Any], driver_cuda: Sequence
     if cuda is None:
         because = f"there are {len(gpus)} GPU(s), but torch {facts['torch']} is built without CUDA"
         return [Advice("install a torch built for CUDA", "pip install --force-reinstall torch", None, because)]
+    # Within a major version of CUDA, a driver also runs what was built for a later minor one.
     if int(cuda.partition(".")[0]) > driver_cuda[0]:
         because = f"torch is built for CUDA {cuda}, the driver knows CUDA {driver} at most"
         return [Advice("install a torch for the driver's CUDA, or a newer driver", f"CUDA {driver}", None, because)]
