@@ -207,14 +207,13 @@ def opened(
             descriptor, name = tempfile.mkstemp(prefix="heartlm-", dir=FOLDER)
             os.close(descriptor)
             path = Path(name)
-    own_path = path
     try:
-        path = gather(path)[ranks.rank - ranks.local_rank]
-        if path is not None:
+        path_of_machine = gather(path)[ranks.rank - ranks.local_rank]
+        if path_of_machine is not None:
             with suppress(OSError):
-                shared_sum = SharedSum(path, ranks.local_rank, ranks.local_world_size, timeout_s, slot_bytes)
+                shared_sum = SharedSum(path_of_machine, ranks.local_rank, ranks.local_world_size, timeout_s, slot_bytes)
         all_have = all(gather(shared_sum is not None))
     finally:  # `gather` fails if a rank exited, and files in /dev/shm take memory until the machine restarts
-        if own_path is not None:
-            own_path.unlink(missing_ok=True)
+        if path is not None:
+            path.unlink(missing_ok=True)
     return shared_sum if all_have else None

@@ -6,7 +6,6 @@ processes shows it to all users of a machine.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import ssl
@@ -18,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from heartlm.errors import HeartlmError
+from heartlm.system.network import is_loopback_ip
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,7 @@ def refuse_password(option: str, address: str) -> None:
 
 def is_loopback(host: str) -> bool:
     """Return whether a host is this machine by its loopback address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host == "localhost" or is_loopback_ip(host)
 
 
 def reason_of(error: BaseException) -> str:
@@ -142,6 +139,11 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error).removeprefix("nats: ") or type(error).__name__
+
+
+def utc_now() -> str:
+    """Return the time in the format of ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 class Connection:
@@ -166,7 +168,7 @@ class Connection:
         """Count an error, and log it unless it is that of the last attempt."""
         self.num_errors += 1
         if self.problem is None:
-            self._since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self._since = utc_now()
         if problem != self.problem:
             self.problem = problem
             self._log(f"{self.name}: {problem}")
@@ -179,6 +181,5 @@ class Connection:
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        since = None if self.problem is None else self._since
-        counts = {"errors": self.num_errors, "waiting": self.waiting()}
+        since, counts = self._since if self.problem else None, {"errors": self.num_errors, "waiting": self.waiting()}
         return {"name": self.name, "problem": self.problem, "since": since, **counts}

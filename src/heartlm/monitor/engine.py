@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.errors import HeartlmError
 from heartlm.monitor.alarms import LETHAL, Alarm
+from heartlm.monitor.connection import utc_now
 from heartlm.monitor.journal import MessageJournal
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.stream import LiveStream, Ward
@@ -266,11 +267,11 @@ class Monitor:
 
     def _publish_once(self, entry: dict[str, Any]) -> None:
         """Publish an alarm unless it is known: a monitor that was killed processes its last messages a second time."""
-        known = self.alarms.get(entry["key"])
-        if known is None:
-            self._publish({"acknowledged": None, "strip": None} | entry | {"time": _utc_now()})
-        elif known["stop_s"] is None and entry["stop_s"] is not None:
-            self._publish(known | entry)
+        published = self.alarms.get(entry["key"])
+        if published is None:
+            self._publish({"acknowledged": None, "strip": None} | entry | {"time": utc_now()})
+        elif published["stop_s"] is None and entry["stop_s"] is not None:
+            self._publish(published | entry)
 
     def _publish(self, entry: dict[str, Any]) -> None:
         self._keep(entry)
@@ -303,7 +304,7 @@ class Monitor:
         """Record that a person has seen an alarm, and return whether there is such an alarm."""
         entry = self.alarms.get(key)
         if entry is not None and entry["acknowledged"] is None:
-            self._publish(entry | {"acknowledged": {"by": by[:64], "time": _utc_now()}})
+            self._publish(entry | {"acknowledged": {"by": by[:64], "time": utc_now()}})
         return entry is not None
 
     def open_alarms(self) -> list[dict[str, Any]]:
@@ -424,10 +425,6 @@ def _to_int16(mv: Floats) -> NDArray[np.int16]:
     """Return samples as strips store them, in half the memory."""
     steps = np.clip(np.rint(mv * _STRIP_GAIN), 1 + _INVALID, -1 - _INVALID)
     return np.where(np.isnan(steps), _INVALID, steps).astype(np.int16)
-
-
-def _utc_now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _is_open(entry: dict[str, Any]) -> bool:

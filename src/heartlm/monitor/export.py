@@ -188,8 +188,7 @@ def _executorch(wrapped: nn.Module, inputs: dict[str, Tensor]) -> bytes:
         warnings.simplefilter("ignore")
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+
         program = torch.export.export(wrapped, tuple(inputs.values()))
         return bytes(to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_executorch().buffer)
 

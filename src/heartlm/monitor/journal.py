@@ -49,8 +49,8 @@ class MessageJournal:
         self._log: IO[bytes] | None = None
 
     def _numbers(self, kind: str) -> list[int]:
-        found = (re.fullmatch(rf"{kind}-(\d{{6,}})\.(state|log)", path.name) for path in self.folder.iterdir())
-        return sorted(int(match.group(1)) for match in found if match)
+        matches = (re.fullmatch(rf"{kind}-(\d{{6,}})\.(state|log)", path.name) for path in self.folder.iterdir())
+        return sorted(int(match.group(1)) for match in matches if match)
 
     def _path(self, kind: str, number: int) -> Path:
         return self.folder / f"{kind}-{number:06d}.{'state' if kind == 'snapshot' else 'log'}"

@@ -105,7 +105,7 @@ class _FrameMemory(threading.local):
     """Where `frame` of c/frames.c writes; kept, because arrays and their addresses take as long as a frame."""
 
     def __init__(self) -> None:
-        self.samples = np.empty(MAX_BYTES // 2, np.float32)
+        self.samples = np.empty(MAX_BYTES // 2, np.float32)  # a sample takes two bytes at least, a digit and a comma
         self.numbers, self.sizes = np.empty(3), np.empty(4, np.int64)
         self.addresses = [each.ctypes.data for each in (self.samples, self.numbers, self.sizes)]
 
@@ -124,11 +124,11 @@ def usual_content(message: bytes) -> tuple[dict[str, Any], Floats] | None:
     read = kernel("frame", None, True)(message, len(message), MAX_LEADS, MAX_MV, *_memory.addresses)
     if read < 0:
         return None
-    num_leads, num_samples, place, length = _memory.sizes.tolist()
+    num_leads, num_samples, name_at, name_length = _memory.sizes.tolist()
     named = zip(("rate_hz", "start", "t"), _memory.numbers.tolist(), strict=True)
     content: dict[str, Any] = {name: number for name, number in named if number == number}  # NaN is none
-    if place:
-        content["stream"] = message[place : place + length].decode()
+    if name_at:
+        content["stream"] = message[name_at : name_at + name_length].decode()
     return content, _memory.samples[: num_leads * num_samples].reshape(num_leads, num_samples).copy()
 
 
@@ -179,7 +179,7 @@ class FrameLink(Stateful):
         start = self._first_sample(frame)
         if self.next is None:
             self.next = start
-        if start == self.next and not self.early and frame.t is None:  # as most frames
+        if start == self.next and not self.early and frame.t is None:  # as most frames; with `t` the anchor must move
             self.next += frame.mv.shape[1]
             return [frame.mv]
         if start - self.next > MAX_GAP_S * self.rate_hz:

@@ -38,8 +38,8 @@ SAVE_S = 15.0
 """Time between saves of the state of a partition. A worker that takes it over processes this much signal again."""
 KEPT_S = 3600.0
 """Time for which the broker keeps messages, states, and the ids of alarms by which it finds duplicates."""
-# A connection counts as restored after this time without an error: requests may still wait for an answer.
 _HEARTBEAT_S, _CONNECT_S, _ANSWER_S = 2.0, 10.0, 5.0
+# A connection counts as restored after this time without an error: requests may still wait for an answer.
 _QUIET_S = _ANSWER_S + 1
 # A worker stops reading when this many messages have arrived since it last had nothing to judge.
 _MAX_WAITING = 20_000
@@ -49,8 +49,9 @@ _NUM_ACQUIRED_TOGETHER = 8
 _CHUNKS_TOGETHER = 16
 # Time for which messages are collected before they are judged together.
 _COLLECT_S = 0.25
-# Takes the place of a stream's token in messages that only carry the broker's time. No token equals it.
 _ECG, _ALARMS, _LEASES, _STATES = "heartlm-ecg", "heartlm-alarms", "heartlm-leases", "heartlm-states"
+# Takes the place of a stream's token in messages that only carry the broker's time. No token equals it, as `quote`
+# writes a percent sign as %25.
 _TICK = "%tick"
 _SAFE = "!\"#$&'()+,/:;<=?@[\\]^`{|}~"
 _FIELDS = ("key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence")
@@ -63,7 +64,7 @@ def token_of(stream: str) -> str:
 
 def partition_of(token: str) -> int:
     """Return the partition of a stream: FNV-1a of its token, as the broker's `partition()` computes it."""
-    value = 0x811C9DC5
+    value = 0x811C9DC5  # offset basis and prime of FNV with 32 bits
     for byte in token.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
     return value % NUM_PARTITIONS
@@ -385,6 +386,7 @@ class Worker:
     async def _save(self, partition: _Partition) -> None:
         """Save the state of a partition after its last message, once all alarms before it are published."""
         await self._publish_alarms()
+        # Set before the write: a partition whose write fails waits for its next turn, so that the others get theirs.
         partition.saved_at = time.monotonic()
         if partition.sequence == partition.saved:
             return

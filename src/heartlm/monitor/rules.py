@@ -208,9 +208,9 @@ class JudgedSeconds:
 
     def of_lead(self, lead: int) -> LeadSecond:
         """Return the results of one lead."""
-        own = slice(*self.first_beat[lead : lead + 2])
+        of_this_lead = slice(*self.first_beat[lead : lead + 2])
         columns = self.samples, self.symbols, self.probability, self.ventricular, self.faint, self.af
-        beats = [JudgedBeat(*beat) for beat in zip(*(each[own].tolist() for each in columns), strict=True)]
+        beats = [JudgedBeat(*beat) for beat in zip(*(each[of_this_lead].tolist() for each in columns), strict=True)]
         wave = self.waves[lead].tolist() if self.has_wave[lead] else None
         return LeadSecond(beats, wave, float(self.valid[lead]), float(self.heights[lead]))
 
@@ -316,7 +316,7 @@ def update_rules(
         Alarms that were raised, and alarms that ended with their `stop`, by the place of the stream in `all_rules`.
     """
     num = len(all_rules)
-    rules, states, num_leads = np.array([each.addresses for each in all_rules]).T.copy()
+    rules, states, num_leads = np.array([each.addresses for each in all_rules]).T.copy()  # C reads contiguous columns
     assert num_leads.sum() == len(seconds.valid) == len(seconds.first_beat) - 1
     assert seconds.waves.shape[1] == constants()["WAVES"] and seconds.symbols.dtype == "<U1"
     long_af, long_af_onset = zip(*(each or (math.nan, 0) for each in af), strict=True)
@@ -324,6 +324,7 @@ def update_rules(
     confidences = np.zeros((num, _NUM_KINDS))
     streams = {"num": num, "rules": rules, "states": states, "num_leads": num_leads, "now": np.array(now)}
     streams |= {"long_af": np.array(long_af, float), "long_af_onset": np.array(long_af_onset, np.int64)}
+    # NumPy stores a text of one character as its code point in 32 bits.
     streams |= vars(seconds) | {"symbols": seconds.symbols.view(np.uint32)}
     streams |= {"raised": raised, "ended": ended, "starts": starts, "confidences": confidences}
     kernel("live_rules")(ctypes.byref(struct_of("streams", streams)))

@@ -201,13 +201,13 @@ class Page:
         patient = self.monitor.patients.get(view.full or "")
         if view.full is None or patient is None:
             return None
-        own = [each for each in self.monitor.alarms.values() if each["stream"] == view.full]
+        alarms = [alarm for alarm in self.monitor.alarms.values() if alarm["stream"] == view.full]
         changed = ("stop_s", "acknowledged", "strip")
-        version = patient.trend.last, sum(1 + sum(each[name] is not None for name in changed) for each in own)
+        version = patient.trend.last, sum(1 + sum(alarm[name] is not None for name in changed) for alarm in alarms)
         if version == view.full_sent:
             return None
         view.full_sent = version
-        events = [self._alarm(each) for each in own[-_MAX_ALARMS:]]
+        events = [self._alarm(alarm) for alarm in alarms[-_MAX_ALARMS:]]
         return {"name": self.display_name(view.full), "trend": patient.trend.to_json(), "events": events}
 
     def _signal(self, name: str, view: _View) -> dict[str, Any] | None:
@@ -219,14 +219,14 @@ class Page:
         new = min(patient.num_samples - view.shown[name], history.shape[1])
         if new <= 0:
             return None
-        step = max(1, round(patient.link.rate_hz / 125))
+        step = max(1, round(patient.link.rate_hz / 125))  # the page draws about 125 samples a second
         first = patient.num_samples - new
         offset = -first % step  # the same samples are drawn for any division into updates
         in_use = patient.stream.rules.lead_in_use
         leads = range(len(history)) if name == view.full else (in_use,)
-        own = history[list(leads), history.shape[1] - new + offset :: step]
+        drawn = history[list(leads), history.shape[1] - new + offset :: step]
         view.shown[name] = patient.num_samples
-        values = [[None if math.isnan(value) else round(value, 3) for value in lead] for lead in own.tolist()]
+        values = [[None if math.isnan(value) else round(value, 3) for value in lead] for lead in drawn.tolist()]
         return {"hz": patient.link.rate_hz / step, "mv": values}
 
 

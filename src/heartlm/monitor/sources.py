@@ -22,12 +22,10 @@ from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import MAX_BYTES, MAX_LEADS
-from heartlm.monitor.stream import ecg_leads
+from heartlm.monitor.stream import BLOCK_S, ecg_leads
 
 FRAME_S = 1.0
 """Length of the frames of a replay."""
-# Seconds of a recording that are read at once.
-_BLOCK_S = 60
 # Time between requests for new samples, and difference of timestamps from which on samples were lost.
 _LSL_POLL_S, _LSL_GAP_S = 0.25, 0.5
 
@@ -69,7 +67,7 @@ def _replay_messages(name: str, recording: Recording, leads: tuple[int, ...], be
     while True:
         stop = round((start / rate_hz + FRAME_S) * rate_hz)
         while mv.shape[1] < stop - start:
-            end = min(position + round(_BLOCK_S * rate_hz), total)
+            end = min(position + round(BLOCK_S * rate_hz), total)
             mv = np.concatenate([mv, recording.signal(position, end, leads)], axis=1)
             position = end % total
         frame, mv = mv[:, : stop - start].tolist(), mv[:, stop - start :]

@@ -46,8 +46,8 @@ class Stateful:
             if isinstance(current, Stateful):
                 current.restore(value)
             elif isinstance(current, list) and current and isinstance(current[0], Stateful):
-                for member, own in zip(current, value, strict=True):
-                    member.restore(own)
+                for member, saved in zip(current, value, strict=True):
+                    member.restore(saved)
             elif isinstance(current, deque):
                 current.extend(value)
             elif isinstance(current, np.ndarray):

@@ -33,8 +33,8 @@ from heartlm.tokenizers.waveform import LEAST_SCALE_MV
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
-# Seconds of a recording that are read at once.
-_BLOCK_S = 60
+BLOCK_S = 60
+"""Seconds of a recording that are read at once."""
 AF_EVERY, AF_STILL_EVERY = 64, 48
 """Number of beats after which the model of AF is evaluated again; the second number applies during AF."""
 REGULAR = 0.3
@@ -89,7 +89,7 @@ class WatchedLead(Stateful):
     def forget_intervals(self) -> None:
         """Let no interval reach across a gap."""
         begin = self.history_at - self.signal_at
-        self.memory[begin : begin + 8] = 0
+        self.memory[begin : begin + 8] = 0  # its first number, an int64, which counts the beats since the gap
 
     def restore(self, state: dict[str, Any]) -> None:
         """Set the saved attributes.
@@ -131,6 +131,7 @@ class LiveStream(Stateful):
 
     def first_sample(self, second: int) -> int:
         """Return the first sample of a second of the stream."""
+        # Each second is rounded from the start of the stream, so that a rate such as 62.5 Hz adds up no error.
         return round(second * self.rate_hz)
 
     @property
@@ -223,11 +224,11 @@ class Ward:
         groups = dict[SecondsKernel, list[LiveStream]]()
         for stream in streams:
             groups.setdefault(stream.leads[0].kernel, []).append(stream)
-        judged = [(own, self._judge_seconds(kernel, own)) for kernel, own in groups.items()]
+        judged = [(group, self._judge_seconds(kernel, group)) for kernel, group in groups.items()]
         self.waiting = {stream.name for stream in streams if stream.ready}
         rhythms, changes = self._judge_rhythms(streams), dict[str, list[Alarm]]()
-        for own, seconds in judged:
-            changes |= self._apply_rules(own, seconds, rhythms)
+        for group, seconds in judged:
+            changes |= self._apply_rules(group, seconds, rhythms)
         return streams, [alarm for stream in streams for alarm in changes.get(stream.name, ())]
 
     def run(self) -> list[Alarm]:
@@ -240,7 +241,7 @@ class Ward:
     def _judge_seconds(self, kernel: SecondsKernel, streams: list[LiveStream]) -> JudgedSeconds:
         """Judge the next second of streams of one sampling rate."""
         leads = [lead for stream in streams for lead in stream.leads]
-        samples = [of_lead for stream in streams for of_lead in stream.pop_second()]
+        samples = [lead_mv for stream in streams for lead_mv in stream.pop_second()]
         seconds = kernel.take(np.array([lead.signal_at for lead in leads]), samples)
         usual_mv = np.array([lead.usual_mv for lead in leads])
         heights = seconds.range_mv / np.maximum(usual_mv, LEAST_SCALE_MV)
@@ -250,6 +251,7 @@ class Ward:
             waves[seconds.has_window] = self.models.judge_windows(seconds.windows[seconds.has_window])
         for index in np.flatnonzero(seconds.valid < COMPLETE).tolist():
             leads[index].forget_intervals()
+        # `of_lead` is ascending, so the beats of lead i are those from first_beat[i] to below first_beat[i + 1].
         first_beat = np.searchsorted(seconds.of_lead, np.arange(len(leads) + 1))
         return JudgedSeconds(
             waves, seconds.has_window, seconds.valid, heights, first_beat, seconds.beats, *judged_beats
@@ -270,26 +272,27 @@ class Ward:
         artefact, unknown = len(symbols) - 2, len(symbols) - 1
         which, faint, af = np.empty(num, np.int64), np.empty(num, np.bool_), np.zeros(num)
         probability, ventricular = np.empty((2, num), np.float32)
-        turn = np.arange(num) - np.searchsorted(of_lead, of_lead)
-        for number in range(int(turn.max(initial=-1)) + 1):
-            rows = np.flatnonzero(turn == number)
+        turn = np.arange(num) - np.searchsorted(of_lead, of_lead)  # 0 for the first beat of a lead, 1 for the second
+        for current in range(int(turn.max(initial=-1)) + 1):
+            rows = np.flatnonzero(turn == current)
             samples, waves = seconds.beats[rows], seconds.waves[rows]
             leads = [all_leads[index] for index in of_lead[rows].tolist()]
-            places = [(lead.tokens_at, lead.cache_at, lead.history_at, lead.num_beats) for lead in leads]
-            tokens_at, caches_at, histories_at, positions = np.array(places).T.copy()
+            states = [(lead.tokens_at, lead.cache_at, lead.history_at, lead.num_beats) for lead in leads]
+            tokens_at, caches_at, histories_at, positions = np.array(states).T.copy()  # C reads contiguous columns
             rates_hz = np.array([lead.kernel.rate_hz for lead in leads])
             codes, usual_mv, is_faint = self.models.live_tokenizer.push(tokens_at, samples, rates_hz, waves)
-            answer, states = self.models.judge_beats(codes, positions, caches_at)
+            answer, hidden = self.models.judge_beats(codes, positions, caches_at)
             is_known = positions >= UNKNOWN_BEATS
             # A detection is no heartbeat if that is more probable than not. It is named so and tells nothing of AF, but
             # rules count it like a beat whose class is unknown: a beat in VT may look like an artefact, and an artefact
             # may hide a beat.
             p_artefact = answer[:, ~is_beat_class].sum(axis=1)  # 0 by a model without this class
             is_artefact = is_known & (p_artefact > 0.5)
-            measures, known = self.models.af_measures.take(
+            measures, has_measures = self.models.af_measures.take(
                 histories_at, samples, rates_hz, answer, codes, is_faint | is_artefact
             )
-            af[rows[known]] = self.models.af_onset.judge(measures[known], states[known])
+            af[rows[has_measures]] = self.models.af_onset.judge(measures[has_measures], hidden[has_measures])
+            # Probabilities given that it is a heartbeat; the bound avoids a division by zero.
             of_beats = answer * is_beat_class / np.maximum(1 - p_artefact, 1e-6)[:, None]
             best = np.where(is_artefact, artefact, of_beats.argmax(axis=1))
             which[rows], faint[rows] = np.where(is_known, best, unknown), is_faint
@@ -317,7 +320,7 @@ class Ward:
 
     def _judge_rhythms(self, streams: Iterable[LiveStream]) -> dict[str, tuple[float, int]]:
         """Return the probability of AF and where it began, of the streams for which it is time to judge it."""
-        found, codes = dict[str, tuple[float, int]](), list[NDArray[np.uint16]]()
+        rhythms, codes = dict[str, tuple[float, int]](), list[NDArray[np.uint16]]()
         windows = list[tuple[LiveStream, int]]()
         for stream in streams:
             lead, in_af = stream.leads[stream.rules.lead_in_use], "AF" in stream.rules.active
@@ -333,9 +336,10 @@ class Ward:
             length = max(each for each in AF_BEATS if each <= num_beats)
             irregular = np.abs(np.diff(np.log(np.diff(last)))) > IRREGULAR
             if irregular[2 - length :].mean() < REGULAR:  # `length` beats have two changes of intervals fewer
-                found[stream.name] = 0.0, int(last[-1])
+                rhythms[stream.name] = 0.0, int(last[-1])
                 continue
-            # AF began where, from there to the end, irregular changes exceed regular ones by most.
+            # AF began where, from there to the end, irregular changes exceed regular ones by most. Change k is that of
+            # the intervals on both sides of beat k + 1.
             excess = np.cumsum(np.where(irregular, 1, -1)[::-1])[::-1]
             symbols = np.full(len(positions), "Q", "<U1")
             beats = Annotations(stream.rate_hz, positions, symbols, beats_labelled=False)
@@ -343,8 +347,8 @@ class Ward:
             windows.append((stream, int(last[np.argmax(excess) + 1])))
         probabilities = self.models.judge_rhythms(codes).tolist() if codes else []
         for (stream, onset), af in zip(windows, probabilities, strict=True):
-            found[stream.name] = af, onset
-        return found
+            rhythms[stream.name] = af, onset
+        return rhythms
 
 
 def ecg_leads(recording: Recording, most: int = NUM_LEADS) -> tuple[int, ...]:
@@ -378,9 +382,9 @@ def alarms_of(
         raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to watch")
     ward = Ward(models, rules)
     stream = ward.add(recording.record_id, recording.rate_hz, num_leads=len(leads))
-    found, block = dict[str, Alarm](), round(_BLOCK_S * recording.rate_hz)
+    alarms, block = dict[str, Alarm](), round(BLOCK_S * recording.rate_hz)
     for start in range(0, recording.num_samples, block):
         stop = min(start + block, recording.num_samples)
         ward.push(stream.name, recording.signal(start, stop, leads))
-        found |= {alarm.key: alarm for alarm in ward.run()}
-    return list(found.values())
+        alarms |= {alarm.key: alarm for alarm in ward.run()}
+    return list(alarms.values())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import platform
 
-# Largest threshold that glibc accepts on 64-bit systems.
+# Parameters of mallopt, from malloc.h of glibc.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+# Largest threshold that glibc accepts on 64-bit systems.
 _LARGEST_MMAP_THRESHOLD = 32 << 20
 
 

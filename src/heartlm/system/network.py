@@ -26,9 +26,9 @@ def address_towards(host: str, others: Iterable[str] = ()) -> str | None:
     If the name `host` resolves to this machine, the route to one of `others` is used, then the default route. A
     loopback address, unlike a name, is returned unchanged: all processes are on this machine.
     """
-    if _is_loopback(host):
+    if is_loopback_ip(host):
         return host
-    addresses = (address for target in (host, *others, ELSEWHERE) if not _is_loopback(address := _source(target)))
+    addresses = (address for target in (host, *others, ELSEWHERE) if not is_loopback_ip(address := _source(target)))
     return next(addresses, None)
 
 
@@ -71,7 +71,8 @@ def _resolved(host: str, port: int, kind: socket.SocketKind) -> list[tuple[int, 
         return []
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback_ip(host: str) -> bool:
+    """Return whether `host` is a loopback address; a name is none."""
     try:
         return ip_address(host).is_loopback
     except ValueError:  # a name

@@ -38,9 +38,9 @@ from heartlm.storage.reading import read_json
 from heartlm.system.progress import say
 from heartlm.training.checkpoint_files import INDEX, StatePlanner, StateReader, StateWriter
 
-# Tensor in checkpoints from before the weights of all facets were joined to one tensor.
 _PREFIX = "step-"
 _PROGRESS, _FILES = "progress.json", "files.json"
+# Tensor in checkpoints from before the weights of all facets were joined to one tensor.
 _SEPARATE_FACETS = "model.embedding.project.0.weight"
 
 
@@ -77,6 +77,7 @@ class Checkpoints:
 
     def complete(self) -> list[Path]:
         """Return the complete checkpoints, oldest first, including damaged ones."""
+        # Numbers of steps have nine digits, so the order of the names is that of the steps.
         return sorted(path for path in self.folder.glob(f"{_PREFIX}*") if (path / _FILES).is_file())
 
     def save(self, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
@@ -181,6 +182,7 @@ class Checkpoints:
             fsync_folder(temporary / "state")
             replace_folder(temporary, path)
             fsync_folder(self.folder)
+            # A damaged checkpoint takes no place of a good one. One of this step has just been written again.
             good = [kept for kept in self.complete() if kept not in self._damaged or kept == path]
             for old in {*self.complete()} - {*good[-self.keep :]}:
                 old.rename(old.with_name(f".{old.name}"))

@@ -40,20 +40,20 @@ class StateWriter(FileSystemWriter):
         """Write the index. Rank 0 calls this after all parts are written."""
         stored = {written.index: written.storage_data for part in results for written in part}
 
-        def place(name: str, offsets: torch.Size | None = None) -> dict[str, Any]:
-            found = stored[MetadataIndex(name, offsets)]
-            return {"file": found.relative_path, "start": found.offset, "length": found.length}
+        def location(name: str, offsets: torch.Size | None = None) -> dict[str, Any]:
+            info = stored[MetadataIndex(name, offsets)]
+            return {"file": info.relative_path, "start": info.offset, "length": info.length}
 
         index: dict[str, Any] = {}
         for name, entry in metadata.state_dict_metadata.items():
             if isinstance(entry, TensorStorageMetadata):
                 chunks = [
-                    {"offsets": list(chunk.offsets), "sizes": list(chunk.sizes), **place(name, chunk.offsets)}
+                    {"offsets": list(chunk.offsets), "sizes": list(chunk.sizes), **location(name, chunk.offsets)}
                     for chunk in entry.chunks
                 ]
                 index[name] = {"size": list(entry.size), "chunks": chunks}
             else:
-                index[name] = place(name)
+                index[name] = location(name)
         write_json(Path(self.path) / INDEX, index)
 
 
@@ -94,20 +94,21 @@ class StatePlanner(DefaultLoadPlanner):
 
 
 def _metadata_of(path: Path) -> Metadata:
-    places: list[tuple[torch.Size | None, dict[str, Any]]]
+    locations: list[tuple[torch.Size | None, dict[str, Any]]]
     content, entries, stored = read_json(path), dict[str, Any](), dict[MetadataIndex, _StorageInfo]()
     try:
         for name, entry in content.items():
             if "chunks" in entry:
-                places = [(torch.Size(each["offsets"]), each) for each in entry["chunks"]]
+                locations = [(torch.Size(each["offsets"]), each) for each in entry["chunks"]]
                 chunks = [
                     ChunkStorageMetadata(torch.Size(each["offsets"]), torch.Size(each["sizes"]))
                     for each in entry["chunks"]
                 ]
                 entries[name] = TensorStorageMetadata(TensorProperties(), torch.Size(entry["size"]), chunks)
             else:
-                places, entries[name] = [(None, entry)], BytesStorageMetadata()
-            for offsets, chunk in places:
+                locations, entries[name] = [(None, entry)], BytesStorageMetadata()
+            for offsets, chunk in locations:
+                # The index may come from elsewhere, and a path in it would name a file outside the folder.
                 if not _PART.fullmatch(chunk["file"]):
                     raise ValueError(f"file: {chunk['file']!r} found, the name of a part of this folder expected")
                 where = _StorageInfo(chunk["file"], int(chunk["start"]), int(chunk["length"]))

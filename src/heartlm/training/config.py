@@ -20,7 +20,7 @@ from heartlm.tasks.waveform import WINDOW
 from heartlm.training.layout import BatchLayout
 
 WAVEFORM_BATCH, WAVEFORM_THRESHOLD = 128, 0.2
-"""Defaults of the waveform task: tokens per window (4 s), windows per batch, and probability threshold for VF.
+"""Defaults of the waveform task: windows per batch, and probability threshold for VF.
 
 The threshold is close to the one selected by patient-wise cross-validation (`studies/waveform.py`).
 """

@@ -173,9 +173,8 @@ class WaveformBatches(MakeBatch):
         unequal = choice.between(0, 0.12)
         phase = choice.next() * cycle - _BEFORE
         time, mv = np.arange(WINDOW), np.zeros((len(wave), WINDOW))
-        for beat in range(
-            -3, WINDOW // 23 + 1
-        ):  # 23 tokens are the shortest cycle; earlier beats reach into the window
+        # 23 tokens are the shortest cycle; earlier beats reach into the window.
+        for beat in range(-3, WINDOW // 23 + 1):
             at = (time - (phase + beat * cycle + jitter * choice.normal(beat + 3))[:, None]) / faster[:, None]
             below = np.clip(np.floor(at).astype(np.int64), 0, wave.shape[1] - 2)
             left = np.take_along_axis(wave, below, 1)
