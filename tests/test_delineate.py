@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from heartlm.delineation.delineate import (
 )
 from heartlm.delineation.intervals import Intervals, measure
 from heartlm.delineation.network import CLASSES, Waves
+from heartlm.delineation.recordings import write_waves
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
@@ -120,6 +122,15 @@ def test_a_few_beats_of_a_long_recording_are_read_alone() -> None:
     absent, none = np.full((len(beats), 1, 3, 3), ABSENT), np.zeros((len(beats), 1, 3), np.float32)
     measured = measure(Delineation(recording, (0,), beats, absent, none, absent[:, 0], none[:, 0], ()))
     assert len(measured.beat_rows()) == len(beats) and max(asked) < 10 * rate_hz
+
+
+def test_no_file_of_an_earlier_delineation_stays(tmp_path: Path) -> None:
+    signal = heart_mv(REGULAR_S, 30, 250.0)
+    some = delineated(np.stack([signal, signal]), leads="II V1").delineation
+    assert {path.name for path in write_waves(some, tmp_path / "r")} == {"r.ii", "r.v1", "r.all"}
+    absent = np.where(np.arange(2)[:, None, None] == 1, ABSENT, some.waves)
+    assert {path.name for path in write_waves(replace(some, waves=absent), tmp_path / "r")} == {"r.ii", "r.all"}
+    assert {path.name for path in tmp_path.iterdir()} == {"r.ii", "r.all"}
 
 
 def test_frames_without_beats_have_their_columns() -> None:

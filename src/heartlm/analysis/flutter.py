@@ -69,7 +69,6 @@ def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz:
     probability = np.zeros(num_seconds)
     ratio = Fraction(RATE_HZ / rate_hz).limit_denominator(1000)
     even = resample_poly(np.nan_to_num(signals_mv), ratio.numerator, ratio.denominator, axis=1)
-    length = WINDOW_S * RATE_HZ
     even = np.pad(even, ((0, 0), (0, RATE_HZ)))  # a recording of ten seconds may lack its last sample
     even = sosfiltfilt(butter(2, _BAND_HZ, "bandpass", fs=RATE_HZ, output="sos"), even, axis=1)
     beats = np.round(sample * (RATE_HZ / rate_hz)).astype(np.int64)
@@ -77,7 +76,7 @@ def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz:
     for beat in beats.tolist():
         between[max(0, beat - round(_QRS_S[0] * RATE_HZ)) : beat + round(_QRS_S[1] * RATE_HZ)] = False
     for second in range(0, num_seconds - WINDOW_S + 1, HOP_S):
-        window = slice(second * RATE_HZ, second * RATE_HZ + length)
+        window = slice(second * RATE_HZ, (second + WINDOW_S) * RATE_HZ)
         rr_s = np.diff(beats[(beats >= window.start) & (beats < window.stop)]) / RATE_HZ
         if len(rr_s) + 1 < FEWEST_BEATS:
             continue

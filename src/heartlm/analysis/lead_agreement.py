@@ -93,13 +93,12 @@ def _shown(
     if not len(inside) or usable.mean() < VALID or not len(complexes):
         return None
     height = float(np.median(np.ptp(complexes, axis=1)))
-    nothing = near[:0]
     if height == 0:
         return None
     begin = start - round((T_WAVE_S - APART_S) * rate_hz)
     marked = lead.sample[(lead.sample >= begin) & (lead.sample < stop) & (lead.likeness >= LIKE)] - begin
     if not len(marked) and np.nanmax(inside) - np.nanmin(inside) < HIGH * height:
-        return nothing, nothing
+        return near[:0], near[:0]
     complexes = complexes - complexes.mean(axis=1, keepdims=True)
     complexes /= np.maximum(np.linalg.norm(complexes, axis=1, keepdims=True), 1e-9)
     windows = sliding_window_view(np.nan_to_num(signal_mv[begin - reach : stop + reach]), 2 * reach + 1)

@@ -113,15 +113,16 @@ def write_waves(delineation: Delineation, stem: Path) -> list[Path]:
         symbols = np.concatenate([np.tile([_SYMBOLS[wave] for wave in range(3)], len(table)), np.full(len(other), "p")])
         is_there = points[:, PEAK] >= 0
         points, symbols = points[is_there], symbols[is_there]
+        path = stem.with_name(f"{stem.name}.{annotator}")
         if not len(points):
+            path.unlink(missing_ok=True)  # of an earlier delineation, by other beats
             continue
         in_order = np.argsort(points[:, PEAK], kind="stable")
         sample = points[in_order][:, [ONSET, PEAK, OFFSET]].ravel()
         symbol = np.stack([np.full(len(points), "("), symbols[in_order], np.full(len(points), ")")], axis=1).ravel()
-        in_time = np.argsort(sample, kind="stable")
-        in_time = in_time[sample[in_time] >= 0]
-        paths.append(stem.with_name(f"{stem.name}.{annotator}"))
-        with atomic_file(paths[-1], "wb") as stream:
+        in_time = np.argsort(sample, kind="stable")[np.count_nonzero(sample < 0) :]  # without absent edges
+        paths.append(path)
+        with atomic_file(path, "wb") as stream:
             texts = [""] * len(sample)
             stream.write(annotation_bytes(sample[in_time], symbol[in_time].tolist(), texts, recording.rate_hz))
     return paths

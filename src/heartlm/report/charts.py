@@ -178,8 +178,7 @@ def line_chart(
 
 def _scale(values: Sequence[float] | Floats, first: float, last: float, *, from_zero: bool) -> Scale:
     low, high = float(min(values)), float(max(values))
-    if from_zero:
-        low = min(low, 0.0)
+    low = min(low, 0.0) if from_zero else low
     if high <= low:
         low, high = low - 0.5, high + 0.5
     margin = 0.04 * (high - low)
