@@ -58,8 +58,7 @@ def draws(stream: Stream, first: int, num: int) -> NDArray[np.uint64]:
 
 def uniform(drawn: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Draws as numbers from 0 to below 1, those that `Generator.random` makes of them."""
-    between: NDArray[np.float64] = np.multiply(drawn >> np.uint64(11), 2.0**-53, dtype=np.float64)
-    return between
+    return np.asarray(np.multiply(drawn >> np.uint64(11), 2.0**-53, dtype=np.float64))
 
 
 def draws_below(share: float, stream: Stream, first: int, num: int) -> NDArray[np.bool_]:
@@ -122,5 +121,4 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Scatter bits: the finaliser of SplitMix64 (Steele 2014), a bijection of uint64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    scattered: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
-    return scattered
+    return np.asarray(x ^ (x >> np.uint64(31)))

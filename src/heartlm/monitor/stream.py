@@ -82,8 +82,7 @@ class WatchedLead(Stateful):
         self.memory = whole[-whole.ctypes.data % _CACHE_LINE :][: ends[-1]]
         self.signal_at = self.memory.ctypes.data
         self.tokens_at, self.cache_at, self.history_at = (self.signal_at + int(end) for end in ends[:-1])
-        self.num_beats, self.usual_mv = 0, math.nan
-        self.num_beats_at_af = 0
+        self.num_beats, self.num_beats_at_af, self.usual_mv = 0, 0, math.nan
         self.positions = deque[int](maxlen=AF_BEATS[-1] + 64)
 
     def forget_intervals(self) -> None:

@@ -93,8 +93,7 @@ class WaveformBatches(MakeBatch):
 
     def _mv(self, first: NDArray[np.int64]) -> Floats:
         length = np.full(len(first), WINDOW)
-        mv: Floats = dequantize(gather_windows(self.corpus.codes, first, length, WINDOW)[..., 0])
-        return mv
+        return dequantize(gather_windows(self.corpus.codes, first, length, WINDOW)[..., 0])
 
     @cached_property
     def _beats(self) -> list[Floats]:
@@ -134,8 +133,7 @@ class WaveformBatches(MakeBatch):
         if not len(starts):
             return np.zeros((len(which), WINDOW), np.float32)
         mv = self._mv(starts[(which * len(starts)).astype(np.int64)])
-        scaled: Floats = mv / (mv.std(axis=1, keepdims=True) + 1e-3)
-        return scaled
+        return np.asarray(mv / (mv.std(axis=1, keepdims=True) + 1e-3))
 
     def _made(self, mv: Floats, labels: NDArray[np.int64], drawn: Doubles) -> tuple[Floats, NDArray[np.int64]]:
         """Replace some windows by simulated ones."""
@@ -182,8 +180,7 @@ class WaveformBatches(MakeBatch):
             inside = (at >= 0) & (at <= wave.shape[1] - 1)
             value = np.where(inside, left + (right - left) * (at - below), 0)
             mv += value * (1 + unequal * choice.normal(beat + 30))[:, None]
-        centred: Floats = (mv - mv.mean(axis=1, keepdims=True)).astype(np.float32)
-        return centred
+        return np.asarray(mv - mv.mean(axis=1, keepdims=True), np.float32)
 
     def _disturbed(self, waveform: Floats, labels: NDArray[np.int64], choice: _Choices) -> Floats:
         """Apply gain, inversion, baseline wander, mains, muscle and recorded noise, monitor filters and saturation."""
@@ -209,8 +206,7 @@ class WaveformBatches(MakeBatch):
         total = np.cumsum(np.pad(mv, ((0, 0), (51, 50)), mode="edge"), axis=1)
         mv = np.where(choice.next()[:, None] < 0.2, mv - (total[:, 101:] - total[:, :-101]) / 101, mv)
         limit = np.where(choice.next() < 0.1, 0.6, 1) * np.abs(mv).max(axis=1)
-        clipped: Floats = np.clip(mv, -limit[:, None], limit[:, None]).astype(np.float32)
-        return clipped
+        return np.clip(mv, -limit[:, None], limit[:, None]).astype(np.float32)
 
 
 class _Choices:
