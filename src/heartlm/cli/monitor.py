@@ -20,8 +20,8 @@ from heartlm.system.progress import say
 
 # Interval between polls of the streams, and time limit for sending the last alarms at the end, in seconds.
 _POLL_S, _LAST_ALARMS_S = 0.1, 10.0
-# Options that are only used with one of the others.
 _BROKER = ("mqtt", "nats")
+# Options that are only used with one of the others.
 _NEEDS = {
     **dict.fromkeys(("topic", "alarm_topic"), ("mqtt",)),
     **dict.fromkeys(("client_id", "user", "client_certificate"), _BROKER),

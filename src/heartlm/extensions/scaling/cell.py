@@ -183,8 +183,8 @@ class Measurement:
         return measurement
 
 
-# Smallest and largest values with which ratios, logarithms and their intervals can be computed.
 _SECONDS, _COUNT = (1e-9, 1e9), (1, 1 << 31)
+# Smallest and largest values with which ratios, logarithms and their intervals can be computed.
 _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("window", "ranks", "nodes", "cpus_per_task", "global_batch", "accumulation", "copies"), _COUNT),
     **dict.fromkeys(("step_s", "sum of part_s"), _SECONDS),

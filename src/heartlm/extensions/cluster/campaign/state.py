@@ -38,8 +38,8 @@ from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig
 
 State = Literal["done", "running", "queued", "waiting", "interrupted", "failed", "not run"]
 
-# Options of the other commands that affect the computation but not the result.
 _PATHS = ("corpus", "run")
+# Options of the other commands that affect the computation but not the result.
 _HOW = ("--threads=", "--device=", "--processes=")
 
 Progress = Literal["absent", "started", "done"]
