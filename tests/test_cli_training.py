@@ -270,8 +270,11 @@ def test_ranks_stop_together_and_one_speaks(tiny_corpus: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("words", "field"),
-    [(["--depth", "0"], "depth"), (["--batch-size", "3"], "batch_size"), (["--weights", "{nowhere: 1}"], "weights")],
-    ids=["typed", "split", "corpus"],
+    [
+        pytest.param(["--depth", "0"], "depth", id="typed"),
+        pytest.param(["--batch-size", "3"], "batch_size", id="split", marks=pytest.mark.slow),
+        pytest.param(["--weights", "{nowhere: 1}"], "weights", id="corpus"),
+    ],
 )
 def test_a_mistake_is_told_once_by_all_ranks(tiny_corpus: Path, tmp_path: Path, words: list[str], field: str) -> None:
     run = tmp_path / "run"

@@ -246,6 +246,7 @@ def test_no_out_no_database_and_a_taken_folder_are_refused(
     assert "clients: 99 found" in told("--databases", f"[{tiny_database}]", "--out", str(tmp_path / "o"), *clients)
 
 
+@pytest.mark.slow
 def test_ranks_that_agree_on_a_mistake_tell_of_it_once(tmp_path: Path):
     words = ["federate", "--databases", f"[{tmp_path / 'nowhere'}]", "--out", str(tmp_path / "out")]
     done = mpiexec(2, "-m", "heartlm", *words)

@@ -303,6 +303,7 @@ def test_an_alarm_that_the_broker_refuses_is_a_problem(
     assert lines == [f"mqtt localhost:{broker.port}: alarm refused: Not authorized (topic heartlm/alarms/NAME)"]
 
 
+@pytest.mark.slow
 def test_a_broker_that_refuses_later_is_shown_until_it_lets_the_monitor_in_again(
     certs: Path, tmp_path: Path, broker: Broker, monitor: Monitor, lines: list[str]
 ) -> None:

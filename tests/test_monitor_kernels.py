@@ -126,7 +126,7 @@ def test_windows_are_judged_as_by_torch_and_alike_in_any_company(models: LiveMod
 
 
 @pytest.mark.parametrize("variant", variants())
-@pytest.mark.parametrize("rate_hz", [62.5, 250.0, 360.0, 1000.0])
+@pytest.mark.parametrize("rate_hz", [62.5, 250.0, 360.0, pytest.param(1000.0, marks=pytest.mark.slow)])
 def test_seconds_are_those_of_one_lead_in_numpy(models: LiveModels, rate_hz: float, variant: str) -> None:
     """To the last bit, of signals with gaps, steps, spikes, flat stretches, and every second sample lost."""
     rng, tokenizer, num_leads = np.random.default_rng(int(rate_hz)), models.beat_tokenizer, 5

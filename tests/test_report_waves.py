@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 
 import heartlm
 from heartlm.analysis.findings import Findings
@@ -55,6 +56,7 @@ def test_the_median_beat_is_that_of_normal_beats_with_its_marks() -> None:
     assert median_beats(delineation, np.zeros(delineation.num_beats, np.bool_)) == []
 
 
+@pytest.mark.slow
 def test_trends_of_a_longer_recording_follow_its_intervals() -> None:
     beats_s = np.concatenate([np.arange(1.0, 400.0, 0.9), np.arange(400.0, 800.0, 0.6)])
     heart = heart_mv(beats_s, 801, 250.0)

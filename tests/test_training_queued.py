@@ -65,8 +65,9 @@ def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("objective", sorted(MAKERS))
 @pytest.mark.parametrize(
     "how",
-    [pytest.param({}, id="whole", marks=pytest.mark.slow), {"accumulation": 4, "resident": True}],
+    [pytest.param({}, id="whole"), pytest.param({"accumulation": 4, "resident": True}, id="split")],
 )
+@pytest.mark.slow  # below, captured, in the quick tests
 def test_the_losses_are_those_of_a_cpu(as_on_gpu: None, tmp_path: Path, objective: str, how: dict[str, Any]) -> None:
     found = curve(objective, tmp_path / "run", **how)
     assert found == pytest.approx(json.loads(GOLDEN.read_text())[objective], abs=CLOSE)
