@@ -20,8 +20,9 @@ from heartlm.extensions.cluster.profile import SiteProfile, load_profile, profil
 from heartlm.extensions.cluster.run_file import RunFile
 from heartlm.extensions.cluster.script import render
 from heartlm.extensions.cluster.submit import state_of
-from heartlm.extensions.cluster.topology import Topology, seconds_of, time_limit
+from heartlm.extensions.cluster.topology import Topology, seconds_of
 from heartlm.extensions.cluster.torchrun import STOPPED_STATUS
+from heartlm.system.progress import hours_minutes_seconds
 from heartlm.training.config import PretrainConfig
 from tests.conftest import ROOT
 
@@ -150,7 +151,7 @@ def test_the_status_of_a_stopped_run_is_that_of_the_command():
 
 @given(st.integers(1, 10**7))
 def test_a_time_limit_is_read_as_it_is_written(seconds: int):
-    assert seconds_of(time_limit(seconds)) == seconds
+    assert seconds_of(hours_minutes_seconds(seconds)) == seconds
 
 
 @pytest.mark.parametrize(

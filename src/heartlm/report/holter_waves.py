@@ -161,9 +161,8 @@ def median_beats(delineation: Delineation, chosen: NDArray[np.bool_]) -> list[Me
         return []
     beat_index = beat_index[np.unique(np.linspace(0, len(beat_index) - 1, MOST_BEATS).round().astype(np.int64))]
     beats = delineation.beats[beat_index]
-    cut = np.stack(
-        [recording.signal(beat - before, beat + after, delineation.leads) for beat in beats.tolist()]
-    )  # [num_beats, num_leads, num_points]
+    # [num_beats, num_leads, num_points]
+    cut = np.stack([recording.signal(beat - before, beat + after, delineation.leads) for beat in beats.tolist()])
     result = []
     for number in np.argsort(delineation.leads).tolist():
         waves = delineation.waves[beat_index, number]

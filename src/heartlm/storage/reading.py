@@ -112,9 +112,8 @@ def read_json_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     if not Path(path).exists():
         return [], 0
     lines, num_torn = list[dict[str, Any]](), 0
-    for text in read_text(path, MAX_JSON_BYTES).split(
-        "\n"
-    ):  # splitlines also splits at U+2028, which JSON texts may have
+    # Not by splitlines, which also splits at U+2028: JSON texts may have it.
+    for text in read_text(path, MAX_JSON_BYTES).split("\n"):
         try:
             lines.append(typed(dict[str, Any], parse_json(text, finite=False)))
         except (ValueError, HeartlmError):

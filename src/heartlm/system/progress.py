@@ -41,6 +41,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def hours_minutes_seconds(seconds: int) -> str:
+    """Format a duration as HH:MM:SS, of any number of hours, as the time limits of SLURM."""
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Suppress the output of `track` and `say`, except inside of `show_progress()`."""

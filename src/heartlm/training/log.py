@@ -14,7 +14,7 @@ from heartlm.instrumentation.meters import Meters, peak_memory_bytes
 from heartlm.instrumentation.profile import Profiling
 from heartlm.instrumentation.spans import Spans
 from heartlm.instrumentation.utilization import flops_per_token, peak_flops
-from heartlm.system.progress import say
+from heartlm.system.progress import hours_minutes_seconds, say
 from heartlm.training.config import PretrainConfig
 from heartlm.training.job import Job
 
@@ -119,8 +119,7 @@ def _format_line(line: dict[str, Any], steps: int, meters: Meters) -> str:
     head = f"step {line['step']:>{len(str(steps))}}/{steps}  {line['split']:<10} loss {line['loss']:.4f}"
     if "tokens_per_s" not in line:
         return head
-    minutes, seconds = divmod(round(meters.remaining_s(steps - line["step"])), 60)
-    left = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
+    left = hours_minutes_seconds(round(meters.remaining_s(steps - line["step"])))
     rate, waited = line["tokens_per_s"] / 1000, 100 * line["data_wait_share"]
     return (
         f"{head}  lr {line['learning_rate']:.1e}  norm {line['grad_norm']:.2f}"

@@ -17,8 +17,9 @@ from pathlib import Path
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.profile import SiteProfile
 from heartlm.extensions.cluster.run_file import RANKED, RESUMED, RunFile
-from heartlm.extensions.cluster.topology import Topology, time_limit
+from heartlm.extensions.cluster.topology import Topology
 from heartlm.extensions.cluster.torchrun import HOSTS, STOPPED_STATUS
+from heartlm.system.progress import hours_minutes_seconds
 
 OTHERS_END_WITHIN_S = 60
 """Time in seconds that the other nodes have to finish their output after one node has ended."""
@@ -90,7 +91,7 @@ def header(topology: Topology, profile: SiteProfile, *, name: str, logs: Path, s
     options = [_quoted(f"--job-name={name}"), f"--nodes={topology.nodes}", "--ntasks-per-node=1"]
     if topology.gpus_per_node:
         options.append(profile.gpu_option.replace("{gpus}", str(topology.gpus_per_node)))
-    options += [f"--cpus-per-task={topology.cpus_per_task}", f"--time={time_limit(topology.time_s)}"]
+    options += [f"--cpus-per-task={topology.cpus_per_task}", f"--time={hours_minutes_seconds(topology.time_s)}"]
     charged = {key: getattr(profile, key) for key in ("account", "partition", "qos")}
     options += [_quoted(f"--{key}={value}") for key, value in charged.items() if value]
     if stops:

@@ -70,8 +70,3 @@ def seconds_of(text: str) -> int:
     if total < 1:
         raise HeartlmError(f"time: {text!r} found, more than nothing expected")
     return total
-
-
-def time_limit(seconds: int) -> str:
-    """Format `seconds` as a SLURM time limit, HH:MM:SS."""
-    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -30,12 +30,12 @@ import yaml
 
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.campaign.campaign import Campaign, Experiment, campaign_of, load_campaign
-from heartlm.extensions.cluster.topology import time_limit
 from heartlm.extensions.scaling.rates import MeasuredRate, load_rates, seconds_of, training_of
 from heartlm.extensions.scaling.schedule import Cluster, PlannedJob, Schedule
 from heartlm.storage.atomic import atomic_file
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.typed import typed
+from heartlm.system.progress import hours_minutes_seconds
 
 Entry = TypeVar("Entry")
 
@@ -169,7 +169,7 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, gpus_per_
             "gpus_per_node": ranks if topology.gpus_per_node else 0,
             "ranks_per_node": ranks,
             "cpus_per_task": max(1, topology.cpus_per_task // topology.ranks_per_node) * ranks,
-            "time": time_limit(topology.time_s),
+            "time": hours_minutes_seconds(topology.time_s),
         }
         entries.append(entry)
     content = {"name": campaign.name, "experiments": entries}

@@ -12,7 +12,6 @@ from typing import Any
 
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.cells import Cells, continued
-from heartlm.extensions.cluster.topology import time_limit
 from heartlm.extensions.scaling.cell import Measurement, StudyCell
 from heartlm.extensions.scaling.collect import checked, measured, read_ranks
 from heartlm.extensions.scaling.grid import grid_of
@@ -20,7 +19,7 @@ from heartlm.extensions.scaling.probe import probe
 from heartlm.extensions.scaling.study import ScalingStudyConfig, about_study, write_databases
 from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import write_json
-from heartlm.system.progress import say
+from heartlm.system.progress import hours_minutes_seconds, say
 
 
 def run_study(config: ScalingStudyConfig, cells: Cells) -> list[Measurement]:
@@ -62,7 +61,7 @@ def run_study(config: ScalingStudyConfig, cells: Cells) -> list[Measurement]:
             good[cell, repeat] = measurement
             left_s = statistics.fmean(each.wall_s for each in good.values()) * (len(missing) - index)
             speed = f"{1000 * measurement.mean_step_s:.1f} ms a step  {measurement.tokens_per_s / 1000:.1f} k tokens/s"
-            say(f"{head}  {speed}  left {time_limit(round(left_s))}")
+            say(f"{head}  {speed}  left {hours_minutes_seconds(round(left_s))}")
     return measurements
 
 

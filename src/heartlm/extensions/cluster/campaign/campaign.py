@@ -198,9 +198,8 @@ def _experiment(draft: ExperimentDraft, general: dict[str, Any]) -> Experiment:
         if "time" in fields:
             time = fields.pop("time")  # YAML reads 12:00:00 as a number of seconds
             fields["time_s"] = seconds_of(time) if isinstance(time, str) else time
-        fields.setdefault(
-            "ranks_per_node", fields.get("gpus_per_node") or 1
-        )  # last: an error names what the user wrote
+        # Last, so that an error names what the user wrote.
+        fields.setdefault("ranks_per_node", fields.get("gpus_per_node") or 1)
         topology = typed(Topology, fields)
     except HeartlmError as error:
         raise HeartlmError(f"{name}: topology: {error}") from error
