@@ -60,7 +60,7 @@ def attention_of(query: Tensor, query_index: Tensor, kv: Tensor, angles: Tensor,
 
     Args:
         query: queries of the selected tokens, `[N, H, W]`.
-        query_index: indices of the selected tokens in the flattened `[B × T]`, ascending, int64 `[N]`.
+        query_index: indices of the selected tokens in the flattened `[B × T]`, ascending, each once, int64 `[N]`.
         kv: keys and values of all tokens, `[B, T, 2, H, W]`.
         angles: see `attention`.
         causal: see `attention`.

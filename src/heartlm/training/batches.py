@@ -49,6 +49,7 @@ class Batch:
         chosen: places of the tokens to predict in the flattened `[B × T]`, ascending, int64 `[N]`; −1 at the end
             fills up a static shape and is ignored. None predicts all tokens.
         keys: dropout keys, see `HeartModel.hidden`; None if the learner draws them.
+        is_rare: whether the shape is so rare that it is not worth compiling.
     """
 
     codes: Tensor
@@ -59,6 +60,7 @@ class Batch:
     num_counting: NDArray[np.int64]
     chosen: Tensor | None = None
     keys: Tensor | None = None
+    is_rare: bool = False
 
     @property
     def num_counted(self) -> int:
@@ -114,6 +116,7 @@ class HostBatch:
         labels: labels, int64 `[B, W]` or `[B]`; None if codes are predicted.
         chosen: see `Batch.chosen`.
         keys: see `Batch.keys`.
+        is_rare: see `Batch.is_rare`.
     """
 
     codes: Tensor
@@ -124,14 +127,15 @@ class HostBatch:
     labels: Tensor | None = None
     chosen: Tensor | None = None
     keys: Tensor | None = None
+    is_rare: bool = False
 
     def parts(self, num: int) -> list[HostBatch]:
-        """Split into `num` equal micro-batches, in order, as views; before `chosen` and `keys` are set."""
+        """Split into `num` equal micro-batches, in order, as views; before `chosen`, `keys`, `is_rare` are set."""
         if num == 1:
             return [self]
 
         def part(x: Any, index: int) -> Any:
-            return None if x is None else x[index * len(x) // num : (index + 1) * len(x) // num]
+            return x if x is None or x is False else x[index * len(x) // num : (index + 1) * len(x) // num]
 
         return [HostBatch(**{name: part(x, index) for name, x in vars(self).items()}) for index in range(num)]
 
@@ -213,14 +217,15 @@ class MaskedBatches(MakeBatch):
         return HostBatch(*self.inputs(windows, form), windows.length, num_hidden, torch.from_numpy(hidden))
 
     def choose(self, draft: HostBatch, is_static: bool = False) -> HostBatch:
-        """Choose the hidden tokens; a static choice is filled up to a bound, or to all tokens should that not do."""
+        """Choose the hidden tokens; a static choice is filled up to a bound, unless more are hidden, which is rare."""
         assert draft.hidden is not None
-        chosen = np.flatnonzero(draft.hidden.numpy())
+        chosen, is_rare = np.flatnonzero(draft.hidden.numpy()), False
         if is_static:
             num_windows, width = draft.hidden.shape
             bound = most_hidden(self.share, self.longest, num_windows, width)
-            chosen = _filled(chosen, bound if len(chosen) <= bound else num_windows * width)
-        return replace(draft, chosen=torch.from_numpy(chosen))
+            is_rare = len(chosen) > bound
+            chosen = chosen if is_rare else _filled(chosen, bound)
+        return replace(draft, chosen=torch.from_numpy(chosen), is_rare=is_rare)
 
     def finish(self, draft: HostBatch) -> Batch:
         """Replace the hidden tokens by the mask codes."""
@@ -250,7 +255,8 @@ def _filled(chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 def _batch(draft: HostBatch, codes: Tensor, target: Tensor, counts: Tensor, valid: Tensor) -> Batch:
-    return Batch(codes, target, counts, valid, draft.num_valid, draft.num_counting, draft.chosen, draft.keys)
+    counted = draft.num_valid, draft.num_counting
+    return Batch(codes, target, counts, valid, *counted, draft.chosen, draft.keys, draft.is_rare)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 import numpy as np
 import torch
@@ -111,7 +111,9 @@ class Learner:
         names: tuple[str, ...] = ()
         sums: list[Tensor] = []
         for index, batch in enumerate(micro_batches):
-            with reducing(self.module, last=index + 1 == len(micro_batches)):
+            # to compile a rare shape would stop the run for a minute, for one step
+            eager = torch.compiler.set_stance("force_eager") if batch.is_rare else nullcontext()
+            with eager, reducing(self.module, last=index + 1 == len(micro_batches)):
                 keys = self.draw_keys(step, index, len(batch.codes)) if batch.keys is None else batch.keys
                 keys = None if keys is None else keys.to(self.device)
                 with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):

@@ -175,7 +175,8 @@ class _Loop:
                 if queued is not None:  # else judged before the optimiser took the step
                     self._judged(numbers.losses["loss"], numbers.norm)
                 self._stepped(numbers)
-            self._validate_and_save()
+            if self._is_due(step + 1):  # else the last step that is done may be one that was validated before
+                self._validate_and_save()
             if stop:
                 self._checkpoint()
                 self.checkpoints.wait()
@@ -256,8 +257,8 @@ class _Loop:
         return step == config.steps or (is_period and not config.measure)
 
     def _validate_and_save(self) -> None:
-        """Validate and save a checkpoint if they are due."""
-        if self.config.measure or not self._is_due(self.progress.step):
+        """Validate and save a checkpoint after the last step that is done, whichever is due."""
+        if self.config.measure:
             return
         step, last = self.progress.step, self.progress.step == self.config.steps
         if self.job.validation is not None and (step % self.config.validate_every == 0 or last):
