@@ -22,8 +22,10 @@ from heartlm.models.fused import EPSILON, attends, attention, attention_of, rms_
 SITES_OF_BLOCK = 3
 """Dropout layers of a block: attention probabilities, output of attention, output of the feed-forward part."""
 
-SLICE_SIZE = 1 << 22
-"""Number of attention probabilities per slice, for dropout without a kernel."""
+SLICE_SIZE, GPU_SLICE_SIZE = 1 << 22, 1 << 26
+"""Number of attention probabilities per slice, for dropout without a kernel.
+
+A slice has some hundred operations, which a GPU starts one by one and a compiler works on for a second each."""
 
 
 class Norm(nn.RMSNorm):
@@ -142,7 +144,8 @@ class Block(nn.Module):
         recomputed in the backward pass, bound the memory of the probabilities.
         """
         num_tokens = q.shape[-2]
-        rows = max(1, SLICE_SIZE // (q.shape[:2].numel() * num_tokens))
+        size = SLICE_SIZE if q.device.type == "cpu" else GPU_SLICE_SIZE
+        rows = max(1, size // (q.shape[:2].numel() * num_tokens))
         if rows >= num_tokens:
             return self._attend_slice(q, k, v, mask, key, 0)
         slices = []
