@@ -139,13 +139,17 @@ class QueuedSteps:
         self._pending.append((step, rate, numbers, event))
 
     def read(self, max_pending: int = 0) -> Iterator[StepNumbers]:
-        """Iterate over the steps that are done, in order; wait until at most `max_pending` are not."""
+        """Iterate over the steps that are done, in order; wait until at most `max_pending` are not.
+
+        With several ranks, steps that are done earlier are kept as well: after a bad step all ranks save together, so
+        all must read it before the same next step.
+        """
         while self._pending:
             step, rate, numbers, event = self._pending[0]
             if len(self._pending) > max_pending:
                 if event is not None:
                     event.synchronize()
-            elif event is None or not event.query():
+            elif event is None or dist.is_initialized() or not event.query():
                 return
             self._pending.popleft()
             *losses, norm, is_taken = numbers.tolist()
