@@ -3,8 +3,8 @@
     corpus in RAM or on the device ─► pinned slots ─► GPU: fp32, bf16, compiled ─► NCCL: DDP, FSDP2 ─► a lost rank
 
 Losses are compared with those of one GPU in fp32 without compiling, and these with a CPU's. Trainings are the command
-that users start, each in processes of its own. `HEARTLM_GPU_REHEARSAL=1` runs the trainings on CPUs, which shows
-that this file is sound and nothing about a GPU.
+that users start, each in processes of its own. `HEARTLM_GPU_REHEARSAL=1` runs the trainings on CPUs with the queue of
+steps of a GPU, which shows that this file and the queue are sound and nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from tests.test_training_feed import MAKERS, check_sent_batches
 REHEARSAL = "HEARTLM_GPU_REHEARSAL" in os.environ
 NUM_GPUS = 2 if REHEARSAL else torch.cuda.device_count()
 DEVICE = "cpu" if REHEARSAL else "cuda"
+PROGRAM = "tests.queued_on_cpu" if REHEARSAL else "heartlm"
 WHY = "torch sees no GPU here" if torch.version.cuda else "this torch is built without CUDA"
 TIMEOUT_S = 900
 
@@ -71,7 +72,7 @@ LONGER = {"steps": 400, "validate_every": 200}
 """For runs that are interrupted."""
 
 
-def command(corpus: Path, out: Path, num_ranks: int = 1, **changed: Any) -> list[str]:
+def command(corpus: Path, out: Path, num_ranks: int = 1, program_name: str = PROGRAM, **changed: Any) -> list[str]:
     """The command that trains on `num_ranks` GPUs of this machine."""
     settings = {"device": DEVICE, **SETTINGS, **{name.replace("_", "-"): value for name, value in changed.items()}}
     flags = {True: "--{}", False: "--no-{}"}
@@ -79,7 +80,7 @@ def command(corpus: Path, out: Path, num_ranks: int = 1, **changed: Any) -> list
         flags[value].format(name) if isinstance(value, bool) else f"--{name}={value}"
         for name, value in settings.items()
     ]
-    program = ["heartlm", "pretrain", f"--corpus={corpus}", f"--out={out}", *words]
+    program = [program_name, "pretrain", f"--corpus={corpus}", f"--out={out}", *words]
     if num_ranks == 1:
         return [sys.executable, "-m", *program]
     ranks = ["heartlm.extensions.cluster.torchrun", "--standalone", f"--nproc-per-node={num_ranks}", "-m"]
@@ -117,7 +118,8 @@ def reference(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> di
 def test_a_gpu_computes_what_a_cpu_computes(
     tiny_corpus: Path, tmp_path: Path, reference: dict[tuple[str, int], float]
 ) -> None:
-    assert trained(tiny_corpus, tmp_path / "cpu", device="cpu") == pytest.approx(reference, rel=FP32)
+    on_cpu = trained(tiny_corpus, tmp_path / "cpu", device="cpu", program_name="heartlm")
+    assert on_cpu == pytest.approx(reference, rel=FP32)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +160,9 @@ def test_windows_of_mixed_widths_are_captured(tiny_corpus: Path, tmp_path: Path)
     words = [f"--corpus={tiny_corpus}", "--task=beats", "--window=48", "--shortest-window=12", "--batch-size=16"]
     words += ["--steps=40", "--log-every=1", "--dropout=0.1", "--precision=fp32", "--threads=1"]
     found = []
-    for device in (DEVICE, "cpu"):
+    for name, device in ((PROGRAM, DEVICE), ("heartlm", "cpu")):
         out = tmp_path / f"{device}-{len(found)}"
-        program = [sys.executable, "-m", "heartlm", "finetune", str(tmp_path / "parent"), f"--out={out}", *words]
+        program = [sys.executable, "-m", name, "finetune", str(tmp_path / "parent"), f"--out={out}", *words]
         done = subprocess.run([*program, f"--device={device}"], capture_output=True, text=True, timeout=TIMEOUT_S)
         assert done.returncode == 0 and "not captured" not in done.stderr, done.stderr
         found.append(losses(out))

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -101,6 +104,22 @@ def test_a_run_validates_once_in_each_period_after_the_same_steps_as_on_a_cpu(
         found.append([(line["step"], line["loss"]) for line in lines if line["split"] == "validation"])
     assert [step for step, _ in found[0]] == [6, 12, 18, 20]
     assert np.array(found[1]) == pytest.approx(np.array(found[0]), abs=CLOSE)
+
+
+@pytest.mark.slow
+def test_whole_runs_are_those_of_a_cpu_also_stopped_and_on_two_ranks() -> None:
+    """The tests for GPUs that train, on CPUs: without the ones that compile."""
+    words = [
+        "-m",
+        "pytest",
+        "-q",
+        str(Path(__file__).with_name("test_gpu.py")),
+        "-k",
+        "computes_what or mixed_widths or False or lost_rank",
+    ]
+    environment = os.environ | {"HEARTLM_GPU_REHEARSAL": "1"}
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_measured_run_reads_the_steps_that_were_in_flight_at_its_end(as_on_gpu: None, tmp_path: Path) -> None:
