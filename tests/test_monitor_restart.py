@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
 from heartlm.monitor import engine
 from heartlm.monitor.alarms import Alarm
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.journal import MessageJournal
+from heartlm.monitor.link import MAX_GAP_S, Frame, FrameLink
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, WatchedLead
 
@@ -39,10 +43,18 @@ def opened(models: LiveModels, folder: Path | None) -> Monitor:
     return Monitor(Ward(models), folder, log=lambda _: None)
 
 
-def watch(monitor: Monitor, seconds: range, mv: float = 0.0) -> None:
+def watch(monitor: Monitor, seconds: Iterable[int], mv: float = 0.0) -> None:
     for second in seconds:
         monitor.receive(message(second, mv))
         monitor.run()
+
+
+def beating(second: int) -> bytes:
+    """A second of a lead whose beats are 0.8 s apart."""
+    time_s = np.arange(RATE_HZ) / RATE_HZ + second
+    mv = 1.2 * np.exp(-(((time_s % 0.8 - 0.4) / 0.012) ** 2)) + 0.01 * np.sin(40 * time_s)
+    values = np.round(mv, 4).tolist()
+    return json.dumps({"stream": "bed", "rate_hz": RATE_HZ, "start": second * RATE_HZ, "mv": values}).encode()
 
 
 def raise_alarm(monitor: Monitor, second: int, stop: int | None = None) -> str:
@@ -167,20 +179,123 @@ def test_a_silence_across_a_restart_ends_with_the_next_message(
 
 
 @pytest.mark.parametrize("first_second", [0, 3 * 86_400], ids=["counts from 0 again", "is days ahead"])
-def test_a_sender_whose_frames_are_all_dropped_is_silent(
+def test_a_sender_that_counts_again_is_silent_and_then_watched(
     models: LiveModels, monkeypatch: pytest.MonkeyPatch, first_second: int
 ) -> None:
-    now = [100.0]
+    """Its first frames are held, not lost, and the new part starts where the samples before it end."""
+    now, lines = [100.0], list[str]()
     monkeypatch.setattr("heartlm.monitor.engine.time.monotonic", lambda: now[0])
-    monitor = opened(models, None)
+    monitor = Monitor(Ward(models), log=lines.append)
     monitor.clock = lambda: now[0]
     watch(monitor, range(60))
+    now[0] += 5  # it starts again
+    open_alarms = list[list[str]]()
     for second in range(first_second, first_second + 8):
         now[0] += 1
         watch(monitor, range(second, second + 1))
-    assert [alarm["kind"] for alarm in monitor.open_alarms()] == ["signal lost"]
-    watch(monitor, range(60, 61))
-    assert not monitor.open_alarms()
+        open_alarms.append([alarm["kind"] for alarm in monitor.open_alarms()])
+    needed = 2 if first_second else 6
+    assert open_alarms == [["signal lost"]] * (needed - 1) + [[]] * (9 - needed)
+    patient = monitor.patients["bed"]
+    assert (patient.num_samples, patient.stream.rules.begin_s) == (8 * RATE_HZ, 60.0)
+    assert patient.link.counts["new counts"] == 1 and "lost samples" not in patient.link.counts
+    assert "bed: its sender counts its samples again: a new part of the stream starts" in lines
+
+
+@pytest.mark.parametrize("snapshot_after", [None, 61])
+def test_a_new_count_continues_after_a_restart_without_a_beat_across_it(
+    tmp_path: Path, models: LiveModels, snapshot_after: int | None
+) -> None:
+    """Also if the monitor is killed while it holds the first frames of the new count."""
+    frames = [beating(second) for second in (*range(59), *range(20))]
+    unbroken = opened(models, None)
+    for frame in frames:
+        unbroken.receive(frame)
+        unbroken.run()
+    first = opened(models, tmp_path)
+    for number, frame in enumerate(frames[:62]):
+        first.receive(frame)
+        first.run()
+        if number == snapshot_after:
+            first.save()
+    assert first.journal is not None
+    first.journal.flush()  # and then it is killed
+    second = opened(models, tmp_path)
+    for frame in frames[62:]:
+        second.receive(frame)
+        second.run()
+    for monitor in (unbroken, second):
+        patient = monitor.patients["bed"]
+        assert (patient.num_samples, patient.stream.rules.begin_s) == (20 * RATE_HZ, 59.0)
+    lead, same = (each.patients["bed"].stream.leads[0] for each in (second, unbroken))
+    assert np.array_equal(lead.memory, same.memory) and lead.num_beats > 15
+    assert second.patients["bed"].trend.to_json() == unbroken.patients["bed"].trend.to_json()
+    # The beats are 0.8 s apart, and an interval across would not be.
+    assert second.patients["bed"].trend.to_json()["bpm"] == pytest.approx([75.0, 75.0], abs=0.1)
+    second.close()
+
+
+def test_frames_that_are_sent_a_second_time_are_no_new_count(models: LiveModels) -> None:
+    monitor = opened(models, None)
+    watch(monitor, [*range(300), *range(250, 300), *range(300, 310)])
+    patient = monitor.patients["bed"]
+    assert (patient.num_samples, patient.link.counts) == (310 * RATE_HZ, {"late or double": 50})
+
+
+def test_a_clock_that_is_set_back_is_a_new_count(models: LiveModels) -> None:
+    """The sender gives times, which are never near 0. A minute of them alone is enough."""
+    monitor = opened(models, None)
+    for t in (*range(10_000, 10_100), *range(7_000, 7_100)):
+        content = json.loads(message(0)) | {"start": None, "t": float(t)}
+        monitor.receive(json.dumps(content).encode())
+        monitor.run()
+    patient = monitor.patients["bed"]
+    assert (patient.num_samples, patient.stream.rules.begin_s) == (100 * RATE_HZ, 100.0)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_long_gap_is_reported_as_lost_signal_and_not_filled(models: LiveModels, counted: bool) -> None:
+    monitor, lines, pushed = opened(models, None), list[str](), list[int]()
+    monitor.log = lines.append
+    push = monitor.ward.push
+    monitor.ward.push = lambda name, mv: (pushed.append(np.asarray(mv).shape[-1]), push(name, mv))[1]  # type: ignore[method-assign]
+    for second in (*range(10), *range(80_000, 80_010)):
+        content = json.loads(message(second))
+        content |= {} if counted else {"start": None, "t": float(second)}
+        monitor.receive(json.dumps(content).encode())
+        monitor.run()
+    patient = monitor.patients["bed"]
+    assert max(pushed) == MAX_GAP_S * RATE_HZ
+    assert (patient.num_samples, patient.stream.rules.begin_s) == (10 * RATE_HZ, 80_000.0)
+    assert patient.link.counts == {"gaps": 1, "lost samples": 79_990 * RATE_HZ}
+    assert lines == ["bed: 79,990 s of signal are lost: a new part of the stream starts"]
+    lost = [(alarm["kind"], alarm["raised_s"], alarm["stop_s"]) for alarm in monitor.alarms.values()]
+    assert lost == [("signal lost", 15.0, 80_000.0)]
+
+
+def test_a_single_wrong_number_changes_nothing(models: LiveModels) -> None:
+    monitor = opened(models, None)
+    watch(monitor, [*range(10), 5_000, 10, 3, 9_000, *range(11, 30)])
+    patient = monitor.patients["bed"]
+    assert (patient.num_samples, patient.link.counts) == (30 * RATE_HZ, {"too far ahead": 2, "late or double": 1})
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(-5, 20), st.integers(0, 5)), max_size=60))
+@settings(max_examples=100)
+def test_no_order_of_frames_makes_a_link_hold_much(frames: list[tuple[bool, int, int]]) -> None:
+    """Numbers are near those before, or anywhere, by count or time."""
+    link, start = FrameLink(100.0), 0
+    for counted, step, power in frames:
+        start = max(0, start + step * 100 * 10**power)
+        mv = np.zeros((1, 100), np.float32)
+        frame = Frame("bed", 100.0, start, None, mv) if counted else Frame("bed", 100.0, None, start / 100, mv)
+        pieces = link.push(frame)
+        if link.is_replaced:
+            assert link.other is not None
+            link, pieces = link.other, link.held
+        waiting = [*link.held, *link.early.values(), *(link.other.early.values() if link.other else ())]
+        assert sum(piece.shape[1] for piece in pieces) <= 2 * 100 * (MAX_GAP_S + 60)
+        assert sum(piece.shape[1] for piece in waiting) <= 2 * 100 * (MAX_GAP_S + 60)
 
 
 def test_no_heart_rate_is_computed_across_a_lost_signal(models: LiveModels) -> None:

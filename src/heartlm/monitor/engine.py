@@ -26,7 +26,7 @@ from heartlm.errors import HeartlmError
 from heartlm.monitor.alarms import LETHAL, Alarm
 from heartlm.monitor.connection import utc_now
 from heartlm.monitor.journal import MessageJournal
-from heartlm.monitor.link import Frame, FrameLink, read_frame
+from heartlm.monitor.link import MAX_GAP_S, Frame, FrameLink, read_frame
 from heartlm.monitor.stream import LiveStream, Ward
 from heartlm.monitor.trend import Trend
 from heartlm.storage.reading import parse_json
@@ -173,7 +173,10 @@ class Monitor:
             patient = self._change_format(patient, frame)
         known_faults = set(patient.link.counts)
         pieces = patient.link.push(frame)
-        # A sender that starts to count again from 0 sends late frames only, so its stream has to become silent.
+        if patient.link.is_replaced:
+            patient, pieces = self._change_count(patient, frame)
+            known_faults |= set(patient.link.counts)
+        # Frames that do not fit are held or dropped, so a stream that has only these becomes silent.
         if pieces:
             patient.received_at = self.clock()
             self._set_silent(frame.stream, patient, False)
@@ -195,17 +198,44 @@ class Monitor:
 
     def _change_format(self, patient: WatchedPatient, frame: Frame) -> WatchedPatient:
         """Start a new part of a stream whose sampling rate or number of leads changed."""
-        link, rules = patient.link, patient.stream.rules
+        link = patient.link
         before, after = f"{link.num_leads} at {link.rate_hz:g} Hz", f"{len(frame.mv)} at {frame.rate_hz:g} Hz"
         self.log(f"{frame.stream}: leads: changed from {before} to {after}")
+        return self._start_part(patient, frame)
+
+    def _change_count(self, patient: WatchedPatient, frame: Frame) -> tuple[WatchedPatient, list[Floats]]:
+        """Start a new part of a stream whose sender numbers its samples by another count, or lost more than is filled.
+
+        Returns:
+            The patient with the new part, and its first samples.
+        """
+        link, other = patient.link, patient.link.other
+        assert other is not None, "the link is replaced"
+        lost_s = link.lost / link.rate_hz
+        what = f"{lost_s:,.0f} s of signal are lost" if link.lost else "its sender counts its samples again"
+        self.log(f"{frame.stream}: {what}: a new part of the stream starts")
+        kinds = Counter({"gaps": 1, "lost samples": link.lost, "new counts": int(not link.lost)})
+        other.counts = link.counts + other.counts + kinds
+        changed = self._start_part(patient, frame, link.lost)
+        changed.link = other
+        return changed, link.held
+
+    def _start_part(self, patient: WatchedPatient, frame: Frame, num_lost: int = 0) -> WatchedPatient:
+        """Start a new part of a stream `num_lost` samples after the last one."""
+        link, rules = patient.link, patient.stream.rules
         self._set_silent(frame.stream, patient, False)
+        if num_lost:  # as many invalid samples as the longest gap has, so that the rules find the signal lost
+            length = round(MAX_GAP_S * link.rate_hz)
+            self.ward.push(frame.stream, np.full((link.num_leads, length), np.nan, np.float32))
         while self.step():  # judge what arrived before the change
             pass
+        stop = patient.num_samples + num_lost
         for alarm in rules.active.values():
-            self._update_alarm(replace(alarm, stop=patient.num_samples))
+            self._update_alarm(replace(alarm, stop=stop))
         self._save_strips(patient, incomplete=True)
-        changed = self._add_patient(frame, rules.begin_s + patient.num_samples / link.rate_hz)
+        changed = self._add_patient(frame, rules.begin_s + stop / link.rate_hz)
         changed.trend = patient.trend
+        changed.trend.interrupt()
         return changed
 
     def step(self) -> bool:

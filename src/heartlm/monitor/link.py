@@ -32,8 +32,14 @@ MAX_BYTES, MAX_FRAME_S = 1 << 20, 60.0
 """Larger messages and longer frames are rejected."""
 REORDER_S = 2.0
 """A frame that arrives early waits for the frames before it, until this much signal has arrived after the gap."""
-MAX_GAP_S = 86_400.0
-"""A frame further ahead is dropped: a wrong sample number is more likely than a gap of a day."""
+MAX_GAP_S = 120.0
+"""Longest gap that is filled with invalid samples, so that no sample number makes the monitor allocate more."""
+MAX_LOST_S = 86_400.0
+"""Numbers further ahead are those of another count: that is more likely than a gap of a day."""
+RESTART_S, OTHER_COUNT_S, FROM_ZERO_S = 6.0, 60.0, 60.0
+"""A sender counts again if this much signal arrives and nothing else. Frames that were sent a second time look the same
+for a while, except that restarted senders count from 0, so more is needed if the first number is later than the last of
+these times. The first is longer than the time after which a stream is silent, so that the alarm comes before."""
 MAX_MV = 500.0
 """Samples beyond this voltage are invalid: no ECG reaches it."""
 MAX_NAME_LENGTH, MAX_LEADS = 64, 3
@@ -157,11 +163,15 @@ class FrameLink(Stateful):
         num_leads: leads of the stream.
         next: number of the next expected sample; None before the first frame.
         early: frames that wait for earlier ones, by their first sample.
-        counts: faults by kind: `late or double`, `lost samples`, `gaps`, `too far ahead`.
+        counts: faults by kind: `late or double`, `lost samples`, `gaps`, `too far ahead`, `new counts`.
         anchor: `t` and first sample of the last frame, for senders that give times.
+        other: link of the frames since the last that fits here, which are numbered by another count; None without.
+        ahead: sample number here of the first of these frames, from `next` on; negative if it is earlier.
+        needed: samples after which the other count is that of the sender.
+        held: samples that the other link has returned.
     """
 
-    STATE = ("next", "early", "counts", "anchor")
+    STATE = ("next", "early", "counts", "anchor", "other", "ahead", "needed", "held")
 
     rate_hz: float
     num_leads: int = 1
@@ -169,25 +179,68 @@ class FrameLink(Stateful):
     early: dict[int, Floats] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     anchor: tuple[float, int] | None = None
+    other: FrameLink | None = None
+    ahead: int = 0
+    needed: int = 0
+    held: list[Floats] = field(default_factory=list)
 
     def push(self, frame: Frame) -> list[Floats]:
-        """Add a frame.
+        """Add a frame. If `is_replaced` then, `other` continues the stream with the samples `held`.
 
         Returns:
             The samples `[num_leads, num_samples]` that follow those returned before. Lost samples are NaN.
         """
+        start, ahead = self._place(frame)
+        if -frame.mv.shape[1] < ahead <= MAX_GAP_S * self.rate_hz:
+            if self.other is not None and self.ahead > 0:
+                self.counts["too far ahead"] += 1
+            self.other = None
+            return self._insert(frame, start)
+        if ahead <= 0:
+            self.counts["late or double"] += 1
+        self._hold(frame, ahead)
+        return []
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the sender numbers its samples by the count of `other`."""
+        if self.other is None:
+            return False
+        num_received: int = sum(samples.shape[1] for samples in self.held) - self.other.counts["lost samples"]
+        return num_received >= self.needed
+
+    @property
+    def lost(self) -> int:
+        """Samples between `next` and the first of `other`; 0 if unknown, as the sender restarted its count."""
+        return self.ahead if 0 < self.ahead <= MAX_LOST_S * self.rate_hz else 0
+
+    def _hold(self, frame: Frame, ahead: int) -> None:
+        """Add a frame that does not fit to `other`, or to a new one if it does not fit there either."""
+        if self.other is None or abs(self.other._place(frame)[1]) > MAX_GAP_S * self.rate_hz:
+            self.other, self.ahead, self.held = FrameLink(self.rate_hz, self.num_leads), ahead, []
+            number_s = frame.t if frame.start is None else frame.start / self.rate_hz
+            restart_s = RESTART_S if (number_s or 0.0) < FROM_ZERO_S else OTHER_COUNT_S
+            self.needed = round((REORDER_S if ahead > 0 else restart_s) * self.rate_hz)
+        start, ahead = self.other._place(frame)
+        if ahead > -frame.mv.shape[1]:
+            self.held += self.other._insert(frame, start)
+
+    def _place(self, frame: Frame) -> tuple[int, int]:
+        """Return the first sample of a frame, and how many samples it is after the expected one."""
         start = self._first_sample(frame)
         if self.next is None:
             self.next = start
+        return start, start - self.next
+
+    def _insert(self, frame: Frame, start: int) -> list[Floats]:
+        """Add a frame that fits."""
         if start == self.next and not self.early and frame.t is None:  # as most frames; with `t` the anchor must move
             self.next += frame.mv.shape[1]
             return [frame.mv]
-        if start - self.next > MAX_GAP_S * self.rate_hz:
-            self.counts["too far ahead"] += 1
-            return []
-        if start + frame.mv.shape[1] <= self.next or start in self.early:
+        if start in self.early:
             self.counts["late or double"] += 1
             return []
+        assert self.next is not None, "set by _place"
         self.early[start] = frame.mv
         if frame.t is not None and (self.anchor is None or frame.t > self.anchor[0]):
             self.anchor = frame.t, start
@@ -226,3 +279,6 @@ class FrameLink(Stateful):
         super().restore(state)
         self.counts = Counter(state["counts"])
         self.early = {int(start): samples for start, samples in state["early"].items()}
+        if state["other"] is not None:
+            self.other = FrameLink(self.rate_hz, self.num_leads)
+            self.other.restore(state["other"])

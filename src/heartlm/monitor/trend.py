@@ -53,6 +53,10 @@ class Trend(Stateful):
         if symbol in "SV":
             row[_S if symbol == "S" else _V] += 1
 
+    def interrupt(self) -> None:
+        """Count no interval from the last beat to the next: samples between them are lost."""
+        self._previous_s = -math.inf
+
     def to_json(self) -> dict[str, Any]:
         """Return the minutes that are kept.
 
