@@ -14,16 +14,18 @@ import time
 import warnings
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from heartlm.analysis.limits import Limits
 from heartlm.cli.main import main
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import ARTEFACT
@@ -126,6 +128,27 @@ def test_chunks_and_company_change_nothing(
         pieces |= {f"other {place}": [signals["sinus"][place * 250 :][:5000]] for place in range(6)}
     found = _alarms(models, pieces)
     assert {name: found[name] for name in signals} == whole
+
+
+@settings(max_examples=3, phases=[Phase.generate])
+@given(st.randoms(use_true_random=False), st.sampled_from([3, 40, 1000]))
+def test_the_size_of_frames_changes_no_beat(
+    models: LiveModels, signals: dict[str, Floats], random: random.Random, num_cuts: int
+) -> None:
+    """Two leads, of which the first is lost for a while, so that the lead in use changes: no beat is lost or double."""
+    pair = np.stack([signals["tachycardia"], signals["tachycardia"]])[:, :7000].copy()
+    pair[0, 2000:4000] = np.nan
+    results = []
+    for cuts in ([], sorted(random.randrange(1, 7000) for _ in range(num_cuts))):
+        monitor, beats, lead = Monitor(Ward(models), log=lambda _: None), list[tuple[int, str]](), set[int]()
+        for start, stop in pairwise(sorted({0, *cuts, 7000})):
+            monitor._add_frame(Frame("bed", RATE_HZ, start, None, pair[:, start:stop]))
+            while monitor.step():
+                beats += monitor.patients["bed"].stream.beats
+                lead.add(monitor.patients["bed"].stream.rules.lead_in_use)
+        assert lead == {0, 1} and len(beats) > 20 and np.diff([sample for sample, _ in beats]).min() > 0.2 * RATE_HZ
+        results.append((beats, monitor.patients["bed"].trend.to_json(), _keys(monitor)))
+    assert results[0] == results[1]
 
 
 def test_of_two_leads_one_with_noise_or_loose_raises_no_alarm_and_hides_none(
@@ -436,6 +459,15 @@ def test_wrong_rules_are_refused(tmp_path: Path, text: str, field: str) -> None:
     path.write_text(text)
     with pytest.raises(HeartlmError, match=field):
         read_rules(path)
+
+
+@pytest.mark.parametrize("kind", [AlarmRules, Limits])
+@pytest.mark.parametrize("name", ["run_beats", "tachycardia_beats", "bradycardia_beats"])
+@pytest.mark.parametrize("value", [3.5, 3.0, float("nan"), "3"])
+def test_a_number_of_beats_is_whole(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(HeartlmError, match=f"^{name}: {value} found, a whole number expected$"):
+        kind(**{name: value})
+    assert getattr(kind(**{name: np.int64(3)}), name) == 3
 
 
 @pytest.mark.parametrize(

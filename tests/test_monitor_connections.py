@@ -671,6 +671,36 @@ def test_errors_of_a_webhook_are_counted_and_its_header_is_not_replaced(
     assert [line.partition(": ")[2] for line in lines[-1:]] == ["works again"] and not any("hidden" in x for x in lines)
 
 
+def test_an_alarm_that_a_webhook_refuses_for_good_is_left_out(
+    certs: Path, receiver: Any, monitor: Monitor, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other client errors than 408, 425 and 429 are not repeated, and the alarms after them are sent in order."""
+    monkeypatch.setattr("heartlm.monitor.webhook._FIRST_WAIT_S", 0.01)
+    receiver.statuses += [400, 429, 408, 425, 500, 204, 422, 413]
+
+    async def send() -> None:
+        hook = Webhook(
+            f"https://localhost:{receiver.server_port}/",
+            monitor,
+            header="Authorization: Bearer right",
+            ca=certs / "ca.pem",
+        )
+        work = asyncio.create_task(hook.run())
+        for stream in "abcde":
+            raise_alarm(monitor, stream)
+        await until(lambda: not hook.waiting and hook.connection.problem is None)
+        assert hook.connection.num_errors == 7
+        work.cancel()
+
+    run(send())
+    assert [alarm["stream"] for alarm in receiver.alarms] == ["b", "e"]
+    assert [line.partition(": ")[2] for line in lines if "left out" in line] == [
+        "alarm refused and left out: HTTP 400 Bad Request",
+        "alarm refused and left out: HTTP 422 Unprocessable Entity",
+        "alarm refused and left out: HTTP 413 Request Entity Too Large",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 from heartlm.errors import require
 
@@ -40,5 +41,7 @@ class Limits:
         """
         times = "pause_s", "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm"
         require(self, lambda value: 0 < value < math.inf, "a positive number", *times)
+        numbers = "bradycardia_beats", "tachycardia_beats", "run_beats"
+        require(self, lambda value: isinstance(value, Integral), "a whole number", *numbers)
         require(self, lambda value: value >= 2, "2 or more", "bradycardia_beats", "tachycardia_beats")
         require(self, lambda value: value >= 3, "3 or more", "run_beats")

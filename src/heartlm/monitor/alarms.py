@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ class AlarmRules:
             HeartlmError: a value is out of range.
         """
         beats = "bradycardia_beats", "tachycardia_beats", "vt_beats", "run_beats"
+        require(self, lambda value: isinstance(value, Integral), "a whole number", *beats)
         require(self, lambda value: 2 <= value <= MAX_RULE_BEATS, f"2 to {MAX_RULE_BEATS}", *beats)
         probabilities = [each for each in vars(self) if "probability" in each]
         require(self, lambda value: 0 < value <= 1, "above 0 and at most 1", *probabilities)

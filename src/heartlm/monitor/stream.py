@@ -22,7 +22,7 @@ from heartlm.errors import HeartlmError
 from heartlm.monitor.af_onset import AfMeasures
 from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.models import AF_BEATS, LiveModels
-from heartlm.monitor.rules import COMPLETE, JudgedSeconds, Rules, update_rules
+from heartlm.monitor.rules import COMPLETE, LIMITS, JudgedSeconds, Rules, update_rules
 from heartlm.monitor.signal import SecondsKernel, SecondsOfLeads, seconds_kernel
 from heartlm.monitor.state import Stateful
 from heartlm.tasks.waveform import CLASSES as WAVE_CLASSES
@@ -115,9 +115,10 @@ class LiveStream(Stateful):
         num_pending: number of these samples.
         num_seconds: seconds that were judged.
         beats: detections of the last second in the lead in use: sample, and class, | for what is no heartbeat.
+        last_beat: sample of the last detection in the lead in use.
     """
 
-    STATE = ("rate_hz", "leads", "rules", "pending", "num_pending", "num_seconds")
+    STATE = ("rate_hz", "leads", "rules", "pending", "num_pending", "num_seconds", "last_beat")
 
     name: str
     rate_hz: float
@@ -127,6 +128,7 @@ class LiveStream(Stateful):
     num_pending: int = 0
     num_seconds: int = 0
     beats: list[tuple[int, str]] = field(default_factory=list)
+    last_beat: int = -(2**53)
 
     def first_sample(self, second: int) -> int:
         """Return the first sample of a second of the stream."""
@@ -313,7 +315,11 @@ class Ward:
         first_beat, lead = seconds.first_beat.tolist(), 0
         for stream in streams:
             in_use = lead + stream.rules.lead_in_use
-            stream.beats = beats[first_beat[in_use] : first_beat[in_use + 1]]
+            # The lead that was in use in the second before may have reported the first of these beats.
+            earliest = stream.last_beat + LIMITS["same_beat_s"] * stream.rate_hz
+            stream.beats = [each for each in beats[first_beat[in_use] : first_beat[in_use + 1]] if each[0] > earliest]
+            if stream.beats:
+                stream.last_beat = stream.beats[-1][0]
             lead += len(stream.leads)
         return {streams[row].name: alarms for row, alarms in changes.items()}
 

@@ -18,10 +18,12 @@ from heartlm.monitor.engine import Monitor
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _ANSWER_S = 0.5, 60.0, 10.0
 _MAX_WAITING = 10_000
+# Client errors after which the same request may succeed: time limit, too early, too many requests.
+_TEMPORARY = (408, 425, 429)
 
 
 class Webhook:
-    """Posts alarms as JSON in order. Each is repeated until the address answers with success.
+    """Posts alarms as JSON in order. Each is repeated until the address answers with success or refuses it for good.
 
     Args:
         url: address.
@@ -108,16 +110,20 @@ class Webhook:
                 self._added.clear()
                 await self._added.wait()
             entry = self.waiting[0]
-            problem, _ = await asyncio.to_thread(self._request, "POST", json.dumps(self._convert(entry)))
-            if problem is None:
-                if self.waiting[0] is entry:  # else it was dropped meanwhile
-                    self.waiting.popleft()
-                self.connection.restore()
-                wait_s = _FIRST_WAIT_S
-            else:
+            problem, status = await asyncio.to_thread(self._request, "POST", json.dumps(self._convert(entry)))
+            is_refused = status is not None and 400 <= status < 500 and status not in _TEMPORARY
+            if problem is not None and not is_refused:
                 self.connection.fail(f"retrying: {problem}")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                continue
+            if self.waiting[0] is entry:  # else it was dropped meanwhile
+                self.waiting.popleft()
+            wait_s = _FIRST_WAIT_S
+            if problem is None:
+                self.connection.restore()
+            else:
+                self.connection.fail(f"alarm refused and left out: {problem}")
 
 
 def _cause(error: BaseException) -> BaseException:
