@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable
@@ -323,4 +324,86 @@ def test_the_state_of_another_build_is_refused_and_says_what_to_do(
 
     monkeypatch.setattr(WatchedLead, "__init__", larger)
     with pytest.raises(HeartlmError, match=f"^{tmp_path}: state of a lead: .*another build.*: choose another --out$"):
+        opened(models, tmp_path)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    seconds = [100.0]
+    monkeypatch.setattr("heartlm.monitor.engine.time.monotonic", lambda: seconds[0])
+    return seconds
+
+
+def fill_disk(monitor: Monitor, path: Path) -> None:
+    """Let a file that a monitor writes take nothing."""
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/full")
+    if path.name == "alarms.jsonl":
+        monitor._alarm_log = path.open("ab")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("name", ["journal/messages-000000.log", "alarms.jsonl"])
+def test_a_full_disk_is_reported_in_one_line_and_alarms_continue(
+    tmp_path: Path, models: LiveModels, now: list[float], name: str
+) -> None:
+    lines, raised = list[str](), list[str]()
+    monitor = Monitor(Ward(models), tmp_path, log=lines.append)
+    fill_disk(monitor, tmp_path / name)
+    monitor.listeners.append(lambda entry: raised.append(entry["key"]))
+    watch(monitor, range(5))
+    keys = [raise_alarm(monitor, second, stop=second + 1) for second in (2, 3)]
+    watch(monitor, range(5, 10))
+    assert monitor.disk is not None and monitor.disk.problem is not None
+    text = "No space left on device; what was there is untouched, free space or choose another place"
+    assert [line.partition(": ")[0] for line in lines] == [f"out {tmp_path}"] and text in lines[0]
+    assert raised == [key for key in keys for _ in range(2)]
+    number = str(tmp_path / "journal" / "messages-000001.log")
+    (tmp_path / name).unlink()  # there is space again
+    monitor._alarm_log = (tmp_path / "alarms.jsonl").open("ab")
+    now[0] += 11
+    monitor.run()
+    watch(monitor, range(10, 12))
+    assert lines[1:] == [f"out {tmp_path}: works again"] and Path(number).exists()
+    restarted = opened(models, tmp_path)  # after a kill
+    assert restarted.patients["bed"].num_samples == 12 * RATE_HZ
+    assert [restarted.alarms[key]["stop_s"] for key in keys] == [3, 4]
+    restarted.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_monitor_that_ends_with_a_full_disk_says_so(tmp_path: Path, models: LiveModels) -> None:
+    monitor = opened(models, tmp_path)
+    fill_disk(monitor, tmp_path / "alarms.jsonl")
+    watch(monitor, range(3))
+    raise_alarm(monitor, 2)
+    with pytest.raises(HeartlmError, match=f"^cannot write {tmp_path}: No space left on device; [^\n]*free space"):
+        monitor.close()
+
+
+def test_part_of_a_line_is_continued(tmp_path: Path, models: LiveModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is nearly full takes a part of a line, and then nothing until there is space."""
+    monitor, room, write = opened(models, tmp_path), [20], os.write
+
+    def limited(number: int, content: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(number, bytes(content[: room[0]]))
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr("heartlm.monitor.engine.os.write", limited)
+    watch(monitor, range(3))
+    keys = [raise_alarm(monitor, second, stop=second + 1) for second in (1, 2)]
+    assert len((tmp_path / "alarms.jsonl").read_bytes()) == 20
+    room[0] = 1 << 20
+    monitor.close()
+    entries = [json.loads(line) for line in (tmp_path / "alarms.jsonl").read_text().splitlines()]
+    assert [entry["key"] for entry in entries] == [key for key in keys for _ in range(2)]
+
+
+@pytest.mark.parametrize("name", ["alarms.jsonl", "strips"])
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, models: LiveModels, name: str) -> None:
+    (tmp_path / name).mkdir() if name == "alarms.jsonl" else (tmp_path / name).touch()
+    with pytest.raises(HeartlmError, match=f"^cannot write {tmp_path / name}: [^\n]*choose another place$"):
         opened(models, tmp_path)

@@ -216,7 +216,7 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
         await broker.connect()
         connections.append(broker.connection)
     if options.page:
-        server = await _serve(options, monitor, token, connections)
+        server = await _serve(options, monitor, token, [*connections, *([monitor.disk] if monitor.disk else [])])
         tasks.append(asyncio.create_task(server.main_loop()))
     if options.replay is not None:
         streams = sources.replay_streams(options.replay, options.streams)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -24,11 +25,12 @@ from numpy.typing import NDArray
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.errors import HeartlmError
 from heartlm.monitor.alarms import LETHAL, Alarm
-from heartlm.monitor.connection import utc_now
+from heartlm.monitor.connection import Connection, utc_now
 from heartlm.monitor.journal import MessageJournal
 from heartlm.monitor.link import MAX_GAP_S, Frame, FrameLink, read_frame
 from heartlm.monitor.stream import LiveStream, Ward
 from heartlm.monitor.trend import Trend
+from heartlm.storage.atomic import explained
 from heartlm.storage.reading import parse_json
 
 Floats = NDArray[np.float32]
@@ -46,6 +48,8 @@ _STRIP_GAIN, _INVALID = 2000.0, -32768
 _SILENT = "/silent"
 # Time between snapshots, and between calls of fsync on the messages; a kill of the process loses no message.
 _SNAPSHOT_S, _SYNC_S = 300.0, 1.0
+# Time after an error of the disk until the next snapshot.
+_RETRY_S = 10.0
 # Alarms in memory. Above this, the oldest closed ones are removed; the log keeps them.
 _MAX_ALARMS = 10_000
 # Rejected messages of one source that are logged; the others are only counted.
@@ -124,6 +128,8 @@ class Monitor:
         faults: number of rejected messages by source.
         listeners: are called with each change of an alarm.
         clock: returns the time at which a message arrives, in seconds.
+        disk: whether the folder can be written, as the state of a connection; None without a folder. After an error
+            the monitor watches on, and tries to store its state and the alarms again.
 
     Raises:
         HeartlmError: the folder cannot be written.
@@ -137,16 +143,22 @@ class Monitor:
         self.listeners = list[Listener]()
         self.clock: Callable[[], float] = time.monotonic
         self.journal: MessageJournal | None = None
+        self.disk: Connection | None = None
         self._alarm_log: IO[bytes] | None = None
+        self._unwritten = bytearray()  # the end of the log of alarms that is not on the disk
         self._num_strips = 0
         self._snapshot_at, self._sync_at = time.monotonic() + _SNAPSHOT_S, 0.0
         if folder is not None:
             self.journal = MessageJournal(folder / "journal")
-            (folder / "strips").mkdir(exist_ok=True)
-            numbers = (path.stem.removeprefix("strip_") for path in (folder / "strips").glob("*.hea"))
-            self._num_strips = max((int(number) for number in numbers if number.isdecimal()), default=0)
-            self._alarm_log = self._read_alarms(folder / "alarms.jsonl")
-            self._recover(self.journal)
+            self.disk = Connection(f"out {folder}", log, lambda: self._unwritten.count(b"\n"))
+            try:
+                (folder / "strips").mkdir(exist_ok=True)
+                numbers = (path.stem.removeprefix("strip_") for path in (folder / "strips").glob("*.hea"))
+                self._num_strips = max((int(number) for number in numbers if number.isdecimal()), default=0)
+                self._alarm_log = self._read_alarms(folder / "alarms.jsonl")
+                self._recover(self.journal)
+            except OSError as error:
+                raise explained(Path(error.filename or folder), error) from error
 
     def receive(self, message: bytes, source: str = "", stream: str | None = None) -> None:
         """Process a message. An invalid message is counted and logged; no error is raised."""
@@ -156,7 +168,10 @@ class Monitor:
             self.reject(source, str(error))
             return
         if self.journal is not None:
-            self.journal.append(message, stream)
+            try:
+                self.journal.append(message, stream)
+            except OSError as error:
+                self._disk_failed(error)
         self._add_frame(frame)
 
     def reject(self, source: str, reason: str) -> None:
@@ -265,11 +280,14 @@ class Monitor:
             pass
         self.check_silence(now, self.patients)
         if self.journal is not None:
-            self.journal.flush(to_disk=now > self._sync_at)
-            if now > self._sync_at:
-                self._sync_at = now + _SYNC_S
-            if now > self._snapshot_at:
-                self.save()
+            try:
+                self.journal.flush(to_disk=now > self._sync_at)
+                if now > self._sync_at:
+                    self._sync_at = now + _SYNC_S
+                if now > self._snapshot_at:
+                    self.save()
+            except (OSError, HeartlmError) as error:
+                self._disk_failed(error)
 
     def check_silence(self, now: float, names: Iterable[str]) -> None:
         """Raise an alarm for each of these streams that has become silent by `now`, in seconds of the clock."""
@@ -306,8 +324,11 @@ class Monitor:
     def _publish(self, entry: dict[str, Any]) -> None:
         self._keep(entry)
         if self._alarm_log is not None:
-            self._alarm_log.write(json.dumps(entry).encode() + b"\n")
-            self._alarm_log.flush()
+            self._unwritten += json.dumps(entry).encode() + b"\n"
+            try:
+                self._write_alarms(self._alarm_log)
+            except OSError as error:
+                self._disk_failed(error)
         for listener in self.listeners:
             listener(entry)
 
@@ -328,7 +349,21 @@ class Monitor:
                 self._keep(parse_json(line, finite=False))
         if not line.endswith(b"\n"):
             log.write(b"\n")  # otherwise the next alarm would be a part of this line, and be lost
+            log.flush()
         return log
+
+    def _write_alarms(self, log: IO[bytes]) -> None:
+        """Write the end of the log of alarms. A line that was written in part is continued."""
+        while self._unwritten:
+            del self._unwritten[: os.write(log.fileno(), self._unwritten)]
+
+    def _disk_failed(self, error: OSError | HeartlmError) -> None:
+        """Report an error of the disk, and watch on: alarms on the page and by the network do not need it."""
+        assert self.folder is not None and self.journal is not None and self.disk is not None
+        self.journal.turn_off()
+        self._snapshot_at = time.monotonic() + _RETRY_S
+        why = error if isinstance(error, HeartlmError) else explained(Path(error.filename or self.folder), error)
+        self.disk.fail(self.disk.problem or f"{why}: watching continues, but nothing is stored")
 
     def acknowledge(self, key: str, by: str) -> bool:
         """Record that a person has seen an alarm, and return whether there is such an alarm."""
@@ -348,7 +383,10 @@ class Monitor:
             if not incomplete and alarm.raised + STRIP_S * alarm.rate_hz > patient.num_samples:
                 waiting.append(alarm)
             elif self.folder is not None:
-                self._save_strip(patient, alarm, self.folder / "strips")
+                try:
+                    self._save_strip(patient, alarm, self.folder / "strips")
+                except OSError as error:
+                    self._disk_failed(error)
         patient.without_strip = waiting
 
     def _save_strip(self, patient: WatchedPatient, alarm: Alarm, folder: Path) -> None:
@@ -419,10 +457,16 @@ class Monitor:
         self.alarms = {key: entry for key, entry in self.alarms.items() if entry["stream"] not in removed}
 
     def save(self) -> None:
-        """Write a snapshot."""
-        if self.journal is not None:
+        """Write the alarms that wait and a snapshot.
+
+        Raises:
+            HeartlmError: the disk is full or cannot be written; or an OSError.
+        """
+        if self.journal is not None and self._alarm_log is not None and self.disk is not None:
+            self._write_alarms(self._alarm_log)
             self.journal.snapshot(self.state(self.patients))
             self._snapshot_at = time.monotonic() + _SNAPSHOT_S
+            self.disk.restore()
 
     def _recover(self, journal: MessageJournal) -> None:
         state, messages = journal.recover()
@@ -443,11 +487,19 @@ class Monitor:
             self.save()
 
     def close(self) -> None:
-        """Write a last snapshot and close the files."""
-        if self.journal is not None:
+        """Write a last snapshot and close the files.
+
+        Raises:
+            HeartlmError: the disk is full or cannot be written.
+        """
+        if self.folder is None or self.journal is None or self._alarm_log is None:
+            return
+        try:
             self.save()
-            self.journal.close()
-        if self._alarm_log is not None:
+        except OSError as error:
+            raise explained(Path(error.filename or self.folder), error) from error
+        finally:
+            self.journal.turn_off()
             self._alarm_log.close()
 
 

@@ -4,7 +4,8 @@
     folder/snapshot-000007.state  state of all streams before the first of these messages
 
 A monitor that starts again restores the last snapshot and processes the messages after it, so its state is the same to
-the last bit. A message that is incomplete, because the power failed while it was written, is cut off.
+the last bit. A message that is incomplete, because the power failed while it was written, is cut off. After an error of
+the disk no messages are written until a snapshot succeeds, as those behind an incomplete one would be lost.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,6 +49,7 @@ class MessageJournal:
         self.folder = folder
         self._number = max(self._numbers("snapshot"), default=0)
         self._log: IO[bytes] | None = None
+        self._is_off = False
 
     def _numbers(self, kind: str) -> list[int]:
         matches = (re.fullmatch(rf"{kind}-(\d{{6,}})\.(state|log)", path.name) for path in self.folder.iterdir())
@@ -94,6 +97,8 @@ class MessageJournal:
 
     def append(self, message: bytes, stream: str | None = None) -> None:
         """Write a message, with the name of its stream if the channel gives it. `flush` passes it to the system."""
+        if self._is_off:
+            return
         if self._log is None:
             self._log = self._path("messages", self._number).open("ab")
             fsync_folder(self.folder)  # fsync of a new file does not flush its name: fsync(2)
@@ -113,11 +118,18 @@ class MessageJournal:
         number = self._number + 1
         with atomic_file(self._path("snapshot", number), "wb") as file:
             file.write(packed(state))
-        self._number = number
+        self._number, self._is_off = number, False
         for kind in ("snapshot", "messages"):
             for old in self._numbers(kind):
                 if old <= number - _NUM_KEPT:
                     self._path(kind, old).unlink()
+
+    def turn_off(self) -> None:
+        """Write nothing until the next snapshot, after an error of the disk."""
+        self._is_off, log, self._log = True, self._log, None
+        if log is not None:
+            with suppress(OSError):  # what it has not written yet
+                log.close()
 
     def close(self) -> None:
         """Close the file of messages."""
