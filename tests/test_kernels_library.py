@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -148,3 +149,29 @@ def test_a_library_of_other_sources_is_refused(tmp_path: Path) -> None:
 def test_a_wrong_setting_is_named() -> None:
     result = loading("sse9")
     assert "HEARTLM_KERNELS: 'sse9' found" in result.stderr
+
+
+STORE = """#include "vector.h"
+int main(int one, char **arguments) {
+    float to[4 * LANES];
+    (void)arguments;
+    for (int64_t count = 0; count <= 4 * LANES; count++) {
+        for (int j = 0; j < 4 * LANES; j++) to[j] = -1;
+        store_first(to, all_lanes((float)one), count);
+        for (int j = 0; j < 4 * LANES; j++)
+            if (to[j] != (j < count && j < LANES ? 1 : -1)) return 1;
+    }
+    return 0;
+}
+"""
+FLAGS = {"portable": (), "avx2": ("-mavx2",), "avx512": ("-mavx512f", "-mavx512dq")}
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+@pytest.mark.parametrize("variant", variants())
+def test_a_vector_is_stored_once_however_much_is_left_of_a_row(tmp_path: Path, variant: str) -> None:
+    (tmp_path / "store.c").write_text(STORE)
+    headers = Path(library_module.__file__).with_name("c")
+    program = tmp_path / "store"
+    subprocess.run(["cc", "-O1", *FLAGS[variant], "-I", headers, tmp_path / "store.c", "-o", program], check=True)
+    assert subprocess.run([program]).returncode == 0

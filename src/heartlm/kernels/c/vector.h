@@ -63,8 +63,9 @@ static inline vfloat load_between(const float *from, int64_t begin, int64_t end)
 static inline vfloat load_first(const float *from, int64_t count) { return load_between(from, 0, count); }
 
 static inline void store_first(float *to, vfloat value, int64_t count) {
+    count = count < LANES ? count : LANES; /* callers pass what is left of a row */
 #if defined(__AVX512F__)
-    _mm512_mask_storeu_ps(to, count < LANES ? (__mmask16)((1u << count) - 1) : 0xFFFF, (__m512)value);
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)value);
 #elif defined(__AVX2__)
     _mm256_maskstore_ps(to, lanes_between(0, count), (__m256)value);
 #else
