@@ -112,3 +112,12 @@ def test_large_and_infinite_gates_stay_what_they_are() -> None:
 def test_other_kinds_of_numbers_take_the_way_of_torch() -> None:
     out = fused.swiglu(torch.ones(2, 8, dtype=torch.bfloat16))
     assert out.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("query_index", [[0, 0, 1, 2, 3], [1, 0]])
+def test_queries_that_are_not_ascending_are_refused(query_index: list[int]) -> None:
+    """The kernels would write more queries of a window than it has tokens beyond their scratch memory."""
+    index = torch.tensor(query_index)
+    kv, angles = torch.ones(1, 4, 2, 1, 16), rotary_angles(4, 16, torch.device("cpu"))
+    with pytest.raises(AssertionError, match="query_index: ascending, each once"):
+        fused.attention_of(torch.ones(len(index), 1, 16), index, kv, angles, False)

@@ -159,6 +159,9 @@ class _Attention(torch.autograd.Function):
         if kv is not None and query_index is not None:
             kv = kv.contiguous()
             batch, tokens = kv.shape[:2]
+            # The scratch memory of the backward kernel has room for one query a token.
+            is_fake = isinstance(query_index, FakeTensor)
+            assert is_fake or bool((query_index.diff() > 0).all()), "query_index: ascending, each once, expected"
             # The first selected token of each window, and one beyond the last: `query_index` is ascending.
             first = torch.searchsorted(query_index, torch.arange(0, (batch + 1) * tokens, tokens))
             position = query_index % tokens
