@@ -15,6 +15,7 @@ https://github.com/vitaldb/arrdb.
 from __future__ import annotations
 
 import csv
+import math
 import re
 from dataclasses import dataclass
 from io import StringIO
@@ -215,8 +216,11 @@ def _read_table(path: Path, content: bytes) -> AnnotationFile:
     text = StringIO(content.decode("utf-8-sig", "replace"), newline="")
     with one_line(path, "a table with the columns time_second, beat_type and rhythm_label"):
         rows = [(float(row["time_second"]), row["beat_type"], row["rhythm_label"]) for row in csv.DictReader(text)]
-        rows = sorted(row for row in rows if row[1] in _BEAT_TYPES)
-        ticks = np.rint(_TABLE_HZ * np.array([time for time, _, _ in rows])).astype(np.int64)
+        beats = [row for row in rows if row[1] in _BEAT_TYPES]
+        rows = sorted(row for row in beats if math.isfinite(row[0]))  # NaN has no place in an order
+        ticks = np.rint((_TABLE_HZ * np.array([time for time, _, _ in rows])).clip(-_FAR, _FAR)).astype(np.int64)
+    timeless = len(beats) - len(rows)
+    faults = (f"{path.name}: {timeless} of {len(beats)} beats have no time and are left out",) if timeless else ()
     code_of = {symbol: code for code, symbol in enumerate(SYMBOL_OF_CODE.tolist())}
     sample, code, aux, rhythm = list[int](), list[int](), dict[int, str](), ""
     for tick, (_, beat, label) in zip(ticks.tolist(), rows, strict=True):
@@ -227,7 +231,8 @@ def _read_table(path: Path, content: bytes) -> AnnotationFile:
         sample.append(tick)
         code.append(code_of[_BEAT_TYPES[beat]])
     codes = np.array(code, np.uint8)
-    return AnnotationFile(path, np.array(sample, np.int64), codes, np.zeros(len(codes), np.int8), aux, _TABLE_HZ)
+    subtype = np.zeros(len(codes), np.int8)
+    return AnnotationFile(path, np.array(sample, np.int64), codes, subtype, aux, _TABLE_HZ, faults)
 
 
 def positions_at_rate(file: AnnotationFile, rate_hz: float) -> NDArray[np.int64]:
