@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import wfdb
 
-from heartlm.ecg.database import open_database
+from heartlm.ecg.database import locate, open_database
 from heartlm.ecg.databases_known import database_name
+from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
@@ -101,6 +102,10 @@ def test_a_table_of_beats_is_a_recording_of_annotations(tmp_path: Path) -> None:
     assert "".join(record.symbol) == "NNVSSQ"
     spans = [(span.start, span.stop, span.name) for span in record.rhythms]
     assert spans == [(5250, 6000, "N"), (6000, 6450, "AFIB"), (6450, 6451, "NOISE")]
+    table.write_text("time_second,beat_type,rhythm_label\n2.0,N,N\nnan,N,N\n1.0,V,N\ninf,N,N\n1e300,N,N\n")
+    record = database.annotations("Annotation_file_7")
+    assert record is not None and record.sample.tolist()[:2] == [500, 1000]
+    assert record.faults == ("Annotation_file_7.csv: 2 of 5 beats have no time and are left out",)
     table.write_text("time_second,beat_type,rhythm_label\nsoon,N,N\n")
     with pytest.raises(HeartlmError, match="Annotation_file_7"):
         database.annotations("Annotation_file_7")
@@ -204,6 +209,39 @@ def test_detected_beats_of_an_unknown_database_are_no_labels(tmp_path: Path) -> 
     wfdb.wrann("a", "qrs", np.array([100, 300]), ["N", "N"], write_dir=str(tmp_path))
     record = open_database(tmp_path).annotations("a")
     assert record is not None and record.num_beats == 2 and not record.beats_labelled
+
+
+def test_the_source_changes_with_every_file_that_the_header_names(tmp_path: Path) -> None:
+    """The Frank leads of the PTB database are in s0010_re.xyz, next to s0010_re.dat."""
+    (tmp_path / "a.dat").write_bytes(bytes(200))
+    (tmp_path / "a.xyz").write_bytes(bytes(200))
+    (tmp_path / "a.hea").write_text("a 2 250 100\na.dat 16 200 16 0 0 0 0 II\na.xyz 16 200 16 0 0 0 0 vx\n")
+    database = open_database(tmp_path)
+    before = database.source("a")
+    (tmp_path / "a.xyz").write_bytes(bytes(198))
+    assert database.source("a") != before
+
+
+def test_of_one_name_the_header_is_the_record_and_other_formats_are_read_by_their_path(tmp_path: Path) -> None:
+    write_record(tmp_path, name="a")
+    signal = np.sin(np.arange(1000) / 20)
+    np.save(tmp_path / "a.npy", signal)
+    (tmp_path / "a.csv").write_text("time,ecg [mV]\n" + "\n".join(f"{i / 100},{x:.3f}" for i, x in enumerate(signal)))
+    wfdb.wrann("a", "atr", np.array([100]), ["N"], write_dir=str(tmp_path))
+    assert open_database(tmp_path).record_ids == ("a",)
+    for name, suffix in (("a", ".hea"), ("a.dat", ".hea"), ("a.atr", ".hea"), ("a.csv", ".csv")):
+        database, record_id = locate(tmp_path / name)
+        assert (record_id, database.recording("a").path) == ("a", tmp_path / f"a{suffix}")
+    with Stated(rate_hz=250).used():  # makes arrays recordings
+        assert open_database(tmp_path).record_ids == ("a",)
+        database, _ = locate(tmp_path / "a.npy")
+        assert database.recording("a").path.suffix == ".npy"
+        assert locate(tmp_path / "a.dat")[0].recording("a").path.suffix == ".hea"
+    (tmp_path / "a.hea").unlink()
+    assert open_database(tmp_path).record_ids == ("a",)
+    np.save(tmp_path / "a.npy", signal)
+    (tmp_path / "a.json").write_text('{"rate_hz": 250}')
+    assert open_database(tmp_path).record_ids == ("a", "a.npy")
 
 
 @pytest.mark.parametrize("file", ["samples.bin", "part.hea", "whole.hea"])

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, time, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import wfdb
 
+from heartlm.api import open_recording
 from heartlm.ecg.database import open_database, read_recording
 from heartlm.ecg.recording import Annotations, Note, Patient, Recording, RhythmSpan
 from heartlm.errors import HeartlmError
@@ -46,11 +48,61 @@ def test_arrays() -> None:
         (SIGNAL, {"rate_hz": 250, "leads": ["lead 1"]}, "1 names for 2 leads"),
         (SIGNAL, {"rate_hz": 250, "units": "furlong"}, "'furlong' found"),
         (np.array(["a"]), {"rate_hz": 250}, "expected numbers"),
+        ([[1, 2], [3]], {"rate_hz": 250}, r"x: numbers \[num_leads, num_samples\] expected"),
+        (np.zeros((0, 0)), {"rate_hz": 250}, r"shape \[0, 0\]"),
+        (SIGNAL, {"rate_hz": "x"}, "rate_hz is 'x'"),
+        (SIGNAL, {"rate_hz": [250]}, r"rate_hz is \[250\]"),
+        (SIGNAL, {"rate_hz": True}, "rate_hz is True"),
+        (SIGNAL, {"rate_hz": np.float64("nan")}, "rate_hz is nan"),
+        (SIGNAL, {"rate_hz": 250, "leads": 5}, "leads: 5 found"),
+        (SIGNAL, {"rate_hz": 250, "leads": ["I", None]}, "leads: None found"),
+        (SIGNAL, {"rate_hz": 250, "units": b"mV"}, "units: b'mV' found"),
+        (SIGNAL, {"rate_hz": 250, "start": "2024-05-01"}, "start: '2024-05-01' found"),
+        (SIGNAL, {"rate_hz": 250, "record_id": 5}, "record_id: 5 found"),
     ],
 )
 def test_arrays_that_do_not_fit(x: np.ndarray, settings: dict[str, object], reason: str) -> None:
     with pytest.raises(HeartlmError, match=reason):
         Recording.from_array(x, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("section", "reason"),
+    [
+        ({"start": "a"}, "samples 'a' to None"),
+        ({"start": None}, "samples None to None"),
+        ({"stop": 2.5}, "samples 0 to 2.5"),
+        ({"start_s": "a"}, "seconds 'a' to None"),
+        ({"stop_s": float("nan")}, "seconds None to nan"),
+        ({"leads": 5}, "leads 5 asked for"),
+        ({"leads": "lead 1"}, "leads 'lead 1' asked for"),
+        ({"leads": [None]}, "no lead None"),
+        ({"leads": [0.5]}, "no lead 0.5"),
+    ],
+)
+def test_sections_that_are_none(section: dict[str, Any], reason: str) -> None:
+    with pytest.raises(HeartlmError, match=reason):
+        Recording.from_array(SIGNAL, rate_hz=250).signal(**section)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (({"sample": [1]}, "x"), "rate_hz is 'x'"),
+        (({"sample": [1]}, None), "rate_hz is None"),
+        (([1, 2], 250), "beats: list found, a pandas frame expected"),
+        (({}, 250), "column time_s: missing; there are none"),
+        (({"sample": [1]}, 250, 5), "rhythms: int found"),
+    ],
+)
+def test_annotations_need_frames_and_a_rate(arguments: tuple[Any, ...], reason: str) -> None:
+    with pytest.raises(HeartlmError, match=reason):
+        Annotations.from_frame(*arguments)
+
+
+def test_no_rate_is_no_statement_about_a_recording() -> None:
+    with pytest.raises(HeartlmError, match="rate_hz is nan"):
+        open_recording("record", rate_hz=float("nan"))
 
 
 def test_an_array_is_analysed_as_a_file_is() -> None:

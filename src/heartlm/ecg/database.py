@@ -14,6 +14,7 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import TypedDict
 
@@ -245,15 +246,9 @@ class Database:
 
     def source(self, record_id: str) -> str:
         """Return a text that changes when a file of a record does: names, sizes and times, and what the user states."""
-        signal, stem = self.files(record_id).signal, self.files(record_id).stem
-        usual = {stem.with_name(f"{stem.name}.{ending}") for ending in ("dat", "mat")}
-        paths = {self.folder / "database.json", *self.annotation_paths(record_id), *usual}
-        if signal is not None:
-            paths |= {signal} if signal.suffix == ".hea" else {signal, sidecar_of(signal)}
-            if signal.suffix == ".hea" and not any(map(is_there, usual)):
-                with suppress(HeartlmError):  # which opening the recording raises too
-                    for part in read_header(signal).parts:
-                        paths |= {part.path, *(file.path for file in part.files)}
+        paths = {self.folder / "database.json", *self.annotation_paths(record_id)}
+        if (signal := self.files(record_id).signal) is not None:
+            paths |= {signal, *_named_by(signal)}
         facts = [str(self.folder.absolute()), record_id, repr(self.stated)]
         for path in sorted(filter(is_there, paths)):
             status = path.lstat()
@@ -276,6 +271,15 @@ class Database:
         return Recording(rate_hz=check_rate(path, rate_hz), num_samples=0, path=path)
 
 
+def _named_by(signal: Path | None) -> set[Path]:
+    """Return the files that belong to a file with a signal: of a WFDB header those it names, else the `.json` file."""
+    if signal is None or signal.suffix != ".hea":
+        return set() if signal is None else {sidecar_of(signal)}
+    with suppress(HeartlmError):  # which opening the recording raises too
+        return {path for part in read_header(signal).parts for path in (part.path, *(file.path for file in part.files))}
+    return set()
+
+
 def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = None) -> tuple[Database, str]:
     """Return the database that contains `path`, a recording as in WFDB programs (`mitdb/100`), and the record id.
 
@@ -292,6 +296,8 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
     marks = "RECORDS", "database.json"
     marked = [folder for folder in path.parents[:_LEVELS_UP] if any((folder / mark).is_file() for mark in marks)]
     record_ids: dict[str, None] = {}
+    with (stated or Stated.current()).used():
+        is_recording = path.is_file() and format_of(path) is not None
     for folder in dict.fromkeys((*marked[:1], path.parent)):
         if not folder.is_dir():
             continue
@@ -302,17 +308,25 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
                 raise
             continue
         files = {record_id: database.files(record_id) for record_id in database.record_ids}
-        for is_this in (lambda each: each.signal == path, lambda each: each.stem in stems):
-            for record_id in filter(lambda name: is_this(files[name]), files):
-                return database, record_id
+        exact = (record_id for record_id, each in files.items() if each.signal == path)
+        # An EDF file next to a WFDB record of its name is another recording, unless the header names it.
+        of_name = (
+            record_id
+            for record_id, each in files.items()
+            if each.stem in stems and not (is_recording and path not in _named_by(each.signal))
+        )
+        for record_id in chain(exact, of_name):
+            return database, record_id
         if (name := path.relative_to(folder).as_posix()) in files:  # as the database names it, wherever it lies
             return database, name
         record_ids |= dict.fromkeys(database.record_ids)
     if path.is_file():
         with (stated or Stated.current()).used():
-            if (form := format_of(path, is_given=True)) is not None and form.is_table:
-                read_recording(path)  # its error says what the table does not state
-                # the content does not look like samples to those who search a folder, but it is named
+            form = format_of(path, is_given=True)
+            if form is not None and (form.is_table or not is_there(path.with_name("RECORDS"))):
+                if form.is_table:
+                    read_recording(path)  # its error says what the table does not state
+                # no record of the folder, as its content does not look like samples or as another file has its name
                 database = Database(path.parent, repaired=repaired, stated=stated, given=path)
                 return database, printable(path.stem)
             raise HeartlmError(f"{path}: no recording, but {describe(path)}")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.readers.arrays import array_recording, checked_leads
 from heartlm.ecg.readers.foreign import check_rate
-from heartlm.ecg.readers.stated import Stated
+from heartlm.ecg.readers.stated import Stated, rate_argument
 from heartlm.ecg.readers.units import Unit
 from heartlm.ecg.recording import (
     ARTEFACT,
@@ -50,19 +50,23 @@ def recording_of_array(
 ) -> Recording:
     """Return the recording of an array, pandas frame or Arrow table; see `Recording.from_array`."""
     stated = Stated.of(rate_hz, units, leads) or Stated()
+    if start is not None and not isinstance(start, datetime | time):
+        raise HeartlmError(f"start: {start!r} found, a datetime or a time expected")
+    if not isinstance(record_id, str) or not record_id.isprintable():
+        raise HeartlmError(f"record_id: {record_id!r} found, a text expected")
     module = type(x).__module__.partition(".")[0]
     if module in ("pandas", "pyarrow"):
         recording = _recording_of_frame(x, stated)
     else:
         signal = checked_leads("x", x)
-        if rate_hz is None:
+        if stated.rate_hz is None:
             raise HeartlmError("rate_hz: not given, and an array does not state it; give the samples per second")
         numbered = [f"lead {place}" for place in range(1, len(signal) + 1)]
         _, names = stated.leads_of(numbered, "x")
         if len(names) != len(signal):
             raise HeartlmError(f"leads: {len(names)} names for {len(signal)} leads")
         lead_units = stated.units_of(len(signal)) or [Unit("mV")] * len(signal)
-        recording = array_recording(_ARRAY, signal, names, lead_units, check_rate(_ARRAY, float(rate_hz), "rate_hz"))
+        recording = array_recording(_ARRAY, signal, names, lead_units, stated.rate_hz)
     return replace(recording, start=start or recording.start, record_id=record_id, patient_id=record_id)
 
 
@@ -107,7 +111,10 @@ def frame_of(recording: Recording, start: int, stop: int | None, leads: Sequence
 
 def annotations_of_frames(beats: Any, rate_hz: float, rhythms: Any) -> Annotations:
     """Return annotations of pandas frames; see `Annotations.from_frame`."""
-    rate_hz = check_rate(_ARRAY, float(rate_hz), "rate_hz")
+    rate_hz = rate_argument(rate_hz)
+    for argument, frame in (("beats", beats), ("rhythms", {} if rhythms is None else rhythms)):
+        if not hasattr(frame, "keys"):
+            raise HeartlmError(f"{argument}: {type(frame).__name__} found, a pandas frame expected")
     sample = _places(beats, "sample", "time_s", rate_hz)
     order = np.argsort(sample, kind="stable")
     symbol = np.asarray(beats["symbol"] if "symbol" in beats else ["Q"] * len(sample), np.str_)[order]
@@ -134,7 +141,7 @@ def annotations_of_frames(beats: Any, rate_hz: float, rhythms: Any) -> Annotatio
 
 def _column(frame: Any, name: str) -> Any:
     if name not in frame:
-        raise HeartlmError(f"column {name}: missing; there are {', '.join(map(str, frame.columns)) or 'none'}")
+        raise HeartlmError(f"column {name}: missing; there are {', '.join(map(str, frame)) or 'none'}")
     return frame[name]
 
 

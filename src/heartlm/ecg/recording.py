@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from functools import cached_property
+from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
@@ -335,9 +337,10 @@ class Recording:
             HeartlmError: there is no such lead.
         """
         if not isinstance(name, str):
-            if not 0 <= name < self.num_leads:
-                raise HeartlmError(f"{self.path}: no lead {name}; it has {self.num_leads}, counted from 0")
-            return int(name)
+            with suppress(TypeError):  # also integers of NumPy
+                if 0 <= index(name) < self.num_leads:
+                    return index(name)
+            raise HeartlmError(f"{self.path}: no lead {name}; it has {self.num_leads}, counted from 0")
         lowered = [lead.lower() for lead in self.lead_names]
         if name.lower() not in lowered:
             raise HeartlmError(f"{self.path}: no lead {name!r}; it has {', '.join(self.lead_names) or 'no signal'}")
@@ -372,27 +375,30 @@ class Recording:
             raise HeartlmError(f"{self.path}: this recording has annotations only, no signal to read")
         if (start and start_s is not None) or (stop is not None and stop_s is not None):
             raise HeartlmError(f"{self.path}: give start and stop in samples, or start_s and stop_s in seconds")
+        if isinstance(leads, str) or not isinstance(leads, Iterable | None):
+            raise HeartlmError(f"{self.path}: leads {leads!r} asked for, several indices or names expected")
         try:
-            start = start if start_s is None else round(start_s * self.rate_hz)
-            stop = stop if stop_s is None else round(stop_s * self.rate_hz)
-        except (OverflowError, ValueError):  # infinite, or not a number
-            raise HeartlmError(f"{self.path}: seconds {start_s} to {stop_s} asked for, numbers expected") from None
-        stop = self.num_samples if stop is None else stop
-        if not 0 <= start <= stop <= self.num_samples:
+            first = index(start) if start_s is None else round(start_s * self.rate_hz)
+            end = self.num_samples if stop is None else index(stop)
+            end = end if stop_s is None else round(stop_s * self.rate_hz)
+        except (OverflowError, TypeError, ValueError):  # infinite, or no number
+            asked = f"samples {start!r} to {stop!r}, seconds {start_s!r} to {stop_s!r}"
+            raise HeartlmError(f"{self.path}: {asked} asked for, numbers expected") from None
+        if not 0 <= first <= end <= self.num_samples:
             raise HeartlmError(
-                f"{self.path}: samples {start} to {stop} asked for, the recording has {self.num_samples} "
+                f"{self.path}: samples {first} to {end} asked for, the recording has {self.num_samples} "
                 f"({self.duration_s:g} s)"
             )
         chosen = range(self.num_leads) if leads is None else leads
         indices = list(map(self.lead_index, chosen))
         # float32: a damaged length must not fill the memory; half of it is left for what is computed from the samples
-        if 4 * len(indices) * (stop - start) > _MEMORY_BYTES // 2:
+        if 4 * len(indices) * (end - first) > _MEMORY_BYTES // 2:
             raise HeartlmError(
-                f"{self.path}: {stop - start} samples of {len(indices)} leads do not fit into memory; if that is not "
+                f"{self.path}: {end - first} samples of {len(indices)} leads do not fit into memory; if that is not "
                 "its length, correct the header"
             )
         with one_line(self.path, "samples"):
-            return self.samples(start, stop, indices)
+            return self.samples(first, end, indices)
 
     def refuse_if_damaged(self) -> None:
         """Raise an error if faults were found so far.

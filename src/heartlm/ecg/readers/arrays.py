@@ -85,9 +85,13 @@ def checked_leads(where: object, array: Any) -> NDArray[Any]:
     Raises:
         HeartlmError: it has another shape or type.
     """
-    signal = np.atleast_2d(array)
+    try:
+        signal = np.atleast_2d(array)
+    except (RuntimeError, TypeError, ValueError) as error:  # rows of several lengths; a tensor of torch on a GPU
+        reason = " ".join(str(error).split())
+        raise HeartlmError(f"{where}: numbers [num_leads, num_samples] expected ({reason})") from None
     # More leads than samples is an array with its axes exchanged, which would be read without an error.
-    if signal.ndim != 2 or signal.dtype.kind not in "iuf" or signal.shape[0] > max(signal.shape[1], 1):
+    if signal.ndim != 2 or signal.dtype.kind not in "iuf" or not 0 < len(signal) <= max(signal.shape[1], 1):
         raise HeartlmError(
             f"{where}: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers "
             "[num_leads, num_samples], transposed if its rows are samples"

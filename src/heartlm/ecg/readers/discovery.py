@@ -55,6 +55,10 @@ def find_records(folder: Path) -> dict[str, RecordFiles]:
     The id of a record is the name of its files. If records in different subfolders have the same name, the ids are
     their paths below `folder`. Bytes that are not text are written as `\\x..`.
 
+    Of files of several formats with one name, the WFDB header is the record, and those that it does not name are left
+    out as copies. Without a header all are records: the first by its ending has the name, the others have their endings
+    in theirs.
+
     Raises:
         NoRecordingsError: there are no records.
         HeartlmError: RECORDS lists a record that is missing or outside `folder`.

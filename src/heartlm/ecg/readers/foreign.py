@@ -136,7 +136,7 @@ def to_millivolts(unit: str) -> tuple[str, float]:
     return (unit, 1.0) if factor is None else ("mV", factor)
 
 
-def check_rate(path: Path, rate_hz: Any, what: str = "sampling rate") -> float:
+def check_rate(path: Path | str, rate_hz: Any, what: str = "sampling rate") -> float:
     """Return a rate as a float.
 
     Raises:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.foreign import check_rate
 from heartlm.ecg.readers.units import Unit, parse_unit
 from heartlm.ecg.recording import ReadSamples, Recording
 from heartlm.errors import HeartlmError
@@ -43,11 +45,15 @@ class Stated:
     def of(
         rate_hz: float | None, units: str | Sequence[str] | None, leads: str | Sequence[str] | None
     ) -> Stated | None:
-        """Return the facts that arguments state, each a text or several; None if none is given."""
+        """Return the facts that arguments state, each a text or several; None if none is given.
+
+        Raises:
+            HeartlmError: an argument has another type, or the rate is implausible.
+        """
         if rate_hz is None and units is None and leads is None:
             return None
-        texts = [() if each is None else (each,) if isinstance(each, str) else tuple(each) for each in (units, leads)]
-        return Stated(rate_hz, texts[0], texts[1])
+        stated_hz = None if rate_hz is None else rate_argument(rate_hz)
+        return Stated(stated_hz, _texts("units", units), _texts("leads", leads))
 
     @staticmethod
     def current() -> Stated:
@@ -156,6 +162,20 @@ class Stated:
                 for unit, own in zip(units, steps, strict=True)
             ),
         )
+
+
+def rate_argument(rate_hz: Any) -> float:
+    """Return the rate that an argument states, a number of Python or NumPy; see `check_rate`."""
+    return check_rate("arguments", rate_hz.item() if isinstance(rate_hz, np.generic) else rate_hz, "rate_hz")
+
+
+def _texts(name: str, given: Any) -> tuple[str, ...]:
+    is_one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
+    texts = () if given is None else (given,) if is_one else tuple(given)
+    for text in texts:
+        if not isinstance(text, str) or not text.isprintable():
+            raise HeartlmError(f"{name}: {text!r} found, a text or several expected")
+    return texts
 
 
 _used: ContextVar[Stated | None] = ContextVar("stated", default=None)
