@@ -170,7 +170,7 @@ class Monitor:
         if self.journal is not None:
             try:
                 self.journal.append(message, stream)
-            except OSError as error:
+            except HeartlmError as error:
                 self._disk_failed(error)
         self._add_frame(frame)
 
@@ -286,7 +286,7 @@ class Monitor:
                     self._sync_at = now + _SYNC_S
                 if now > self._snapshot_at:
                     self.save()
-            except (OSError, HeartlmError) as error:
+            except HeartlmError as error:
                 self._disk_failed(error)
 
     def check_silence(self, now: float, names: Iterable[str]) -> None:
@@ -327,7 +327,7 @@ class Monitor:
             self._unwritten += json.dumps(entry).encode() + b"\n"
             try:
                 self._write_alarms(self._alarm_log)
-            except OSError as error:
+            except HeartlmError as error:
                 self._disk_failed(error)
         for listener in self.listeners:
             listener(entry)
@@ -354,16 +354,18 @@ class Monitor:
 
     def _write_alarms(self, log: IO[bytes]) -> None:
         """Write the end of the log of alarms. A line that was written in part is continued."""
-        while self._unwritten:
-            del self._unwritten[: os.write(log.fileno(), self._unwritten)]
+        try:
+            while self._unwritten:
+                del self._unwritten[: os.write(log.fileno(), self._unwritten)]
+        except OSError as error:
+            raise explained(Path(log.name), error) from error
 
-    def _disk_failed(self, error: OSError | HeartlmError) -> None:
+    def _disk_failed(self, error: Exception) -> None:
         """Report an error of the disk, and watch on: alarms on the page and by the network do not need it."""
-        assert self.folder is not None and self.journal is not None and self.disk is not None
+        assert self.journal is not None and self.disk is not None
         self.journal.turn_off()
         self._snapshot_at = time.monotonic() + _RETRY_S
-        why = error if isinstance(error, HeartlmError) else explained(Path(error.filename or self.folder), error)
-        self.disk.fail(self.disk.problem or f"{why}: watching continues, but nothing is stored")
+        self.disk.fail(self.disk.problem or f"{error}: watching continues, but nothing is stored")
 
     def acknowledge(self, key: str, by: str) -> bool:
         """Record that a person has seen an alarm, and return whether there is such an alarm."""
@@ -386,7 +388,7 @@ class Monitor:
                 try:
                     self._save_strip(patient, alarm, self.folder / "strips")
                 except OSError as error:
-                    self._disk_failed(error)
+                    self._disk_failed(explained(self.folder / "strips", error))
         patient.without_strip = waiting
 
     def _save_strip(self, patient: WatchedPatient, alarm: Alarm, folder: Path) -> None:
@@ -460,7 +462,7 @@ class Monitor:
         """Write the alarms that wait and a snapshot.
 
         Raises:
-            HeartlmError: the disk is full or cannot be written; or an OSError.
+            HeartlmError: the disk is full or cannot be written.
         """
         if self.journal is not None and self._alarm_log is not None and self.disk is not None:
             self._write_alarms(self._alarm_log)
@@ -492,12 +494,10 @@ class Monitor:
         Raises:
             HeartlmError: the disk is full or cannot be written.
         """
-        if self.folder is None or self.journal is None or self._alarm_log is None:
+        if self.journal is None or self._alarm_log is None:
             return
         try:
             self.save()
-        except OSError as error:
-            raise explained(Path(error.filename or self.folder), error) from error
         finally:
             self.journal.turn_off()
             self._alarm_log.close()

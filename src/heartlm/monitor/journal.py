@@ -22,7 +22,7 @@ from typing import IO, Any
 from heartlm.errors import HeartlmError
 from heartlm.monitor.link import MAX_BYTES, MAX_NAME_LENGTH
 from heartlm.monitor.state import packed, unpacked
-from heartlm.storage.atomic import atomic_file, fsync_folder
+from heartlm.storage.atomic import atomic_file, explained, fsync_folder
 
 _HEADER = struct.Struct("<II")
 # The name of a stream takes at most four bytes a character in UTF-8, and a line feed ends it.
@@ -96,21 +96,33 @@ class MessageJournal:
                 log.truncate(intact)
 
     def append(self, message: bytes, stream: str | None = None) -> None:
-        """Write a message, with the name of its stream if the channel gives it. `flush` passes it to the system."""
+        """Write a message, with the name of its stream if the channel gives it. `flush` passes it to the system.
+
+        Raises:
+            HeartlmError: the disk is full or cannot be written; likewise for `flush` and `snapshot`.
+        """
         if self._is_off:
             return
-        if self._log is None:
-            self._log = self._path("messages", self._number).open("ab")
-            fsync_folder(self.folder)  # fsync of a new file does not flush its name: fsync(2)
-        record = (stream or "").encode() + b"\n" + message
-        self._log.write(_HEADER.pack(len(record), zlib.crc32(record)) + record)
+        path = self._path("messages", self._number)
+        try:
+            if self._log is None:
+                self._log = path.open("ab")
+                fsync_folder(self.folder)  # fsync of a new file does not flush its name: fsync(2)
+            record = (stream or "").encode() + b"\n" + message
+            self._log.write(_HEADER.pack(len(record), zlib.crc32(record)) + record)
+        except OSError as error:
+            raise explained(path, error) from error
 
     def flush(self, to_disk: bool = True) -> None:
         """Pass written messages to the operating system; with `to_disk`, wait until they are on disk."""
-        if self._log is not None:
+        if self._log is None:
+            return
+        try:
             self._log.flush()
             if to_disk:
                 os.fsync(self._log.fileno())
+        except OSError as error:
+            raise explained(Path(self._log.name), error) from error
 
     def snapshot(self, state: Any) -> None:
         """Write the state after all messages so far, and delete files that are no longer needed."""
@@ -122,7 +134,8 @@ class MessageJournal:
         for kind in ("snapshot", "messages"):
             for old in self._numbers(kind):
                 if old <= number - _NUM_KEPT:
-                    self._path(kind, old).unlink()
+                    with suppress(OSError):  # the next snapshot tries again
+                        self._path(kind, old).unlink()
 
     def turn_off(self) -> None:
         """Write nothing until the next snapshot, after an error of the disk."""

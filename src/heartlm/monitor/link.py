@@ -194,7 +194,8 @@ class FrameLink(Stateful):
         if -frame.mv.shape[1] < ahead <= MAX_GAP_S * self.rate_hz:
             if self.other is not None and self.ahead > 0:
                 self.counts["too far ahead"] += 1
-            self.other = None
+            if self.other is not None:
+                self.other, self.held = None, []
             return self._insert(frame, start)
         if ahead <= 0:
             self.counts["late or double"] += 1
@@ -204,10 +205,7 @@ class FrameLink(Stateful):
     @property
     def is_replaced(self) -> bool:
         """Whether the sender numbers its samples by the count of `other`."""
-        if self.other is None:
-            return False
-        num_received: int = sum(samples.shape[1] for samples in self.held) - self.other.counts["lost samples"]
-        return num_received >= self.needed
+        return self.other is not None and sum(samples.shape[1] for samples in self.held) >= self.needed
 
     @property
     def lost(self) -> int:
@@ -216,7 +214,9 @@ class FrameLink(Stateful):
 
     def _hold(self, frame: Frame, ahead: int) -> None:
         """Add a frame that does not fit to `other`, or to a new one if it does not fit there either."""
-        if self.other is None or abs(self.other._place(frame)[1]) > MAX_GAP_S * self.rate_hz:
+        # Samples that are lost count like others, so their number is small, and `held` stays little more than `needed`.
+        after = 0 if self.other is None else self.other._place(frame)[1]
+        if self.other is None or not -MAX_GAP_S * self.rate_hz <= after <= REORDER_S * self.rate_hz:
             self.other, self.ahead, self.held = FrameLink(self.rate_hz, self.num_leads), ahead, []
             number_s = frame.t if frame.start is None else frame.start / self.rate_hz
             restart_s = RESTART_S if (number_s or 0.0) < FROM_ZERO_S else OTHER_COUNT_S
