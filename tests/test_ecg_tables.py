@@ -251,6 +251,15 @@ def test_gaps_are_invalid_samples_with_a_warning(tmp_path: Path) -> None:
         read_recording(tmp_path / "r.csv", repaired="refuse")
 
 
+def test_midnight_passes_also_where_its_row_has_no_time(tmp_path: Path) -> None:
+    times = [f"{'23:59:5' if row < 900 else '00:00:0'}{row % 900 / 100:.2f}" for row in range(1800)]
+    times[899] = times[900] = ""
+    (tmp_path / "r.csv").write_text("\n".join(["time,I [mV]", *(f"{at},0.1" for at in times)]))
+    recording = read_recording(tmp_path / "r.csv")
+    assert (recording.rate_hz, recording.num_samples) == (100, 1900)  # a second is missing before midnight
+    assert "a gap in the times, 1 s in all" in recording.repairs[0]
+
+
 def test_a_row_elsewhere_costs_its_sample_alone(tmp_path: Path) -> None:
     lines = rows(MS, MV, head="time_ms,I\n").decode().splitlines()
     lines.insert(1400, lines.pop(95))
@@ -600,6 +609,8 @@ def test_atc_files_of_alivecor(tmp_path: Path) -> None:
     assert recording.start == START + timedelta(seconds=0.5)
     np.testing.assert_allclose(recording.signal(), [ECG, -ECG], atol=1e-6)
     assert recording.faults == []
+    path.write_bytes(content.replace(block(b"ecg2", samples[1]), block(b"ecg2", samples[1][:200])))
+    assert read_recording(path).repairs == (f"the leads have 100 to {NUM} samples; the first 100 are read",)
     path.write_bytes(content.replace(samples[0][:9], bytes(9)))
     assert "checksum of block 'ecg'" in read_recording(path).faults[0]
     for damaged, reason in ((content[:-9], "'ecg2'"), (content[:300], "'fmt '"), (content[:12], "has no")):

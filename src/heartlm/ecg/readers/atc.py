@@ -57,7 +57,8 @@ def read_atc(path: Path) -> Recording:
     _, rate_hz, resolution_nv = struct.unpack_from("<BHH", blocks[b"fmt "])
     if not resolution_nv:
         raise HeartlmError(f"{path}: states no resolution, so the millivolts are unknown; fetch it again")
-    length = min(map(len, leads.values()))
+    length, longest = min(map(len, leads.values())), max(map(len, leads.values()))
+    cut = (f"the leads have {length} to {longest} samples; the first {length} are read",) if length < longest else ()
     if length == 0:
         raise HeartlmError(f"{path}: has no samples; fetch it again")
     signal = np.stack([lead[:length] for lead in leads.values()])
@@ -67,4 +68,4 @@ def read_atc(path: Path) -> Recording:
     start, stated = None, blocks.get(b"info", b"")[:32].partition(b"\0")[0].decode("latin-1")
     with suppress(ValueError):
         start = datetime.fromisoformat(re.sub(r"([+-]\d\d:?\d\d|Z)$", "", stated.strip()))
-    return replace(recording, start=start)
+    return replace(recording, start=start, repairs=cut)

@@ -457,7 +457,8 @@ def _seconds_of(texts: Any) -> NDArray[np.float64]:
         ordinals = np.array([each.toordinal() for each in dates if each is not None], np.float64)
         return np.asarray(total + 86400.0 * (ordinals - ordinals[0])[days.indices.to_numpy()])
     # without a known date a day begins where the time falls by more than half a day
-    falls = np.diff(total, prepend=total[:1]) < -43200
+    near = np.maximum.accumulate(np.where(np.isnan(total), 0, np.arange(len(total))))  # the last row with a time
+    falls = np.diff(total[near], prepend=total[:1]) < -43200
     return total + 86400.0 * np.cumsum(falls)
 
 

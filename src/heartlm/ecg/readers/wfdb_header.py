@@ -57,8 +57,8 @@ DECODED: dict[str, tuple[int, ...]] = {
 # Of a sample; the lowest that they hold marks a missing value.
 _NUM_BITS = {"212": 12, "16": 16, "61": 16, "80": 8, "24": 24, "32": 32}
 
-MAX_WIDTH = 2048
-"""Samples a frame that the kernel takes; it works in blocks that hold whole frames."""
+MAX_WIDTH = 2047
+"""Samples a frame that the kernel takes: its blocks of 4,096 samples hold one sample to skip and two frames."""
 
 GROUP: dict[str, tuple[int, ...]] = DECODED | {"8": (0, 1), "160": (0, 2), "310": (0, 2, 4, 4), "311": (0, 2, 3, 4)}
 """Sizes in bytes of 0, 1, ... samples up to a full group, for each format whose length follows from the file size."""
