@@ -143,6 +143,16 @@ def test_ludb_rhythm_stands_in_the_header(tmp_path: Path) -> None:
     assert records[0] is not None and records[0].sample.tolist() == [100] and not records[0].beats_labelled
 
 
+def test_an_anonymous_recording_keeps_the_rhythm_that_a_comment_states(tmp_path: Path) -> None:
+    (folder := tmp_path / "ludb").mkdir()
+    write_record(folder, name="1")
+    with (folder / "1.hea").open("a") as stream:
+        stream.write("#<name>: A B\n#Rhythm: Atrial fibrillation\n")
+    hidden = open_database(folder).recording("1").anonymous()
+    assert hidden.annotations is not None and [span.name for span in hidden.annotations.rhythms] == ["AFIB"]
+    assert "A B" not in hidden.to_wfdb(tmp_path, "b").read_text()
+
+
 def test_challenge_2017_labels_whole_records_and_has_no_beats(tmp_path: Path) -> None:
     folder = tmp_path / "training2017"
     folder.mkdir()

@@ -305,8 +305,8 @@ def test_the_age_follows_from_the_dates_and_an_anonymous_recording_has_neither()
     assert recording.age == 63
     assert replace(recording, start=datetime(2024, 3, 2, 13)).age == 64
     assert replace(recording, start=time(13)).age is None
-    hidden = recording.anonymous()
-    assert (hidden.patient, hidden.age, hidden.start) == (Patient(), None, time(13))
+    hidden = replace(recording, comments=("<name>: A B",)).anonymous()
+    assert (hidden.patient, hidden.age, hidden.start, hidden.comments) == (Patient(), None, time(13), ())
 
 
 def test_an_empty_header(tmp_path: Path) -> None:

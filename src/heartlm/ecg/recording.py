@@ -321,14 +321,16 @@ class Recording:
         return mne_of(self)
 
     def anonymous(self) -> Recording:
-        """Return the recording without patient data, the date of its start, and notes, whose texts may name people."""
-        start, read = self.start.time() if isinstance(self.start, datetime) else self.start, self.read_annotations
+        """Return the recording without patient data and date of its start, and without comments and notes.
 
-        def without_notes(recording: Recording) -> Annotations | None:
-            annotations = None if read is None else read(recording)
-            return annotations and replace(annotations, notes=())
+        The texts of comments and notes may name people.
+        """
+        start = self.start.time() if isinstance(self.start, datetime) else self.start
 
-        return replace(self, patient=Patient(), start=start, read_annotations=read and without_notes)
+        def without_notes(_: Recording) -> Annotations | None:  # of this recording: comments may state its rhythm
+            return self.annotations and replace(self.annotations, notes=())
+
+        return replace(self, patient=Patient(), start=start, comments=(), read_annotations=without_notes)
 
     def lead_index(self, name: str | int) -> int:
         """Return the index of the lead called `name`, ignoring case; an index is returned unchanged.
