@@ -134,6 +134,8 @@ void HEARTLM(wfdb_decode)(const uint8_t *bytes, int64_t format, int64_t skip, in
         int16_t narrow[BLOCK];
         int32_t wide[BLOCK];
     } block;
+    /* Frames by twos, so that each block begins at a whole byte of format 212, `skip` samples before its first frame;
+     * a block holds that sample too. The caller sees to it that two frames fit. */
     int64_t per_block = (BLOCK - 1) / width / 2 * 2, bits = num_bits(format);
     for (int64_t done = 0; done < num_frames; done += per_block) {
         int64_t count = num_frames - done < per_block ? num_frames - done : per_block;

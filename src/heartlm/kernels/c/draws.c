@@ -99,7 +99,7 @@ void HEARTLM(hide_spans)(int64_t seed, int64_t use, int64_t step, int64_t first_
         int64_t chosen = (int64_t)(unit(next(&sure)) * (double)length[w]), hide_to = 0, count = 0;
         for (int64_t t = 0; t < width; t++)
             hidden[t] = next(&begins) >> 11 < below;
-        hidden[chosen] = 1;
+        hidden[chosen] = 1; /* chosen < length[w] <= width; taken back below in an empty window */
         for (int64_t t = 0; t < width; t++, place++) {
             pair = place % 2 ? pair >> 32 : next(&lengths);
             int64_t end = t + 1 + (int64_t)((pair & 0xFFFFFFFFu) * (uint64_t)longest >> 32);

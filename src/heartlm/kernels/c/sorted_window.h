@@ -26,6 +26,7 @@ static inline void insert_value(double *ordered, int64_t *count, double value) {
     *count += 1;
 }
 
+/* The value is among them: what is removed was inserted, with the same bits. */
 static inline void remove_value(double *ordered, int64_t *count, double value) {
     if (isnan(value)) return;
     int64_t place = place_of(ordered, *count, value);

@@ -308,6 +308,8 @@ static inline uint32_t place_of(int64_t head, int64_t token, int64_t tokens) {
     return (uint32_t)(1 + (head * tokens + token) * tokens);
 }
 
+/* Columns of keys and values; queries, keys, values and their slopes; logits and slopes of ROWS queries. Queries have
+ * the room of keys, so a window has at most one for each token. */
 static int64_t scratch_of(int64_t tokens, int64_t width) {
     return padded(tokens) * width * 2 + 6 * tokens * width + 2 * ROWS * padded(tokens);
 }

@@ -65,6 +65,7 @@ static const char *samples(const char *at, const char *stop, int64_t most_leads,
             double value;
             at = skip(at, stop);
             if (at == stop || (at = number(at, stop, &value)) == NULL) return NULL;
+            /* Each number takes two characters or more with the comma or bracket behind it, so `out` has room. */
             out[num++] = fabs((double)(float)value) <= (double)limit ? (float)value : NAN;
             at = skip(at, stop);
         } while (at < stop && *at++ == ',');
