@@ -18,8 +18,9 @@ from heartlm.monitor.engine import Monitor
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _ANSWER_S = 0.5, 60.0, 10.0
 _MAX_WAITING = 10_000
-# Client errors after which the same request may succeed: time limit, too early, too many requests.
-_TEMPORARY = (408, 425, 429)
+# Client errors after which the same request may succeed: when the token or the address is mended, which all alarms wait
+# for, or later (time limit, too early, too many requests).
+_REPEATED = (401, 403, 404, 407, 408, 425, 429)
 
 
 class Webhook:
@@ -111,7 +112,7 @@ class Webhook:
                 await self._added.wait()
             entry = self.waiting[0]
             problem, status = await asyncio.to_thread(self._request, "POST", json.dumps(self._convert(entry)))
-            is_refused = status is not None and 400 <= status < 500 and status not in _TEMPORARY
+            is_refused = status is not None and 400 <= status < 500 and status not in _REPEATED
             if problem is not None and not is_refused:
                 self.connection.fail(f"retrying: {problem}")
                 await asyncio.sleep(wait_s)
