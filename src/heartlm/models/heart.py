@@ -109,8 +109,8 @@ class HeartModel(nn.Module):
             codes: codes of the tokens, int64 `[B, T, F]`.
             valid: tokens that are not padding, bool `[B, T]`; None for all.
             keys: dropout keys, int32 `[num_dropout_sites, B]`; None disables dropout, as in inference.
-            query_index: indices of the output tokens in the flattened `[B × T]`, ascending, each once, int64 `[N]`;
-                None for all.
+            query_index: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; by the
+                kernel for CPUs each only once. None for all.
 
         Returns:
             Hidden states `[B, T, D]`, or `[N, D]` of the output tokens, and the table of embeddings.

@@ -70,8 +70,8 @@ class Block(nn.Module):
             angles: see `rotary_angles`.
             mask: tokens to attend to, bool `[B, 1, 1, T]`; None for all, or for all earlier ones if causal.
             keys: dropout keys, int32 `[SITES_OF_BLOCK, B]`; None drops nothing.
-            query_index: indices of the output tokens in the flattened `[B × T]`, ascending, each once, int64 `[N]`;
-                None for all. Keys and values are computed for all tokens, queries and the feed-forward part for the
+            query_index: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; by the
+                kernel for CPUs each only once. None for all. Keys and values are computed for all tokens, queries and the feed-forward part for the
                 output tokens only. Not together with `keys`.
 
         Returns:
@@ -204,8 +204,8 @@ class Trunk(nn.Module):
             valid: tokens that are not padding, bool `[B, T]`; None for all. Each window starts with a valid token, and
                 padding is at its end.
             keys: dropout keys, int32 `[SITES_OF_BLOCK × depth, B]`; None drops nothing.
-            query_index: indices of the output tokens in the flattened `[B × T]`, ascending, each once, int64 `[N]`;
-                None for all. The last block computes only these.
+            query_index: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; by the
+                kernel for CPUs each only once. None for all. The last block computes only these.
 
         Returns:
             `[B, T, D]`, or `[N, D]` of the output tokens.
