@@ -71,8 +71,8 @@ class Block(nn.Module):
             mask: tokens to attend to, bool `[B, 1, 1, T]`; None for all, or for all earlier ones if causal.
             keys: dropout keys, int32 `[SITES_OF_BLOCK, B]`; None drops nothing.
             query_index: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; by the
-                kernel for CPUs each only once. None for all. Keys and values are computed for all tokens, queries and the feed-forward part for the
-                output tokens only. Not together with `keys`.
+                kernel for CPUs each only once. None for all. Keys and values are computed for all tokens, queries and
+                the feed-forward part for the output tokens only. Not together with `keys`.
 
         Returns:
             `[B, T, D]`, or `[N, D]` of the output tokens.
