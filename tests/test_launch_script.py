@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from heartlm.cli.main import main
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster import submit
 from heartlm.extensions.cluster.profile import SiteProfile, load_profile, profile_names, profile_of
 from heartlm.extensions.cluster.run_file import RunFile
 from heartlm.extensions.cluster.script import render
-from heartlm.extensions.cluster.submit import state_of
+from heartlm.extensions.cluster.submit import follow, state_of
 from heartlm.extensions.cluster.topology import Topology, seconds_of
 from heartlm.extensions.cluster.torchrun import STOPPED_STATUS
 from heartlm.system.progress import hours_minutes_seconds
@@ -258,6 +259,57 @@ def test_the_state_of_a_job_in_a_folder_with_blanks(monkeypatch: pytest.MonkeyPa
     state = state_of("7")
     assert (state.output, state.run_s) == (Path("/home/me/my hearts/a b-7.out"), 65.0)
     assert state.words == "job 7: RUNNING on node[1-2], queued again 1 time"
+
+
+class Controller:
+    """Stands for the commands of SLURM and for the clock: answers in order, of which an error is a refusal."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+        self.answers, self.pauses, self.now_s = list(answers), list[float](), 0.0
+        monkeypatch.setattr(submit.subprocess, "run", self.answer)
+        monkeypatch.setattr(submit.time, "sleep", self.sleep)
+        monkeypatch.setattr(submit.time, "monotonic", lambda: self.now_s)
+
+    def answer(self, words: tuple[str, ...], **_: object) -> subprocess.CompletedProcess[str]:
+        text = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        failed = "error: " in text
+        return subprocess.CompletedProcess(words, int(failed), "" if failed else text, text if failed else "")
+
+    def sleep(self, pause_s: float) -> None:
+        self.pauses.append(pause_s)
+        self.now_s += pause_s
+
+
+BUSY = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+RUNNING, COMPLETED = (f"JobId=7 JobState={state} Reason=None ExitCode=0:0" for state in ("RUNNING", "COMPLETED"))
+
+
+def test_a_busy_controller_is_asked_again(monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    Controller(monkeypatch, RUNNING, *[BUSY] * 9, RUNNING, BUSY, COMPLETED)
+    assert follow("7", said.append).state == "COMPLETED"
+    assert [line.partition(":")[0] for line in said] == ["job 7", *["scontrol refused"] * 2, "job 7"]
+    assert said[1].endswith("Unable to contact slurm controller (connect failure); asking again for 5 minutes")
+
+
+def test_a_controller_that_stays_away_is_given_up_after_minutes(monkeypatch: pytest.MonkeyPatch):
+    controller = Controller(monkeypatch, RUNNING, BUSY)
+    with pytest.raises(HeartlmError, match="Unable to contact"):
+        follow("7", lambda line: None)
+    assert submit.BUSY_S <= controller.now_s <= submit.BUSY_S + 2 * submit.LONGEST_POLL_S
+    controller = Controller(monkeypatch, "slurm_load_jobs error: Invalid job id specified")
+    with pytest.raises(HeartlmError, match="Invalid job id"):
+        follow("7", lambda line: None)
+    assert controller.pauses == []
+
+
+def test_a_campaign_asks_as_seldom_as_a_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "c.yaml"
+    path.write_text("experiments: [{name: a, run: {corpus: c, out: a}}]")
+    controller = Controller(monkeypatch, "7", *["7 PENDING"] * 30, BUSY, *["7 RUNNING"] * 3, "\n")
+    assert main(["campaign", "run", str(path), "--profile", "generic", "--submit", "--wait"]) == 1
+    assert len(controller.pauses) == 34 and max(controller.pauses) == submit.LONGEST_POLL_S
+    assert sum(controller.pauses) > 100
 
 
 def test_without_slurm_it_says_what_to_do(

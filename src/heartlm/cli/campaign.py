@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from heartlm.extensions.cluster.campaign.campaign import Campaign
 
 STOPPED_STATUS = 143
-WAIT_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +126,13 @@ def _run_here(campaign: Campaign, parallel: int, names: Sequence[str]) -> int:
 
 def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
     from heartlm.extensions.cluster.campaign.slurm import queue_of, submit_campaign
+    from heartlm.extensions.cluster.submit import poll
 
     submit_campaign(campaign, load_site(options.profile or "generic", options), say)
     if not options.wait:
         say(f"see how far it is with:  heartlm campaign status {shlex.quote(str(options.campaign))}")
         return 0
-    while queue_of(campaign):
-        time.sleep(WAIT_S)
+    next(queue for queue in poll(lambda: queue_of(campaign), say) if not queue)
     return _summed_up(campaign, [each.name for each in campaign.experiments])
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
@@ -18,6 +19,14 @@ UNDER_WAY = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "RE
 """States after which a job continues; STOPPED is SLURM's state of a suspended job."""
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.25, 5.0
+BUSY_S = 300.0
+"""Time for which a question is repeated that SLURM does not answer."""
+
+Answer = TypeVar("Answer")
+
+
+class SlurmBusyError(HeartlmError):
+    """A SLURM command failed, but may succeed later, for example when the controller is busy or restarts."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class JobState:
         restarts: number of requeues.
         nodes: nodes in SLURM's format, such as node[1-2].
         output: output file of the job.
-        run_s: running time in seconds, without the time in the queue.
+        run_s: running time in seconds, without the time in the queue; states that differ in it alone are equal.
     """
 
     job: str
@@ -42,7 +51,7 @@ class JobState:
     restarts: int
     nodes: str
     output: Path
-    run_s: float = 0.0
+    run_s: float = field(default=0.0, compare=False)
 
     @property
     def has_ended(self) -> bool:
@@ -76,15 +85,18 @@ def call(*words: str) -> str:
     """Return the output of a SLURM command.
 
     Raises:
-        HeartlmError: the command is missing or fails; the text is its last line of output.
+        SlurmBusyError: the command fails; the text is its last line of output.
+        HeartlmError: the command is missing, or fails because of its arguments.
     """
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise HeartlmError(f"{words[0]}: no such command, so no SLURM here: use --local") from error
     if done.returncode != 0:
-        messages = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        raise HeartlmError(f"{words[0]} refused: {messages[-1].removeprefix(f'{words[0]}: error: ')}")
+        message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        # "Invalid job id specified" is final; "Unable to contact slurm controller" and "Socket timed out" are not.
+        kind = HeartlmError if "Invalid" in message else SlurmBusyError
+        raise kind(f"{words[0]} refused: {message.removeprefix(f'{words[0]}: error: ')}")
     return done.stdout
 
 
@@ -126,16 +138,46 @@ def follow(job: str, say: Callable[[str], object]) -> JobState:
     """Wait until a job has ended, through every requeue; call `say` for each change.
 
     Raises:
-        HeartlmError: SLURM is missing or has deleted the job's record.
+        HeartlmError: SLURM is missing, has deleted the job's record or has not answered for `BUSY_S`.
     """
-    last_words, pause_s = "", FIRST_POLL_S
-    while True:
-        state = state_of(job)
+    last_words = ""
+    for state in poll(lambda: state_of(job), say):
         if state.words != last_words:
             say(state.words)
-            last_words, pause_s = state.words, FIRST_POLL_S
+            last_words = state.words
         if state.has_ended:
-            return state
+            break
+    return state
+
+
+def poll(ask: Callable[[], Answer], say: Callable[[str], object]) -> Iterator[Answer]:
+    """Yield the answers of SLURM to a question that is repeated until the caller stops.
+
+    The intervals grow from `FIRST_POLL_S` to `LONGEST_POLL_S`, and start again when the answer changes.
+
+    Args:
+        ask: function that asks SLURM.
+        say: function called with one line when SLURM stops answering.
+
+    Raises:
+        HeartlmError: SLURM is missing, refuses the question or has not answered for `BUSY_S`.
+    """
+    pause_s, answered_s, is_busy = FIRST_POLL_S, time.monotonic(), False
+    last: Answer | None = None
+    while True:
+        try:
+            answer = ask()
+        except SlurmBusyError as error:
+            if time.monotonic() - answered_s > BUSY_S:
+                raise
+            if not is_busy:
+                say(f"{error}; asking again for {BUSY_S / 60:.0f} minutes")
+            is_busy = True
+        else:
+            answered_s, is_busy = time.monotonic(), False
+            if answer != last:
+                last, pause_s = answer, FIRST_POLL_S
+            yield answer
         time.sleep(pause_s)
         # Each call is a remote procedure call to slurmctld, which all users share (scontrol(1), Performance).
         pause_s = min(LONGEST_POLL_S, 1.5 * pause_s)
