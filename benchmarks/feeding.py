@@ -30,6 +30,7 @@ from benchmarks.feeding_peers import PACKAGES, installed
 from benchmarks.feeds import OURS, into_memory, made_up, own, timed_supplies
 from benchmarks.peers import Batches, backings, nanogpt, sliding, torch_loaders
 from heartlm.corpus.corpus import Corpus
+from heartlm.instrumentation.meters import Meters
 from heartlm.training.config import PretrainConfig
 from heartlm.training.pretrain import pretrain
 
@@ -87,7 +88,10 @@ def waiting(folder: Path, steps: int) -> Table:
 
 
 def main() -> None:
-    given = options(__doc__, "work", tokens=1 << 29, rounds=5, turn_s=0.2, steps=60).parse_args()
+    parser = options(__doc__, "work", tokens=1 << 29, rounds=5, turn_s=0.2, steps=60)
+    given = parser.parse_args()
+    if given.steps <= Meters.WARM_UP_STEPS:
+        parser.error(f"--steps: {given.steps} found, more than the {Meters.WARM_UP_STEPS} of the warm-up expected")
     given.work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     pin(0)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import feeding
 from benchmarks.feeds import made_up, take
 from benchmarks.peers import Items, backings, nanogpt, sliding, torch_loaders
 
@@ -43,3 +44,13 @@ def test_taking_takes():
     batches = iter(range(10))
     take(batches, 3)
     assert next(batches) == 3
+
+
+def test_steps_of_the_warm_up_alone_are_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.argv", ["feeding", "--work", str(tmp_path / "work"), "--steps", "2"])
+    with pytest.raises(SystemExit, match="2"):
+        feeding.main()
+    assert "--steps: 2 found, more than the 2 of the warm-up expected" in capsys.readouterr().err
+    assert not (tmp_path / "work").exists()
