@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -212,6 +213,12 @@ def test_the_command_writes_the_same(run: RunFolder, folder: Path, tmp_path: Pat
     with np.load(out) as kept:
         assert f"{len(kept['sample'])} vectors of 64 numbers, 4 recordings" in told
         assert np.array_equal(kept["vectors"], heartlm.load_model(run).embed(folder).vectors)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(folder, damaged)
+    (damaged / "s0002.dat").unlink()
+    assert main(["embed", str(run.path), str(damaged), "--out", str(out)]) == 1
+    told = capsys.readouterr().out
+    assert "left out: " in told and told.endswith("3 recordings embedded, 1 left out\n")
 
 
 def test_ten_lines_with_the_shipped_models(folder: Path, tmp_path: Path) -> None:

@@ -127,14 +127,14 @@ def pair(tiny_database: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 def test_folders(pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reference, test = pair
-    assert main(["compare", str(reference), str(test), "--learning", "0", "--out", str(tmp_path / "o.json")]) == 0
+    assert main(["compare", str(reference), str(test), "--learning", "0", "--out", str(tmp_path / "o.json")]) == 1
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "o.json").read_text())
     assert len(found["records"]) == 3
     num_records = len(open_database(reference).record_ids)
     assert len(found["left_out"]) == num_records - 3
-    assert f"left out: {num_records - 3} of {num_records} records" in printed
-    assert found["left_out"][0]["reason"] in printed
+    assert printed.endswith(f"3 recordings compared, {num_records - 3} left out\n")
+    assert all(f"left out: {each['record']}: {each['reason']}\n" in printed for each in found["left_out"])
     assert found["gross"]["matrix"] == np.sum([row["matrix"] for row in found["records"]], axis=0).tolist()
     assert found["gross"]["qrs_ppv"] == {"value": 1.0, "ci": [1.0, 1.0]}
     assert found["average"]["qrs_se"] == pytest.approx(np.mean([row["qrs_se"] for row in found["records"]]))

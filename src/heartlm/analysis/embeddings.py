@@ -95,7 +95,7 @@ class Embeddings:
         """
         path = Path(path)
         if path.suffix not in (".parquet", ".npz"):
-            raise HeartlmError(f"{path}: ends in {path.suffix or 'nothing'}, .parquet or .npz expected")
+            raise HeartlmError(f"{path}: ends in {path.suffix or 'nothing'}; .parquet or .npz expected")
         with atomic_file(path, "wb") as stream:
             if path.suffix == ".npz":
                 np.savez(stream, allow_pickle=False, vectors=self.vectors, **self.columns())

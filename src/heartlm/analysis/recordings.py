@@ -190,9 +190,10 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
             say(f"{recording.path}: {note}")
         return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}")
     summaries, left_out = each_recording(task, processes or len(usable_cores()))
-    table, index = task.out / "summary.csv", task.out / "index.html"
-    if any(each["record"] == "index" for each in summaries):
-        index = index.with_name("folder.html")
+    names = {each["record"] for each in summaries}
+    # A recording may be summary.csv in the same folder, and the page of one may be index.html.
+    table = task.out / ("folder.csv" if "summary" in names else "summary.csv")
+    index = task.out / ("folder.html" if "index" in names else "index.html")
     analyses = Analyses(summaries, left_out, table if task.index is None else index)
     try:
         write_csv(analyses.rows(), table, digits=4)

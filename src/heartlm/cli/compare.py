@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heartlm.cli.options import parse
+from heartlm.cli.options import check_out, parse
 from heartlm.errors import HeartlmError
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class CompareOptions:
 def run(arguments: Sequence[str]) -> int:
     """Compare the beats and episodes of two annotation files by ANSI/AAMI EC57.
 
-    The results are equal to those of the WFDB programs bxb and epicmp.
+    The results are equal to those of the WFDB programs bxb and epicmp. The exit status is 1 if recordings of a folder
+    were left out; the last line counts them.
 
     Examples:
         heartlm compare mitdb/100.atr annotated/100.hlm
@@ -55,8 +56,8 @@ def run(arguments: Sequence[str]) -> int:
         heartlm compare cudb annotated --annotators atr,vf --out cudb.json
     """
     options = parse(CompareOptions, arguments, "compare", run, positionals=["reference", "test"])
-    if options.out is not None and options.out.suffix != ".json":
-        raise HeartlmError(f"out: {options.out} found, a name that ends in .json expected")
+    folder = options.reference if options.reference.is_dir() else options.reference.parent / "database.json"
+    check_out(options.out, options.reference, options.test, folder, ending=".json")
     for name, value in (("learning", options.learning), ("window", options.window)):
         if not 0 <= value < 1e6:
             raise HeartlmError(f"{name}: {value:g} found, seconds expected, for example 0.15")
@@ -78,13 +79,14 @@ def run(arguments: Sequence[str]) -> int:
         raise HeartlmError(f"{options.reference}: no record compared: {left_out[0]['reason']}")
     rows, summary = [each.to_json() for each in records], summarize(records)
     print("\n".join(_report(rows, summary)))
-    if left_out:
-        print(f"left out: {len(left_out)} of {len(left_out) + len(rows)} records")
-        print("\n".join(f"  {each['record']}: {each['reason']}" for each in left_out))
+    for each in left_out:
+        print(f"left out: {each['record']}: {each['reason']}")
     if options.out is not None:
         write_json(options.out, how | {"labels": LABELS, "records": rows, "left_out": left_out} | summary)
         print(options.out)
-    return 0
+    if options.reference.is_dir():
+        print(f"{len(rows):,} recordings compared, {len(left_out):,} left out")
+    return 1 if left_out else 0
 
 
 def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]]:

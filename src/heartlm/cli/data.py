@@ -160,7 +160,7 @@ def run_retime(argv: Sequence[str]) -> int:
     require(options, lambda number: number >= 0, "at least 0", "seed")
     from heartlm.ecg.retime import retime_database
 
-    _check_unused(options.folder)
+    _check_unused(options.folder, source=options.database)
     skipped = retime_database(
         options.database,
         options.folder,
@@ -188,7 +188,7 @@ def run_noisy(argv: Sequence[str]) -> int:
     require(options, lambda number: number >= 0, "at least 0", "seed")
     from heartlm.analysis.noisy import noisy_database
 
-    _check_unused(options.folder)
+    _check_unused(options.folder, source=options.database)
     skipped = noisy_database(
         options.database, options.folder, noise=options.noise, pieces=options.pieces, seed=options.seed
     )
@@ -199,8 +199,13 @@ def run_noisy(argv: Sequence[str]) -> int:
     return 0
 
 
-def _check_unused(folder: Path, replace: bool | None = None) -> None:
-    """Raise a HeartlmError if `folder` holds something, except a database if `replace`; None: there is no --replace."""
+def _check_unused(folder: Path, replace: bool | None = None, source: Path | None = None) -> None:
+    """Raise a HeartlmError if `folder` lies in `source`, or holds something, except a database if `replace`.
+
+    `replace` is None for commands without --replace.
+    """
+    if source is not None and source.resolve() in folder.resolve().parents:
+        raise HeartlmError(f"{folder}: lies in {source}, whose recordings it would join; choose another folder")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / "database.json").is_file():

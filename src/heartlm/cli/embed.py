@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from heartlm.cli.options import parse
+from heartlm.cli.options import check_out, parse
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,15 @@ class EmbedOptions:
 def run(arguments: Sequence[str]) -> int:
     """Write the hidden states of a model as vectors, with the patient, record, lead, sample and labels of each.
 
+    The exit status is 1 if recordings were left out; the last line counts them.
+
     Examples:
         heartlm embed foundation mitdb/100 --out 100.parquet
         heartlm embed foundation ptb-xl --level recording --out ptb-xl.npz
         heartlm embed runs/foundation corpora/mitdb --split test --layer 2 --out mitdb.parquet
     """
     options = parse(EmbedOptions, arguments, "embed", run, positionals=["model", "source"])
+    check_out(options.out, options.model, options.source)
     from heartlm import api
 
     model = api.load_model(options.model, device=options.device)
@@ -52,4 +55,6 @@ def run(arguments: Sequence[str]) -> int:
     for line in embedded.left_out:
         print(f"left out: {line}")
     print(path)
-    return 0
+    if embedded.left_out:
+        print(f"{num_records:,} recordings embedded, {len(embedded.left_out):,} left out")
+    return 1 if embedded.left_out else 0

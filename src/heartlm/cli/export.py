@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from heartlm.cli.options import parse
+from heartlm.cli.options import check_out, parse
 from heartlm.errors import HeartlmError
 
 
@@ -44,6 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(ExportOptions, arguments, "export", run, positionals=["run"])
     if not 1 <= options.batch_size <= 65_536:
         raise HeartlmError(f"batch_size: {options.batch_size} found, 1 to 65536 expected")
+    check_out(options.out, ending={"onnx": ".onnx", "executorch": ".pte"}[options.to])
     from heartlm.inference.finetuned import load_finetuned
     from heartlm.models.pretrained import find_run
     from heartlm.monitor.export import export_model

@@ -228,6 +228,27 @@ def seconds(text: str, option: str) -> float:
     raise HeartlmError(f"{option} is {text!r}; expected seconds, m:ss or h:mm:ss, for example 1485 or 0:24:45")
 
 
+def check_out(out: Path | None, *inputs: Path | None, ending: str | None = None) -> None:
+    """Check the name of an output file.
+
+    Args:
+        out: output file; None is accepted.
+        inputs: files and folders that the command reads and must not change; None is skipped.
+        ending: required ending of the name.
+
+    Raises:
+        HeartlmError: `out` has another ending, is one of `inputs`, or exists in a folder of `inputs`.
+    """
+    if out is None:
+        return
+    if ending is not None and out.suffix != ending:
+        raise HeartlmError(f"out: {out} found, a name that ends in {ending} expected")
+    for path in inputs:
+        if path is not None and out.is_file() and out.resolve().is_relative_to(path.resolve()):
+            where = "exists in" if path.is_dir() else "is"
+            raise HeartlmError(f"out: {out} {where} the input {path}: choose another name")
+
+
 def existing(path: Path, what: str) -> Path:
     """Return `path` if it exists.
 

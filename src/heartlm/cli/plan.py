@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heartlm.cli.options import existing, parse
+from heartlm.cli.options import check_out, existing, parse
 from heartlm.cli.score_table import aligned
 
 
@@ -46,6 +46,8 @@ def run(arguments: Sequence[str]) -> int:
     settings, campaign, jobs = load_plan(existing(options.plan, "plan's file"))
     cluster = Cluster(settings.nodes, settings.gpus_per_node)
     schedule, reference = plan(jobs, cluster, settings.goal == "cheapest"), naive(jobs, cluster)
+    named = (options.plan.parent / name for name in (settings.campaign, settings.rates) if isinstance(name, str))
+    check_out(options.out, options.plan, *named)
     if options.out is not None:
         write_campaign(options.out, campaign, schedule, settings.gpus_per_node)
     costs = {

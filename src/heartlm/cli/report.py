@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heartlm.cli.options import parse
+from heartlm.cli.options import check_out, parse
 from heartlm.models.pretrained import find_run, is_shipped, shipped_name
 
 
@@ -31,6 +31,7 @@ def run(arguments: Sequence[str]) -> int:
         heartlm report runs/beats --out beats.html
     """
     options = parse(ReportOptions, arguments, "report", run, positionals=["run"])
+    check_out(options.out, ending=".html")
     folder = find_run(options.run)
     from heartlm.report.page import write_report
 

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from heartlm.cli.options import existing, parse
+from heartlm.cli.options import check_out, existing, parse
 from heartlm.errors import HeartlmError, require
 from heartlm.storage.atomic import write_json
 
@@ -147,6 +147,9 @@ def _predictor(options: StudyOptions, with_network: bool) -> Predictor:
     from heartlm.extensions.scaling.predict import Predictor
 
     measurements = load_measurements(existing(options.study, "folder of a study"))
+    files = (options.study / name for name in ("study.json", "skipped.json", "measurements", "all_reduce.json"))
+    hardware_file = Path(options.hardware) if options.hardware else None
+    check_out(options.out, *files, hardware_file, options.all_reduce, options.all_reduce_between)
     hardware = load_hardware(options.hardware) if options.hardware else None
     within = options.all_reduce
     if within is None and hardware is None and with_network:

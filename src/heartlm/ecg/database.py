@@ -244,11 +244,14 @@ class Database:
             shown = ", ".join(self.record_ids[:5]) + (", ..." if len(self.record_ids) > 5 else "")
             raise HeartlmError(f"{self.folder}: no record {record_id!r}; it has {shown}") from None
 
+    def signal_paths(self, record_id: str) -> set[Path]:
+        """Return the files with the signal of a record; those that they name may be missing."""
+        signal = self.files(record_id).signal
+        return set() if signal is None else {signal, *_named_by(signal)}
+
     def source(self, record_id: str) -> str:
         """Return a text that changes when a file of a record does: names, sizes and times, and what the user states."""
-        paths = {self.folder / "database.json", *self.annotation_paths(record_id)}
-        if (signal := self.files(record_id).signal) is not None:
-            paths |= {signal, *_named_by(signal)}
+        paths = self.signal_paths(record_id) | {self.folder / "database.json", *self.annotation_paths(record_id)}
         facts = [str(self.folder.absolute()), record_id, repr(self.stated)]
         for path in sorted(filter(is_there, paths)):
             status = path.lstat()

@@ -105,6 +105,10 @@ class RecordingTask(ABC):
         """
         made, path = self.made | {"source": source_digest(database, record_id)}, self.out / f"{record_id}.json"
         is_complete = all(path.with_suffix(ending).is_file() for ending in (".json", *self.endings))
+        paths = {each.resolve() for each in database.signal_paths(record_id)}
+        # A file of the recording; with `made_by` it holds results of an earlier command.
+        if path.is_file() and path.resolve() in paths and "made_by" not in read_json(path, dict[str, Any]):
+            raise HeartlmError(f"{path}: belongs to the recording and would be replaced; choose another folder")
         known = read_json(path, dict[str, Any]) if is_complete else {}
         if made.items() <= known.items():
             return dict(known["summary"])

@@ -1,0 +1,111 @@
+"""An output that would replace what a command reads: one line, status 2, and the input is unchanged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heartlm.cli.main import main
+from heartlm.ecg.readers.stated import VARIABLE
+from heartlm.storage.atomic import sha256_of
+from tests.clinical_files import write_kardia
+from tests.synthetic_leads import beat_times_s, ecg_mv
+from tests.test_scaling_plan import PLAN, TIMES, gpu_plan, plan_file
+from tests.test_scaling_predict import study as study
+
+RATE_HZ = 500
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def check_refused(inputs: Path, capsys: pytest.CaptureFixture[str], *words: str | Path) -> None:
+    """Check that the command is refused in one line that names the output, and that `inputs` is unchanged."""
+    before, out = content(inputs), words[-1]
+    assert main([str(word) for word in words]) == 2
+    line = capsys.readouterr().err
+    assert str(out) in line and line.count("\n") == 1
+    assert content(inputs) == before
+
+
+def test_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = plan_file(tmp_path, PLAN, TIMES)
+    check_refused(tmp_path, capsys, "plan", path, "--out", path)
+    (link := tmp_path / "link.yaml").symlink_to(path)
+    check_refused(tmp_path, capsys, "plan", path, "--out", link)
+    assert main(["plan", str(path), "--out", str(tmp_path / "campaign.yaml")]) == 0
+    (of_file := tmp_path / "of_file.yaml").write_text(
+        "campaign: campaign.yaml\nnodes: 2\ngpus_per_node: 2\nhours: {1: 2, 2: 1}\n"
+    )
+    check_refused(tmp_path, capsys, "plan", of_file, "--out", tmp_path / "campaign.yaml")
+
+
+def test_plan_with_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = gpu_plan(tmp_path)
+    (rates,) = tmp_path.glob("*.json")
+    check_refused(tmp_path, capsys, "plan", path, "--out", rates)
+
+
+@pytest.mark.parametrize("name", ["all_reduce.json", "measurements"])
+def test_scale_predict(study: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = study / name
+    out = min(out.iterdir()) if out.is_dir() else out
+    for command in ("predict", "validate"):
+        check_refused(study, capsys, "scale", command, study, "--out", out)
+    assert main(["scale", "validate", str(study), "--out", str(study / "validation.json")]) == 0
+    assert main(["scale", "validate", str(study), "--out", str(study / "validation.json")]) == 0
+
+
+def test_compare(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = database / "database.json"
+    check_refused(database, capsys, "compare", database, "--annotators", "atr,atr", "--learning", "0", "--out", out)
+    files = [database / "s0001.atr", database / "s0001.atr"]
+    check_refused(database, capsys, "compare", *files, "--learning", "0", "--out", out)
+
+
+@pytest.mark.parametrize("command", ["report", "export"])
+def test_files_of_a_run(command: str, tiny_finetuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = "beats-causal" if command == "export" else tiny_finetuned
+    check_refused(tiny_finetuned, capsys, command, run, "--out", tiny_finetuned / "run.json")
+
+
+def test_embed(tiny_finetuned: Path, tiny_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_refused(tiny_corpus, capsys, "embed", tiny_finetuned, tiny_corpus, "--out", tiny_corpus / "records.parquet")
+
+
+@pytest.mark.parametrize("command", ["retime", "noisy"])
+def test_recordings_made_in_the_folder_of_their_sources(
+    command: str, database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_refused(database, capsys, "data", command, database, database / "more")
+
+
+def test_analyze_in_the_folder_of_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Results of a JSON recording, and of a table whose JSON file states its rate, would have the name of that file."""
+    signal_mv = ecg_mv(np.arange(30 * RATE_HZ) / RATE_HZ, beat_times_s(60, 1))
+    (tmp_path / "db").mkdir()
+    write_kardia(tmp_path / "db" / "k.json", np.round(signal_mv[None] * 1000).astype(np.int64), RATE_HZ, ["I"])
+    table = tmp_path / "db" / "summary.csv"
+    table.write_text("II\n" + "\n".join(f"{value:.4f}" for value in signal_mv))
+    table.with_suffix(".json").write_text(json.dumps({"rate_hz": RATE_HZ, "units": "mV"}))
+    before = content(tmp_path / "db")
+    for name in ("k.json", "summary.csv"):
+        assert main(["analyze", str(tmp_path / "db" / name), "--no-page", "--out", str(tmp_path / "db")]) == 2
+        assert "belongs to the recording and would be replaced" in capsys.readouterr().err
+    assert content(tmp_path / "db") == before
+
+    monkeypatch.setenv(VARIABLE, "")  # restored after the command has stated the rate
+    shutil.copytree(tmp_path / "db", tmp_path / "alone")
+    (tmp_path / "alone" / "summary.json").unlink()
+    (tmp_path / "alone" / "k.json").unlink()
+    words = ["analyze", str(tmp_path / "alone"), "--no-page", "--rate", "500", "--units", "mV", "--processes", "1"]
+    assert main([*words, "--out", str(tmp_path / "alone")]) == 0
+    assert sha256_of(tmp_path / "alone" / "summary.csv") == before["summary.csv"]
+    assert (tmp_path / "alone" / "folder.csv").is_file()
