@@ -108,6 +108,12 @@ def test_patients_with_most_wrong_beats_come_first():
     assert [wrong for _, wrong, _ in rows] == list(range(99, -1, -1))
 
 
+def test_patients_of_two_databases_are_told_apart():
+    patients = [{"patient": name, "confusion": [[1, 0], [0, 1]]} for name in ("mitdb/100", "svdb/100")]
+    rows = patient_rows({"per_patient": patients, "classes": ["N", "V"]})
+    assert [name for name, *_ in rows] == ["mitdb/100", "svdb/100"]
+
+
 def test_a_confusion_matrix_of_another_size_than_its_labels_is_not_shown():
     assert confusion_rows({"confusion": [[1, 2]], "classes": ["N"]}) == []
     assert confusion_rows({}) == []

@@ -98,13 +98,18 @@ def confusion_rows(block: Block) -> list[tuple[str, int, list[tuple[str, int, fl
 
 
 def patient_rows(block: Block) -> list[tuple[str, int, list[float | None]]]:
-    """Return one row per patient, most wrong beats first: name, wrong beats, F1 of each class or None."""
-    labels = block.get("confusion_labels") or block.get("classes") or []
+    """Return one row per patient, most wrong beats first: name, wrong beats, F1 of each class or None.
+
+    Names are without the database if all patients are of one.
+    """
+    labels, patients = block.get("confusion_labels") or block.get("classes") or [], block.get("per_patient") or []
+    names = [str(patient.get("patient", "")).rpartition("/") for patient in patients]
+    of_one_database = len({database for database, _, _ in names}) == 1
     rows = []
-    for patient in block.get("per_patient") or []:
+    for patient, parts in zip(patients, names, strict=True):
         matrix, f1 = patient.get("confusion") or [], patient.get("f1") or {}
         wrong = sum(number for i, row in enumerate(matrix) for j, number in enumerate(row) if i != j)
         beats = dict(zip(labels, map(sum, matrix), strict=False))
-        name = str(patient.get("patient", "")).rpartition("/")[2]  # most patients have the same database
+        name = parts[2] if of_one_database else "".join(parts)
         rows.append((name, wrong, [f1.get(label) if beats.get(label) else None for label in labels]))
     return sorted(rows, key=lambda row: row[1], reverse=True)
