@@ -29,7 +29,7 @@ from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
-from heartlm.storage.atomic import atomic_file, write_csv
+from heartlm.storage.atomic import write_csv, write_text
 from heartlm.system.cores import usable_cores
 from heartlm.system.late import pandas
 from heartlm.system.progress import say, track
@@ -136,8 +136,7 @@ class AnalysisTask(RecordingTask):
         write_csv(rows, path.with_suffix(".events.csv"), EVENT_FIELDS, digits=4)
         write_csv(findings.hours(), path.with_suffix(".hours.csv"), digits=4)
         if page is not None:
-            with atomic_file(path.with_suffix(".html")) as stream:
-                stream.write(page)
+            write_text(path.with_suffix(".html"), page)
         # NaN, which is not equal to itself, becomes None
         plain = [{key: None if value != value else value for key, value in event.items()} for event in rows]
         born = recording.patient.birth_date
@@ -198,8 +197,7 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
     try:
         write_csv(analyses.rows(), table, digits=4)
         if task.index is not None:
-            with atomic_file(index) as stream:
-                stream.write(task.index(summaries, left_out, definitions(task.limits)))
+            write_text(index, task.index(summaries, left_out, definitions(task.limits)))
     except HeartlmError as error:  # what was analysed is complete
         return replace(analyses, unwritten=(str(error),))
     return analyses

@@ -20,8 +20,6 @@ from heartlm.system.progress import say
 if TYPE_CHECKING:
     from heartlm.extensions.cluster.campaign.campaign import Campaign
 
-STOPPED_STATUS = 143
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(SiteOptions):
@@ -117,6 +115,7 @@ def _show_plan(campaign: Campaign) -> int:
 
 def _run_here(campaign: Campaign, parallel: int, names: Sequence[str]) -> int:
     from heartlm.extensions.cluster.campaign.local import LocalRunner
+    from heartlm.extensions.cluster.torchrun import STOPPED_STATUS
 
     if LocalRunner(campaign, names, parallel, usable_cores(), say).run():
         say("stopped; the same command continues from here")

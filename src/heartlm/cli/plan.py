@@ -50,15 +50,13 @@ def run(arguments: Sequence[str]) -> int:
     check_out(options.out, options.plan, *named)
     if options.out is not None:
         write_campaign(options.out, campaign, schedule, settings.gpus_per_node)
+    plans = {"plan": schedule, "naive": reference}
     costs = {
-        name: {"end": each.end, "node_time": each.node_time, "gpu_time": each.gpu_time}
-        for name, each in {"plan": schedule, "naive": reference}.items()
+        name: {cost: getattr(each, cost) for cost in ("end", "node_time", "gpu_time")} for name, each in plans.items()
     }
     if options.json:
-        content: dict[str, object] = {"unit": "hours", "least_end": least_end(jobs, cluster)}
-        for name, each in {"plan": schedule, "naive": reference}.items():
-            content[name] = {**costs[name], "experiments": [vars(placed) for placed in each.placed]}
-        print(json.dumps(content, indent=2))
+        content = {name: {**costs[name], "experiments": [vars(one) for one in plans[name].placed]} for name in plans}
+        print(json.dumps({"unit": "hours", "least_end": least_end(jobs, cluster)} | content, indent=2))
         return 0
     machines = f"{settings.nodes} nodes of {settings.gpus_per_node} GPUs"
     goal = "costs least" if settings.goal == "cheapest" else "ends soonest"

@@ -98,29 +98,25 @@ def _trends(measured: Intervals) -> list[tuple[str, str, Markup]]:
         medians = [float(np.median(part)) for part in np.split(values[known], first[1:])] if len(bins) else []
         return Series(name, centres[bins].tolist(), medians, class_name)
 
-    qtc = [
-        series(name, measured.intervals[key], colour)
-        for name, key, colour in (
-            ("Bazett", "qtc_bazett_ms", "grey-3"),
-            ("Framingham", "qtc_framingham_ms", "accent"),
-        )
-    ]
+    intervals = measured.intervals
+    qtc = [series("Bazett", intervals["qtc_bazett_ms"], "grey-3")]
+    qtc.append(series("Framingham", intervals["qtc_framingham_ms"], "accent"))
     levels = [
         series(lead, measured.amplitudes["st80_mv"][:, number], f"tone-{number % 8}")
         for number, lead in enumerate(delineation.lead_names)
     ]
-    pr = [series("PR", measured.intervals["pr_ms"], "accent")]
-    along = f"{unit} since the start"
+    caption = "Median of the beats in each bin."
+    of_level = "80 ms after the QRS complex, relative to the level before it; median of the beats in each bin."
     charts = (
-        ("QTc over time", "Median of the beats in each bin.", line_chart(qtc, title="QTc, ms", along=along)),
-        ("PR over time", "Median of the beats in each bin.", line_chart(pr, title="PR, ms", along=along)),
-        (
-            "ST level over time",
-            "80 ms after the QRS complex, relative to the level before it; median of the beats in each bin.",
-            line_chart(levels, title="ST level, mV", along=along),
-        ),
+        ("QTc", "ms", caption, qtc),
+        ("PR", "ms", caption, [series("PR", intervals["pr_ms"], "accent")]),
+        ("ST level", "mV", of_level, levels),
     )
-    return [(title, caption, drawing) for title, caption, drawing in charts if drawing is not None]
+    drawn = [
+        (f"{name} over time", words, line_chart(curves, title=f"{name}, {of_y}", along=f"{unit} since the start"))
+        for name, of_y, words, curves in charts
+    ]
+    return [(title, words, drawing) for title, words, drawing in drawn if drawing is not None]
 
 
 def _row(

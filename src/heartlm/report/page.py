@@ -27,7 +27,7 @@ from heartlm.report.scores import (
     table_rows,
 )
 from heartlm.runs.run_folder import RunFolder
-from heartlm.storage.atomic import atomic_file
+from heartlm.storage.atomic import write_text
 
 REPORT_NAME = "report.html"
 SPLITS = ("train", "validation", "test", "excluded")
@@ -40,16 +40,13 @@ def write_report(run: Path, out: Path | None = None) -> Path:
         HeartlmError: `run` is not a run folder, a file in it is unreadable, Jinja is not installed, or `out` cannot be
             written; an earlier page is then unchanged.
     """
-    out = Path(out) if out else Path(run) / REPORT_NAME
     folder = RunFolder(run)
     try:
         page = render("page.html", **context(folder))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # the results have dozens of shapes, and only the page reads them
         raise HeartlmError(f"{run}: a result file holds something else than expected ({error!r})") from error
-    with atomic_file(out) as stream:
-        stream.write(page)
-    return out
+    return write_text(out or Path(run) / REPORT_NAME, page)
 
 
 def context(folder: RunFolder) -> dict[str, Any]:

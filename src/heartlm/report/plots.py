@@ -25,7 +25,7 @@ from heartlm.report.numbers import Interval, Score
 from heartlm.report.render import Markup
 from heartlm.report.scores import score_rows
 from heartlm.report.strip import Beat, Strip
-from heartlm.storage.atomic import atomic_file
+from heartlm.storage.atomic import write_text
 
 USUAL_S, LONGEST_S = 10.0, 300.0
 """Length of a strip in seconds if no end is given, and the largest one."""
@@ -129,10 +129,7 @@ def plot_findings(findings: Findings, event: Event | int | None, ax: Any) -> Any
 
 def write_page(findings: Findings, path: Path) -> Path:
     """See `Findings.report`."""
-    page = holter_page(findings)
-    with atomic_file(path) as stream:
-        stream.write(page)
-    return path
+    return write_text(path, holter_page(findings))
 
 
 def plot_scores(content: Mapping[str, Any], ax: Any) -> Any:
@@ -142,18 +139,12 @@ def plot_scores(content: Mapping[str, Any], ax: Any) -> Any:
     series = []
     for number, method in enumerate(reversed(methods)):
         known = [(row, rows[name].get(method, Score())) for row, name in enumerate(rows, 1)]
-        points = [(row + 0.08 * number, each) for row, each in known if each.value is not None]
-        series.append(
-            Series(
-                method,
-                [row for row, _ in points],
-                [each.value or 0.0 for _, each in points],
-                "accent" if method == methods[0] else f"tone-{(4 + 3 * number) % 8}",
-                dots=True,
-                joined=False,
-                intervals=[Interval(each.value or 0.0, each.low, each.high) for _, each in points],
-            )
-        )
+        known = [(row, score) for row, score in known if score.value is not None]
+        places = [row + 0.08 * number for row, _ in known]
+        intervals = [Interval(each.value or 0.0, each.low, each.high) for _, each in known]
+        values = [each.value for each in intervals]
+        colour = "accent" if method == methods[0] else f"tone-{(4 + 3 * number) % 8}"
+        series.append(Series(method, places, values, colour, dots=True, joined=False, intervals=intervals))
     chart = line_chart(series, title="score", from_zero=True, along="", names=list(rows))
     if chart is None:
         raise HeartlmError("there is no score to draw")

@@ -210,6 +210,19 @@ def append_line(path: Path, line: str) -> None:
         raise explained(path, error) from error
 
 
+def open_lock(path: Path) -> IO[str]:
+    """Open the file at `path`, whose locks count and not its content; create it and its folder if they are missing.
+
+    Raises:
+        HeartlmError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w")
+    except OSError as error:
+        raise explained(path, error) from error
+
+
 @contextmanager
 def sole_holder(path: Path, message: str) -> Iterator[None]:
     """Hold a lock on the file at `path` until the block or the process ends.
@@ -217,12 +230,7 @@ def sole_holder(path: Path, message: str) -> Iterator[None]:
     Raises:
         HeartlmError: another process holds the lock (with this message), or the file cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("w")
-    except OSError as error:
-        raise explained(path, error) from error
-    with stream:
+    with open_lock(path) as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -230,11 +238,20 @@ def sole_holder(path: Path, message: str) -> Iterator[None]:
         yield
 
 
+def write_text(path: Path, text: str) -> Path:
+    """Write `text` to `path` as UTF-8, atomically; return the path.
+
+    Raises:
+        HeartlmError: the file cannot be written.
+    """
+    with atomic_file(path) as stream:
+        stream.write(text)
+    return Path(path)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` to `path` as indented JSON, atomically. NaN and infinities raise a ValueError."""
-    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-    with atomic_file(path) as stream:
-        stream.write(text + "\n")
+    write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_csv(

@@ -16,7 +16,7 @@ from heartlm.extensions.scaling.table import CellRow, flat, groups, table_of
 from heartlm.report.figures import save_drawings
 from heartlm.report.numbers import Interval, percent
 from heartlm.report.render import render
-from heartlm.storage.atomic import atomic_file, write_csv
+from heartlm.storage.atomic import write_csv, write_text
 from heartlm.storage.reading import read_json
 from heartlm.system.progress import plural
 
@@ -47,7 +47,7 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
     panels = [_panel(kind, kind_rows) for kind, kind_rows in kinds.items()]
     curves = [("published, A100 (no measurement of this study)", SPEEDUP)]
     curves += [curve for panel in panels for curve in panel["curves"]]
-    page, skipped = folder / "report.html", Path(study) / "skipped.json"
+    skipped = Path(study) / "skipped.json"
     text = render(
         "scaling.html",
         name=Path(study).resolve().name,
@@ -63,9 +63,8 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
         skipped=read_json(skipped, list[tuple[str, str]]) if skipped.exists() else [],
         environment=table.environment,
     )
-    with atomic_file(page) as stream:
-        stream.write(text)
-    files = [page, write_csv([flat(row) for row in table.rows], folder / "table.csv")]
+    columns = [flat(row) for row in table.rows]
+    files = [write_text(folder / "report.html", text), write_csv(columns, folder / "table.csv")]
     for name in CAPTIONS:
         drawings = [(panel["title"], chart) for panel in panels for chart in panel["charts"].get(name, ())]
         if drawings:

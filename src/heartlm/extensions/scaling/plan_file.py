@@ -32,7 +32,7 @@ from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.campaign.campaign import Campaign, Experiment, campaign_of, load_campaign
 from heartlm.extensions.scaling.rates import MeasuredRate, load_rates, seconds_of, training_of
 from heartlm.extensions.scaling.schedule import Cluster, PlannedJob, Schedule
-from heartlm.storage.atomic import atomic_file
+from heartlm.storage.atomic import write_text
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.typed import typed
 from heartlm.system.progress import hours_minutes_seconds
@@ -173,6 +173,5 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, gpus_per_
         }
         entries.append(entry)
     content = {"name": campaign.name, "experiments": entries}
-    with atomic_file(path) as stream:
-        stream.write("# Made by heartlm plan: GPUs and order of every experiment.\n")
-        yaml.safe_dump(content, stream, sort_keys=False, allow_unicode=True, width=120)
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+    write_text(path, f"# Made by heartlm plan: GPUs and order of every experiment.\n{text}")

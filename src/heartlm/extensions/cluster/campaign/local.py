@@ -20,7 +20,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.campaign.campaign import Campaign, Experiment
@@ -33,7 +33,7 @@ from heartlm.extensions.cluster.campaign.state import (
     words_to_continue,
 )
 from heartlm.extensions.cluster.gpus import MASK, visible_gpus
-from heartlm.storage.atomic import explained
+from heartlm.storage.atomic import open_lock
 from heartlm.system.cores import Core, bind, cpus_of, format_cpus, share_of, share_of_cores
 from heartlm.system.parent import end_with_parent
 
@@ -82,7 +82,7 @@ class LocalRunner:
         num_cpus = len(cpus_of(self.cores))
         if not 1 <= self.parallel <= num_cpus:
             raise HeartlmError(f"parallel: {self.parallel} found, 1 to {num_cpus} expected, the CPUs there are")
-        with self._lock() as lock:
+        with open_lock(self.campaign.state_folder / "local.lock") as lock:
             # One byte of the file stands for an experiment: several processes may run experiments of a campaign at the
             # same time, as the jobs of whole nodes do, but not the same ones.
             for name in self.only:
@@ -106,14 +106,6 @@ class LocalRunner:
                 time.sleep(POLL_S)
                 self._end_finished()
         return self.stop_asked
-
-    def _lock(self) -> IO[str]:
-        path = self.campaign.state_folder / "local.lock"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return path.open("w")
-        except OSError as error:
-            raise explained(path, error) from error
 
     def _ask_to_stop(self, number: int, frame: object) -> None:
         self.stop_asked = True
@@ -189,13 +181,5 @@ def command_line(experiment: Experiment, words: Sequence[str], num_cores: int, n
     topology = experiment.topology
     most_ranks = (num_devices or 1) if topology.gpus_per_node else num_cores
     num_ranks = min(topology.ranks_per_node, most_ranks) if experiment.run.is_training else 1
-    if num_ranks == 1:
-        return [sys.executable, "-m", "heartlm", *words]
-    torchrun = [
-        sys.executable,
-        "-m",
-        "heartlm.extensions.cluster.torchrun",
-        "--standalone",
-        f"--nproc-per-node={num_ranks}",
-    ]
-    return [*torchrun, "-m", "heartlm", *words]
+    torchrun = ["heartlm.extensions.cluster.torchrun", "--standalone", f"--nproc-per-node={num_ranks}", "-m"]
+    return [sys.executable, "-m", *(torchrun if num_ranks > 1 else []), "heartlm", *words]

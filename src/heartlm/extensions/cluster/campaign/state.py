@@ -30,6 +30,7 @@ from typing import Any, Literal, TypedDict, get_args
 from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.campaign.campaign import Campaign, Experiment
+from heartlm.extensions.cluster.torchrun import STOPPED_STATUS
 from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json
@@ -44,7 +45,7 @@ _HOW = ("--threads=", "--device=", "--processes=")
 
 Progress = Literal["absent", "started", "done"]
 
-STOPPED = (143, -15, 130, -2)
+STOPPED = (STOPPED_STATUS, -15, 130, -2)
 """Exit statuses of processes stopped by a signal."""
 
 
