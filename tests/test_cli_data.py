@@ -137,7 +137,7 @@ def test_verify_of_no_folder_is_status_2(tmp_path: Path):
 
 def test_findings_are_summed_up(capsys: pytest.CaptureFixture[str]):
     print_findings(Path("db"), [Finding(Path("a"), "error", "x"), *(2 * [Finding(Path("b"), "warning", "y")])])
-    assert capsys.readouterr().out.splitlines() == ["error: a: x", *(2 * ["warning: b: y"]), "db: 1 errors, 2 warnings"]
+    assert capsys.readouterr().out.splitlines() == ["error: a: x", *(2 * ["warning: b: y"]), "db: 1 error, 2 warnings"]
 
 
 @pytest.mark.parametrize("ending", ["", ".hea", ".dat"])

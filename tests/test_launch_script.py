@@ -22,7 +22,6 @@ from heartlm.extensions.cluster.run_file import RunFile
 from heartlm.extensions.cluster.script import render
 from heartlm.extensions.cluster.submit import follow, state_of
 from heartlm.extensions.cluster.topology import Topology, seconds_of
-from heartlm.extensions.cluster.torchrun import STOPPED_STATUS
 from heartlm.system.progress import hours_minutes_seconds
 from heartlm.training.config import PretrainConfig
 from tests.conftest import ROOT
@@ -139,12 +138,6 @@ def test_a_run_begun_but_not_finished_goes_on(finished: str, resumed: bool, tmp_
     (folder / "run.json").write_text(f'{{\n  "created": "2026-01-01",\n  "finished": {finished}\n}}\n')
     expected = ["pretrain", "--resume=runs/foundation"] if resumed else FOUNDATION.argv()
     assert words_of(FOUNDATION, tmp_path)[-len(expected) :] == expected
-
-
-def test_the_status_of_a_stopped_run_is_that_of_the_command():
-    from heartlm.cli import pretrain
-
-    assert pretrain.STOPPED_STATUS == STOPPED_STATUS
 
 
 # --- files and options ------------------------------------------------------------------------------------------------
@@ -310,6 +303,32 @@ def test_a_campaign_asks_as_seldom_as_a_launch(tmp_path: Path, monkeypatch: pyte
     assert main(["campaign", "run", str(path), "--profile", "generic", "--submit", "--wait"]) == 1
     assert len(controller.pauses) == 34 and max(controller.pauses) == submit.LONGEST_POLL_S
     assert sum(controller.pauses) > 100
+
+
+@pytest.mark.parametrize(("state", "code", "status"), [("FAILED", "143:0", 143), ("TIMEOUT", "0:0", 2)])
+def test_waiting_ends_with_the_status_of_the_command(
+    state: str,
+    code: str,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(yaml.safe_dump(RUN))
+    Controller(monkeypatch, "7", f"JobId=7 JobState={state} Reason=None ExitCode={code} RunTime=INVALID")
+    assert main(["launch", "run.yaml", "--submit", "--wait"]) == status
+    assert f"heartlm launch: job 7: {state} with status {code.partition(':')[0]}" in capsys.readouterr().err
+
+
+def test_jobs_that_cannot_be_cancelled_do_not_hide_why_one_was_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "c.yaml"
+    path.write_text("experiments: [{name: a, run: {corpus: c, out: a}}, {name: b, run: {corpus: c, out: b}}]")
+    Controller(monkeypatch, "7", "sbatch: error: Job violates a limit", "scancel: error: Socket timed out")
+    assert main(["campaign", "run", str(path), "--profile", "generic", "--submit"]) == 2
+    assert "sbatch refused: Job violates a limit" in capsys.readouterr().err
 
 
 def test_without_slurm_it_says_what_to_do(

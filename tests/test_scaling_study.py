@@ -59,6 +59,12 @@ def test_weak_scaling_is_checked_against_one_rank_with_the_whole_batch() -> None
     assert two.base == one
 
 
+def test_no_copies_are_measured_as_jobs() -> None:
+    """`SlurmCells` runs one training at a time."""
+    config = config_of(ranks=[1, 2], prediction=True, slurm="generic")
+    assert {cell.copies for group in grid_of(config, Resources(8)).groups for cell in group} == {1}
+
+
 def test_buckets_mean_nothing_to_one_rank() -> None:
     grid = grid_of(config_of(ranks=[1, 2], buckets_mb=[1.0, 4.0], ceiling=False), Resources(2))
     assert [(cell.ranks, cell.bucket_cap_mb) for cell in grid.groups[0]] == [(1, 25.0), (2, 1.0), (2, 4.0)]

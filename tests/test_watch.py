@@ -98,6 +98,12 @@ def test_a_frame_of_a_running_run(folder: Path):
         assert word in text, text
 
 
+def test_a_loss_that_is_not_a_number_is_not_the_best(folder: Path):
+    lines = [line(step, "validation", loss=loss) for step, loss in ((10, math.nan), (20, 1.5), (30, 1.75))]
+    (folder / "metrics.jsonl").write_text("\n".join([line(30), *lines]) + "\n")
+    assert "1.7500   best 1.5000 after step 20" in told(folder)
+
+
 def test_brackets_in_names_are_shown(folder: Path):
     (folder / "run.json").write_text(json.dumps({"name": "w[a]", "kind": "pretrain", "finished": None}))
     run = folder.rename(folder.with_name("run[b]"))

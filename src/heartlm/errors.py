@@ -15,6 +15,9 @@ from typing import Any
 class HeartlmError(Exception):
     """Error in the input, the settings or the environment that the user can correct."""
 
+    status = 2
+    """Exit status of the command."""
+
 
 @contextmanager
 def needs(extra: str, package: str | None = None) -> Iterator[None]:

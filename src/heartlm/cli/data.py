@@ -218,7 +218,7 @@ def _check_unused(folder: Path, replace: bool | None = None, source: Path | None
 def run_verify(argv: Sequence[str]) -> int:
     """Check every file of a database: checksums, headers, signals and annotations.
 
-    The exit status is 1 if an error is found.
+    The exit status is 1 if an error or a warning is found.
 
     Examples:
         heartlm data verify data/mitdb

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from heartlm.cli.score_table import aligned
 from heartlm.ecg.catalogue import DatabaseInfo
+from heartlm.system.progress import plural
 
 if TYPE_CHECKING:
     from heartlm.ecg.verify import Finding
@@ -82,5 +83,5 @@ def print_findings(folder: Path, findings: Sequence[Finding]) -> None:
     for finding in findings:
         print(f"{finding.severity}: {finding.file}: {finding.message}")
     counts = Counter(finding.severity for finding in findings)
-    faults = ", ".join(f"{counts[severity]} {severity}s" for severity in ("error", "warning") if counts[severity])
+    faults = ", ".join(plural(counts[severity], severity) for severity in ("error", "warning") if counts[severity])
     print(f"{folder}: {faults or 'nothing is wrong'}")

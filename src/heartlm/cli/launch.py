@@ -87,19 +87,18 @@ def run(arguments: Sequence[str]) -> int:
         print(f"printed only: --submit queues it, --local runs it here; {options.logs} must exist", file=sys.stderr)
         return 0
     from heartlm.extensions.cluster.submit import follow, submit
-    from heartlm.storage.atomic import atomic_file
+    from heartlm.storage.atomic import write_text
 
-    path = options.logs / f"{name}.sh"
-    with atomic_file(path) as stream:
-        stream.write(script)
-    job = submit(path)
+    job = submit(write_text(options.logs / f"{name}.sh", script))
     print(job)
     print(f"queued as job {job}; it will print to {options.logs / f'{name}-{job}.out'}", file=sys.stderr)
     if options.wait and (state := follow(job, lambda line: print(line, file=sys.stderr))).state != "COMPLETED":
         last_line = f": {line}" if (line := state.last_line()) else ""
-        raise HeartlmError(
+        error = HeartlmError(
             f"job {job}: {state.state} with status {state.status}{last_line}  (all it printed is in {state.output})"
         )
+        error.status = state.status or 2  # a job that was cancelled or ran out of time has status 0
+        raise error
     return 0
 
 

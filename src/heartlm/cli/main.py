@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HeartlmError as error:
         line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], str(error))
         print(f"heartlm {argv[0]}: {line}", file=sys.stderr)  # a file name may contain terminal control characters
-        return 2
+        return error.status
     except BrokenPipeError:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)

@@ -118,7 +118,8 @@ def state_of(job: str) -> JobState:
         int(fields.get("Restarts", 0)),
         fields.get("NodeList", ""),
         Path(fields.get("StdOut", "")),
-        0.0 if (lasted := fields.get("RunTime", "00:00:00")) == "00:00:00" else float(seconds_of(lasted)),
+        # 00:00:00 before the start, INVALID if the clocks of two machines differ
+        float(seconds_of(lasted)) if re.search("[1-9]", lasted := fields.get("RunTime", "")) else 0.0,
     )
 
 

@@ -74,7 +74,7 @@ def frame(run: RunFolder) -> Panel:
     rows.add_row("", f"{step}/{steps}  {share:.0%}{left}")
     rows.add_row("loss", f"{losses[-1]:.4f}   {sparkline(losses, SPARK_WIDTH)}" if losses else "no line yet")
     if validation:
-        best = min(validation, key=lambda line: float(line["loss"]))
+        best = min(validation, key=lambda line: (math.isnan(line["loss"]), line["loss"]))
         latest = validation[-1]["loss"]
         rows.add_row("validation", f"{latest:.4f}   best {best['loss']:.4f} after step {best['step']}")
     measured = next((line for line in reversed(train) if "tokens_per_s" in line), dict[str, Any]())

@@ -56,11 +56,12 @@ def grid_of(config: ScalingStudyConfig, resources: Resources) -> StudyGrid:
                 skipped.append((cell, reason))
                 continue
             group |= dict.fromkeys((cell.base, cell))
-            if config.ceiling and config.slurm is None and cell.ranks > 1 and cell.nodes == 1:
+            copies = cell.ranks if config.slurm is None and cell.nodes == 1 else 1
+            if config.ceiling and copies > 1:
                 group[cell.ceiling] = None
             if config.prediction:
                 part = replace(cell.base, global_batch=cell.global_batch // cell.ranks)
-                group |= dict.fromkeys((part, replace(part, copies=cell.ranks if cell.nodes == 1 else 1)))
+                group |= dict.fromkeys((part, replace(part, copies=copies)))
         if group:
             groups.append(list(group))
     cells = [cell for group in groups for cell in group]

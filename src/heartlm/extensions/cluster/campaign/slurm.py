@@ -13,6 +13,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypedDict
 
@@ -25,7 +26,7 @@ from heartlm.extensions.cluster.script import fragment, render
 from heartlm.extensions.cluster.submit import call, submit
 from heartlm.extensions.cluster.topology import Topology
 from heartlm.extensions.cluster.torchrun import STOPPED_STATUS
-from heartlm.storage.atomic import atomic_file, write_json
+from heartlm.storage.atomic import write_json, write_text
 from heartlm.storage.reading import read_json
 
 Job = tuple[Experiment, ...]
@@ -122,16 +123,16 @@ def submit_campaign(campaign: Campaign, profile: SiteProfile, say: Callable[[str
     try:
         for job in jobs_of(pending, profile):
             path = campaign.state_folder / "jobs" / f"{job_name(job, campaign)}.sh"
-            with atomic_file(path) as stream:
-                stream.write(script_of(job, campaign, profile))
-            number = submit(path, f"--chdir={campaign.folder}", *dependency(job, jobs))
+            script = write_text(path, script_of(job, campaign, profile))
+            number = submit(script, f"--chdir={campaign.folder}", *dependency(job, jobs))
             jobs |= {each.name: number for each in job}
             # write after each job: if the next one is refused or this is killed, the queued jobs are known
             write_json(campaign.state_folder / "submitted.json", {"user": os.getuid(), "jobs": jobs})
             say(f"job {number}: {', '.join(each.name for each in job)} on {job[0].topology.words}")
     except HeartlmError:
         if jobs:
-            call("scancel", *jobs.values())
+            with suppress(HeartlmError):  # they stay in submitted.json; the error to report is the first one
+                call("scancel", *jobs.values())
         raise
 
 
