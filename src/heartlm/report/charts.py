@@ -157,13 +157,23 @@ def line_chart(
     numbers = [
         (float(to_axis(tick)), tick_label(tick)) for tick in [tick for tick in ticks if tick in steps] or x.ticks(4)
     ]
-    labels = [
-        (right + 7, float(top), f"end-label fill-{each.class_name}", each.name)
-        for each, top in zip(curves, tops, strict=True)
-    ]
-    parts = {"y": y, "y_title": title, "height": HEIGHT, "paths": paths, "dots": dots, "labels": labels}
-    x_ticks = list(enumerate(names, 1)) or numbers
-    return draw(f"{title} by {along}", WIDTH, HEIGHT - BOTTOM, x, x_ticks, along, **parts)
+    return draw(
+        f"{title} by {along}",
+        WIDTH,
+        HEIGHT - BOTTOM,
+        x,
+        list(enumerate(names, 1)) or numbers,
+        along,
+        y=y,
+        y_title=title,
+        height=HEIGHT,
+        paths=paths,
+        dots=dots,
+        labels=[
+            (right + 7, float(top), f"end-label fill-{each.class_name}", each.name)
+            for each, top in zip(curves, tops, strict=True)
+        ],
+    )
 
 
 def _scale(values: Sequence[float] | Floats, first: float, last: float, *, from_zero: bool) -> Scale:

@@ -69,10 +69,21 @@ def trend(findings: Findings) -> Markup | None:
         labels.append((4, top + 11, "tick", kind))
     end = HEIGHT - BOTTOM + 8 + ROW * len(kinds)
     ticks, x_title = time_ticks(recording)
-    label = f"heart rate over {recording.duration_s / 3600:.1f} hours, "
-    label += f"with the times of {', '.join(kinds) or 'no events'}"
-    axes = {"y": y, "y_title": "heart rate, beats a minute", "height": end + BOTTOM}
-    return draw(label, WIDE, end, x, ticks, x_title, paths=paths, labels=labels, class_="chart wide", **axes)
+    hours = f"heart rate over {recording.duration_s / 3600:.1f} hours"
+    return draw(
+        f"{hours}, with the times of {', '.join(kinds) or 'no events'}",
+        WIDE,
+        end,
+        x,
+        ticks,
+        x_title,
+        y=y,
+        y_title="heart rate, beats a minute",
+        height=end + BOTTOM,
+        paths=paths,
+        labels=labels,
+        class_="chart wide",
+    )
 
 
 def seconds_since_midnight(recording: Recording) -> float | None:
