@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from heartlm.extensions.cluster.torchrun import STOPPED_STATUS, children
+from heartlm.distributed.ranks import STOPPED_STATUS
+from heartlm.extensions.cluster.torchrun import children
 
 pytestmark = pytest.mark.slow
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from heartlm.cli.options import existing, parse
 from heartlm.cli.run_check import checked_options
 from heartlm.cli.subcommands import run_subcommand
+from heartlm.distributed.ranks import STOPPED_STATUS
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.profile import SiteOptions, load_site
 from heartlm.system.cores import usable_cores
@@ -115,7 +116,6 @@ def _show_plan(campaign: Campaign) -> int:
 
 def _run_here(campaign: Campaign, parallel: int, names: Sequence[str]) -> int:
     from heartlm.extensions.cluster.campaign.local import LocalRunner
-    from heartlm.extensions.cluster.torchrun import STOPPED_STATUS
 
     if LocalRunner(campaign, names, parallel, usable_cores(), say).run():
         say("stopped; the same command continues from here")

@@ -9,9 +9,8 @@ from dataclasses import fields
 from typing import TypeVar
 
 from heartlm.cli.options import existing, given_to_resume, parse
-from heartlm.distributed.ranks import LINGER_S, Ranks, ReportedByPeer
+from heartlm.distributed.ranks import LINGER_S, STOPPED_STATUS, Ranks, ReportedByPeer
 from heartlm.errors import HeartlmError
-from heartlm.extensions.cluster.torchrun import STOPPED_STATUS
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.typed import typed

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from heartlm.errors import HeartlmError
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 """Environment variables that `torchrun` sets for each rank."""
+
+STOPPED_STATUS = 128 + signal.SIGTERM
+"""Exit status of ranks that were asked to stop and wrote a checkpoint."""
 
 LINGER_S = 3.0
 """Seconds that a rank which prints nothing waits: a launcher ends all ranks when the first exits."""

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from heartlm.distributed.ranks import STOPPED_STATUS
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.profile import SiteProfile
 from heartlm.extensions.cluster.run_file import RANKED, RESUMED, RunFile
 from heartlm.extensions.cluster.topology import Topology
-from heartlm.extensions.cluster.torchrun import HOSTS, STOPPED_STATUS
+from heartlm.extensions.cluster.torchrun import HOSTS
 from heartlm.system.progress import hours_minutes_seconds
 
 OTHERS_END_WITHIN_S = 60

@@ -22,11 +22,10 @@ from itertools import takewhile
 from pathlib import Path
 from threading import Event, Thread
 
+from heartlm.distributed.ranks import STOPPED_STATUS
 from heartlm.system.network import address_towards, is_own_port
 
 ASK = signal.SIGUSR1
-STOPPED_STATUS = 128 + signal.SIGTERM
-"""Exit status of ranks that were asked to stop and wrote a checkpoint."""
 
 HOSTS = "HEARTLM_HOSTS"
 """Names of all nodes, by which the rendezvous host finds its address towards the others."""

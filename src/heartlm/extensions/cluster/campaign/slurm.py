@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypedDict
 
+from heartlm.distributed.ranks import STOPPED_STATUS
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.campaign.campaign import Campaign, Experiment
 from heartlm.extensions.cluster.campaign.state import progress_of
@@ -25,7 +26,6 @@ from heartlm.extensions.cluster.run_file import RunFile
 from heartlm.extensions.cluster.script import fragment, render
 from heartlm.extensions.cluster.submit import call, submit
 from heartlm.extensions.cluster.topology import Topology
-from heartlm.extensions.cluster.torchrun import STOPPED_STATUS
 from heartlm.storage.atomic import write_json, write_text
 from heartlm.storage.reading import read_json
 
