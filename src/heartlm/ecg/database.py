@@ -245,9 +245,18 @@ class Database:
             raise HeartlmError(f"{self.folder}: no record {record_id!r}; it has {shown}") from None
 
     def signal_paths(self, record_id: str) -> set[Path]:
-        """Return the files with the signal of a record; those that they name may be missing."""
+        """Return the files with the signal of a record: a WFDB header and those it names, which may be missing.
+
+        Of another format, the file and the `.json` file that may state more about it.
+        """
         signal = self.files(record_id).signal
-        return set() if signal is None else {signal, *_named_by(signal)}
+        if signal is None or signal.suffix != ".hea":
+            return set() if signal is None else {signal, sidecar_of(signal)}
+        paths = {signal}
+        with suppress(HeartlmError):  # which opening the recording raises too
+            for part in read_header(signal).parts:
+                paths |= {part.path, *(file.path for file in part.files)}
+        return paths
 
     def source(self, record_id: str) -> str:
         """Return a text that changes when a file of a record does: names, sizes and times, and what the user states."""
@@ -272,15 +281,6 @@ class Database:
                 f"{self.folder / 'database.json'}"
             )
         return Recording(rate_hz=check_rate(path, rate_hz), num_samples=0, path=path)
-
-
-def _named_by(signal: Path | None) -> set[Path]:
-    """Return the files that belong to a file with a signal: of a WFDB header those it names, else the `.json` file."""
-    if signal is None or signal.suffix != ".hea":
-        return set() if signal is None else {sidecar_of(signal)}
-    with suppress(HeartlmError):  # which opening the recording raises too
-        return {path for part in read_header(signal).parts for path in (part.path, *(file.path for file in part.files))}
-    return set()
 
 
 def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = None) -> tuple[Database, str]:
@@ -316,7 +316,7 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
         of_name = (
             record_id
             for record_id, each in files.items()
-            if each.stem in stems and not (is_recording and path not in _named_by(each.signal))
+            if each.stem in stems and not (is_recording and path not in database.signal_paths(record_id))
         )
         for record_id in chain(exact, of_name):
             return database, record_id

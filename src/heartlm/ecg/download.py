@@ -24,7 +24,7 @@ import requests
 from heartlm.ecg import catalogue
 from heartlm.ecg.readers.foreign import stays_inside
 from heartlm.errors import HeartlmError
-from heartlm.storage.atomic import atomic_file, sha256_of
+from heartlm.storage.atomic import atomic_file, sha256_of, write_text
 from heartlm.system.progress import track
 
 PHYSIONET_FILES_URL = "https://physionet.org/files/"
@@ -116,10 +116,8 @@ def download_database(
         listed = "".join(f"{record}\n" for record in chosen)
     running = _fetch_all(site, folder, checksums, workers)
     if RECORDS not in checksums and listed:
-        with atomic_file(folder / RECORDS) as stream:
-            stream.write(listed)
-    with atomic_file(folder / CHECKSUMS) as stream:
-        stream.writelines(f"{digest} {file}\n" for file, digest in checksums.items())
+        write_text(folder / RECORDS, listed)
+    write_text(folder / CHECKSUMS, "".join(f"{digest} {file}\n" for file, digest in checksums.items()))
     if failed := [f"{file}: {error}" for file, each in sorted(running.items()) if (error := each.exception())]:
         more = f"; and {len(failed) - _NAMED_IN_ERROR} more" if len(failed) > _NAMED_IN_ERROR else ""
         raise HeartlmError(

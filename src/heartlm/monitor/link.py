@@ -192,9 +192,9 @@ class FrameLink(Stateful):
         """
         start, ahead = self._place(frame)
         if -frame.mv.shape[1] < ahead <= MAX_GAP_S * self.rate_hz:
-            if self.other is not None and self.ahead > 0:
-                self.counts["too far ahead"] += 1
             if self.other is not None:
+                if self.ahead > 0:
+                    self.counts["too far ahead"] += 1
                 self.other, self.held = None, []
             return self._insert(frame, start)
         if ahead <= 0:
