@@ -53,8 +53,15 @@ def run(argv: Sequence[str]) -> int:
     require(options, lambda number: number >= 1, "at least 1", "processes")
     from heartlm.ecg.convert import Conversion, convert_recordings
 
-    settings = {name: value for name, value in vars(options).items() if name not in ("strict", "processes")}
-    task = Conversion(**settings, repaired="refuse" if options.strict else "warn")
+    task = Conversion(
+        source=options.source,
+        folder=options.folder,
+        to=options.to,
+        flac=options.flac,
+        anonymize=options.anonymize,
+        damaged=options.damaged,
+        repaired="refuse" if options.strict else "warn",
+    )
     done = convert_recordings(task, options.processes or len(usable_cpus()))
     for line in done.left_out:
         print(f"left out: {line}")

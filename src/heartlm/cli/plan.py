@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         write_campaign(options.out, campaign, schedule, settings.gpus_per_node)
     plans = {"plan": schedule, "naive": reference}
     costs = {
-        name: {cost: getattr(each, cost) for cost in ("end", "node_time", "gpu_time")} for name, each in plans.items()
+        name: {"end": each.end, "node_time": each.node_time, "gpu_time": each.gpu_time} for name, each in plans.items()
     }
     if options.json:
         content = {name: {**costs[name], "experiments": [vars(one) for one in plans[name].placed]} for name in plans}
