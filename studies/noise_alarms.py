@@ -3,7 +3,7 @@
     python -m studies.noise_alarms --work FOLDER --noise FOLDER
 
 The recordings are those of recipes/noisy_rhythms.py: DS1, svdb, cudb and simulated patients with faults, and VT made of
-beats of DS1 and svdb. `heartlm monitor` judges them as streams, `heartlm analyze` as recordings. Models and rules were
+beats of DS1. `heartlm monitor` judges them as streams, `heartlm analyze` as recordings. Models and rules were
 chosen by these patients, so the figures are no promise.
 
 An alarm or event is false if it begins in a fault, or up to 8 s after it, and no rhythm that it may name is annotated
