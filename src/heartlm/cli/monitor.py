@@ -299,6 +299,7 @@ async def _serve(
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one, too
+        listening.close()
         files = " and ".join(str(path) for path in (options.tls_certificate, options.tls_key) if path)
         text = f"tls_certificate: {files}: {error.strerror}, a certificate in PEM format and its key expected"
         raise HeartlmError(text) from None
