@@ -9,9 +9,7 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -25,7 +23,8 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.readers.arrays import array_recording, is_array_recording, sidecar_of, start_of
 from heartlm.ecg.readers.clock import UnusableClockError, regular_grid
-from heartlm.ecg.readers.foreign import TEXT_BYTES, check_rate, first_bytes, is_there, one_line, open_file
+from heartlm.ecg.readers.foreign import check_rate, first_bytes, is_there, one_line, open_file
+from heartlm.ecg.readers.matlab import is_hdf5, matlab_variables, variable_names
 from heartlm.ecg.readers.sample_table import (
     LEAST_RATE_HZ,
     MOST_COLUMNS,
@@ -44,7 +43,7 @@ from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.text_table import TextTable, is_gzip, read_columns, sniff, unpacked
 from heartlm.ecg.readers.units import Unit, split_name
 from heartlm.ecg.recording import Patient, Recording
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.storage.reading import parse_json
 from heartlm.storage.typed import typed
 
@@ -55,7 +54,6 @@ _SUPPLY_AND_GAIN = {"bitalino": (3.3, 1100.0), "plux": (3.0, 1000.0)}
 METADATA = b"heartlm"
 """Field of a Parquet file's metadata, see `ParquetMetadata`."""
 _TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_HDF5 = b"\x89HDF"
 _RATE_VARIABLE = re.compile(
     r"f_?s|fsamp|fsample|srate|sr|sfreq|freq|frequency|rate|rate_hz|hz|sampl(e|ing)_?(rate|freq|frequency)(_?hz)?",
     re.IGNORECASE,
@@ -324,15 +322,13 @@ def _facts_of(path: Path, about: ParquetMetadata) -> Facts:
 
 def is_matlab_recording(path: Path) -> bool:
     """Return whether a MATLAB file states its rate, or the user does."""
-    from scipy.io import whosmat
-
     if is_array_recording(path):
         return True
     begin = first_bytes(path, 4096) or b""
     if begin.startswith(b"MATLAB 5.0"):
-        with suppress(Exception):  # of a damaged file, by SciPy
-            return any(_RATE_VARIABLE.fullmatch(name) for name, _, _ in whosmat(str(path)))
-    return _HDF5 in begin
+        with suppress(HeartlmError):
+            return any(_RATE_VARIABLE.fullmatch(name) for name in variable_names(path))
+    return is_hdf5(begin)
 
 
 def read_matlab(path: Path) -> Recording:
@@ -344,10 +340,7 @@ def read_matlab(path: Path) -> Recording:
     Raises:
         HeartlmError: there is no array of samples, or its rate or unit is unknown.
     """
-    content = unpacked(path) if is_gzip(path) else None
-    begin = first_bytes(path, 4096) or b"" if content is None else content[:4096]
-    source = path if content is None else io.BytesIO(content)
-    variables = dict(_hdf5_variables(source) if _HDF5 in begin else _mat_variables(source))
+    variables = dict(matlab_variables(path, unpacked(path) if is_gzip(path) else None))
     facts, names, units = Facts(), list[str](), list[str]()
     arrays = dict[str, NDArray[Any]]()
     for name, value in variables.items():
@@ -387,57 +380,3 @@ def read_matlab(path: Path) -> Recording:
             for column, lead, unit in zip(lead_names, leads, texts, strict=True)
         ]
     return table_recording(path, columns, facts)
-
-
-def _mat_variables(source: Path | io.BytesIO) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of a MATLAB file of version 4 or 5: arrays of numbers, and lists of texts."""
-    from scipy.io import loadmat
-
-    for name, value in loadmat(source if isinstance(source, io.BytesIO) else str(source)).items():
-        if not name.startswith("__"):
-            yield from _plain_variables(name, value)
-
-
-def _plain_variables(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, np.ndarray):
-        return
-    if value.dtype.names and value.size == 1 and depth < 3:
-        for field in value.dtype.names:
-            yield from _plain_variables(f"{name}.{field}", value.ravel()[0][field], depth + 1)
-    elif value.dtype.kind == "U":
-        yield name, [str(text).strip() for text in value.ravel()]
-    elif value.dtype.kind == "O" and value.size <= MOST_COLUMNS:
-        texts = [
-            str(cell.ravel()[0]).strip()
-            for cell in value.ravel()
-            if isinstance(cell, np.ndarray) and cell.dtype.kind == "U" and cell.size
-        ]
-        if texts:
-            yield name, texts
-    elif value.dtype.kind in "iufb":
-        yield name, value
-
-
-def _hdf5_variables(source: Path | io.BytesIO) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of a MATLAB file of version 7.3, which is HDF5 with arrays transposed."""
-    with needs("formats", "h5py"):
-        import h5py
-
-    def visit(prefix: str, group: Any, depth: int) -> Iterator[tuple[str, Any]]:
-        for key, item in group.items():
-            name = f"{prefix}{key}"
-            if isinstance(item, h5py.Group) and not key.startswith("#") and depth < 3:
-                yield from visit(f"{name}.", item, depth + 1)
-            elif isinstance(item, h5py.Dataset) and item.dtype.kind in "iuf":
-                if item.attrs.get("MATLAB_class", b"") == b"char":
-                    yield name, ["".join(map(chr, item[()].ravel()))]
-                elif item.ndim <= 2 and item.size * 8 <= TEXT_BYTES:
-                    yield name, np.atleast_2d(item[()])
-            elif isinstance(item, h5py.Dataset) and item.dtype.kind == "O" and item.size <= MOST_COLUMNS:
-                cells = [file[reference] for reference in item[()].ravel() if reference]
-                texts = ["".join(map(chr, cell[()].ravel())) for cell in cells if cell.dtype.kind == "u"]
-                if len(texts) == len(cells) and texts:
-                    yield name, texts
-
-    with h5py.File(source, "r") as file:
-        yield from visit("", file, 0)
