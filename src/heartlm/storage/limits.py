@@ -12,6 +12,8 @@ from heartlm.errors import HeartlmError
 
 MAX_DEPTH = 64
 """Maximum nesting depth of lists and mappings in JSON and YAML."""
+MAX_CONTAINERS = 1 << 24
+"""Maximum number of lists and mappings in JSON; an empty one takes two bytes of the file and 64 in memory."""
 TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
 
 
@@ -46,10 +48,12 @@ def _below(value: Any) -> Iterable[Any]:
 
 MAX_SAMPLES = 1 << 34
 """Maximum samples of all leads of a recording: 14 days of 12 leads at 1,000 Hz are 1.45e10."""
-SMALL_SAMPLES = 1 << 27
-"""Samples that a file of any size may unpack to: a day of six leads at 250 Hz, 1 GiB of float64."""
+SMALL_SAMPLES = 1 << 26
+"""Samples that a file of any size may unpack to: a day of three leads at 250 Hz, 512 MiB of float64."""
 SAMPLES_PER_BYTE = 16
 """Samples that each byte of a larger file may unpack to. Sixteen flat leads take as much; an ECG takes about a byte."""
+GAP_SAMPLES = 1 << 28
+"""Samples that a table of any size may have with its gaps: a week of one lead at 443 Hz, 1 GiB."""
 MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import size_of
+from heartlm.ecg.readers.foreign import inflates_beyond, size_of
 from heartlm.errors import HeartlmError, needs
 from heartlm.storage.limits import check_samples
 
@@ -411,7 +411,7 @@ class _Hdf5(_Total):
                 is_larger = False
             else:
                 _, packed = dataset.id.read_direct_chunk(chunk.chunk_offset)
-                is_larger = _unpacks_to_more(packed, chunk_bytes + 4096)
+                is_larger = inflates_beyond(packed, chunk_bytes + 4096)
             if is_larger:
                 raise HeartlmError(
                     f"{self.path}: a chunk of {name} unpacks to more than {chunk_bytes} bytes; save it again"
@@ -422,16 +422,3 @@ class _Hdf5(_Total):
 
 def _text_of(codes: NDArray[Any]) -> str:
     return "".join(chr(code) for code in codes.ravel().tolist() if 0 <= code < 0x110000)
-
-
-def _unpacks_to_more(packed: bytes, most: int) -> bool:
-    """Return whether a zlib stream has more than `most` bytes; only a piece is in memory at a time."""
-    unpacker, num_bytes = zlib.decompressobj(), 0
-    while not unpacker.eof:
-        piece = unpacker.decompress(packed, _PIECE_BYTES)
-        packed, num_bytes = unpacker.unconsumed_tail, num_bytes + len(piece)
-        if num_bytes > most:
-            return True
-        if not piece:
-            break  # it ends early: the library reports that
-    return False

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.readers.arrays import array_recording, is_array_recording, sidecar_of, start_of
 from heartlm.ecg.readers.clock import UnusableClockError, regular_grid
-from heartlm.ecg.readers.foreign import check_rate, first_bytes, is_there, one_line, open_file
+from heartlm.ecg.readers.foreign import check_rate, first_bytes, is_there, one_line, open_file, size_of
 from heartlm.ecg.readers.matlab import is_hdf5, matlab_variables, variable_names
 from heartlm.ecg.readers.sample_table import (
     LEAST_RATE_HZ,
@@ -44,11 +44,16 @@ from heartlm.ecg.readers.text_table import TextTable, is_gzip, read_columns, sni
 from heartlm.ecg.readers.units import Unit, split_name
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import check_samples
 from heartlm.storage.reading import parse_json
 from heartlm.storage.typed import typed
 
 _FEWEST_ROWS = 200
 _SAMPLED_ROWS = 5000
+# Bytes of memory for each value of a Parquet file: as stored, float64 of the column and float32 of the recording.
+_HELD_BYTES = 20
+# Bytes of a text that may be a time, with its offset.
+_LONGEST_TIME = 100
 # Supply in V and gain of the ECG sensors of BITalino and biosignalsplux, from their transfer functions.
 _SUPPLY_AND_GAIN = {"bitalino": (3.3, 1100.0), "plux": (3.0, 1000.0)}
 METADATA = b"heartlm"
@@ -205,15 +210,36 @@ def read_parquet(path: Path) -> Recording:
     Raises:
         HeartlmError: there is no column of numbers, or its rate or unit is unknown.
     """
+    source = pa.BufferReader(unpacked(path)) if is_gzip(path) else str(path)
+    with _parquet_file(source) as file:
+        about, names = _about(path, file.schema_arrow.metadata), file.schema_arrow.names
+        columns = names[1:] if "lead_names" in about else _columns_used(file.schema_arrow)
+        metadata = file.metadata
+        num_rows = max(metadata.num_rows, sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)))
+        # before any page is unpacked: a row of equal values takes no byte
+        check_samples(path, num_rows * len(columns), size_of(path), _HELD_BYTES)
+        if "lead_names" not in about:
+            check_width(path, len(names))
+            return arrow_recording(path, file.read(columns, use_threads=False))
+        return _own_recording(path, about, file.read(columns, use_threads=False))
+
+
+def _parquet_file(source: Any) -> Any:
+    """Open a Parquet file whose texts are read as the different ones and their places: one may stand in all rows."""
     import pyarrow.parquet as pq
 
-    source = pa.BufferReader(unpacked(path)) if is_gzip(path) else str(path)
-    with pq.ParquetFile(source, memory_map=True) as file:
-        about, columns = _about(path, file.schema_arrow.metadata), file.schema_arrow.names
-        if "lead_names" not in about:
-            check_width(path, len(columns))
-            return arrow_recording(path, file.read())
-        return _own_recording(path, about, file.read(columns[1:]))
+    texts = [field.name for field in pq.read_schema(source, memory_map=True) if _is_text(field.type)]
+    return pq.ParquetFile(source, memory_map=True, read_dictionary=texts)
+
+
+def _columns_used(schema: Any) -> list[str]:
+    """Return the names of the columns that may be leads or times."""
+    return [field.name for field in schema if pa.types.is_primitive(field.type) or _is_text(field.type)
+            or pa.types.is_decimal(field.type) or pa.types.is_dictionary(field.type)]  # fmt: skip
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 class ParquetMetadata(TypedDict, total=False):
@@ -259,18 +285,18 @@ def _own_recording(path: Path, about: ParquetMetadata, table: Any) -> Recording:
 
 def is_parquet_recording(path: Path) -> bool:
     """Return whether a Parquet file has a possible ECG lead and a known rate."""
-    import pyarrow.parquet as pq
-
     if is_gzip(path):
         return is_array_recording(path)
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
+        with _parquet_file(path) as file:
             if "lead_names" in _about(path, file.schema_arrow.metadata):
                 return True
             if len(file.schema_arrow.names) > MOST_COLUMNS:
                 return False
-            batch = next(file.iter_batches(_SAMPLED_ROWS), None)
-        table = pa.Table.from_batches([] if batch is None else [batch], file.schema_arrow)
+            names = _columns_used(file.schema_arrow)
+            batch = next(file.iter_batches(_SAMPLED_ROWS, columns=names, use_threads=False), None)
+            schema = pa.schema([file.schema_arrow.field(name) for name in names], file.schema_arrow.metadata)
+        table = schema.empty_table() if batch is None else pa.Table.from_batches([batch])
         columns, facts = _arrow_columns(path, table)
         return _is_recording(path, columns, facts.rate_hz is not None)
     except (HeartlmError, pa.ArrowException, OSError, ValueError):
@@ -293,6 +319,8 @@ def _column(name: str, values: Any, unit: str) -> Column | None:
     """Return a column of an Arrow table; None if it holds neither numbers nor times."""
     kind = values.type
     if pa.types.is_dictionary(kind):
+        if any(chunk.dictionary.nbytes > _LONGEST_TIME * (len(chunk.dictionary) + 8) for chunk in values.chunks):
+            return None  # texts longer than times, each of which may stand in all rows
         values, kind = values.cast(kind.value_type), kind.value_type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return clock_column(name, values.cast(pa.string()))
