@@ -14,7 +14,6 @@ recordings, because tokens are relative to the whole recording.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -51,8 +50,8 @@ from heartlm.inference.annotate import second_probabilities
 from heartlm.inference.finetuned import FineTuned, load_of_tasks
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
 from heartlm.inference.waveform import predicted_classes
-from heartlm.models.pretrained import FOLDER
-from heartlm.storage.atomic import sha256_of
+from heartlm.models.pretrained import FOLDER, model_files
+from heartlm.storage.atomic import digest_of_files
 from heartlm.storage.reading import read_json
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW
 from heartlm.tokenizers.base import Lead, Tokens
@@ -145,8 +144,7 @@ class Analyst:
         models = {"beats": self.beats, "af": self.af, "waveform": self.waveform}
         made_by = build()
         for name, model in models.items():
-            files = [model.folder.model("last") / file for file in ("config.json", "model.safetensors")]
-            made_by |= {f"model {name}": hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()[:16]}
+            made_by |= {f"model {name}": digest_of_files(*model_files(model.folder.model("last")))}
         return made_by
 
     def analyze(self, recording: Recording, watch: Watch = iter, limits: Limits = USUAL_LIMITS) -> Findings:
