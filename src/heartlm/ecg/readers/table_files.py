@@ -41,7 +41,7 @@ from heartlm.ecg.readers.sample_table import (
     table_recording,
 )
 from heartlm.ecg.readers.stated import Stated
-from heartlm.ecg.readers.text_table import TextTable, is_gzip, read_columns, sniff, unpacked
+from heartlm.ecg.readers.text_table import TextTable, arrow_buffer, is_gzip, read_columns, sniff, unpacked
 from heartlm.ecg.readers.units import Unit, split_name
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError, needs
@@ -209,7 +209,7 @@ def read_parquet(path: Path) -> Recording:
     """
     import pyarrow.parquet as pq
 
-    source = pa.BufferReader(unpacked(path)) if is_gzip(path) else str(path)
+    source = pa.BufferReader(arrow_buffer(unpacked(path))) if is_gzip(path) else str(path)
     with pq.ParquetFile(source, memory_map=True) as file:
         about, columns = _about(path, file.schema_arrow.metadata), file.schema_arrow.names
         if "lead_names" not in about:
