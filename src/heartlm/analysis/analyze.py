@@ -30,7 +30,7 @@ from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
-from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
+from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
 from heartlm.analysis.limits import Limits
 from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
@@ -363,11 +363,14 @@ class Analyst:
         # Overlapping windows take twice the time: only those of the best lead do.
         codes, overlaps = (tokens.codes for tokens in lead_tokens), (lead == 0 for lead in leads)
         answers = recording_probabilities(model, codes, info.window, overlaps)
-        for lead, tokens, answer in zip(leads, lead_tokens, answers, strict=True):
-            # A token need not be a beat: each beat takes the nearest. A single lead counts even with a quality of 0.
-            total += answer[nearest(beats.sample, tokens.sample)] * (quality[lead, piece][:, None] + 1e-3)
-        total[total.sum(axis=1) == 0, 0] = 1
-        return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
+        if not leads:
+            total[:, 0] = 1
+            return total, measures
+        # A token need not be a beat: each beat takes the nearest. A single lead counts even with a quality of 0.
+        by_lead = [
+            answer[nearest(beats.sample, tokens.sample)] for tokens, answer in zip(lead_tokens, answers, strict=True)
+        ]
+        return combined(np.stack(by_lead), quality[leads][:, piece] + 1e-3, info.classes), measures
 
     def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""

@@ -43,13 +43,14 @@ from heartlm.ecg.readers.edf_header import (
 from heartlm.ecg.readers.foreign import check_calibration, check_rate
 from heartlm.ecg.recording import CLASS_OF_SYMBOL, Annotations, Note, Recording, RhythmSpan, rhythm_named
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import check_samples
 
 # A time; programs write sums of floats with all of their decimals.
 _SECONDS = rb"\d{1,12}(?:[.,]\d{0,24})?"
 # The first annotation of a data record: its time since the start of the file, in seconds.
 _TIME = re.compile(rb"([+-]%b)\x14\x14" % _SECONDS)
-_ANNOTATION = re.compile(rb"([+-]%b)(?:\x15(%b))?\x14([^\0]*)\x14\0" % (_SECONDS, _SECONDS))
-"""Onset and duration in seconds, and texts separated by `\\x14`."""
+_ONSET = re.compile(rb"([+-]%b)(?:\x15(%b))?\x14" % (_SECONDS, _SECONDS))
+"""Onset and duration in seconds; texts separated by `\\x14` follow, and the annotation ends with `\\x14\\0`."""
 
 # A record begins a block if it begins this much later than the record before it ends: the first in a file that is
 # marked as discontinuous, the second in others, whose times may only drift. Longer than the last is a damaged time.
@@ -99,6 +100,7 @@ def read_edf(path: Path) -> Recording:
         check_calibration(path, names, units, 1 / gain, zero, inverted=True)
     first_record, first_sample, begin_s = _blocks(path, header, samples, rate_hz)
     read = _Samples(path, header, tuple(leads), samples, first_record, first_sample)
+    check_samples(path, len(leads) * read.num_samples)
     return Recording(
         rate_hz=rate_hz,
         num_samples=read.num_samples,
@@ -381,8 +383,12 @@ def _texts(path: Path, header: EdfHeader) -> Iterator[tuple[float, float | None,
     for first in range(0, header.num_records, step):
         part = records[first : first + step]
         for offset, width in header.annotations:
-            for onset, lasting, texts in _ANNOTATION.findall(part[:, offset : offset + width].tobytes()):
-                for text in filter(None, map(printable_text, texts.split(b"\x14"))):
+            for annotation in part[:, offset : offset + width].tobytes().split(b"\0")[:-1]:
+                begin = _ONSET.search(annotation[:-1]) if annotation.endswith(b"\x14") else None
+                if begin is None:
+                    continue
+                onset, lasting = begin.groups()
+                for text in filter(None, map(printable_text, annotation[begin.end() : -1].split(b"\x14"))):
                     yield _seconds(onset), _seconds(lasting) if lasting else None, text
 
 

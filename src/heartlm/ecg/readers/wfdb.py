@@ -34,11 +34,14 @@ from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.wfdb_header import FLAC, GROUP, Signal, SignalFile, WfdbHeader, adu_type, decode, read_header
 from heartlm.ecg.recording import SEXES, Patient, Recording
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import check_samples
 
 _MATLAB_INT16 = 30
 # Calibration of a lead whose samples are returned as integers.
 _INTEGERS: dict[str, Any] = {"gain": 1.0, "baseline": 0.0, "unit": "adu", "calibrated": True}
 _DIFFERENCE_FORMAT = "8"
+# Bytes of memory for each sample of a FLAC file.
+_FLAC_BYTES = 8
 
 _AGE = r"(\d{1,3})(?:\.0*)?(?: ?(?:y|yr|years?))?"
 _MOST_AGE = 120
@@ -66,6 +69,7 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
     for part in (header, *header.segments):
         _calibration(part.path, part.signals)
     units, calibration = _calibration(path, header.leads)
+    check_samples(path, header.num_samples * max(1, len(header.leads)))
     faults: list[str] = []
     return Recording(
         rate_hz=header.rate_hz,
@@ -216,7 +220,9 @@ def _check_file(header: WfdbHeader, file: SignalFile, num_frames: int) -> None:
     if file.path.suffix.lower() == ".mat":
         _check_matlab(file)
     if file.format in FLAC:
-        return  # the length is checked on decoding
+        # the length is checked on decoding, which needs memory for all samples of the file
+        check_samples(file.path, num_frames * file.samples_per_frame, size_bytes, held_bytes=_FLAC_BYTES)
+        return
     if file.format not in GROUP:
         raise HeartlmError(f"{header.path}: signal format {file.format} is not one that heartlm reads")
     held = file.num_frames_in(size_bytes)

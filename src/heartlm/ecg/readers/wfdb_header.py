@@ -266,12 +266,13 @@ class WfdbHeader:
         Raises:
             HeartlmError: a header is missing or malformed.
         """
-        names = (name for name, _ in self.segment_lines if name != NO_FILE)
-        segments = tuple(read_header(self.path.parent / f"{name}.hea") for name in names)
-        for segment in segments:
+        names = [name for name, _ in self.segment_lines if name != NO_FILE]
+        # each once, whatever number of lines names it
+        headers = {name: read_header(self.path.parent / f"{name}.hea") for name in dict.fromkeys(names)}
+        for segment in headers.values():
             if segment.segment_lines:
                 _refuse(segment.path, f"it has segments and is itself one of {self.path.name}")
-        return segments
+        return tuple(headers[name] for name in names)
 
     @cached_property
     def parts(self) -> tuple[WfdbHeader, ...]:
