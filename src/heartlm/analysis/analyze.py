@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.analysis.conduction import conduction
 from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
-from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
+from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
@@ -35,11 +36,13 @@ from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretche
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import best_leads, lead_quality
+from heartlm.analysis.unexamined import FEWEST_AF_BEATS, SHORTEST_S, too_short
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
-from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
+from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
-from heartlm.delineation.intervals import measure
+from heartlm.delineation.intervals import Intervals, measure
 from heartlm.ecg.each_recording import Watch, build
+from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
@@ -55,15 +58,14 @@ from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW
 from heartlm.tokenizers.base import Lead, Tokens
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0
-AF_BEATS, FEWEST_AF_BEATS = 128, 9
-"""Beats per window for AF detection, and the minimum. On 440 recordings of PTB-XL, AF was found with sensitivity 0.55
-and specificity 0.996 in 9 to 15 beats, and with 0.91 and 1 in 16 beats or more (docs/log/af.md)."""
+AF_BEATS = 128
+"""Beats per window for AF detection."""
 FEW_BEATS_THRESHOLD = 0.6
 """Minimum probability of AF in fewer beats than the windows that the model learnt from. On 1,048 recordings of PTB-XL
 (folds 1 to 6) with 9 to 15 beats it finds 50 of 71 with 3 false ones, the model's own threshold 41 with 2
 (docs/log/artefacts.md)."""
-SHORTEST_AF_S, SHORTEST_S = 30.0, 4.0
-"""Minimum duration in seconds of AF (the clinical definition), and of VF, asystole and noise."""
+SHORTEST_AF_S = 30.0
+"""Minimum duration in seconds of AF: the clinical definition."""
 VF_CONFIDENCE = 0.5
 """Minimum mean probability of VF. Of 109 predicted stretches in cudb it keeps 62, with 48 of the 49 confirmed ones."""
 UNREADABLE, DOUBTFUL = 0.65, 0.85
@@ -75,6 +77,9 @@ SAME_BEAT = 0.4
 
 LONG_INTERVAL = 1.5
 """An interval with an artefact in it that is longer than this number of usual intervals counts as lost signal."""
+
+ALL_LEADS_S = 600.0
+"""Longest recording of which all ECG leads are delineated."""
 
 Places = NDArray[np.int64]
 Stretch = tuple[int, int]
@@ -149,7 +154,7 @@ class Analyst:
         return made_by
 
     def analyze(self, recording: Recording, watch: Watch = iter, limits: Limits = USUAL_LIMITS) -> Findings:
-        """Find beats, rhythms and events in a recording.
+        """Find beats, rhythms, events and waves in a recording.
 
         Args:
             recording: recording with a signal.
@@ -164,7 +169,7 @@ class Analyst:
             raise HeartlmError(f"{recording.path}: no signal, so there is nothing to analyse")
         candidates = ecg_leads(recording)
         if not candidates:
-            raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to analyse")
+            raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
         try:
             leads = best_leads(recording, candidates)
             blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
@@ -172,7 +177,7 @@ class Analyst:
             raise HeartlmError(f"{recording.path}: {error}") from error
         joined = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
         seconds, quality = joined.seconds, joined.quality.T
-        rate_hz, notes = recording.rate_hz, list[str]()
+        rate_hz, notes = recording.rate_hz, notes_of(recording)
 
         # VF, and stretches that cannot be read.
         # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
@@ -215,10 +220,9 @@ class Analyst:
         # Flutter and AF. Of both, flutter counts.
         flutters = second_events("flutter", joined.flutter, (joined.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
         af, af_probability = self._af_events(sample, clear, rate_hz)
-        is_short = recording.duration_s <= LONGEST_S and rate_hz >= LOWEST_RATE_HZ
-        waves, measured = None, dict[str, float]()
-        if len(candidates) == 1 and is_short and len(af_probability):
-            waves = measure(delineate(recording, sample, leads))
+        is_short = recording.duration_s <= LONGEST_S
+        waves, measured = _waves(recording, sample, leads), dict[str, float]()
+        if waves is not None and len(candidates) == 1 and is_short and len(af_probability):
             measured = short_af_measures(waves.delineation, af_probability, quality[0])
             odds = log_odds(measured)
             measured[AF_BY_RR] = float(bool(af))
@@ -254,10 +258,9 @@ class Analyst:
             if not any(rule.kind == each.kind and rule.start < each.stop and each.start < rule.stop for rule in rules)
         ]
         events = [_timed(each, sample, rate_hz, recording.num_samples) for each in (*events, *af, *rules)]
-        if len(sample) < FEWEST_AF_BEATS:
-            notes.append(f"{len(sample)} beats, {FEWEST_AF_BEATS} needed: not examined for AF")
         notes += [f"damaged: {fault}" for fault in recording.faults]
-        return Findings(
+        num_readable = int((~poor & ~in_vf).sum())
+        findings = Findings(
             recording,
             leads,
             sample,
@@ -268,10 +271,18 @@ class Analyst:
             tuple(notes),
             self.made_by,
             unlike(joined.measures),
+            definitions(limits),
             lost=np.flatnonzero(num_lost),
             waves=waves,
             short_af=measured,
+            unexamined=too_short(sample, clear, rate_hz, len(seconds), num_readable, limits),
         )
+        intervals, not_measured = conduction(findings)
+        events = [*findings.events, *intervals]
+        unexamined = findings.unexamined | not_measured
+        for event in events:
+            unexamined.pop(event.kind, None)
+        return replace(findings, events=in_order(events), unexamined=unexamined)
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:
         """Analyse the samples `start` to `stop`."""
@@ -399,6 +410,28 @@ class Analyst:
                 if stop - start >= min(SHORTEST_AF_S * rate_hz, stretch[-1] - stretch[0]):
                     events.append(Event("AF", start, stop + 1, float(score[begin:end].mean())))
         return events, np.concatenate(scores)
+
+
+def notes_of(recording: Recording) -> list[str]:
+    """Return what was repaired to read a recording, and which channels in mV are not analysed, one line each."""
+    names, others = recording.lead_names, channels_without_ecg(recording)
+    left_out = [f"channel {names[lead]} left out: no ECG ({reason})" for lead, reason in others.items()]
+    try:
+        recording.annotations  # noqa: B018
+    except HeartlmError as error:
+        left_out.append(f"annotations not read: {error}")
+    return [f"repaired: {repair}" for repair in recording.repairs] + left_out
+
+
+def _waves(recording: Recording, sample: Places, leads: tuple[int, ...]) -> Intervals | None:
+    """Measure the waves of the beats in the analysed leads, or in all ECG leads if it lasts up to `ALL_LEADS_S`.
+
+    Returns:
+        The measurements; None without beats or below the least rate of delineation.
+    """
+    if not len(sample) or recording.rate_hz < LOWEST_RATE_HZ:
+        return None
+    return measure(delineate(recording, sample, ecg_leads(recording) if recording.duration_s <= ALL_LEADS_S else leads))
 
 
 def _blocks(recording: Recording) -> list[Stretch]:

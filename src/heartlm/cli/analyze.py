@@ -129,6 +129,8 @@ def _print_findings(summary: dict[str, Any], kinds: dict[str, str]) -> None:
     for kind, count in summary["events"].items():
         if count:
             print(f"  {kind}: {count:,} ({summary['seconds'][kind]:,.0f} s): {kinds[kind]}")
+    if summary["unexamined"]:
+        print(f"  not examined for {summary['unexamined']}")
 
 
 def _causal(options: AnalyzeOptions) -> int:
