@@ -70,6 +70,10 @@ VF_CONFIDENCE = 0.5
 UNREADABLE, DOUBTFUL = 0.65, 0.85
 """Limits of the best lead's quality: a piece is unreadable below the first, or below the second if predicted noise."""
 
+FAR = 1 << 60
+SAME_BEAT = 0.4
+"""Detections of two leads are of one beat up to this fraction of the shorter interval to the next detection."""
+
 LONG_INTERVAL = 1.5
 """An interval with an artefact in it that is longer than this number of usual intervals counts as lost signal."""
 
@@ -455,9 +459,13 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     weight[0] *= 1.1  # decides between two leads
     sample: Places = np.concatenate(of_leads)
     lead = np.repeat(np.arange(len(of_leads)), [len(each) for each in of_leads])
+    # In a fast rhythm the next beat may be marked within reach in another lead.
+    apart = [np.diff(each, prepend=-FAR, append=FAR) for each in of_leads]
+    reaches = np.concatenate([np.minimum(reach, SAME_BEAT * np.minimum(each[1:], each[:-1])) for each in apart])
     order = np.argsort(sample, kind="stable")
-    sample, lead = sample[order], lead[order]
-    group: Places = np.cumsum(np.diff(sample, prepend=sample[:1]) > reach)
+    sample, lead, reaches = sample[order], lead[order], reaches[order]
+    is_next = np.diff(sample, prepend=sample[:1]) > np.minimum(reaches, np.roll(reaches, 1))
+    group: Places = np.cumsum(is_next)
     piece_index = np.minimum(sample // piece, quality.shape[1] - 1)
     voted = np.zeros((int(group[-1]) + 1 if len(group) else 0, len(of_leads)), np.float32)
     voted[group, lead] = weight[lead, piece_index]
