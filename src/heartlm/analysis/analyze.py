@@ -31,7 +31,14 @@ from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
 from heartlm.analysis.limits import Limits
-from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
+from heartlm.analysis.lost_signal import (
+    cut_lost,
+    joined_events,
+    lost_events,
+    lost_intervals,
+    lost_stretches,
+    present_fraction,
+)
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import best_leads, lead_quality
@@ -98,6 +105,7 @@ class AnalysedBlock(NamedTuple):
         regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
+        stretches: start and stop of each stretch of lost signal, int64 `[num_stretches, 2]`.
         measures: measures of some beats, see `measures_of_beats`.
     """
 
@@ -110,6 +118,7 @@ class AnalysedBlock(NamedTuple):
     regular: NDArray[np.bool_]
     flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
+    stretches: NDArray[np.int64]
     measures: NDArray[np.float64]
 
 
@@ -197,7 +206,10 @@ class Analyst:
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
         in_vf = covered(events, second_start)
         poor = ~in_vf & ((best < UNREADABLE) | ((second_class == NOISE) & (best < DOUBTFUL)))
-        events += second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
+        noisy = second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
+        lost = lost_events(joined.stretches, rate_hz)
+        poor |= covered(lost, second_start)
+        events += joined_events([*noisy, *lost])
 
         # Beats that are kept, and intervals between them in which signal is lost.
         no_beat = joined.no_beat
@@ -293,11 +305,13 @@ class Analyst:
         atrial_signals = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
         signals = signals[: len(leads)]
         lead_qualities = [lead_quality(signal, rate_hz) for signal in signals]
+        stretches = lost_stretches(signals, rate_hz)
         quality = np.stack([lead.quality for lead in lead_qualities])
+        # what is lost in all leads is unreadable by itself, and no reason to leave out what is next to it
+        quality /= present_fraction(stretches, signals.shape[1], round(QUALITY_S * rate_hz), quality.shape[1])
         voted = _voted([lead.sample for lead in lead_qualities], quality, rate_hz)
         sample, disputed = fill_gaps(voted, lead_qualities, signals, rate_hz)
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
-        stretches = lost_stretches(signals, rate_hz)
         measures = np.empty((0, len(USUAL)))
 
         def classify(kept: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -326,6 +340,9 @@ class Analyst:
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
             flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
+            np.clip(stretches + first, start, stop)[
+                (stretches[:, 0] + first < stop) & (stretches[:, 1] + first > start)
+            ],
             measures,
         )
 

@@ -292,6 +292,7 @@ def read_columns(
     names = [str(column) for column in range(width)]
     # a number with quotes or without is the same, so only texts need to know
     types = {str(column): pa.string() if column in texts else pa.float64() for column in columns}
+
     def parse(skip: Callable[[Any], str] | None = None) -> Any:
         return arrow_csv.read_csv(
             pa.BufferReader(rows),
