@@ -112,6 +112,8 @@ class Recording:
         repairs: what was repaired to read the file, one line each, for example a wrong number of records.
         steps: of a file of integers, gain and zero of each lead: its integers are `value * gain + zero`. None for a
             lead whose samples are computed; empty for other files.
+        ticks_hz: rate of the positions in annotation files that state none, of WFDB frames with several samples a lead;
+            None if it is `rate_hz`.
     """
 
     record_id: str = ""
@@ -130,6 +132,7 @@ class Recording:
     faults: list[str] = field(default_factory=list, repr=False, compare=False)
     repairs: tuple[str, ...] = ()
     steps: tuple[tuple[float, float] | None, ...] = field(default=(), repr=False, compare=False)
+    ticks_hz: float | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         name = f"{self.database}/{self.record_id}" if self.database else self.record_id

@@ -80,7 +80,8 @@ def read_ishne(path: Path) -> Recording:
     known = [nv > 0 for nv in resolution_nv[:num_leads]]
     if not any(known):
         raise HeartlmError(f"{path}: states no resolution, so the millivolts are unknown; write nV per step into it")
-    file = SignalFile(path, "16", offset, num_leads)
+    places = range(num_leads)
+    file = SignalFile(path, "16", offset, num_leads, dict(zip(places, places, strict=True)), dict.fromkeys(places, 1))
     calibration = np.stack([np.zeros(num_leads), gain, np.ones(num_leads)], axis=1)
 
     def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:

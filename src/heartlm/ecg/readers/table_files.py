@@ -40,7 +40,7 @@ from heartlm.ecg.readers.sample_table import (
     table_recording,
 )
 from heartlm.ecg.readers.stated import Stated
-from heartlm.ecg.readers.text_table import TextTable, is_gzip, read_columns, sniff, unpacked
+from heartlm.ecg.readers.text_table import TextTable, arrow_buffer, is_gzip, read_columns, sniff, unpacked
 from heartlm.ecg.readers.units import Unit, split_name
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError
@@ -210,7 +210,7 @@ def read_parquet(path: Path) -> Recording:
     Raises:
         HeartlmError: there is no column of numbers, or its rate or unit is unknown.
     """
-    source = pa.BufferReader(unpacked(path)) if is_gzip(path) else str(path)
+    source = pa.BufferReader(arrow_buffer(unpacked(path))) if is_gzip(path) else str(path)
     with _parquet_file(source) as file:
         about, names = _about(path, file.schema_arrow.metadata), file.schema_arrow.names
         columns = names[1:] if "lead_names" in about else _columns_used(file.schema_arrow)

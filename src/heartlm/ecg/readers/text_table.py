@@ -15,7 +15,7 @@ import gzip
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -198,9 +198,22 @@ def content_of(path: Path) -> Any:
     elif begin.startswith((b"\xff\xfe", b"\xfe\xff")):
         content = path.read_bytes()
     else:
-        return pa.memory_map(str(path)).read_buffer() if path.stat().st_size else pa.py_buffer(b"")
+        return pa.memory_map(str(path)).read_buffer() if path.stat().st_size else arrow_buffer(b"")
     codec = _codec(content)
-    return pa.py_buffer(content if codec == "utf-8" else content.decode(codec, "replace").encode())
+    return arrow_buffer(content if codec == "utf-8" else content.decode(codec, "replace").encode())
+
+
+def arrow_buffer(content: bytes) -> Any:
+    """Return a copy of bytes in memory of Arrow.
+
+    A reader with threads may release its source after it has returned. For an object of Python that thread needs the
+    interpreter's lock, and while the process exits, waiting for it ends the process by SIGABRT.
+    """
+    import pyarrow as pa
+
+    buffer = pa.allocate_buffer(len(content))
+    np.frombuffer(buffer, np.uint8)[:] = np.frombuffer(content, np.uint8)
+    return buffer
 
 
 def unpacked(path: Path) -> bytes:
@@ -258,12 +271,12 @@ def read_columns(
     rows = buffer.slice(table.offset, stop - table.offset)
     codes = np.frombuffer(rows, np.uint8)
     if codes.size and codes.max() > 127:  # Arrow cannot report a row whose bytes are no text
-        rows = pa.py_buffer(np.where(codes > 127, np.uint8(ord("?")), codes).tobytes())
+        rows = arrow_buffer(np.where(codes > 127, np.uint8(ord("?")), codes).tobytes())
     _check_fields(path, table, codes)
     # Arrow needs a separator for one column too; the unit separator of ASCII is in no table.
     separator = table.separator or "\x1f"
     if table.separator == " ":
-        rows, separator = pa.py_buffer(_single_blanks(rows.to_pybytes())), " "
+        rows, separator = arrow_buffer(_single_blanks(rows.to_pybytes())), " "
     # the first row decides how many fields there are, with those that separators at its end make
     begin = bytes(rows[: 1 << 16]).decode("utf-8", "replace")
     first = next((line for line in _NEW_LINE.split(begin) if line.strip()), "")
@@ -279,10 +292,12 @@ def read_columns(
     names = [str(column) for column in range(width)]
     # a number with quotes or without is the same, so only texts need to know
     types = {str(column): pa.string() if column in texts else pa.float64() for column in columns}
-    try:
-        parsed = arrow_csv.read_csv(
+
+    def parse(skip: Callable[[Any], str] | None = None) -> Any:
+        return arrow_csv.read_csv(
             pa.BufferReader(rows),
-            read_options=arrow_csv.ReadOptions(column_names=names, block_size=1 << 22),
+            # one thread with a function of Python, see `arrow_buffer`
+            read_options=arrow_csv.ReadOptions(column_names=names, block_size=1 << 22, use_threads=skip is None),
             parse_options=arrow_csv.ParseOptions(
                 delimiter=separator,
                 quote_char=table.quote,
@@ -297,6 +312,14 @@ def read_columns(
                 decimal_point=table.decimal,
             ),
         )
+
+    try:
+        try:
+            parsed = parse()
+        except pa.ArrowInvalid as error:
+            if "columns, got" not in str(error):
+                raise
+            parsed = parse(skip)
     except pa.ArrowInvalid as error:
         raise HeartlmError(_plain(path, table, str(error))) from error
     if skipped and not may_skip:
