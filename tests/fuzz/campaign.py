@@ -36,12 +36,10 @@ CPU_LIMIT_S, WAIT_LIMIT_S, MEMORY_LIMIT_BYTES, PEAK_LIMIT_BYTES = 20, 300, 4 << 
 
 _PARSERS = "scp_ecg dicom_waveform hl7_aecg sierra_xml ge_muse_xml mortara_el250 mfer"
 PRELOADED = (
-    *["pyarrow.csv", "pyarrow.parquet", "pyarrow.compute", "h5py", "pydicom", "soundfile", "wfdb"],
+    *("pyarrow.csv", "pyarrow.parquet", "pyarrow.compute", "h5py", "pydicom", "soundfile", "wfdb"),
     *(f"ecgdatakit.parsing.parsers.{name}" for name in _PARSERS.split()),
-    *(
-        f"heartlm.{name}"
-        for name in ["ecg.readers.table_files", "corpus.build", "tokenizers.sample", "tokenizers.rhythm"]
-    ),
+    *("heartlm.ecg.readers.table_files", "heartlm.corpus.build"),
+    *("heartlm.tokenizers.sample", "heartlm.tokenizers.rhythm"),
 )
 """Modules that commands import when they need them."""
 
