@@ -164,7 +164,8 @@ def read_sierra(path: Path) -> Recording:
             raise HeartlmError(f"{path}: {len(data)} bytes of XLI unpack to {num_samples} samples; fetch it again")
         return xli_decode(data, labels)
 
-    sierra_xml.xli_decode = limited  # the package has no other place for a check
+    # the package has no other place for a check
+    sierra_xml.xli_decode = limited  # type: ignore[attr-defined]
     return read_with(sierra_xml.SierraXMLParser, path)
 
 

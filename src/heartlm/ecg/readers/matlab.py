@@ -188,7 +188,7 @@ class _Mat5(_Total):
         """Return what a variable of the file states; None if it is none that is read."""
         if element.kind == _COMPRESSED:
             try:
-                begin = zlib.decompressobj().decompress(element.content, _HEAD_BYTES)
+                begin = zlib.decompressobj().decompress(element.content.data, _HEAD_BYTES)
             except zlib.error as error:
                 raise self.refuse(f"a compressed variable is damaged: {error}") from error
             return self._head(np.frombuffer(begin[8:], np.uint8))
@@ -217,7 +217,7 @@ class _Mat5(_Total):
         """Return the content of the matrix in a compressed variable."""
         unpacker = zlib.decompressobj()
         try:
-            tag = unpacker.decompress(packed, 8)
+            tag = unpacker.decompress(packed.data, 8)
             if len(tag) < 8:
                 raise self.refuse("it ends within a variable")
             kind, size = np.frombuffer(tag, f"{self.order}u4").tolist()
