@@ -27,6 +27,7 @@ from heartlm.ecg.recording import Recording
 from heartlm.models.heart import TOKENS_AT_ONCE, HeartModel
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.storage.reading import read_json
+from tests.test_ecg_detect import fast_lead
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,21 @@ def test_leads_vote_by_their_quality() -> None:
     assert _voted([clean, noisy], np.array([[1.0], [0.9]], np.float32), 250.0).tolist() == clean.tolist()
 
 
+@pytest.mark.parametrize("rate_bpm", [75, 150, 240, 300])
+def test_leads_that_mark_the_beats_of_a_fast_rhythm_at_other_places_vote_for_each_beat(rate_bpm: int) -> None:
+    beats = 100 + np.arange(100) * round(60 * 250 / rate_bpm)
+    of_leads = [beats, beats + 15, beats - 5]
+    assert _voted(of_leads, np.ones((3, 10), np.float32), 250.0).tolist() == beats.tolist()
+
+
+@pytest.mark.parametrize("rate_bpm", [240, 300])
+def test_a_regular_rhythm_of_an_infant_is_no_af(analyst: Analyst, rate_bpm: int) -> None:
+    signal, peaks = fast_lead(rate_bpm)
+    result = analyst.analyze(recording_of(signal[None]))
+    assert len(result.sample) == len(peaks)
+    assert [event.kind for event in result.events if event.kind in ("AF", "flutter", "VF", "pause")] == []
+
+
 def test_blocks_cover_a_recording_once_whatever_its_length() -> None:
     for minutes in (0.2, 59, 61, 75, 76, 24 * 60 + 7):
         recording = recording_of(np.zeros((1, 1), np.float32))
@@ -148,7 +164,7 @@ def test_a_folder_gives_files_for_each_recording_and_one_table(
         summary = read_json(out / f"{row['record']}.json")["summary"]
         assert int(row["num_beats"]) == len(beats) == summary["num_beats"]
         with (out / f"{row['record']}.events.csv").open() as stream:
-            assert len(list(csv.DictReader(stream))) == sum(summary["events"].values())
+            assert len(list(csv.DictReader(stream))) == sum(num or 0 for num in summary["events"].values())
         with (out / f"{row['record']}.hours.csv").open() as stream:
             assert sum(int(hour["num_beats"]) for hour in csv.DictReader(stream)) == len(beats)
     links = re.findall(r'<a href="(.*?)">', (out / "index.html").read_text())

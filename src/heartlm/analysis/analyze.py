@@ -14,7 +14,6 @@ recordings, because tokens are relative to the whole recording.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -25,21 +24,31 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.analysis.conduction import conduction
 from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
-from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
+from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
-from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
+from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
 from heartlm.analysis.limits import Limits
-from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
+from heartlm.analysis.lost_signal import (
+    cut_lost,
+    joined_events,
+    lost_events,
+    lost_intervals,
+    lost_stretches,
+    present_fraction,
+)
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import best_leads, lead_quality
+from heartlm.analysis.unexamined import FEWEST_AF_BEATS, SHORTEST_S, too_short
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
-from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
+from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
-from heartlm.delineation.intervals import measure
+from heartlm.delineation.intervals import Intervals, measure
 from heartlm.ecg.each_recording import Watch, build
+from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
@@ -48,29 +57,35 @@ from heartlm.inference.annotate import second_probabilities
 from heartlm.inference.finetuned import FineTuned, load_of_tasks
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
 from heartlm.inference.waveform import predicted_classes
-from heartlm.models.pretrained import FOLDER
-from heartlm.storage.atomic import sha256_of
+from heartlm.models.pretrained import FOLDER, model_files
+from heartlm.storage.atomic import digest_of_files
 from heartlm.storage.reading import read_json
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW
 from heartlm.tokenizers.base import Lead, Tokens
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0
-AF_BEATS, FEWEST_AF_BEATS = 128, 9
-"""Beats per window for AF detection, and the minimum. On 440 recordings of PTB-XL, AF was found with sensitivity 0.55
-and specificity 0.996 in 9 to 15 beats, and with 0.91 and 1 in 16 beats or more (docs/log/af.md)."""
+AF_BEATS = 128
+"""Beats per window for AF detection."""
 FEW_BEATS_THRESHOLD = 0.6
 """Minimum probability of AF in fewer beats than the windows that the model learnt from. On 1,048 recordings of PTB-XL
 (folds 1 to 6) with 9 to 15 beats it finds 50 of 71 with 3 false ones, the model's own threshold 41 with 2
 (docs/log/artefacts.md)."""
-SHORTEST_AF_S, SHORTEST_S = 30.0, 4.0
-"""Minimum duration in seconds of AF (the clinical definition), and of VF, asystole and noise."""
+SHORTEST_AF_S = 30.0
+"""Minimum duration in seconds of AF: the clinical definition."""
 VF_CONFIDENCE = 0.5
 """Minimum mean probability of VF. Of 109 predicted stretches in cudb it keeps 62, with 48 of the 49 confirmed ones."""
 UNREADABLE, DOUBTFUL = 0.65, 0.85
 """Limits of the best lead's quality: a piece is unreadable below the first, or below the second if predicted noise."""
 
+FAR = 1 << 60
+SAME_BEAT = 0.4
+"""Detections of two leads are of one beat up to this fraction of the shorter interval to the next detection."""
+
 LONG_INTERVAL = 1.5
 """An interval with an artefact in it that is longer than this number of usual intervals counts as lost signal."""
+
+ALL_LEADS_S = 600.0
+"""Longest recording of which all ECG leads are delineated."""
 
 Places = NDArray[np.int64]
 Stretch = tuple[int, int]
@@ -90,6 +105,7 @@ class AnalysedBlock(NamedTuple):
         regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
+        stretches: start and stop of each stretch of lost signal, int64 `[num_stretches, 2]`.
         measures: measures of some beats, see `measures_of_beats`.
     """
 
@@ -102,6 +118,7 @@ class AnalysedBlock(NamedTuple):
     regular: NDArray[np.bool_]
     flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
+    stretches: NDArray[np.int64]
     measures: NDArray[np.float64]
 
 
@@ -140,12 +157,11 @@ class Analyst:
         models = {"beats": self.beats, "af": self.af, "waveform": self.waveform}
         made_by = build()
         for name, model in models.items():
-            files = [model.folder.model("last") / file for file in ("config.json", "model.safetensors")]
-            made_by |= {f"model {name}": hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()[:16]}
+            made_by |= {f"model {name}": digest_of_files(*model_files(model.folder.model("last")))}
         return made_by
 
     def analyze(self, recording: Recording, watch: Watch = iter, limits: Limits = USUAL_LIMITS) -> Findings:
-        """Find beats, rhythms and events in a recording.
+        """Find beats, rhythms, events and waves in a recording.
 
         Args:
             recording: recording with a signal.
@@ -160,7 +176,7 @@ class Analyst:
             raise HeartlmError(f"{recording.path}: no signal, so there is nothing to analyse")
         candidates = ecg_leads(recording)
         if not candidates:
-            raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to analyse")
+            raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
         try:
             leads = best_leads(recording, candidates)
             blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
@@ -168,7 +184,7 @@ class Analyst:
             raise HeartlmError(f"{recording.path}: {error}") from error
         joined = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
         seconds, quality = joined.seconds, joined.quality.T
-        rate_hz, notes = recording.rate_hz, list[str]()
+        rate_hz, notes = recording.rate_hz, notes_of(recording)
 
         # VF, and stretches that cannot be read.
         # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
@@ -190,7 +206,10 @@ class Analyst:
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
         in_vf = covered(events, second_start)
         poor = ~in_vf & ((best < UNREADABLE) | ((second_class == NOISE) & (best < DOUBTFUL)))
-        events += second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
+        noisy = second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
+        lost = lost_events(joined.stretches, rate_hz)
+        poor |= covered(lost, second_start)
+        events += joined_events([*noisy, *lost])
 
         # Beats that are kept, and intervals between them in which signal is lost.
         no_beat = joined.no_beat
@@ -211,10 +230,9 @@ class Analyst:
         # Flutter and AF. Of both, flutter counts.
         flutters = second_events("flutter", joined.flutter, (joined.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
         af, af_probability = self._af_events(sample, clear, rate_hz)
-        is_short = recording.duration_s <= LONGEST_S and rate_hz >= LOWEST_RATE_HZ
-        waves, measured = None, dict[str, float]()
-        if len(candidates) == 1 and is_short and len(af_probability):
-            waves = measure(delineate(recording, sample, leads))
+        is_short = recording.duration_s <= LONGEST_S
+        waves, measured = _waves(recording, sample, leads), dict[str, float]()
+        if waves is not None and len(candidates) == 1 and is_short and len(af_probability):
             measured = short_af_measures(waves.delineation, af_probability, quality[0])
             odds = log_odds(measured)
             measured[AF_BY_RR] = float(bool(af))
@@ -250,10 +268,9 @@ class Analyst:
             if not any(rule.kind == each.kind and rule.start < each.stop and each.start < rule.stop for rule in rules)
         ]
         events = [_timed(each, sample, rate_hz, recording.num_samples) for each in (*events, *af, *rules)]
-        if len(sample) < FEWEST_AF_BEATS:
-            notes.append(f"{len(sample)} beats, {FEWEST_AF_BEATS} needed: not examined for AF")
         notes += [f"damaged: {fault}" for fault in recording.faults]
-        return Findings(
+        num_readable = int((~poor & ~in_vf).sum())
+        findings = Findings(
             recording,
             leads,
             sample,
@@ -264,10 +281,18 @@ class Analyst:
             tuple(notes),
             self.made_by,
             unlike(joined.measures),
+            definitions(limits),
             lost=np.flatnonzero(num_lost),
             waves=waves,
             short_af=measured,
+            unexamined=too_short(sample, clear, rate_hz, len(seconds), num_readable, limits),
         )
+        intervals, not_measured = conduction(findings)
+        events = [*findings.events, *intervals]
+        unexamined = findings.unexamined | not_measured
+        for event in events:
+            unexamined.pop(event.kind, None)
+        return replace(findings, events=in_order(events), unexamined=unexamined)
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:
         """Analyse the samples `start` to `stop`."""
@@ -280,11 +305,13 @@ class Analyst:
         atrial_signals = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
         signals = signals[: len(leads)]
         lead_qualities = [lead_quality(signal, rate_hz) for signal in signals]
+        stretches = lost_stretches(signals, rate_hz)
         quality = np.stack([lead.quality for lead in lead_qualities])
+        # what is lost in all leads is unreadable by itself, and no reason to leave out what is next to it
+        quality /= present_fraction(stretches, signals.shape[1], round(QUALITY_S * rate_hz), quality.shape[1])
         voted = _voted([lead.sample for lead in lead_qualities], quality, rate_hz)
         sample, disputed = fill_gaps(voted, lead_qualities, signals, rate_hz)
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
-        stretches = lost_stretches(signals, rate_hz)
         measures = np.empty((0, len(USUAL)))
 
         def classify(kept: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -313,6 +340,9 @@ class Analyst:
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
             flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
+            np.clip(stretches + first, start, stop)[
+                (stretches[:, 0] + first < stop) & (stretches[:, 1] + first > start)
+            ],
             measures,
         )
 
@@ -352,11 +382,14 @@ class Analyst:
         # Overlapping windows take twice the time: only those of the best lead do.
         codes, overlaps = (tokens.codes for tokens in lead_tokens), (lead == 0 for lead in leads)
         answers = recording_probabilities(model, codes, info.window, overlaps)
-        for lead, tokens, answer in zip(leads, lead_tokens, answers, strict=True):
-            # A token need not be a beat: each beat takes the nearest. A single lead counts even with a quality of 0.
-            total += answer[nearest(beats.sample, tokens.sample)] * (quality[lead, piece][:, None] + 1e-3)
-        total[total.sum(axis=1) == 0, 0] = 1
-        return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
+        if not leads:
+            total[:, 0] = 1
+            return total, measures
+        # A token need not be a beat: each beat takes the nearest. A single lead counts even with a quality of 0.
+        by_lead = [
+            answer[nearest(beats.sample, tokens.sample)] for tokens, answer in zip(lead_tokens, answers, strict=True)
+        ]
+        return combined(np.stack(by_lead), quality[leads][:, piece] + 1e-3, info.classes), measures
 
     def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""
@@ -397,6 +430,28 @@ class Analyst:
         return events, np.concatenate(scores)
 
 
+def notes_of(recording: Recording) -> list[str]:
+    """Return what was repaired to read a recording, and which channels in mV are not analysed, one line each."""
+    names, others = recording.lead_names, channels_without_ecg(recording)
+    left_out = [f"channel {names[lead]} left out: no ECG ({reason})" for lead, reason in others.items()]
+    try:
+        recording.annotations  # noqa: B018
+    except HeartlmError as error:
+        left_out.append(f"annotations not read: {error}")
+    return [f"repaired: {repair}" for repair in recording.repairs] + left_out
+
+
+def _waves(recording: Recording, sample: Places, leads: tuple[int, ...]) -> Intervals | None:
+    """Measure the waves of the beats in the analysed leads, or in all ECG leads if it lasts up to `ALL_LEADS_S`.
+
+    Returns:
+        The measurements; None without beats or below the least rate of delineation.
+    """
+    if not len(sample) or recording.rate_hz < LOWEST_RATE_HZ:
+        return None
+    return measure(delineate(recording, sample, ecg_leads(recording) if recording.duration_s <= ALL_LEADS_S else leads))
+
+
 def _blocks(recording: Recording) -> list[Stretch]:
     """Return the first and last sample of each block; a short remainder is merged into the previous block."""
     length = round(BLOCK_S / QUALITY_S) * round(QUALITY_S * recording.rate_hz)
@@ -421,9 +476,13 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     weight[0] *= 1.1  # decides between two leads
     sample: Places = np.concatenate(of_leads)
     lead = np.repeat(np.arange(len(of_leads)), [len(each) for each in of_leads])
+    # In a fast rhythm the next beat may be marked within reach in another lead.
+    apart = [np.diff(each, prepend=-FAR, append=FAR) for each in of_leads]
+    reaches = np.concatenate([np.minimum(reach, SAME_BEAT * np.minimum(each[1:], each[:-1])) for each in apart])
     order = np.argsort(sample, kind="stable")
-    sample, lead = sample[order], lead[order]
-    group: Places = np.cumsum(np.diff(sample, prepend=sample[:1]) > reach)
+    sample, lead, reaches = sample[order], lead[order], reaches[order]
+    is_next = np.diff(sample, prepend=sample[:1]) > np.minimum(reaches, np.roll(reaches, 1))
+    group: Places = np.cumsum(is_next)
     piece_index = np.minimum(sample // piece, quality.shape[1] - 1)
     voted = np.zeros((int(group[-1]) + 1 if len(group) else 0, len(of_leads)), np.float32)
     voted[group, lead] = weight[lead, piece_index]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heartlm.analysis.findings import Findings, definitions
+from heartlm.analysis.findings import Findings
 from heartlm.ecg.database import opened
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
@@ -114,8 +114,7 @@ class Model:
         """
         from heartlm.analysis.events import USUAL_LIMITS
 
-        limits = limits or USUAL_LIMITS
-        return replace(self.analyst.analyze(opened(recording), watch or iter, limits), kinds=definitions(limits))
+        return self.analyst.analyze(opened(recording), watch or iter, limits or USUAL_LIMITS)
 
     @public
     def embed(

@@ -322,6 +322,7 @@ async def _serve(
 def _print_text(entry: dict[str, Any]) -> None:
     if entry["strip"] is None and entry["acknowledged"] is None:
         time_s, event = (entry["raised_s"], "raised") if entry["stop_s"] is None else (entry["stop_s"], "ended")
+        event += f", {entry['count']} times" if entry["count"] > 1 else ""
         print(f"{entry['stream']}  {time_s:,.0f} s  {entry['severity']}  {entry['kind']} {event}", flush=True)
 
 

@@ -283,8 +283,9 @@ class Monitor:
 
     def _end_alarms(self, patient: WatchedPatient, stop: int) -> None:
         """End the alarms of a stream that does not continue, at a sample."""
-        for alarm in patient.stream.rules.active.values():
-            self._update_alarm(replace(alarm, stop=stop))
+        rules = patient.stream.rules
+        for alarm in rules.active.values():
+            self._update_alarm(replace(alarm, stop=rules.absent_since(alarm.kind) or stop))
         self._save_strips(patient, incomplete=True)
 
     def step(self) -> bool:
@@ -383,8 +384,8 @@ class Monitor:
         self._publish_once(alarm.to_json() | {"key": f"{alarm.key}{_SILENT}"})
 
     def _update_alarm(self, alarm: Alarm) -> None:
-        """Publish an alarm that the rules raised or ended."""
-        if alarm.stop is None:
+        """Publish an alarm that the rules raised, repeated or ended."""
+        if alarm.stop is None and alarm.count == 1:
             self.patients[alarm.stream].without_strip.append(alarm)
         self._publish_once(alarm.to_json())
 
@@ -393,6 +394,9 @@ class Monitor:
         published = self.alarms.get(entry["key"])
         if published is None:
             self._publish({"acknowledged": None, "strip": None} | entry | {"time": utc_now()})
+        elif published["stop_s"] is None and entry["count"] > published.get("count", 1):
+            # Whoever acknowledged it has seen the condition before, and may have left since.
+            self._publish(published | entry | {"acknowledged": None})
         elif published["stop_s"] is None and entry["stop_s"] is not None:
             self._publish(published | entry)
 

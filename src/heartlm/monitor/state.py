@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 
-SCHEMA = 13
+SCHEMA = 14
 """Version of the state. Raise it whenever a `STATE` or the meaning of a value changes."""
 _HEADER = struct.Struct("<II")
 # Values of a state are of the same kind as those that they replace.
