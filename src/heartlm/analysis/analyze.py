@@ -56,7 +56,7 @@ from heartlm.errors import HeartlmError
 from heartlm.inference.annotate import second_probabilities
 from heartlm.inference.finetuned import FineTuned, load_of_tasks
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
-from heartlm.inference.waveform import predicted_classes
+from heartlm.inference.waveform import predicted_classes, regular_wave_seconds
 from heartlm.models.pretrained import FOLDER, model_files
 from heartlm.storage.atomic import digest_of_files
 from heartlm.storage.reading import read_json
@@ -102,6 +102,8 @@ class AnalysedBlock(NamedTuple):
         lost: whether the signal of all leads is lost between each beat and the next, bool `[num_beats]`.
         probability: class probabilities of each beat, float32 `[num_beats, 4]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
+        waves: fraction of the windows over each second that show regular waves at a rate of VT where they may be VF,
+            float64 `[num_seconds]`.
         regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
@@ -115,6 +117,7 @@ class AnalysedBlock(NamedTuple):
     lost: NDArray[np.bool_]
     probability: NDArray[np.float32]
     seconds: NDArray[np.float64]
+    waves: NDArray[np.float64]
     regular: NDArray[np.bool_]
     flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
@@ -191,6 +194,12 @@ class Analyst:
         second_class = predicted_classes(seconds, self.waveform.info.threshold, noise_denies=False)
         events = second_events("VF", seconds[:, VF], second_class == VF, SHORTEST_S, rate_hz)
         events = [event for event in events if event.confidence >= VF_CONFIDENCE]
+        regular_waves = [
+            replace(event, kind="VT")
+            for event in events
+            if joined.waves[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean() >= 0.5
+        ]
+        events = [event for event in events if replace(event, kind="VT") not in regular_waves]
         refuted = [
             event
             for event in events
@@ -262,6 +271,7 @@ class Analyst:
         by_waveform = [each for each in by_waveform if not np.any((sample >= each.start) & (sample < each.stop))]
         vt_events = second_events("VT", seconds[:, VT], (second_class == VT) & ~poor, SHORTEST_S, rate_hz)
         by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
+        by_waveform += regular_waves
         rules += [
             each
             for each in by_waveform
@@ -323,7 +333,7 @@ class Analyst:
             return probability
 
         probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes)
-        seconds = self._seconds(beats, signals[0])
+        seconds, waves = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
         in_block, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
         num_pieces = -(-(stop - start) // piece)
@@ -337,6 +347,7 @@ class Analyst:
             lost_intervals(sample, stretches)[in_block],
             probability[in_block],
             seconds[begin_s : begin_s + num_seconds],
+            waves[begin_s : begin_s + num_seconds],
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
             flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
@@ -391,18 +402,26 @@ class Analyst:
         ]
         return combined(np.stack(by_lead), quality[leads][:, piece] + 1e-3, info.classes), measures
 
-    def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""
+    def _seconds(
+        self, beats: Annotations, signal_mv: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return `second_probabilities` and `regular_wave_seconds` of the best lead.
+
+        Returns:
+            float64 `[num_seconds, 5]` and `[num_seconds]`.
+        """
         num_seconds = -int(-len(signal_mv) // beats.rate_hz)
-        seconds = np.zeros((num_seconds, 5))
+        seconds, waves = np.zeros((num_seconds, 5)), np.zeros(num_seconds)
         seconds[:, 0] = 1
         tokens = self.waveform.tokenizer.encode(Lead(beats, signal_mv))
         if tokens.num_tokens < WINDOW:
-            return seconds
+            return seconds, waves
         answered = second_probabilities(self.waveform.model, tokens.codes)[:num_seconds]
         seconds[: len(answered)] = answered
         seconds[len(answered) :] = answered[-1]  # no window begins in the last seconds
-        return seconds
+        regular = regular_wave_seconds(tokens.codes, seconds[:, VF])[:num_seconds]
+        waves[: len(regular)] = regular
+        return seconds, waves
 
     def _af_events(
         self, sample: Places, clear: NDArray[np.bool_], rate_hz: float

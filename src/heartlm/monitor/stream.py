@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from heartlm.corpus.encode import NO_ECG_LEAD, chosen_leads
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.errors import HeartlmError
+from heartlm.inference.waveform import LEAST_VF, regular_waves
 from heartlm.monitor.af_onset import AfMeasures
 from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.models import AF_BEATS, LiveModels
@@ -26,6 +27,7 @@ from heartlm.monitor.rules import COMPLETE, LIMITS, JudgedSeconds, Rules, update
 from heartlm.monitor.signal import SecondsKernel, SecondsOfLeads, seconds_kernel
 from heartlm.monitor.state import Stateful
 from heartlm.tasks.waveform import CLASSES as WAVE_CLASSES
+from heartlm.tasks.waveform import VF
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.comparisons import IRREGULAR
 from heartlm.tokenizers.waveform import LEAST_SCALE_MV
@@ -260,12 +262,15 @@ class Ward:
         waves = np.zeros((len(leads), len(WAVE_CLASSES)), np.float32)
         if seconds.has_window.any():
             waves[seconds.has_window] = self.models.judge_windows(seconds.windows[seconds.has_window])
+        # Regular waves matter only where the network sees VF, and searching for them takes longer than the network.
+        regular = seconds.has_window & (waves[:, VF] >= LEAST_VF)
+        regular[regular] = regular_waves(seconds.windows[regular])
         for index in np.flatnonzero(seconds.valid < COMPLETE).tolist():
             leads[index].forget_intervals()
         # `of_lead` is ascending, so the beats of lead i are those from first_beat[i] to below first_beat[i + 1].
         first_beat = np.searchsorted(seconds.of_lead, np.arange(len(leads) + 1))
         return JudgedSeconds(
-            waves, seconds.has_window, seconds.valid, heights, first_beat, seconds.beats, *judged_beats
+            waves, seconds.has_window, regular, seconds.valid, heights, first_beat, seconds.beats, *judged_beats
         )
 
     def _judge_beats(
