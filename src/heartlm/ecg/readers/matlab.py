@@ -216,7 +216,8 @@ class _Mat5(_Total):
         """Return the content of the matrix in a compressed variable."""
         content, done = np.empty(8, np.uint8), 0  # the tag, which states the size
         try:
-            for piece in map(memoryview, inflated(packed.data)):
+            for unpacked in inflated(packed.data):
+                piece = memoryview(unpacked)
                 while piece and done < len(content):
                     part, piece = piece[: len(content) - done], piece[len(content) - done :]
                     content[done : done + len(part)] = part
