@@ -346,7 +346,11 @@ class _Work:
             raise explained(task.folder / name, error) from error
         if annotations is not None:
             changes += [f"{number} annotations {reason}" for reason, number in annotations.ignored.items()]
-        changes += [comment for comment in original.comments if comment.startswith("left out: ")]
+        left_out = [comment for comment in original.comments if comment.startswith("left out: ")]
+        if self.anonymizer is None:
+            changes += left_out
+        elif left_out:  # they quote labels
+            changes.append(f"{len(left_out)} channels left out")
         entry |= {
             "files": [path.name for path in files],
             "rate_hz": recording.rate_hz,
