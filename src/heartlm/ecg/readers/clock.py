@@ -25,6 +25,8 @@ _SIGNIFICANT = 6.0
 # Values of which a median is taken.
 _MOST_SAMPLED = 100_000
 _MOST_JUMPS = 100_000
+# Rows of a packet; a few with a wrong time may be wrong themselves.
+_FEWEST_IN_PACKET = 4
 # Summer time begins and ends at night, in all countries before four o'clock.
 _HOUR_S, _DAY_S, _LATEST_CHANGE_S = 3600.0, 86400.0, 4 * 3600.0 + 1
 # Largest fraction of times that may be out of order.
@@ -238,7 +240,7 @@ def _misdated(known: NDArray[np.int64], time_s: NDArray[np.float64]) -> NDArray[
     for fall in falls.tolist():
         for rise in rises[np.searchsorted(rises, fall) :][:_AROUND].tolist():
             late_s = times[rise + 1] - times[fall] - step_s * (known[rise + 1] - known[fall])
-            if abs(late_s) < max(0.5 * step_s, 1e-3):
+            if abs(late_s) < max(0.5 * step_s, 1e-3) and rise - fall >= _FEWEST_IN_PACKET:
                 wrong[fall + 1 : rise + 1] = True
                 break
             if times[rise + 1] > times[fall]:

@@ -13,7 +13,9 @@ The program records without gaps in a block, so the interval and the start of a 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -33,7 +35,7 @@ from heartlm.ecg.readers.sample_table import (
     rate_of_interval,
     table_recording,
 )
-from heartlm.ecg.readers.text_table import SNIFFED_BYTES, arrow_buffer, codec_of, content_of, read_columns, sniff_text
+from heartlm.ecg.readers.text_table import SNIFFED_BYTES, arrow_buffer, codec_of, content_of, first_text, read_columns, sniff_text
 from heartlm.ecg.readers.units import SECONDS_PER_UNIT, is_unit_text
 from heartlm.ecg.recording import Annotations, Note, Recording
 from heartlm.errors import HeartlmError
@@ -42,6 +44,7 @@ from heartlm.storage.limits import check_samples
 _LINE = re.compile(r"^[^\t=\r\n\d#][^\t=\r\n]{0,40}=\t[^\r\n]*", re.MULTILINE)
 _INTERVAL = re.compile(r"[^\t=\r\n]{1,40}=\t\s*(\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?)\s*(\S{1,4})\s*")
 _WITH_UNIT = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?\s*([^\d\s]\S*)")
+_TITLE = re.compile(r"[^=]*(?:title|titel|titre|título|titolo)", re.IGNORECASE)
 _COMMENT = re.compile(r"\t(#(?:\*|\d+) ?[^\r\n]*)")
 # Day 0 of a spreadsheet.
 _DAY_0 = datetime(1899, 12, 30)
@@ -77,6 +80,9 @@ class _Block:
 
 def is_labchart(begin: bytes, path: Path) -> bool:
     """Return whether a file begins with two lines `Key=` and a tab, of which the first states a time."""
+    if begin.startswith(b"\x1f\x8b"):
+        with suppress(HeartlmError, zlib.error):
+            begin = (first_text(path)[0] or "").encode("utf-8", "replace")
     lines = begin.decode(codec_of(begin), "replace").lstrip("\ufeff").splitlines()
     interval = _INTERVAL.fullmatch(lines[0]) if len(lines) > 2 else None
     return interval is not None and interval[2].casefold() in SECONDS_PER_UNIT and _LINE.match(lines[1]) is not None
@@ -130,12 +136,15 @@ def _block(path: Path, header: Sequence[str], body: str) -> _Block | None:
                    and any(row)), None)  # fmt: skip
     num_channels = len(table.kinds)
     names, units = [""] * num_channels, [""] * num_channels
-    if ranges is not None:
-        filled = [value for value in fields[ranges] if value]
+    titles = ranges - 1 if ranges is not None else next(
+        (place for place, line in enumerate(header) if _TITLE.match(line)), None
+    )  # fmt: skip
+    if titles is not None:
+        filled = [value for value in fields[titles if ranges is None else ranges] if value]
         num_channels = min(len(filled), num_channels)
-        names = _first(fields[ranges - 1], num_channels)
-        units = [_WITH_UNIT.fullmatch(value)[1] for value in filled[:num_channels]]  # type: ignore[index]
-        for row in fields[ranges + 1 :]:
+        names = _first(fields[titles], num_channels)
+        units = [match[1] if (match := _WITH_UNIT.fullmatch(value)) else "" for value in filled[:num_channels]]
+        for row in fields[titles + 1 :]:
             if all(is_unit_text(value) or value == "*" for value in _first(row, num_channels)):
                 units = _first(row, num_channels)
     columns = list(range(len(table.kinds)))

@@ -96,7 +96,7 @@ class TextTable:
 def sniff(path: Path) -> TextTable | None:
     """Return how the text table in `path` is written; None if the file is no table of numbers, or cannot be read."""
     try:
-        begin, is_whole = _first_text(path)
+        begin, is_whole = first_text(path)
     except (HeartlmError, zlib.error):
         return None
     return None if begin is None else sniff_text(begin, is_whole)
@@ -356,7 +356,7 @@ def _plain(path: Path, table: TextTable, message: str) -> str:
     return f"{path}: column {column}: {value!r} is no number; correct it, or leave the field empty if it is invalid"
 
 
-def _first_text(path: Path) -> tuple[str | None, bool]:
+def first_text(path: Path) -> tuple[str | None, bool]:
     """Return the first characters of a file, and whether they are all; None if they are no text."""
     with open_file(path) as stream:
         begin = stream.read(SNIFFED_BYTES) or b""
