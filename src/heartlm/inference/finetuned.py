@@ -16,7 +16,7 @@ from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead, lead_of_row
 from heartlm.models.heart import HeartModel
 from heartlm.models.pretrained import find_run
-from heartlm.models.store import ModelInfo, load_model
+from heartlm.models.store import TASKS, ModelInfo, load_model
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
 
@@ -39,8 +39,12 @@ class FineTuned:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the model's input."""
-        return load_tokenizer(self.folder.tokenizer)
+        """Tokenizer of the model's input.
+
+        Raises:
+            HeartlmError: it cannot be read, or is not the one that the model was trained with.
+        """
+        return tokenizer_of(self.folder.tokenizer, self.info)
 
     @property
     def tokens_are_beats(self) -> bool:
@@ -96,6 +100,21 @@ class FineTuned:
         return [f"{num} of {len(set(patients))} patients {'was' if num == 1 else 'were'} trained on ({names})"]
 
 
+def tokenizer_of(folder: Path, info: ModelInfo) -> Tokenizer:
+    """Load the tokenizer in `folder` for the model that `info` describes.
+
+    Raises:
+        HeartlmError: it cannot be read, or is not the one that the model was trained with.
+    """
+    tokenizer = load_tokenizer(folder)
+    if (found := tokenizer.content_hash()) != info.tokenizer_hash:
+        raise HeartlmError(
+            f"{folder}: tokenizer {found[:12]} found, {info.tokenizer_hash[:12]} expected by tokenizer_hash in "
+            "config.json of the model: copy the tokenizer of its training, or train again"
+        )
+    return tokenizer
+
+
 def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | str = "cpu") -> FineTuned:
     """Load the fine-tuned model of the run in `path`.
 
@@ -111,6 +130,8 @@ def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | 
     if not folder.model(checkpoint).is_dir():
         raise HeartlmError(f"{folder.model(checkpoint)}: no {checkpoint} model yet: let the run finish")
     model, info = load_model(folder.model(checkpoint), device)
+    if info.task is None:
+        raise HeartlmError(f"{folder.model(checkpoint)}: task: null found, one of {', '.join(TASKS)} expected")
     return FineTuned(folder, about, model, info)
 
 
