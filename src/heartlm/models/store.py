@@ -74,6 +74,9 @@ class ModelInfo:
         require(self, lambda value: 0 <= value <= self.window, f"0 to the window of {self.window:,}", "shortest")
         require(self, lambda value: value >= 0, "at least 0", "step")
         require(self, lambda value: 0 <= value <= 1, "a probability, 0 to 1,", "threshold")
+        require(self, lambda value: value in ("masked", "causal", "labels"), "masked, causal or labels", "objective")
+        sizes = "whole numbers from 1 to 65,536"
+        require(self.config, lambda value: value and all(1 <= size <= 1 << 16 for size in value), sizes, "facet_sizes")
         require(self, lambda value: bool(value) == bool(self.task), f"names for task {self.task}", "classes")
         is_rhythm = self.task == "rhythm"
         require(
@@ -240,7 +243,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
         with torch.device("meta"):
             model = _model_for(tensors, info.config, len(info.classes), info.pooled, tensors.get("statistics.seconds"))
         model.load_state_dict(tensors, assign=True)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise HeartlmError(f"{folder}: tensors do not fit config.json ({_one_line(error)}): train again") from error
     return tensors, info
 
