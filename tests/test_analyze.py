@@ -27,6 +27,7 @@ from heartlm.ecg.recording import Recording
 from heartlm.models.heart import TOKENS_AT_ONCE, HeartModel
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.storage.reading import read_json
+from tests.test_ecg_detect import fast_lead
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +119,21 @@ def test_leads_vote_by_their_quality() -> None:
     voted = _voted(of_leads, np.array([[1.0], [0.9], [0.3]], np.float32), 250.0)
     assert voted.tolist() == clean.tolist()
     assert _voted([clean, noisy], np.array([[1.0], [0.9]], np.float32), 250.0).tolist() == clean.tolist()
+
+
+@pytest.mark.parametrize("rate_bpm", [75, 150, 240, 300])
+def test_leads_that_mark_the_beats_of_a_fast_rhythm_at_other_places_vote_for_each_beat(rate_bpm: int) -> None:
+    beats = 100 + np.arange(100) * round(60 * 250 / rate_bpm)
+    of_leads = [beats, beats + 15, beats - 5]
+    assert _voted(of_leads, np.ones((3, 10), np.float32), 250.0).tolist() == beats.tolist()
+
+
+@pytest.mark.parametrize("rate_bpm", [240, 300])
+def test_a_regular_rhythm_of_an_infant_is_no_af(analyst: Analyst, rate_bpm: int) -> None:
+    signal, peaks = fast_lead(rate_bpm)
+    result = analyst.analyze(recording_of(signal[None]))
+    assert len(result.sample) == len(peaks)
+    assert [event.kind for event in result.events if event.kind in ("AF", "flutter", "VF", "pause")] == []
 
 
 def test_blocks_cover_a_recording_once_whatever_its_length() -> None:

@@ -29,9 +29,16 @@ from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
-from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
+from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
 from heartlm.analysis.limits import Limits
-from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
+from heartlm.analysis.lost_signal import (
+    cut_lost,
+    joined_events,
+    lost_events,
+    lost_intervals,
+    lost_stretches,
+    present_fraction,
+)
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import best_leads, lead_quality
@@ -70,6 +77,10 @@ VF_CONFIDENCE = 0.5
 UNREADABLE, DOUBTFUL = 0.65, 0.85
 """Limits of the best lead's quality: a piece is unreadable below the first, or below the second if predicted noise."""
 
+FAR = 1 << 60
+SAME_BEAT = 0.4
+"""Detections of two leads are of one beat up to this fraction of the shorter interval to the next detection."""
+
 LONG_INTERVAL = 1.5
 """An interval with an artefact in it that is longer than this number of usual intervals counts as lost signal."""
 
@@ -94,6 +105,7 @@ class AnalysedBlock(NamedTuple):
         regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
+        stretches: start and stop of each stretch of lost signal, int64 `[num_stretches, 2]`.
         measures: measures of some beats, see `measures_of_beats`.
     """
 
@@ -106,6 +118,7 @@ class AnalysedBlock(NamedTuple):
     regular: NDArray[np.bool_]
     flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
+    stretches: NDArray[np.int64]
     measures: NDArray[np.float64]
 
 
@@ -193,7 +206,10 @@ class Analyst:
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
         in_vf = covered(events, second_start)
         poor = ~in_vf & ((best < UNREADABLE) | ((second_class == NOISE) & (best < DOUBTFUL)))
-        events += second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
+        noisy = second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
+        lost = lost_events(joined.stretches, rate_hz)
+        poor |= covered(lost, second_start)
+        events += joined_events([*noisy, *lost])
 
         # Beats that are kept, and intervals between them in which signal is lost.
         no_beat = joined.no_beat
@@ -289,11 +305,13 @@ class Analyst:
         atrial_signals = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
         signals = signals[: len(leads)]
         lead_qualities = [lead_quality(signal, rate_hz) for signal in signals]
+        stretches = lost_stretches(signals, rate_hz)
         quality = np.stack([lead.quality for lead in lead_qualities])
+        # what is lost in all leads is unreadable by itself, and no reason to leave out what is next to it
+        quality /= present_fraction(stretches, signals.shape[1], round(QUALITY_S * rate_hz), quality.shape[1])
         voted = _voted([lead.sample for lead in lead_qualities], quality, rate_hz)
         sample, disputed = fill_gaps(voted, lead_qualities, signals, rate_hz)
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
-        stretches = lost_stretches(signals, rate_hz)
         measures = np.empty((0, len(USUAL)))
 
         def classify(kept: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -322,6 +340,9 @@ class Analyst:
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
             flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
+            np.clip(stretches + first, start, stop)[
+                (stretches[:, 0] + first < stop) & (stretches[:, 1] + first > start)
+            ],
             measures,
         )
 
@@ -361,11 +382,14 @@ class Analyst:
         # Overlapping windows take twice the time: only those of the best lead do.
         codes, overlaps = (tokens.codes for tokens in lead_tokens), (lead == 0 for lead in leads)
         answers = recording_probabilities(model, codes, info.window, overlaps)
-        for lead, tokens, answer in zip(leads, lead_tokens, answers, strict=True):
-            # A token need not be a beat: each beat takes the nearest. A single lead counts even with a quality of 0.
-            total += answer[nearest(beats.sample, tokens.sample)] * (quality[lead, piece][:, None] + 1e-3)
-        total[total.sum(axis=1) == 0, 0] = 1
-        return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
+        if not leads:
+            total[:, 0] = 1
+            return total, measures
+        # A token need not be a beat: each beat takes the nearest. A single lead counts even with a quality of 0.
+        by_lead = [
+            answer[nearest(beats.sample, tokens.sample)] for tokens, answer in zip(lead_tokens, answers, strict=True)
+        ]
+        return combined(np.stack(by_lead), quality[leads][:, piece] + 1e-3, info.classes), measures
 
     def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""
@@ -452,9 +476,13 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     weight[0] *= 1.1  # decides between two leads
     sample: Places = np.concatenate(of_leads)
     lead = np.repeat(np.arange(len(of_leads)), [len(each) for each in of_leads])
+    # In a fast rhythm the next beat may be marked within reach in another lead.
+    apart = [np.diff(each, prepend=-FAR, append=FAR) for each in of_leads]
+    reaches = np.concatenate([np.minimum(reach, SAME_BEAT * np.minimum(each[1:], each[:-1])) for each in apart])
     order = np.argsort(sample, kind="stable")
-    sample, lead = sample[order], lead[order]
-    group: Places = np.cumsum(np.diff(sample, prepend=sample[:1]) > reach)
+    sample, lead, reaches = sample[order], lead[order], reaches[order]
+    is_next = np.diff(sample, prepend=sample[:1]) > np.minimum(reaches, np.roll(reaches, 1))
+    group: Places = np.cumsum(is_next)
     piece_index = np.minimum(sample // piece, quality.shape[1] - 1)
     voted = np.zeros((int(group[-1]) + 1 if len(group) else 0, len(of_leads)), np.float32)
     voted[group, lead] = weight[lead, piece_index]

@@ -347,7 +347,10 @@ class _Work:
             each
             for path in self.database.annotation_paths(record_id)
             for each in others_of(
-                read_annotation_file(path), recording.rate_hz, recording.num_samples, self.database.artefacts
+                read_annotation_file(path, recording.ticks_hz),
+                recording.rate_hz,
+                recording.num_samples,
+                self.database.artefacts,
             )
         ]
         if self.anonymizer is not None:
