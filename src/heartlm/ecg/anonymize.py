@@ -22,8 +22,8 @@ _MOST_DAYS, _OLDEST = 3650, 89
 
 # Units of signals of a bedside, a sleep laboratory or a wearable device; another unit is a text that somebody typed.
 _UNITS = """
-    mv uv µv μv nv v mmhg kpa hpa cmh2o bpm 1/min /min % percent °c degc c k l/min l/s ml l g mg m/s^2 m/s2 m/s² dps deg/s
-    rad/s deg ° ut µt s ms us hz ohm ohms kohm µs nu nd pm adu au a.u. db lux na ua ma
+    mv uv µv μv nv v mmhg kpa hpa cmh2o bpm 1/min /min % percent °c degc c k l/min l/s ml l g mg m/s^2 m/s2 m/s² dps
+    deg/s rad/s deg ° ut µt s ms us hz ohm ohms kohm µs nu nd pm adu au a.u. db lux na ua ma
 """
 
 
