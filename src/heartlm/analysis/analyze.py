@@ -44,6 +44,7 @@ from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unexamined import FEWEST_AF_BEATS, SHORTEST_S, too_short
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
+from heartlm.analysis.usual_shape import excluded_classes, likeness_to_usual
 from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure
@@ -101,6 +102,7 @@ class AnalysedBlock(NamedTuple):
             `[num_beats]`.
         lost: whether the signal of all leads is lost between each beat and the next, bool `[num_beats]`.
         probability: class probabilities of each beat, float32 `[num_beats, 4]`.
+        likeness: see `likeness_to_usual`, float32 `[num_beats]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
         waves: fraction of the windows over each second that show regular waves at a rate of VT where they may be VF,
             float64 `[num_seconds]`.
@@ -116,6 +118,7 @@ class AnalysedBlock(NamedTuple):
     disputed: NDArray[np.bool_]
     lost: NDArray[np.bool_]
     probability: NDArray[np.float32]
+    likeness: NDArray[np.float32]
     seconds: NDArray[np.float64]
     waves: NDArray[np.float64]
     regular: NDArray[np.bool_]
@@ -162,6 +165,11 @@ class Analyst:
         for name, model in models.items():
             made_by |= {f"model {name}": digest_of_files(*model_files(model.folder.model("last")))}
         return made_by
+
+    @cached_property
+    def _heartbeats(self) -> NDArray[np.str_]:
+        """Names of the classes of beats."""
+        return np.array([name for name in self.beats.info.classes if name != ARTEFACT])
 
     def analyze(self, recording: Recording, watch: Watch = iter, limits: Limits = USUAL_LIMITS) -> Findings:
         """Find beats, rhythms, events and waves in a recording.
@@ -250,18 +258,26 @@ class Analyst:
         af = flutters + [each for each in af if covered(flutters, sample[covered([each], sample)]).mean() < 0.5]
 
         # Classes of beats.
-        classes = np.array([name for name in self.beats.info.classes if name != ARTEFACT])
-        probability = joined.probability[kept]
+        classes, probability = self._heartbeats, joined.probability[kept].copy()
         in_af = covered(in_order(af), sample)
         supraventricular = list(classes).index("S")
         choice = probability.argmax(axis=1)
         changed = in_af & (choice == supraventricular)
         if changed.any():
-            probability = probability.copy()
             probability[in_af, supraventricular] = 0
             probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
             choice = probability.argmax(axis=1)
             notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
+        no_v, no_s = excluded_classes(classes[choice], joined.likeness[kept], limits.run_beats)
+        if (no_v | no_s).any():
+            above = np.isin(classes, ["N", "S"])  # activation through the conduction system
+            probability[no_v] *= above
+            probability[no_s] *= ~above
+            probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
+            choice = probability.argmax(axis=1)
+            for which, was, reason in ((no_v, "V", "they have the usual shape"), (no_s, "S", "they are wide")):
+                if which.any():
+                    notes.append(f"{which.sum():,} beats in runs would be {was} by the model of beats; {reason}")
         symbol, certainty = classes[choice], probability[np.arange(len(choice)), choice]
 
         # Events of beats, and those that only the waveform shows.
@@ -272,11 +288,9 @@ class Analyst:
         vt_events = second_events("VT", seconds[:, VT], (second_class == VT) & ~poor, SHORTEST_S, rate_hz)
         by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
         by_waveform += regular_waves
-        rules += [
-            each
-            for each in by_waveform
-            if not any(rule.kind == each.kind and rule.start < each.stop and each.start < rule.stop for rule in rules)
-        ]
+        in_vt = [rule for rule in rules if rule.kind == "SVT" and _overlaps(rule, by_waveform, "VT")]
+        rules = [rule for rule in rules if rule not in in_vt]
+        rules += [each for each in by_waveform if not _overlaps(each, rules, each.kind)]
         events = [_timed(each, sample, rate_hz, recording.num_samples) for each in (*events, *af, *rules)]
         notes += [f"damaged: {fault}" for fault in recording.faults]
         num_readable = int((~poor & ~in_vf).sum())
@@ -335,6 +349,9 @@ class Analyst:
         probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes)
         seconds, waves = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
+        is_normal = (self._heartbeats[probability.argmax(axis=1)] == "N") & ~no_beat
+        readable = quality[:, np.minimum(sample // piece, quality.shape[1] - 1)] >= UNREADABLE
+        likeness = likeness_to_usual(sample, is_normal, signals, readable, rate_hz)
         in_block, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
         num_pieces = -(-(stop - start) // piece)
         # The seconds that begin in the block: their sum over the blocks is the duration at every rate.
@@ -346,6 +363,7 @@ class Analyst:
             disputed[in_block],
             lost_intervals(sample, stretches)[in_block],
             probability[in_block],
+            likeness[in_block],
             seconds[begin_s : begin_s + num_seconds],
             waves[begin_s : begin_s + num_seconds],
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
@@ -513,6 +531,10 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     positions = sample[is_choice & kept[group]]
     keep = np.diff(positions, prepend=-reach - 1) > reach
     return np.asarray(positions[keep])
+
+
+def _overlaps(event: Event, others: list[Event], kind: str) -> bool:
+    return any(each.kind == kind and each.start < event.stop and event.start < each.stop for each in others)
 
 
 def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest: float) -> bool:

@@ -80,7 +80,8 @@ class Event:
         kind: one of `KINDS`.
         start: first sample.
         stop: sample after the last one.
-        confidence: mean model probability of the beats or seconds of the event, 0 to 1.
+        confidence: mean model probability of the beats or seconds of the event, 0 to 1; of runs and couplets that of
+            the least sure beat.
         num_beats: number of beats in the event.
         rate_bpm: mean heart rate in beats per minute; NaN with fewer than two beats.
         disputed: whether a lead contradicts the event, or no lead can be read in it; its confidence is halved then.
