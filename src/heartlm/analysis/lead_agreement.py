@@ -54,8 +54,8 @@ second value (docs/log/artefacts.md)."""
 ALONE, CLEAN = 0.65, 0.9
 """One lead shows that beats repeat if it has at least the second quality and no other lead the first."""
 REPEATED_AMONG, FEWEST_REPEATED, STEADY_SHARE = 40, 5, 0.7
-"""A beat repeats if, among the first number of detections on each side, at least the second number are like it and follow
-the detection before after as long a time, and these are this fraction of all that are like it."""
+"""A beat repeats if, among the first number of detections on each side, at least the second number are like it and
+follow the detection before after as long a time, and these are this fraction of all that are like it."""
 REPEATED_S, SAME_COUPLING_S, SAME_COUPLING, SAME_SHAPE, SAME_HEIGHT = 0.12, 0.035, 0.08, 0.9, 1.5
 """Half-width of the compared shape in seconds; greatest difference of two couplings in seconds, or as a fraction of
 them; least correlation of the shapes; and greatest ratio of the heights."""
