@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from heartlm.analysis.analyze import Analyst
+from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.findings import Event, Findings
-from heartlm.analysis.lead_agreement import certain_beats, fill_gaps, regular_seconds
+from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
 from heartlm.analysis.signal_quality import LeadQuality, lead_quality
 from heartlm.cli.main import main
 from heartlm.ecg.database import Database, open_database
@@ -42,6 +43,23 @@ def filled(*signals: np.ndarray) -> tuple[list[float], list[float]]:
     beats = np.array([at for at in BEATS if int(at) not in MISSED])
     sample, disputed = fill_gaps(np.round(beats * RATE).astype(np.int64), leads, np.stack(signals), RATE)
     return (sample / RATE).tolist(), (sample[disputed] / RATE).tolist()
+
+
+def shares_of_s(first: list[float], second: list[float]) -> list[str]:
+    """Classes of beats by two leads of the same quality, which each give S these probabilities."""
+    answers = np.array([[[1 - s, s, 0, 0] for s in lead] for lead in (first, second)], np.float32)
+    probability = combined(answers, np.ones((2, len(first)), np.float32), "NSVF")
+    np.testing.assert_allclose(probability.sum(axis=1), 1, rtol=1e-5)
+    return ["NSVF"[index] for index in probability.argmax(axis=1)]
+
+
+def test_classes_are_the_mean_of_leads_that_agree() -> None:
+    assert "".join(shares_of_s([0.1] * 9 + [0.7], [0.2] * 9 + [0.4])) == "N" * 9 + "S"
+
+
+def test_a_lead_that_takes_the_usual_rhythm_for_s_does_not_decide() -> None:
+    calm, excited = [0.2] * 9 + [0.9], [0.95] * 10
+    assert "".join(shares_of_s(calm, excited)) == "".join(shares_of_s(excited, calm)) == "N" * 9 + "S"
 
 
 def test_beats_that_another_lead_shows_are_added() -> None:

@@ -633,3 +633,21 @@ def test_texts_of_units() -> None:
         assert unit is not None
         assert unit.name == "mV"
         assert math.isclose((value - unit.baseline) * unit.factor, 1.5)
+
+
+def test_no_thread_of_arrow_holds_an_object_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that releases one while the process exits ends it by SIGABRT, so an error of the user has status 134."""
+    from pyarrow import csv as arrow_csv
+
+    modes, read_csv = list[tuple[bool, bool]](), arrow_csv.read_csv
+
+    def spied(source: object, **options: object) -> object:
+        modes.append((options["read_options"].use_threads, options["parse_options"].invalid_row_handler is not None))
+        return read_csv(source, **options)
+
+    monkeypatch.setattr(arrow_csv, "read_csv", spied)
+    path = tmp_path / "a.csv"
+    lines = rows(S, MV, head="time [s],ecg [mV]\n").decode().splitlines()
+    path.write_text("\n".join([*lines[:4000], "11.1,0.1,7", *lines[4001:]]) + "\n")
+    assert read_recording(path, repaired="accept").num_samples == NUM
+    assert modes == [(True, False), (False, True)]  # rows of equal width are read by all threads

@@ -14,7 +14,6 @@ recordings, because tokens are relative to the whole recording.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -25,14 +24,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.conduction import conduction
 from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
-from heartlm.analysis.lead_agreement import certain_beats, fill_gaps, regular_seconds
+from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
 from heartlm.analysis.limits import Limits
-from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
+from heartlm.analysis.lost_signal import (
+    cut_lost,
+    joined_events,
+    lost_events,
+    lost_intervals,
+    lost_stretches,
+    present_fraction,
+)
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import best_leads, lead_quality
@@ -52,8 +59,8 @@ from heartlm.inference.annotate import second_probabilities
 from heartlm.inference.finetuned import FineTuned, load_of_tasks
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
 from heartlm.inference.waveform import predicted_classes
-from heartlm.models.pretrained import FOLDER
-from heartlm.storage.atomic import sha256_of
+from heartlm.models.pretrained import FOLDER, model_files
+from heartlm.storage.atomic import digest_of_files
 from heartlm.storage.reading import read_json
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW
 from heartlm.tokenizers.base import Lead, Tokens
@@ -103,6 +110,7 @@ class AnalysedBlock(NamedTuple):
         regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
+        stretches: start and stop of each stretch of lost signal, int64 `[num_stretches, 2]`.
         measures: measures of some beats, see `measures_of_beats`.
     """
 
@@ -115,6 +123,7 @@ class AnalysedBlock(NamedTuple):
     regular: NDArray[np.bool_]
     flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
+    stretches: NDArray[np.int64]
     measures: NDArray[np.float64]
 
 
@@ -153,8 +162,7 @@ class Analyst:
         models = {"beats": self.beats, "af": self.af, "waveform": self.waveform}
         made_by = build()
         for name, model in models.items():
-            files = [model.folder.model("last") / file for file in ("config.json", "model.safetensors")]
-            made_by |= {f"model {name}": hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()[:16]}
+            made_by |= {f"model {name}": digest_of_files(*model_files(model.folder.model("last")))}
         return made_by
 
     def analyze(self, recording: Recording, watch: Watch = iter, limits: Limits = USUAL_LIMITS) -> Findings:
@@ -205,7 +213,10 @@ class Analyst:
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
         in_vf = covered(events, second_start)
         poor = ~in_vf & ((best < UNREADABLE) | ((second_class == NOISE) & (best < DOUBTFUL)))
-        events += second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
+        noisy = second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
+        lost = lost_events(joined.stretches, rate_hz)
+        poor |= covered(lost, second_start)
+        events += joined_events([*noisy, *lost])
 
         # Beats that are kept, and intervals between them in which signal is lost.
         no_beat = joined.no_beat
@@ -306,11 +317,13 @@ class Analyst:
         atrial_signals = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
         signals = signals[: len(leads)]
         lead_qualities = [lead_quality(signal, rate_hz) for signal in signals]
+        stretches = lost_stretches(signals, rate_hz)
         quality = np.stack([lead.quality for lead in lead_qualities])
+        # what is lost in all leads is unreadable by itself, and no reason to leave out what is next to it
+        quality /= present_fraction(stretches, signals.shape[1], round(QUALITY_S * rate_hz), quality.shape[1])
         voted = _voted([lead.sample for lead in lead_qualities], quality, rate_hz)
         sample, disputed = fill_gaps(voted, lead_qualities, signals, rate_hz)
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
-        stretches = lost_stretches(signals, rate_hz)
         measures = np.empty((0, len(USUAL)))
 
         def classify(kept: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -340,6 +353,9 @@ class Analyst:
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
             flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
+            np.clip(stretches + first, start, stop)[
+                (stretches[:, 0] + first < stop) & (stretches[:, 1] + first > start)
+            ],
             measures,
         )
 
@@ -379,11 +395,14 @@ class Analyst:
         # Overlapping windows take twice the time: only those of the best lead do.
         codes, overlaps = (tokens.codes for tokens in lead_tokens), (lead == 0 for lead in leads)
         answers = recording_probabilities(model, codes, info.window, overlaps)
-        for lead, tokens, answer in zip(leads, lead_tokens, answers, strict=True):
-            # A token need not be a beat: each beat takes the nearest. A single lead counts even with a quality of 0.
-            total += answer[nearest(beats.sample, tokens.sample)] * (quality[lead, piece][:, None] + 1e-3)
-        total[total.sum(axis=1) == 0, 0] = 1
-        return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
+        if not leads:
+            total[:, 0] = 1
+            return total, measures
+        # A token need not be a beat: each beat takes the nearest. A single lead counts even with a quality of 0.
+        by_lead = [
+            answer[nearest(beats.sample, tokens.sample)] for tokens, answer in zip(lead_tokens, answers, strict=True)
+        ]
+        return combined(np.stack(by_lead), quality[leads][:, piece] + 1e-3, info.classes), measures
 
     def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""

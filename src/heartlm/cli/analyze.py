@@ -172,14 +172,14 @@ def _causal(options: AnalyzeOptions) -> int:
             continue
         rows = [alarm.to_json() for alarm in alarms]
         table = options.out / f"{record_id}.alarms.csv"
-        write_csv(
-            rows, table, ["key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence"], digits=4
-        )
+        columns = ["key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence", "count"]
+        write_csv(rows, table, columns, digits=4)
         lethal = sum(row["severity"] == "lethal" for row in rows)
         watched = ", ".join(recording.leads[lead] for lead in ecg_leads(recording))
         print(f"{table}: leads {watched}: {len(rows):,} alarms, {lethal:,} of them lethal")
         for row in rows:
             until = "lasts" if row["stop_s"] is None else f"until {row['stop_s']} s"
+            until += f", {row['count']} times" if row["count"] > 1 else ""
             print(f"  {row['severity']} {row['kind']}: from {row['start_s']} s, raised at {row['raised_s']} s, {until}")
     for line in left_out:
         print(f"left out: {line}")

@@ -216,8 +216,9 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
         await broker.connect()
         connections.append(broker.connection)
     if options.page:
-        server = await _serve(options, monitor, token, [*connections, *([monitor.disk] if monitor.disk else [])])
-        tasks.append(asyncio.create_task(server.main_loop()))
+        shown = [*connections, *([monitor.disk] if monitor.disk else [])]
+        server, acceptor = await _serve(options, monitor, token, shown)
+        tasks += [asyncio.create_task(server.main_loop()), asyncio.create_task(acceptor.run())]
     if options.replay is not None:
         streams = sources.replay_streams(options.replay, options.streams)
         tasks.append(asyncio.create_task(sources.replay(monitor, streams, options.speed)))
@@ -250,8 +251,10 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     return 0
 
 
-async def _serve(options: MonitorOptions, monitor: Any, token: str | None, connections: Sequence[Any]) -> Any:
-    """Start the server of the page.
+async def _serve(
+    options: MonitorOptions, monitor: Any, token: str | None, connections: Sequence[Any]
+) -> tuple[Any, Any]:
+    """Start the server of the page, and return it with what accepts its connections.
 
     Raises:
         HeartlmError: the address cannot be used, or a package is missing.
@@ -259,21 +262,31 @@ async def _serve(options: MonitorOptions, monitor: Any, token: str | None, conne
     with needs("monitor"):
         import uvicorn
 
+        from heartlm.monitor.acceptor import BACKLOG, Acceptor
+        from heartlm.monitor.connection import Connection
         from heartlm.monitor.server import Page
     listening = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET)
     # A restarted monitor gets its port although connections of the earlier one are still in TIME_WAIT.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((options.host, options.port))
+        listening.listen(BACKLOG)
     except OSError as error:
         raise HeartlmError(f"port: {options.host}:{options.port} cannot be used ({error.strerror})") from None
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    address = f"{host}:{listening.getsockname()[1]}"
+    page = Page(monitor, token, options.pseudonyms, connections, Connection(f"page {address}", monitor.log, lambda: 0))
     config = uvicorn.Config(
-        Page(monitor, token, options.pseudonyms, connections).app,
-        log_level="warning",
+        page.app,
+        log_config=None,
+        log_level="error",  # each invalid request is a warning
+        http="h11",  # unlike httptools it limits the size of headers
+        proxy_headers=False,  # the address of a viewer is that of its socket
         lifespan="off",
         ssl_certfile=options.tls_certificate,
         ssl_keyfile=options.tls_key,
         ws_max_size=1 << 16,
+        timeout_graceful_shutdown=2,
     )
     server = uvicorn.Server(config)
     try:
@@ -283,20 +296,25 @@ async def _serve(options: MonitorOptions, monitor: Any, token: str | None, conne
         text = f"tls_certificate: {files}: {error.strerror}, a certificate in PEM format and its key expected"
         raise HeartlmError(text) from None
     server.lifespan = config.lifespan_class(config)
-    await server.startup(sockets=[listening])
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    address = f"{'https' if options.tls_certificate else 'http'}://{host}:{listening.getsockname()[1]}/"
+    await server.startup(sockets=[])  # uvicorn's own sockets accept without bounds
+
+    def protocol() -> asyncio.Protocol:
+        return config.http_protocol_class(config=config, server_state=server.server_state, app_state={})
+
+    acceptor = Acceptor(listening, protocol, config.ssl, page.viewers.__contains__, page.own)
+    address = f"{'https' if options.tls_certificate else 'http'}://{address}/"
     say(f"page: {address}")
     if options.open:
         import webbrowser
 
         webbrowser.open(address if token is None else f"{address}?token={token}")
-    return server
+    return server, acceptor
 
 
 def _print_text(entry: dict[str, Any]) -> None:
     if entry["strip"] is None and entry["acknowledged"] is None:
         time_s, event = (entry["raised_s"], "raised") if entry["stop_s"] is None else (entry["stop_s"], "ended")
+        event += f", {entry['count']} times" if entry["count"] > 1 else ""
         print(f"{entry['stream']}  {time_s:,.0f} s  {entry['severity']}  {entry['kind']} {event}", flush=True)
 
 

@@ -323,7 +323,10 @@ class _Work:
             each
             for path in self.database.annotation_paths(record_id)
             for each in others_of(
-                read_annotation_file(path), recording.rate_hz, recording.num_samples, self.database.artefacts
+                read_annotation_file(path, recording.ticks_hz),
+                recording.rate_hz,
+                recording.num_samples,
+                self.database.artefacts,
             )
         ]
         if self.anonymizer is not None:
@@ -343,7 +346,11 @@ class _Work:
             raise explained(task.folder / name, error) from error
         if annotations is not None:
             changes += [f"{number} annotations {reason}" for reason, number in annotations.ignored.items()]
-        changes += [comment for comment in original.comments if comment.startswith("left out: ")]
+        left_out = [comment for comment in original.comments if comment.startswith("left out: ")]
+        if self.anonymizer is None:
+            changes += left_out
+        elif left_out:  # they quote labels
+            changes.append(f"{len(left_out)} channels left out")
         entry |= {
             "files": [path.name for path in files],
             "rate_hz": recording.rate_hz,

@@ -246,7 +246,7 @@ class Monitor:
             pass
         stop = patient.num_samples + num_lost
         for alarm in rules.active.values():
-            self._update_alarm(replace(alarm, stop=stop))
+            self._update_alarm(replace(alarm, stop=rules.absent_since(alarm.kind) or stop))
         self._save_strips(patient, incomplete=True)
         changed = self._add_patient(frame, rules.begin_s + stop / link.rate_hz)
         changed.trend = patient.trend
@@ -308,8 +308,8 @@ class Monitor:
         self._publish_once(alarm.to_json() | {"key": f"{alarm.key}{_SILENT}"})
 
     def _update_alarm(self, alarm: Alarm) -> None:
-        """Publish an alarm that the rules raised or ended."""
-        if alarm.stop is None:
+        """Publish an alarm that the rules raised, repeated or ended."""
+        if alarm.stop is None and alarm.count == 1:
             self.patients[alarm.stream].without_strip.append(alarm)
         self._publish_once(alarm.to_json())
 
@@ -318,6 +318,9 @@ class Monitor:
         published = self.alarms.get(entry["key"])
         if published is None:
             self._publish({"acknowledged": None, "strip": None} | entry | {"time": utc_now()})
+        elif published["stop_s"] is None and entry["count"] > published.get("count", 1):
+            # Whoever acknowledged it has seen the condition before, and may have left since.
+            self._publish(published | entry | {"acknowledged": None})
         elif published["stop_s"] is None and entry["stop_s"] is not None:
             self._publish(published | entry)
 

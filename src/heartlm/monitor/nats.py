@@ -54,7 +54,7 @@ _ECG, _ALARMS, _LEASES, _STATES = "heartlm-ecg", "heartlm-alarms", "heartlm-leas
 # writes a percent sign as %25.
 _TICK = "%tick"
 _SAFE = "!\"#$&'()+,/:;<=?@[\\]^`{|}~"
-_FIELDS = ("key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence")
+_FIELDS = ("key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence", "count")
 
 
 def token_of(stream: str) -> str:
@@ -479,7 +479,7 @@ class Worker:
     def _queue_alarm(self, entry: dict[str, Any]) -> None:
         """Queue an alarm for publication, with an id by which the broker finds duplicates."""
         token, event = token_of(entry["stream"]), "begin" if entry["stop_s"] is None else "end"
-        message_id = hashlib.sha256(f"{entry['key']}/{event}".encode()).hexdigest()
+        message_id = hashlib.sha256(f"{entry['key']}/{event}/{entry['count']}".encode()).hexdigest()
         content = json.dumps({name: entry[name] for name in _FIELDS}).encode()
         self._unpublished.append((partition_of(token), f"heartlm.alarms.{token}", content, message_id))
 

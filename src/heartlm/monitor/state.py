@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 
-SCHEMA = 12
+SCHEMA = 13
 """Version of the state. Raise it whenever a `STATE` or the meaning of a value changes."""
 _HEADER = struct.Struct("<II")
 

@@ -328,7 +328,7 @@ class Ward:
         rhythms, codes = dict[str, tuple[float, int]](), list[NDArray[np.uint16]]()
         windows = list[tuple[LiveStream, int]]()
         for stream in streams:
-            lead, in_af = stream.leads[stream.rules.lead_in_use], "AF" in stream.rules.active
+            lead, in_af = stream.leads[stream.rules.lead_in_use], stream.rules.holds("AF")
             if lead.num_beats < lead.num_beats_at_af + (AF_STILL_EVERY if in_af else AF_EVERY):
                 continue
             positions = np.array(lead.positions, np.int64)

@@ -285,6 +285,11 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def digest_of_files(*paths: Path) -> str:
+    """Return the first 16 hexadecimal digits of a SHA-256 over those of several files, in this order."""
+    return hashlib.sha256("".join(map(sha256_of, paths)).encode()).hexdigest()[:16]
+
+
 def fsync_folder(path: Path) -> None:
     """Flush the directory entries of the folder `path` to the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from heartlm.errors import HeartlmError
-from heartlm.storage.limits import TOO_DEEP, finite_float, limited, small_int
+from heartlm.storage.limits import MAX_CONTAINERS, TOO_DEEP, finite_float, limited, small_int
 from heartlm.storage.typed import typed
 
 T = TypeVar("T")
@@ -53,6 +53,8 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
+        if text.count("[") + text.count("{") > MAX_CONTAINERS:
+            raise ValueError(f"more than {MAX_CONTAINERS} lists and mappings")
         value = _DECODERS[finite].decode(text)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None

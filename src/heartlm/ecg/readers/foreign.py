@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
@@ -30,6 +31,7 @@ TEXT_BYTES = 1 << 31
 """Maximum size of a recording in text form, which is read as a whole."""
 
 _LONGEST_REASON = 200
+_PIECE_BYTES = 1 << 20
 
 
 @contextmanager
@@ -98,6 +100,19 @@ def first_bytes(path: Path, num_bytes: int) -> bytes | None:
             return stream.read(num_bytes) or b""
     except HeartlmError:
         return None
+
+
+def inflates_beyond(packed: bytes, most: int, window_bits: int = zlib.MAX_WBITS) -> bool:
+    """Return whether a deflated stream has more than `most` bytes; a piece of it is in memory at a time."""
+    unpacker, num_bytes = zlib.decompressobj(window_bits), 0
+    while not unpacker.eof:
+        piece = unpacker.decompress(packed, _PIECE_BYTES)
+        packed, num_bytes = unpacker.unconsumed_tail, num_bytes + len(piece)
+        if num_bytes > most:
+            return True
+        if not piece:
+            break  # it ends early, which the reader of the whole reports
+    return False
 
 
 def is_there(path: Path) -> bool:

@@ -38,6 +38,7 @@ from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.units import RAW, SECONDS_PER_UNIT, Unit, parse_unit, split_name
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import GAP_SAMPLES, SAMPLES_PER_BYTE, check_samples
 
 MOST_COLUMNS = 64
 """Most leads; a table with more columns has a beat or a recording in each row."""
@@ -123,6 +124,8 @@ def table_recording(
         chosen_leads = [leads[column] for column in chosen]
         units, notes = _units(path, chosen_leads, names, [texts[column] for column in chosen], grid.rate_hz)
     length = int(grid.positions[-1]) + 1
+    # gaps take no row of the file, but memory
+    check_samples(path, len(chosen) * length, max(8 * len(grid.rows), GAP_SAMPLES // SAMPLES_PER_BYTE), held_bytes=4)
     signal = np.full((len(chosen), length), np.nan, np.float32)
     is_complete = length == len(grid.rows) == len(leads[0].values)
     for row, column, unit in zip(signal, chosen, units, strict=True):
