@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.conduction import conduction
 from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
@@ -50,6 +51,7 @@ from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure
 from heartlm.ecg.each_recording import Watch, build
 from heartlm.ecg.lead_kinds import channels_without_ecg
+from heartlm.ecg.mains import HumFree
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
@@ -84,6 +86,9 @@ SAME_BEAT = 0.4
 
 LONG_INTERVAL = 1.5
 """An interval with an artefact in it that is longer than this number of usual intervals counts as lost signal."""
+FEWEST_USUAL = 0.25
+"""Smallest fraction of intervals without an artefact whose median is the usual interval; with fewer, it is that between
+all detections, as most of the artefacts may be beats."""
 
 ALL_LEADS_S = 600.0
 """Longest recording of which all ECG leads are delineated."""
@@ -188,6 +193,8 @@ class Analyst:
         candidates = ecg_leads(recording)
         if not candidates:
             raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
+        source, hum_free = recording, HumFree(recording)
+        recording = hum_free.recording()
         try:
             leads = best_leads(recording, candidates)
             blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
@@ -233,15 +240,18 @@ class Analyst:
         blank = covered(events, joined.sample)
         if blank.any():
             notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
-        if (no_beat & ~blank).any():
-            notes.append(f"{(no_beat & ~blank).sum():,} detections left out that are artefacts, not heartbeats")
+        left_out = joined.sample[no_beat & ~blank]
+        if len(left_out):
+            notes.append(f"{len(left_out):,} detections left out that are artefacts, not heartbeats")
         kept = ~(blank | no_beat)
         # An interval without the beats in between is lost if one of its parts is.
         num_lost: NDArray[np.int64] = np.diff(np.cumsum(joined.lost)[kept] - joined.lost[kept])
-        # An artefact may hide a beat: a long interval with one in it is lost.
+        # An artefact may hide a beat: a long interval with one in it is lost, and another one makes no rate certain.
         sample = joined.sample[kept]
         hiding, interval = np.diff(np.cumsum(no_beat)[kept]) > 0, np.diff(sample)
-        num_lost += hiding & (interval > LONG_INTERVAL * np.median(interval)) if hiding.any() else 0
+        if hiding.any():
+            usual = interval[~hiding] if np.mean(~hiding) >= FEWEST_USUAL else np.diff(joined.sample[~blank])
+            num_lost += hiding & (interval > LONG_INTERVAL * np.median(usual))
         clear = ~crossed(events, sample) & (num_lost == 0)
 
         # Flutter and AF. Of both, flutter counts.
@@ -281,7 +291,7 @@ class Analyst:
         symbol, certainty = classes[choice], probability[np.arange(len(choice)), choice]
 
         # Events of beats, and those that only the waveform shows.
-        rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1], limits)
+        rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1] | hiding, limits)
         silent = (second_class == ASYSTOLE) & ~poor
         by_waveform = second_events("asystole", seconds[:, ASYSTOLE], silent, SHORTEST_S, rate_hz)
         by_waveform = [each for each in by_waveform if not np.any((sample >= each.start) & (sample < each.stop))]
@@ -295,7 +305,7 @@ class Analyst:
         notes += [f"damaged: {fault}" for fault in recording.faults]
         num_readable = int((~poor & ~in_vf).sum())
         findings = Findings(
-            recording,
+            source,
             leads,
             sample,
             symbol,
@@ -307,6 +317,8 @@ class Analyst:
             unlike(joined.measures),
             definitions(limits),
             lost=np.flatnonzero(num_lost),
+            left_out=left_out,
+            hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},
             waves=waves,
             short_af=measured,
             unexamined=too_short(sample, clear, rate_hz, len(seconds), num_readable, limits),
@@ -346,7 +358,8 @@ class Analyst:
             measures = of_these if kept.all() else measures
             return probability
 
-        probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes)
+        certain, wide = certain_beats(sample, lead_qualities, signals, rate_hz)
+        probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes, certain, wide)
         seconds, waves = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
         is_normal = (self._heartbeats[probability.argmax(axis=1)] == "N") & ~no_beat
