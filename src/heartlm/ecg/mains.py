@@ -91,8 +91,8 @@ def mains_lines(signal_mv: Floats, rate_hz: float) -> list[float]:
     if valid.sum() < SHORTEST_S * rate_hz:
         return []
     centred = np.where(valid, signal_mv - signal_mv[valid].mean(dtype=np.float64), 0.0)
-    power = np.abs(np.fft.rfft(centred * np.hanning(len(centred)))) ** 2
-    spectrum = np.fft.rfftfreq(len(centred), 1 / rate_hz), power
+    power: Doubles = np.abs(np.fft.rfft(centred * np.hanning(len(centred)))).astype(np.float64) ** 2
+    spectrum: tuple[Doubles, Doubles] = np.fft.rfftfreq(len(centred), 1 / rate_hz).astype(np.float64), power
     for mains_hz in MAINS_HZ:
         line = _line(spectrum, folded(mains_hz, rate_hz))
         if line is None:
