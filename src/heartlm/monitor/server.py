@@ -201,6 +201,8 @@ class Page:
             "past": [self._alarm(each) for each in reversed(past)],
             "signals": signals,
             "faults": sum(monitor.faults.values()),
+            "refused": monitor.num_refused,
+            "forgotten": monitor.num_forgotten,
             "connections": [each.to_json() for each in (*self.connections, *([self.own] if self.own.problem else []))],
         }
 

@@ -21,7 +21,9 @@ from heartlm.ecg.readers.clinical import read_cardiosoft, read_dicom, read_mfer,
 from heartlm.ecg.readers.edf import read_edf
 from heartlm.ecg.readers.foreign import HEADER_BYTES, TEXT_BYTES, first_bytes
 from heartlm.ecg.readers.ishne import read_ishne
+from heartlm.ecg.readers.labchart import is_labchart, read_labchart
 from heartlm.ecg.readers.movesense import is_movesense, read_movesense
+from heartlm.ecg.readers.phone_json import is_fitbit, is_polar_recorder, read_fitbit, read_polar_recorder
 from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Recording
 
@@ -189,6 +191,15 @@ FORMATS: tuple[FileFormat, ...] = (
         (".json",),
     ),
     FileFormat("Movesense JSON", "a log of Movesense", read_movesense, is_movesense, (".json",), largest=TEXT_BYTES),
+    FileFormat("Fitbit JSON", "an export of Fitbit", read_fitbit, is_fitbit, (".json",), largest=TEXT_BYTES),
+    FileFormat(
+        "Polar Recorder JSON",
+        "a recording of Polar Recorder",
+        read_polar_recorder,
+        is_polar_recorder,
+        (".jsonl", ".json"),
+        largest=TEXT_BYTES,
+    ),
     FileFormat(
         "AliveCor ATC",
         "an ATC file of AliveCor",
@@ -197,6 +208,15 @@ FORMATS: tuple[FileFormat, ...] = (
         (".atc",),
         by_ending=True,
         largest=TEXT_BYTES,
+    ),
+    FileFormat(
+        "LabChart text",
+        "a text of LabChart",
+        read_labchart,
+        is_labchart,
+        (),
+        largest=TEXT_BYTES,
+        is_table=True,
     ),
     _table("CSV, text", "a table of samples", "text", (".csv", ".tsv", ".tab", ".txt")),
     _table("Parquet", "a Parquet file of samples", "parquet", (".parquet",)),

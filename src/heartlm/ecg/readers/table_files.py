@@ -36,6 +36,7 @@ from heartlm.ecg.readers.sample_table import (
     could_be_ecg,
     facts_of,
     is_time_name,
+    local_clock,
     sort_columns,
     table_recording,
 )
@@ -334,7 +335,7 @@ def _column(name: str, values: Any, unit: str) -> Column | None:
         start = None
         if pa.types.is_timestamp(kind) and len(values) and values[0].is_valid:
             start = values[:1].cast(pa.timestamp("us", kind.tz), safe=False)[0].as_py().replace(tzinfo=None)
-        return Column(name, seconds, is_clock=True, start=start)
+        return local_clock(name, seconds, start) if getattr(kind, "tz", None) is None else Column(name, seconds, is_clock=True, start=start)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return Column(name, values.cast(pa.float64(), safe=False).to_numpy(), unit)
     return None
