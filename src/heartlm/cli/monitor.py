@@ -306,8 +306,11 @@ async def _serve(
     server.lifespan = config.lifespan_class(config)
     await server.startup(sockets=[])  # uvicorn's own sockets accept without bounds
 
+    make_http: Any = config.http_protocol_class  # its parameters are those of uvicorn
+
     def protocol() -> asyncio.Protocol:
-        return config.http_protocol_class(config=config, server_state=server.server_state, app_state={})
+        http: asyncio.Protocol = make_http(config=config, server_state=server.server_state, app_state={})
+        return http
 
     acceptor = Acceptor(listening, protocol, config.ssl, page.viewers.__contains__, page.own)
     address = f"{'https' if options.tls_certificate else 'http'}://{address}/"

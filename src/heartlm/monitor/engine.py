@@ -245,7 +245,7 @@ class Monitor:
         if num_changes <= _NUM_FAULTS_LOGGED:
             self.log(f"{frame.stream}: leads: changed from {before} to {after}")
         changed = self._start_part(patient, frame)
-        changed.link.counts = link.counts | {"new formats": num_changes}
+        changed.link.counts = link.counts + Counter({"new formats": 1})
         return changed
 
     def _change_count(self, patient: WatchedPatient, frame: Frame) -> tuple[WatchedPatient, list[Floats]]:
@@ -424,7 +424,7 @@ class Monitor:
         log, line, num_others = path.open("a+b"), b"\n", 0
         log.seek(0)
         for line in log:
-            entry = None
+            entry: Any = None
             with suppress(ValueError):  # a killed process may leave an incomplete line
                 entry = parse_json(line, finite=False)
             if _is_alarm(entry):

@@ -130,7 +130,7 @@ class Page:
             self.own.fail(f"{self._most_viewers} pages are open: no further one is shown")
             await socket.close(1013)
             return
-        client = tuple(socket.client or ("", 0))
+        client = (socket.client.host, socket.client.port) if socket.client else ("", 0)
         self.viewers.add(client)
         try:
             await self._show(socket)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies, proxy_bypass
 
 from heartlm.errors import HeartlmError
 from heartlm.monitor.connection import Access, Connection, is_loopback, reason_of, refuse_password
@@ -147,15 +147,15 @@ class _Target:
         host = self._host.encode("idna").decode() if ":" not in self._host else f"[{self._host}]"
         self._address, self._fields = f"{host}:{self._port}", [f"Host: {parts.netloc.encode('idna').decode()}", *fields]
         self._path, self._proxy = path, None
-        proxy = getproxies_environment().get(parts.scheme)
-        if proxy and not proxy_bypass_environment(self._address):
+        proxy = getproxies().get(parts.scheme)
+        if proxy and not proxy_bypass(self._address):
             self._proxy = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
 
     async def exchange(self, method: str, body: bytes, tls: ssl.SSLContext) -> tuple[int, str]:
         """Send a request, by the proxy of the environment if there is one, and return status and reason."""
         proxy, name = self._proxy, self._host if self._is_secure else None
         host, port = (self._host, self._port) if proxy is None else (proxy.hostname, proxy.port or 80)
-        secured = {"ssl": tls, "server_hostname": name} if self._is_secure and proxy is None else {}
+        secured: dict[str, Any] = {"ssl": tls, "server_hostname": name} if self._is_secure and proxy is None else {}
         reader, writer = await asyncio.open_connection(host, port, limit=_MAX_ANSWER, **secured)
         try:
             path, fields = self._path, [*self._fields, f"Content-Length: {len(body)}"]
