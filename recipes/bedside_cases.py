@@ -58,11 +58,7 @@ class Case:
 
 def cases(noise: Path, test: bool) -> list[Case]:
     """All cases of the test or of the choice, the same ones each time."""
-    database = open_database(noise)
-    noises = dict[str, tuple[float, np.ndarray]]()
-    for name in ("ma", "bw"):
-        recording = database.recording(name)
-        noises[name] = recording.rate_hz, recording.signal(0, recording.num_samples, (0, 1))
+    noises = noises_of(noise)
     mitdb, svdb = open_database(DATA / "mitdb"), open_database(DATA / "svdb")
     if test:
         return [case for name in splits.DS2 for case in of_recording(f"mitdb/{name}", mitdb.recording(name), noises)]
@@ -82,6 +78,15 @@ def cases(noise: Path, test: bool) -> list[Case]:
                 signal = recording.signal(start, stop, ecg_leads(recording))
                 out.append(Case(f"cudb/{record_id}", f"cudb/{record_id}", "VF", ("VF",), recording.rate_hz, signal))
     return out
+
+
+def noises_of(folder: Path) -> Noises:
+    """Rate and signal of muscle noise and baseline wander of nstdb."""
+    database, noises = open_database(folder), Noises()
+    for name in ("ma", "bw"):
+        recording = database.recording(name)
+        noises[name] = recording.rate_hz, recording.signal(0, recording.num_samples, (0, 1))
+    return noises
 
 
 def of_recording(name: str, recording: Recording, noises: Noises) -> list[Case]:
@@ -201,9 +206,13 @@ def spoiled(clean: np.ndarray, what: str, rate_hz: float, choose: random.Random,
     return signal
 
 
-def moved(clean: np.ndarray, what: str, rate_hz: float, choose: random.Random) -> np.ndarray:
-    """The case with a movement of both electrodes in its last seconds, as large as beats or larger."""
+def moved(clean: np.ndarray, what: str, rate_hz: float, choose: random.Random, size: float = 0.0) -> np.ndarray:
+    """The case with a movement of both electrodes in its last seconds, as large as beats or larger.
+
+    With a `size` the movement is this number of times as large and lasts as long as the case.
+    """
     signal, num = clean.copy(), round(choose.uniform(6, 18) * rate_hz)
+    num, size = (signal.shape[1], size) if size else (num, 1.0)
     times = np.arange(num) / rate_hz
     for own in signal[:, -num:]:
         height = float(np.percentile(np.abs(own - np.median(own)), 99))
@@ -214,7 +223,7 @@ def moved(clean: np.ndarray, what: str, rate_hz: float, choose: random.Random) -
             for harmonic, most in ((2, 0.6), (3, 0.4)):
                 wave += choose.uniform(-most, most) * np.sin(harmonic * turns + choose.uniform(0, 6))
             wave *= 1 + choose.uniform(0, 0.8) * np.sin(2 * np.pi * choose.uniform(0.1, 0.8) * times)
-            own += height * choose.uniform(0.4, 2.5) * wave
+            own += size * height * choose.uniform(0.4, 2.5) * wave
         else:
             noise = np.random.default_rng(choose.randrange(2**31))
             hz = np.fft.rfftfreq(num, 1 / rate_hz)
@@ -222,20 +231,27 @@ def moved(clean: np.ndarray, what: str, rate_hz: float, choose: random.Random) -
             wave = np.fft.irfft(np.fft.rfft(noise.normal(size=num)) * passed, num)
             knots = np.arange(0, times[-1] + 1, 0.7)
             wave *= np.interp(times, knots, np.abs(noise.normal(size=len(knots)))) / wave.std()
-            own += height * choose.uniform(0.3, 1.5) * wave
+            own += size * height * choose.uniform(0.3, 1.5) * wave
     return signal.astype(np.float32)
 
 
 def add_noise(
-    own: np.ndarray, noise: tuple[float, np.ndarray], lead: int, height: float, rate_hz: float, choose: random.Random
+    own: np.ndarray,
+    noise: tuple[float, np.ndarray],
+    lead: int,
+    height: float,
+    rate_hz: float,
+    choose: random.Random,
+    snr_db: float | None = None,
 ) -> None:
-    """Add noise of nstdb at -6 to 6 dB: its RMS to that of a sine of the height of a beat, as nstdb counts."""
+    """Add noise of nstdb, by default at -6 to 6 dB: its RMS to that of a sine as high as a beat, as nstdb counts."""
     noise_hz, signal = noise
     length = round(len(own) / rate_hz * noise_hz)
     first = choose.randrange(signal.shape[1] - length - 1)
     piece = signal[lead % 2, first : first + length]
     piece = np.interp(np.linspace(0, length - 1, len(own)), np.arange(length), piece)
-    own += (piece - piece.mean()) / piece.std() * height / 8**0.5 * 10 ** (-choose.uniform(-6, 6) / 20)
+    snr_db = choose.uniform(-6, 6) if snr_db is None else snr_db
+    own += (piece - piece.mean()) / piece.std() * height / 8**0.5 * 10 ** (-snr_db / 20)
 
 
 def beat_of(signal: np.ndarray, place: int, rate_hz: float, after_s: float = 0.26) -> np.ndarray:

@@ -49,7 +49,7 @@ def called(case: Case, seconds: Seconds, num_leads: int, rules: AlarmRules | Non
     for now, leads, af in seconds:
         changes = own.update(now, leads[:num_leads], af)
         if now > since:
-            out |= {alarm.kind for alarm in changes if alarm.stop is None} | set(own.active)
+            out |= {alarm.kind for alarm in changes if alarm.stop is None} | set(filter(own.holds, own.active))
     return out
 
 

@@ -5,7 +5,8 @@
     python -m studies.monitor_alarms --beats beats-causal RUN --cinc2017 FOLDER
 
 The shipped models run on recordings as streams, as in `analyze --causal`. Reported are annotated episodes with an
-alarm, the delay of the alarm after the onset, and lethal alarms per patient-day. cudb and DS1 were used to choose the
+alarm, the delay of the alarm after the onset, lethal alarms per patient-day, and how often alarms are raised again
+soon after they ended. cudb and DS1 were used to choose the
 models or rules, and so were most normal recordings of cinc2017 (none that a model was trained on); DS2 and 200 of
 cinc2017 were not. `--links` measures that number of links with seeded faults instead. `--beats` counts recordings of
 cinc2017 in which causal models name V and S beats: normal ones, from which the class for what is no heartbeat was
@@ -17,7 +18,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "
 ABSURD = (b"\x00" * 50, b"{}", b"null", b'{"stream": 3}', b"[" * 5000, b'{"mv": "x"}' * 10)
 EARLY_S, LATE_S = 5.0, 10.0
 """An alarm that begins so long before an episode or after its end still meets it."""
-
+AGAIN_S = 30.0
+"""An alarm that is raised so soon after the end of one of its kind is raised again."""
+LIFE_COLUMNS = ("recordings", "hours", "alarms an hour", "raised again, %", *SEVERITIES)
 
 EPISODES = (
     ("VF or flutter of 4 s and more", ("VFIB", "VFL"), ("VF",), 4),
@@ -124,12 +127,16 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
         "Lethal alarms (of these, not confirmed by annotations)",
         ("recordings", "hours", *lethal, "not confirmed, a patient-day"),
     )
+    life = Table(
+        "Alarms (of these, raised again within 30 s after the end of one of their kind; median s)", LIFE_COLUMNS
+    )
     num_false, all_hours = 0, 0.0
     for name, database, record_ids in sets:
         record_ids = list(database.record_ids) if record_ids is None else record_ids
         found = watched(models, database, record_ids, work)
         recordings = {record_id: database.recording(record_id) for record_id in found}
         hours = sum(recording.duration_s for recording in recordings.values()) / 3600
+        life.add(name, *life_of([(own, recordings[record_id].num_samples) for record_id, own in found.items()], hours))
         count = Counter(alarm.kind for alarms in found.values() for alarm in alarms)
         false = Counter[str]()
         for record_id, alarms in found.items():
@@ -160,7 +167,25 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
                 episodes.add(f"{name}: {what}", num, len(delays), f"{median:.1f}", f"{most:.1f}", alarmed, true)
     rate = f"{24 * num_false / all_hours:.1f}"
     rates.add("mitdb, svdb, cinc2017 together", f"{all_hours:.1f}", *("" for _ in lethal), rate)
-    return [episodes, rates]
+    return [episodes, rates, life]
+
+
+def life_of(found: list[tuple[list[Alarm], int]], hours: float) -> list[str]:
+    """The cells of `LIFE_COLUMNS` from the alarms and the number of samples of each recording."""
+    durations_s, again = defaultdict[str, list[float]](list), Counter[str]()
+    for alarms, num_samples in found:
+        stops = dict[str, int]()
+        for alarm in sorted(alarms, key=lambda each: each.raised):
+            stop = num_samples if alarm.stop is None else alarm.stop
+            durations_s[alarm.kind].append((stop - alarm.raised) / alarm.rate_hz)
+            if alarm.kind in stops and alarm.raised - stops[alarm.kind] <= AGAIN_S * alarm.rate_hz:
+                again[alarm.kind] += 1
+            stops[alarm.kind] = stop
+    num = sum(map(len, durations_s.values()))
+    of_kinds = [
+        f"{len(own)} ({again[kind]}; {np.median(own or [0]):.0f})" for kind in SEVERITIES for own in [durations_s[kind]]
+    ]
+    return [f"{hours:.1f}", f"{num / hours:.1f}", f"{100 * again.total() / max(num, 1):.0f}", *of_kinds]
 
 
 def by_annotations(recording: Recording) -> list[Alarm]:

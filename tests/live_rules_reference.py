@@ -196,15 +196,15 @@ class ReferenceLead:
 
     # --- rules of one lead ---
 
-    def judge(self, now: int) -> None:
-        """Set `found` and `has_beats`."""
+    def judge(self, now: int, held: set[str]) -> None:
+        """Set `found` and `has_beats`; the kinds of `held` held in the stream a second before."""
         self.found, self.has_beats, self.vt_measures = {}, False, None
         if self.lost:
             return
         limits, noisy, usual_known = self.limits, self.is_noisy(4), not math.isnan(self.seconds[-1].height)
         if self.is_noisy(2) and not self.is_quiet():
             self.last_noise = now
-        self.judge_vf(now, usual_known)
+        self.judge_vf(now, usual_known, held)
         since_beat_s = (now - (self.beats[-1].sample if self.beats else self.begin)) / limits.rate_hz
         if "VF" not in self.found and (not noisy or self.is_quiet()):
             self.judge_asystole(now, since_beat_s, usual_known)
@@ -217,13 +217,18 @@ class ReferenceLead:
         if since_beat_s >= limits.asystole_s:
             return
         num = limits.tachycardia_beats - 1
-        if self.mean_rr_s(num) < 60 / limits.tachycardia_bpm:
+        fraction = 1 - limits.rate_margin if "extreme tachycardia" in held else 1.0
+        if self.mean_rr_s(num) < 60 / (fraction * limits.tachycardia_bpm):
             self.found["extreme tachycardia"] = Found(self.beats[-num - 1].sample, 1.0)
         if usual_known:
-            self.judge_bradycardia(now)
-        self.judge_ventricular_beats(now, usual_known)
+            if "AF" in held:
+                self.judge_bradycardia(now, limits.bradycardia_beats, 1 - limits.af_margin)
+            num = limits.bradycardia_in_af_beats if "AF" in held else limits.bradycardia_beats
+            fraction = 1 + limits.rate_margin if "extreme bradycardia" in held else 1.0
+            self.judge_bradycardia(now, num, fraction)
+        self.judge_ventricular_beats(now, usual_known, held)
 
-    def judge_vf(self, now: int, usual_known: bool) -> None:
+    def judge_vf(self, now: int, usual_known: bool, held: set[str]) -> None:
         limits = self.limits
         vf, enough_if_slow = self.mean(VF, 3), limits.slow_share * limits.vf_probability
         lasts = False
@@ -236,9 +241,14 @@ class ReferenceLead:
                 vf = max(vf, self.mean(VF, 2))
         else:
             vf = min(vf, self.mean(VF, limits.start_windows))
+        regular = sum(second.regular for second in list(self.seconds)[-3:])
         if vf >= limits.vf_probability or lasts:
-            self.last_vf = now
-        if now - self.last_vf < limits.samples(limits.vf_end_s):
+            if regular >= limits.regular_windows:
+                self.found["VT"] = Found(now - limits.whole(limits.vf_onset_s), vf)
+            else:
+                self.last_vf = now
+        still_vf = "VF" in held and vf >= limits.vf_margin * limits.vf_probability
+        if still_vf or now - self.last_vf < limits.samples(limits.vf_end_s):
             self.found["VF"] = Found(now - limits.whole(limits.vf_onset_s), vf)
 
     def judge_asystole(self, now: int, since_beat_s: float, usual_known: bool) -> None:
@@ -264,9 +274,9 @@ class ReferenceLead:
         if probability >= limits.vt_waveform_probability and agree:
             self.found["VT"] = Found(first, probability)
 
-    def judge_bradycardia(self, now: int) -> None:
+    def judge_bradycardia(self, now: int, num_beats: int, fraction: float) -> None:
         """Look at the last intervals, and at those of which the last one has not ended."""
-        limits, num = self.limits, self.limits.bradycardia_beats - 1
+        limits, num = self.limits, num_beats - 1
         ends = [(num + 1, self.beats[-1].sample if self.beats else math.nan)]
         ends.append((num, now - limits.samples(limits.beat_delay_s)))
         for place, end in ends:
@@ -277,10 +287,10 @@ class ReferenceLead:
             before_noise = first < self.last_noise - limits.samples(limits.before_noise_s)
             must_have_pause = rr_s >= limits.empty_rr_s
             possible = not must_have_pause or self.is_low_somewhere(KEPT_SECONDS)
-            if rr_s > 60 / limits.bradycardia_bpm and not before_noise and possible:
+            if rr_s > 60 / (fraction * limits.bradycardia_bpm) and not before_noise and possible:
                 self.found["extreme bradycardia"] = Found(first, 1.0)
 
-    def judge_ventricular_beats(self, now: int, usual_known: bool) -> None:
+    def judge_ventricular_beats(self, now: int, usual_known: bool, held: set[str]) -> None:
         limits, beats = self.limits, list(self.beats)
         num_v = next((num for num, beat in enumerate(reversed(beats)) if beat.symbol != "V"), len(beats))
         if num_v >= limits.run_beats:
@@ -298,7 +308,8 @@ class ReferenceLead:
         weighted = sum(weight * own for weight, own in zip(limits.vt_weights, self.vt_measures, strict=True))
         self.vt, self.last_vt = 1 / (1 + math.exp(-limits.vt_bias - weighted)), now
         in_two_seconds = min(self.vt, before) >= limits.vt_probability
-        if self.vt >= limits.vt_probability_at_once or in_two_seconds:
+        least = limits.vt_margin * limits.vt_probability if "VT" in held else limits.vt_probability_at_once
+        if self.vt >= least or in_two_seconds:
             self.found["VT"] = Found(beats[-max(num_v, limits.vt_beats)].sample, self.vt)
 
     def measure_vt(self, beats: Sequence[JudgedBeat]) -> list[float]:
@@ -315,7 +326,9 @@ class ReferenceStream:
     """The rules of one stream: takes what `Rules` takes and returns the same alarms.
 
     Attributes:
-        active: alarms that have not ended, by kind.
+        active: alarms that last, by kind.
+        held: kinds whose condition held in the last second.
+        absent: since when it does not, of the other kinds whose alarm lasts.
         lost: whether the signals of all leads are lost.
         lead_in_use: the first lead whose beats were judged, when last any were.
         af: probability of AF, which began at `af_onset`.
@@ -327,7 +340,7 @@ class ReferenceStream:
         self.stream, self.begin_s = stream, begin_s
         self.limits = Limits(**LIMITS | vars(rules) | {"rate_hz": rate_hz})
         self.leads = [ReferenceLead(self.limits) for _ in range(num_leads)]
-        self.active = dict[str, Alarm]()
+        self.active, self.held, self.absent = dict[str, Alarm](), set[str](), dict[str, int]()
         self.lost, self.lead_in_use, self.af, self.af_onset = False, 0, 0.0, 0
 
     def update(self, now: int, seconds: Sequence[LeadSecond], af: tuple[float, int] | None) -> list[Alarm]:
@@ -340,28 +353,49 @@ class ReferenceStream:
         if af is not None:
             self.af, self.af_onset = af
         self.lost = all(lead.lost for lead in self.leads)
-        if self.lost and was_lost:
-            return []
+        holding: dict[str, Found | None]
         if self.lost:
-            self.af = 0.0
-            holding: dict[str, Found | None] = {"signal lost": Found(now - limits.lost_s * limits.whole(1), 1.0)}
+            self.af = 0.0 if not was_lost else self.af
+            holding = {"signal lost": Found(now - limits.lost_s * limits.whole(1), 1.0)}
         else:
             holding = self.judge(now)
         holding = {kind: found for kind, found in holding.items() if kind not in limits.off}
-        changes = [replace(self.active.pop(kind), stop=now) for kind in in_order(self.active) if kind not in holding]
-        for kind in in_order(holding):
+        self.held = set(holding)
+        return [*self.ended(now), *self.repeated(now), *self.raised(now, holding)]
+
+    def ended(self, now: int) -> list[Alarm]:
+        """The alarms whose condition has been absent long enough."""
+        for kind in self.active.keys() - self.held:
+            self.absent.setdefault(kind, now)
+        delay_s = dict(zip(SEVERITIES, self.limits.off_delay_s, strict=True))
+        over = [kind for kind, since in self.absent.items() if kind not in self.held]
+        over = [kind for kind in over if now - self.absent[kind] >= self.limits.samples(delay_s[kind])]
+        return [replace(self.active.pop(kind), stop=self.absent.pop(kind)) for kind in in_order(over)]
+
+    def repeated(self, now: int) -> list[Alarm]:
+        """The alarms that last and whose condition holds again, if it was absent long enough."""
+        back = {kind: self.absent.pop(kind) for kind in self.absent.keys() & self.held}
+        again = in_order(
+            kind for kind, since in back.items() if now - since >= self.limits.samples(self.limits.repeat_s)
+        )
+        self.active |= {kind: replace(self.active[kind], count=self.active[kind].count + 1) for kind in again}
+        return [self.active[kind] for kind in again]
+
+    def raised(self, now: int, holding: dict[str, Found | None]) -> list[Alarm]:
+        """The new alarms."""
+        limits, changes = self.limits, list[Alarm]()
+        for kind in in_order(holding.keys() - self.active.keys()):
             found = holding[kind]
-            if kind not in self.active:
-                assert found is not None, "only an active alarm holds without being found"
-                start, confidence = max(0, found.start), found.confidence
-                self.active[kind] = Alarm(self.stream, kind, start, now, None, confidence, limits.rate_hz, self.begin_s)
-                changes.append(self.active[kind])
+            assert found is not None, "only what held before holds without being found"
+            start, confidence = max(0, found.start), found.confidence
+            self.active[kind] = Alarm(self.stream, kind, start, now, None, confidence, limits.rate_hz, self.begin_s)
+            changes.append(self.active[kind])
         return changes
 
     def judge(self, now: int) -> dict[str, Found | None]:
         """Return the kinds that hold in the stream; None for an alarm whose end cannot be seen."""
         for lead in self.leads:
-            lead.judge(now)
+            lead.judge(now, self.held)
         holding = dict[str, Found | None]()
         for kind in in_order({kind for lead in self.leads for kind in lead.found}):
             found = [lead.found[kind] for lead in self.leads if kind in lead.found]
@@ -370,7 +404,7 @@ class ReferenceStream:
                 holding[kind] = Found(start, min(each.confidence for each in found))
         with_beats = [index for index, lead in enumerate(self.leads) if lead.has_beats]
         if not with_beats:
-            lasting = self.active.keys() - {"VF", "asystole", "signal lost"}
+            lasting = self.held - {"VF", "asystole", "signal lost"}
             return holding | {kind: None for kind in lasting if kind not in holding}
         self.lead_in_use = with_beats[0]
         self.judge_af(holding)
@@ -381,7 +415,7 @@ class ReferenceStream:
         started = 1 / (1 + math.exp(limits.af_excess - lead.af_sum))
         if started >= limits.af_probability and not lead.af_told:
             self.af, self.af_onset = started, lead.af_onset
-        if self.af >= limits.af_probability / (2 if "AF" in self.active else 1):
+        if self.af >= limits.af_probability / (2 if "AF" in self.held else 1):
             holding["AF"] = Found(self.af_onset, self.af)
             for each in self.leads:  # so that the same beats do not raise it again, once it has ended
                 each.af_told = True

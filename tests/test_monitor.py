@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -25,20 +26,22 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.limits import Limits
 from heartlm.cli.main import main
 from heartlm.ecg.database import open_database
-from heartlm.ecg.recording import ARTEFACT
+from heartlm.ecg.recording import ARTEFACT, Recording
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.simulator.write import write_record
 from heartlm.errors import HeartlmError
+from heartlm.inference.waveform import regular_waves
 from heartlm.kernels.library import using, variants
-from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, Alarm, AlarmRules, read_rules
+from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, SEVERITIES, Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
-from heartlm.monitor.rules import JudgedBeat, JudgedSeconds, LeadSecond, Rules, update_rules
+from heartlm.monitor.rules import LIMITS, JudgedBeat, JudgedSeconds, LeadSecond, Rules, update_rules
 from heartlm.monitor.sources import read_lines
 from heartlm.monitor.state import packed, unpacked
 from heartlm.monitor.stream import Ward, alarms_of
@@ -48,6 +51,7 @@ from heartlm.storage.atomic import sole_holder
 from heartlm.tasks.waveform import NOISE
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.live import LiveTokenizer
+from heartlm.tokenizers.millivolts import quantize
 from heartlm.tokenizers.waveform import hann_weights
 from tests.conftest import shared_data
 
@@ -76,6 +80,12 @@ def signals() -> dict[str, Floats]:
 def whole(models: LiveModels, signals: dict[str, Floats]) -> dict[str, list[Alarm]]:
     """The alarms of each signal, watched alone and pushed as a whole."""
     return {name: _alarms(models, {name: [signal]})[name] for name, signal in signals.items()}
+
+
+@pytest.fixture
+def short_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alarms end two seconds after their condition."""
+    monkeypatch.setitem(LIMITS, "off_delay_s", (2.0,) * len(SEVERITIES))
 
 
 def _alarms(models: LiveModels, pieces: dict[str, list[Floats]]) -> dict[str, list[Alarm]]:
@@ -383,6 +393,7 @@ def test_a_hostile_link_raises_no_false_lethal_alarm(models: LiveModels, signals
     assert any(patient.link.counts["gaps"] for patient in monitor.patients.values())
 
 
+@pytest.mark.usefixtures("short_delay")
 def test_a_lost_signal_is_lost_and_no_asystole(models: LiveModels, signals: dict[str, Floats]) -> None:
     signal = signals["sinus"].copy()
     signal[5000:9000] = np.nan
@@ -414,6 +425,7 @@ def test_silence_and_a_changed_rate(models: LiveModels, signals: dict[str, Float
     assert monitor.patients["a"].stream.rules.begin_s == 10.0
 
 
+@pytest.mark.usefixtures("short_delay")
 def test_a_lethal_alarm_stays_until_it_is_acknowledged(models: LiveModels, signals: dict[str, Floats]) -> None:
     monitor = Monitor(Ward(models))
     for message in _frames("a", signals["tachycardia"]):
@@ -852,7 +864,8 @@ def test_af_after_sinus_rhythm_is_raised_before_it_fills_the_long_window(models:
     assert af.stop is None
 
 
-def test_beats_of_af_add_up_and_raise_it_once() -> None:
+def test_beats_of_af_add_up_and_raise_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LIMITS, "off_delay_s", (0.0,) * len(SEVERITIES))
     rules, found = Rules("a", AlarmRules(), 250.0), dict[int, str]()
 
     def second(number: int, log_odds: float, valid: float = 1.0, af: tuple[float, int] | None = None) -> None:
@@ -877,6 +890,85 @@ def test_beats_of_af_add_up_and_raise_it_once() -> None:
     for number, log_odds in enumerate((0.0, 0.0, 3.0, 3.0), start=1):  # begins in AF
         second(number, log_odds)
     assert found == {4: "AF raised"} and rules.active["AF"].start == 0
+
+
+OTHER, STILL = [1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 0.0]
+
+
+def _beating(rules: Rules, beats_s: list[float], last_s: int, af: float | None = None) -> list[Alarm]:
+    """The alarms of a readable lead with normal beats at these times; AF has a probability from the start."""
+    changes = list[Alarm]()
+    for second in range(1, last_s + 1):
+        own = [JudgedBeat(round(250 * at), "N", 0.9, 0.0) for at in beats_s if second - 1 <= at < second]
+        is_first = (af, 0) if af and second == 1 else None
+        changes += rules.update(250 * second, [LeadSecond(own, OTHER, 1.0, 0.5)], is_first)
+    return changes
+
+
+def test_a_condition_that_comes_and_goes_is_one_alarm_with_a_count() -> None:
+    """Pauses of 3 s 20 s apart, and one more after three minutes."""
+    beats_s, at = list[float](), 0.5
+    while at < 320:
+        beats_s.append(at)
+        at += 3.0 if len(beats_s) in (20, 40, 60, 240) else 1.0
+    changes = _beating(Rules("a", AlarmRules(off=("extreme bradycardia",)), 250.0), beats_s, 320)
+    assert [(each.kind, each.count, each.stop is not None) for each in changes] == [
+        ("pause", 1, False),
+        ("pause", 2, False),
+        ("pause", 3, False),
+        ("pause", 3, True),
+        ("pause", 1, False),
+    ]
+    first, *repeated, ended, last = changes
+    assert {each.key for each in (*repeated, ended)} == {first.key} != {last.key}
+    # It ends where the third pause does, though that is told two minutes later.
+    third = beats_s[60]
+    assert ended.stop is not None and third * 250 < ended.stop < (third + 3) * 250
+
+
+def test_a_rate_must_come_back_beyond_the_limit() -> None:
+    rules = Rules("a", AlarmRules(), 250.0)
+    held = list[bool]()
+    beats_s, at = list[float](), 0.1
+    for bpm, num in ((145, 40), (135, 40), (120, 40)):
+        for _ in range(num):
+            beats_s.append(at)
+            at += 60 / bpm
+    ends = [int(each) for each in (beats_s[39], beats_s[79], beats_s[119])]
+    for second in range(1, ends[2]):
+        own = [JudgedBeat(round(250 * each), "N", 0.9, 0.0) for each in beats_s if second - 1 <= each < second]
+        rules.update(250 * second, [LeadSecond(own, OTHER, 1.0, 1.0)], None)
+        held.append(rules.holds("extreme tachycardia"))
+    assert held[ends[0] - 2] and held[ends[1] - 2] and not held[-1]
+    assert "extreme tachycardia" in rules.active
+
+
+@pytest.mark.parametrize(
+    ("mean_rr_s", "af", "called"), [(1.4, None, True), (1.4, 0.95, False), (1.7, 0.95, True), (2.2, 0.95, True)]
+)
+def test_a_slow_af_is_judged_over_more_than_five_beats(mean_rr_s: float, af: float | None, called: bool) -> None:
+    """Five beats of a mean of 43/min are now and then below 40/min; 35/min is too slow over all of them."""
+    changes = [0.25, -0.2, 0.3, 0.15, -0.3, -0.25, 0.2, 0.25, 0.1, -0.5]
+    beats_s = (0.5 + np.cumsum([mean_rr_s * (1 + changes[place % 10]) for place in range(40)])).tolist()
+    found = {each.kind for each in _beating(Rules("a", AlarmRules(), 250.0), beats_s, int(beats_s[-1]), af)}
+    assert ("extreme bradycardia" in found) == called
+
+
+def test_a_lethal_alarm_that_is_repeated_must_be_acknowledged_again(models: LiveModels) -> None:
+    monitor = Monitor(Ward(models))
+    monitor._add_frame(Frame("a", 250.0, 0, None, np.zeros((1, 10), np.float32)))
+    first = Alarm("a", "VF", 0, 1000, None, 0.9, 250.0)
+    for alarm in (first, replace(first, count=2)):
+        monitor._update_alarm(alarm)
+        assert [entry["count"] for entry in monitor.open_alarms()] == [alarm.count]
+        monitor.acknowledge(first.key, "nurse")
+        monitor._update_alarm(alarm)  # a restarted monitor judges its last messages again
+        (entry,) = monitor.open_alarms()
+        assert entry["acknowledged"] is not None and entry["count"] == alarm.count
+    monitor._update_alarm(replace(first, count=3))
+    assert monitor.alarms[first.key]["acknowledged"] is None
+    monitor._update_alarm(replace(first, count=3, stop=2000))
+    assert len(monitor.open_alarms()) == len(monitor.alarms) == 1
 
 
 def test_the_log_odds_of_af_of_a_beat_are_the_mean_over_the_leads_that_have_it() -> None:
@@ -988,7 +1080,7 @@ def test_a_detection_in_a_silent_signal_is_no_heartbeat(range_of_usual: float, k
         height = 1.0 if second < 5 else range_of_usual
         beat = JudgedBeat(250 * second - 200, "N", 0.9, 0.0)
         rules.update(250 * second, [LeadSecond([beat], [0.9, 0.0, 0.0, 0.1, 0.0], 1.0, height)], None)
-    assert rules.active.keys() == ({kind} if kind else set())
+    assert {each for each in rules.active if rules.holds(each)} == ({kind} if kind else set())
 
 
 @pytest.mark.parametrize(("windows", "height", "called"), [(3, 1.0, True), (3, np.nan, False), (5, np.nan, True)])
@@ -1049,6 +1141,7 @@ def test_seconds_of_leads_are_joined_and_told_apart() -> None:
     assert JudgedSeconds.of(leads[1:2]).of_lead(0) == leads[1]
 
 
+@pytest.mark.usefixtures("short_delay")
 def test_rules_of_many_streams_are_those_of_each_alone() -> None:
     """Streams of one to three leads, of several rates and thresholds, with seconds that are drawn."""
     rng = np.random.default_rng(8)
@@ -1088,6 +1181,47 @@ def test_vf_that_is_less_probable_must_last_longer(probability: float, called_af
         if "VF" in rules.active:
             called.append(second)
     assert called == ([] if called_after is None else list(range(called_after, 8)))
+
+
+def _broad_waves(bpm: float, num: int, rate_hz: float = RATE_HZ) -> Floats:
+    """Waves without isoelectric line, as of a sick ventricle: two harmonics, each cycle a little longer or shorter."""
+    rng = np.random.default_rng(1)
+    turns = 2 * np.pi * np.cumsum(bpm / 60 / rate_hz * (1 + 0.01 * rng.standard_normal(num)))
+    mv = 0.8 * (np.sin(turns) + 0.35 * np.sin(2 * turns + 1) + 0.1 * np.sin(3 * turns))
+    return (mv + 0.01 * rng.standard_normal(num)).astype(np.float32)
+
+
+def test_waves_at_a_rate_of_vt_are_regular_and_those_of_flutter_and_vf_are_not() -> None:
+    rng, hz = np.random.default_rng(2), np.fft.rfftfreq(400, 0.01)
+    vf = [np.fft.irfft(np.fft.rfft(rng.standard_normal(400)) * ((hz > 3) & (hz < 6.5)), 400) for _ in range(20)]
+    wander = 2 * np.sin(2 * np.pi * 0.3 * np.arange(400) / 100)
+    windows = [_broad_waves(bpm, 400, 100.0) for bpm in (120, 150, 180, 220, 280)] + [
+        _broad_waves(150, 400, 100.0) + wander
+    ]
+    codes = quantize(np.stack([*windows, *(each / each.std() for each in vf)]).astype(np.float32))
+    assert regular_waves(codes).tolist() == [True, True, True, False, False, True, *[False] * 20]
+    drifts = quantize(np.stack([np.linspace(-1, 1, 400), np.arange(400) < 200, np.zeros(400)]).astype(np.float32))
+    assert regular_waves(np.concatenate([drifts, np.zeros_like(drifts[:1])])).tolist() == [False] * 4
+
+
+def test_vt_of_broad_regular_waves_is_no_vf(models: LiveModels, signals: dict[str, Floats]) -> None:
+    sinus = signals["sinus"]
+    signal = np.concatenate([sinus[:7500], _broad_waves(140, 5000), sinus[7500:10000]])
+    raised = {alarm.kind for alarm in _alarms(models, {"a": [signal]})["a"] if alarm.stop is None}
+    assert "VT" in raised and "VF" not in raised
+    analyst = Analyst.load(Path("beats"), Path("af"), Path("waveform"))
+    events = analyst.analyze(Recording.from_array(signal, rate_hz=RATE_HZ)).events
+    vt = [event for event in events if event.kind == "VT"]
+    assert vt and not any(event.kind == "VF" for event in events)
+    assert sum(event.stop - event.start for event in vt) > 2500
+
+
+@pytest.mark.parametrize(("num_regular", "kind"), [(1, "VF"), (2, "VT")])
+def test_two_of_three_regular_windows_turn_vf_into_vt(num_regular: int, kind: str) -> None:
+    rules = Rules("a", AlarmRules(), 250.0)
+    for second in range(1, 4):
+        rules.update(250 * second, [LeadSecond([], [0.05, 0.0, 0.95, 0.0, 0.0], 1.0, 1.0, second <= num_regular)], None)
+    assert rules.active.keys() == {kind}
 
 
 @pytest.mark.parametrize(

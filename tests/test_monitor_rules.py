@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from heartlm.kernels.library import using, variants
 from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, SEVERITIES, Alarm, AlarmRules
-from heartlm.monitor.rules import _BITS, JudgedBeat, JudgedSeconds, LeadSecond, Rules, update_rules
+from heartlm.monitor.rules import _BITS, LIMITS, JudgedBeat, JudgedSeconds, LeadSecond, Rules, update_rules
 from heartlm.monitor.state import packed, unpacked
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT
 from tests.live_rules_reference import Found, ReferenceStream
@@ -37,6 +37,7 @@ class Scene:
         wave: class of its windows, and the probability of that class in steps; None if unknown.
         valid: fraction of valid samples in a second.
         height: range of a second by the usual range of a beat.
+        regular: fraction of windows with regular waves, in steps.
     """
 
     rr_s: float | None
@@ -47,6 +48,7 @@ class Scene:
     wave: tuple[int, int] | None
     valid: float
     height: float
+    regular: int = 0
 
 
 STEPS = st.sampled_from([0, 1, 2, 5, 7, 16, 20, 31, 32, 40, 48, 54, 56, 60, 64])
@@ -67,6 +69,7 @@ ANY_SCENE = st.builds(
     wave=st.one_of(st.none(), *[st.tuples(st.sampled_from([0, 0, 0, 1, 2, 3, 4]), STEPS)] * 6),
     valid=st.sampled_from([1.0] * 12 + [0.95, 0.9, 0.85, 0.5, 0.4, 0.0, 0.0]),
     height=HEIGHTS,
+    regular=st.sampled_from([0, 0, 32, STEP]),
 )
 
 
@@ -74,7 +77,7 @@ def scenes(rr_s: list[float | None], ventricular: list[int], wave: int) -> st.Se
     """Scenes of a readable lead whose windows mostly show one class."""
     waves = st.tuples(st.just(wave), MANY)
     values = st.sampled_from(rr_s), st.sampled_from([0.0, 0.05]), st.sampled_from(ventricular)
-    return st.builds(Scene, *values, st.just(0), ODDS, waves, st.just(1.0), HEIGHTS)
+    return st.builds(Scene, *values, st.just(0), ODDS, waves, st.just(1.0), HEIGHTS, st.sampled_from([0] * 5 + [STEP]))
 
 
 SCENES = st.one_of(
@@ -96,6 +99,7 @@ RULES = st.one_of(
         asystole_s=st.sampled_from([2.0, 3.0, 6.0]),
         bradycardia_bpm=st.sampled_from([30.0, 50.0, 75.0]),
         bradycardia_beats=st.one_of(st.integers(2, 6), BEATS),
+        bradycardia_in_af_beats=st.one_of(st.integers(2, 9), BEATS),
         tachycardia_bpm=st.sampled_from([90.0, 120.0, 160.0]),
         tachycardia_beats=BEATS,
         vt_bpm=st.sampled_from([60.0, 100.0, 140.0]),
@@ -143,7 +147,8 @@ class Drawn:
                     known = ends * self.rate_hz - self.rate_hz * random.choice([0, 0.5, 1.1])
                     num = sum(beat.sample < known for beat in waiting[lead])
                     beats, waiting[lead] = waiting[lead][:num], waiting[lead][num:]
-                    leads.append(LeadSecond(beats, wave_of(scene), scene.valid, scene.height))
+                    regular = bool(random.integers(STEP) < scene.regular)
+                    leads.append(LeadSecond(beats, wave_of(scene), scene.valid, scene.height, regular))
                 is_judged = random.random() < 0.05
                 af = (int(random.integers(STEP + 1)) / STEP, max(0, round((ends - 9) * self.rate_hz)))
                 own.append((round(ends * self.rate_hz), leads, af if is_judged else None))
@@ -184,13 +189,22 @@ def near(value: float) -> Any:
 
 
 def described(alarm: Alarm) -> tuple[Any, ...]:
-    return alarm.kind, alarm.start, alarm.raised, alarm.stop, alarm.rate_hz, alarm.begin_s, near(alarm.confidence)
+    times = alarm.start, alarm.raised, alarm.stop, alarm.rate_hz, alarm.begin_s
+    return alarm.kind, *times, near(alarm.confidence), alarm.count
+
+
+def happened(alarm: Alarm) -> str:
+    again = "again: " if alarm.count > 1 else ""
+    return again + alarm.kind if alarm.stop is None else f"end of {alarm.kind}"
 
 
 def assert_same(rules: Rules, expected: ReferenceStream) -> None:
     """The state of a stream in C, and of its leads, is that in Python."""
     state = rules._state
     assert rules.active.keys() == expected.active.keys()
+    assert {kind for kind in SEVERITIES if rules.holds(kind)} == expected.held
+    absent = {kind: rules.absent_since(kind) for kind in rules.active if rules.absent_since(kind) is not None}
+    assert absent == expected.absent
     assert (state.lost, state.lead_in_use, state.af_onset) == (expected.lost, expected.lead_in_use, expected.af_onset)
     assert state.af == near(expected.af)
     for lead, expected_lead in zip(rules.leads, expected.leads, strict=True):
@@ -213,8 +227,10 @@ def assert_same(rules: Rules, expected: ReferenceStream) -> None:
 
 
 @pytest.mark.parametrize("variant", variants())
-def test_rules_in_c_are_those_in_python(variant: str) -> None:
+def test_rules_in_c_are_those_in_python(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each second, streams are judged in other groups; now and then a stream continues from a snapshot."""
+    monkeypatch.setitem(LIMITS, "off_delay_s", tuple(np.linspace(16, 8, len(SEVERITIES))))  # drawn streams are short
+    monkeypatch.setitem(LIMITS, "repeat_s", 1.5)
     seen = Counter[str]()
 
     @settings(max_examples=100)
@@ -236,11 +252,13 @@ def test_rules_in_c_are_those_in_python(variant: str) -> None:
                         described(each) for each in expected
                     ]
                     assert_same(rules[row], references[row])
-                    seen.update(each.kind if each.stop is None else f"end of {each.kind}" for each in expected)
+                    seen.update(happened(each) for each in expected)
                     if random.random() < 0.1:
                         saved, rules[row] = unpacked(packed(rules[row])), Rules(*arguments[row])
                         rules[row].restore(saved)
 
     with using(variant):
         compare()
-    assert all(seen[kind] and seen[f"end of {kind}"] for kind in SEVERITIES), seen
+    what = [f"{event}{kind}" for kind in SEVERITIES for event in ("", "end of ")]
+    what += [f"again: {kind}" for kind in SEVERITIES if kind != "signal lost"]
+    assert not {each for each in what if not seen[each]}, seen

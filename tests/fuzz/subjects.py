@@ -133,7 +133,8 @@ def _tables(folder: Path) -> None:
         ),
         "labchart.txt": (
             "Interval=\t0.004 s\r\nExcelDateTime=\t4.5356354166666E+04\t2024-03-05 08:30:00\r\n"
-            "TimeFormat=\tStartOfBlock\r\nDateFormat=\t\r\nChannelTitle=\tECG\tTrigger\r\nRange=\t10 mV\t10 V\r\nUnitName=\tmV\tV\r\n",
+            "TimeFormat=\tStartOfBlock\r\nDateFormat=\t\r\nChannelTitle=\tECG\tTrigger\r\n"
+            "Range=\t10 mV\t10 V\r\nUnitName=\tmV\tV\r\n",
             [f"{v:.4f}\t0.0" + "\t#* moved" * (n == 700) for n, v in enumerate(ecg)],
         ),
         "opensignals.txt": (

@@ -14,7 +14,6 @@ recordings, because tokens are relative to the whole recording.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.conduction import conduction
 from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
@@ -45,11 +45,13 @@ from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unexamined import FEWEST_AF_BEATS, SHORTEST_S, too_short
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
+from heartlm.analysis.usual_shape import excluded_classes, likeness_to_usual
 from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure
 from heartlm.ecg.each_recording import Watch, build
 from heartlm.ecg.lead_kinds import channels_without_ecg
+from heartlm.ecg.mains import HumFree
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
@@ -57,9 +59,9 @@ from heartlm.errors import HeartlmError
 from heartlm.inference.annotate import second_probabilities
 from heartlm.inference.finetuned import FineTuned, load_of_tasks
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
-from heartlm.inference.waveform import predicted_classes
-from heartlm.models.pretrained import FOLDER
-from heartlm.storage.atomic import sha256_of
+from heartlm.inference.waveform import predicted_classes, regular_wave_seconds
+from heartlm.models.pretrained import FOLDER, model_files
+from heartlm.storage.atomic import digest_of_files
 from heartlm.storage.reading import read_json
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW
 from heartlm.tokenizers.base import Lead, Tokens
@@ -78,8 +80,15 @@ VF_CONFIDENCE = 0.5
 UNREADABLE, DOUBTFUL = 0.65, 0.85
 """Limits of the best lead's quality: a piece is unreadable below the first, or below the second if predicted noise."""
 
+FAR = 1 << 60
+SAME_BEAT = 0.4
+"""Detections of two leads are of one beat up to this fraction of the shorter interval to the next detection."""
+
 LONG_INTERVAL = 1.5
 """An interval with an artefact in it that is longer than this number of usual intervals counts as lost signal."""
+FEWEST_USUAL = 0.25
+"""Smallest fraction of intervals without an artefact whose median is the usual interval; with fewer, it is that between
+all detections, as most of the artefacts may be beats."""
 
 ALL_LEADS_S = 600.0
 """Longest recording of which all ECG leads are delineated."""
@@ -98,7 +107,10 @@ class AnalysedBlock(NamedTuple):
             `[num_beats]`.
         lost: whether the signal of all leads is lost between each beat and the next, bool `[num_beats]`.
         probability: class probabilities of each beat, float32 `[num_beats, 4]`.
+        likeness: see `likeness_to_usual`, float32 `[num_beats]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
+        waves: fraction of the windows over each second that show regular waves at a rate of VT where they may be VF,
+            float64 `[num_seconds]`.
         regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
@@ -111,7 +123,9 @@ class AnalysedBlock(NamedTuple):
     disputed: NDArray[np.bool_]
     lost: NDArray[np.bool_]
     probability: NDArray[np.float32]
+    likeness: NDArray[np.float32]
     seconds: NDArray[np.float64]
+    waves: NDArray[np.float64]
     regular: NDArray[np.bool_]
     flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
@@ -154,9 +168,13 @@ class Analyst:
         models = {"beats": self.beats, "af": self.af, "waveform": self.waveform}
         made_by = build()
         for name, model in models.items():
-            files = [model.folder.model("last") / file for file in ("config.json", "model.safetensors")]
-            made_by |= {f"model {name}": hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()[:16]}
+            made_by |= {f"model {name}": digest_of_files(*model_files(model.folder.model("last")))}
         return made_by
+
+    @cached_property
+    def _heartbeats(self) -> NDArray[np.str_]:
+        """Names of the classes of beats."""
+        return np.array([name for name in self.beats.info.classes if name != ARTEFACT])
 
     def analyze(self, recording: Recording, watch: Watch = iter, limits: Limits = USUAL_LIMITS) -> Findings:
         """Find beats, rhythms, events and waves in a recording.
@@ -175,6 +193,8 @@ class Analyst:
         candidates = ecg_leads(recording)
         if not candidates:
             raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
+        source, hum_free = recording, HumFree(recording)
+        recording = hum_free.recording()
         try:
             leads = best_leads(recording, candidates)
             blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
@@ -189,6 +209,12 @@ class Analyst:
         second_class = predicted_classes(seconds, self.waveform.info.threshold, noise_denies=False)
         events = second_events("VF", seconds[:, VF], second_class == VF, SHORTEST_S, rate_hz)
         events = [event for event in events if event.confidence >= VF_CONFIDENCE]
+        regular_waves = [
+            replace(event, kind="VT")
+            for event in events
+            if joined.waves[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean() >= 0.5
+        ]
+        events = [event for event in events if replace(event, kind="VT") not in regular_waves]
         refuted = [
             event
             for event in events
@@ -214,15 +240,18 @@ class Analyst:
         blank = covered(events, joined.sample)
         if blank.any():
             notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
-        if (no_beat & ~blank).any():
-            notes.append(f"{(no_beat & ~blank).sum():,} detections left out that are artefacts, not heartbeats")
+        left_out = joined.sample[no_beat & ~blank]
+        if len(left_out):
+            notes.append(f"{len(left_out):,} detections left out that are artefacts, not heartbeats")
         kept = ~(blank | no_beat)
         # An interval without the beats in between is lost if one of its parts is.
         num_lost: NDArray[np.int64] = np.diff(np.cumsum(joined.lost)[kept] - joined.lost[kept])
-        # An artefact may hide a beat: a long interval with one in it is lost.
+        # An artefact may hide a beat: a long interval with one in it is lost, and another one makes no rate certain.
         sample = joined.sample[kept]
         hiding, interval = np.diff(np.cumsum(no_beat)[kept]) > 0, np.diff(sample)
-        num_lost += hiding & (interval > LONG_INTERVAL * np.median(interval)) if hiding.any() else 0
+        if hiding.any():
+            usual = interval[~hiding] if np.mean(~hiding) >= FEWEST_USUAL else np.diff(joined.sample[~blank])
+            num_lost += hiding & (interval > LONG_INTERVAL * np.median(usual))
         clear = ~crossed(events, sample) & (num_lost == 0)
 
         # Flutter and AF. Of both, flutter counts.
@@ -239,37 +268,44 @@ class Analyst:
         af = flutters + [each for each in af if covered(flutters, sample[covered([each], sample)]).mean() < 0.5]
 
         # Classes of beats.
-        classes = np.array([name for name in self.beats.info.classes if name != ARTEFACT])
-        probability = joined.probability[kept]
+        classes, probability = self._heartbeats, joined.probability[kept].copy()
         in_af = covered(in_order(af), sample)
         supraventricular = list(classes).index("S")
         choice = probability.argmax(axis=1)
         changed = in_af & (choice == supraventricular)
         if changed.any():
-            probability = probability.copy()
             probability[in_af, supraventricular] = 0
             probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
             choice = probability.argmax(axis=1)
             notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
+        no_v, no_s = excluded_classes(classes[choice], joined.likeness[kept], limits.run_beats)
+        if (no_v | no_s).any():
+            above = np.isin(classes, ["N", "S"])  # activation through the conduction system
+            probability[no_v] *= above
+            probability[no_s] *= ~above
+            probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
+            choice = probability.argmax(axis=1)
+            for which, was, reason in ((no_v, "V", "they have the usual shape"), (no_s, "S", "they are wide")):
+                if which.any():
+                    notes.append(f"{which.sum():,} beats in runs would be {was} by the model of beats; {reason}")
         symbol, certainty = classes[choice], probability[np.arange(len(choice)), choice]
 
         # Events of beats, and those that only the waveform shows.
-        rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1], limits)
+        rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1] | hiding, limits)
         silent = (second_class == ASYSTOLE) & ~poor
         by_waveform = second_events("asystole", seconds[:, ASYSTOLE], silent, SHORTEST_S, rate_hz)
         by_waveform = [each for each in by_waveform if not np.any((sample >= each.start) & (sample < each.stop))]
         vt_events = second_events("VT", seconds[:, VT], (second_class == VT) & ~poor, SHORTEST_S, rate_hz)
         by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
-        rules += [
-            each
-            for each in by_waveform
-            if not any(rule.kind == each.kind and rule.start < each.stop and each.start < rule.stop for rule in rules)
-        ]
+        by_waveform += regular_waves
+        in_vt = [rule for rule in rules if rule.kind == "SVT" and _overlaps(rule, by_waveform, "VT")]
+        rules = [rule for rule in rules if rule not in in_vt]
+        rules += [each for each in by_waveform if not _overlaps(each, rules, each.kind)]
         events = [_timed(each, sample, rate_hz, recording.num_samples) for each in (*events, *af, *rules)]
         notes += [f"damaged: {fault}" for fault in recording.faults]
         num_readable = int((~poor & ~in_vf).sum())
         findings = Findings(
-            recording,
+            source,
             leads,
             sample,
             symbol,
@@ -281,6 +317,8 @@ class Analyst:
             unlike(joined.measures),
             definitions(limits),
             lost=np.flatnonzero(num_lost),
+            left_out=left_out,
+            hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},
             waves=waves,
             short_af=measured,
             unexamined=too_short(sample, clear, rate_hz, len(seconds), num_readable, limits),
@@ -320,9 +358,13 @@ class Analyst:
             measures = of_these if kept.all() else measures
             return probability
 
-        probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes)
-        seconds = self._seconds(beats, signals[0])
+        certain, wide = certain_beats(sample, lead_qualities, signals, rate_hz)
+        probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes, certain, wide)
+        seconds, waves = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
+        is_normal = (self._heartbeats[probability.argmax(axis=1)] == "N") & ~no_beat
+        readable = quality[:, np.minimum(sample // piece, quality.shape[1] - 1)] >= UNREADABLE
+        likeness = likeness_to_usual(sample, is_normal, signals, readable, rate_hz)
         in_block, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
         num_pieces = -(-(stop - start) // piece)
         # The seconds that begin in the block: their sum over the blocks is the duration at every rate.
@@ -334,7 +376,9 @@ class Analyst:
             disputed[in_block],
             lost_intervals(sample, stretches)[in_block],
             probability[in_block],
+            likeness[in_block],
             seconds[begin_s : begin_s + num_seconds],
+            waves[begin_s : begin_s + num_seconds],
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
             flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
@@ -389,18 +433,26 @@ class Analyst:
         ]
         return combined(np.stack(by_lead), quality[leads][:, piece] + 1e-3, info.classes), measures
 
-    def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""
+    def _seconds(
+        self, beats: Annotations, signal_mv: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return `second_probabilities` and `regular_wave_seconds` of the best lead.
+
+        Returns:
+            float64 `[num_seconds, 5]` and `[num_seconds]`.
+        """
         num_seconds = -int(-len(signal_mv) // beats.rate_hz)
-        seconds = np.zeros((num_seconds, 5))
+        seconds, waves = np.zeros((num_seconds, 5)), np.zeros(num_seconds)
         seconds[:, 0] = 1
         tokens = self.waveform.tokenizer.encode(Lead(beats, signal_mv))
         if tokens.num_tokens < WINDOW:
-            return seconds
+            return seconds, waves
         answered = second_probabilities(self.waveform.model, tokens.codes)[:num_seconds]
         seconds[: len(answered)] = answered
         seconds[len(answered) :] = answered[-1]  # no window begins in the last seconds
-        return seconds
+        regular = regular_wave_seconds(tokens.codes, seconds[:, VF])[:num_seconds]
+        waves[: len(regular)] = regular
+        return seconds, waves
 
     def _af_events(
         self, sample: Places, clear: NDArray[np.bool_], rate_hz: float
@@ -474,9 +526,13 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     weight[0] *= 1.1  # decides between two leads
     sample: Places = np.concatenate(of_leads)
     lead = np.repeat(np.arange(len(of_leads)), [len(each) for each in of_leads])
+    # In a fast rhythm the next beat may be marked within reach in another lead.
+    apart = [np.diff(each, prepend=-FAR, append=FAR) for each in of_leads]
+    reaches = np.concatenate([np.minimum(reach, SAME_BEAT * np.minimum(each[1:], each[:-1])) for each in apart])
     order = np.argsort(sample, kind="stable")
-    sample, lead = sample[order], lead[order]
-    group: Places = np.cumsum(np.diff(sample, prepend=sample[:1]) > reach)
+    sample, lead, reaches = sample[order], lead[order], reaches[order]
+    is_next = np.diff(sample, prepend=sample[:1]) > np.minimum(reaches, np.roll(reaches, 1))
+    group: Places = np.cumsum(is_next)
     piece_index = np.minimum(sample // piece, quality.shape[1] - 1)
     voted = np.zeros((int(group[-1]) + 1 if len(group) else 0, len(of_leads)), np.float32)
     voted[group, lead] = weight[lead, piece_index]
@@ -488,6 +544,10 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     positions = sample[is_choice & kept[group]]
     keep = np.diff(positions, prepend=-reach - 1) > reach
     return np.asarray(positions[keep])
+
+
+def _overlaps(event: Event, others: list[Event], kind: str) -> bool:
+    return any(each.kind == kind and each.start < event.stop and event.start < each.stop for each in others)
 
 
 def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest: float) -> bool:

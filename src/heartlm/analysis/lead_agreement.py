@@ -46,9 +46,8 @@ the 55 stretches of VF found in cudb and record 207 of mitdb the ratio is 0.21 t
 
 S_DISAGREEMENT = 0.2
 """Difference between leads in the fraction of beats that are S from which on the lead with the fewest of them decides
-between N and S. Of 92 recordings of PTB-XL in sinus arrhythmia 14 % instead of 19 % have an S beat by it, of 41 with
-annotated premature atrial beats 93 % instead of 95 %; in 25 held-out ones of mitdb and svdb it decides nothing
-(docs/log/beats.md)."""
+between N and S. Of 92 recordings of PTB-XL in sinus arrhythmia 14 instead of 17 have an S beat by it, of 41 with
+premature atrial beats 38 instead of 39 (docs/log/artefacts.md)."""
 
 
 def combined(answers: Floats, weight: Floats, classes: Sequence[str]) -> Floats:

@@ -126,6 +126,10 @@ def _print_findings(summary: dict[str, Any], kinds: dict[str, str]) -> None:
     print(f"{summary['record']}, leads {', '.join(summary['leads'])}: {summary['num_beats']:,} beats  {beats}")
     if summary["unlike"]:
         print(f"  unlike the recordings that the models learned from, expect more errors: {summary['unlike']}")
+    if summary["hum_removed"]:
+        print(f"  mains hum removed before the analysis: {summary['hum_removed']}")
+    if summary["num_left_out"]:
+        print(f"  {summary['num_left_out']:,} detections left out that are artefacts: rates are of the other beats")
     for kind, count in summary["events"].items():
         if count:
             print(f"  {kind}: {count:,} ({summary['seconds'][kind]:,.0f} s): {kinds[kind]}")
@@ -168,14 +172,14 @@ def _causal(options: AnalyzeOptions) -> int:
             continue
         rows = [alarm.to_json() for alarm in alarms]
         table = options.out / f"{record_id}.alarms.csv"
-        write_csv(
-            rows, table, ["key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence"], digits=4
-        )
+        columns = ["key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence", "count"]
+        write_csv(rows, table, columns, digits=4)
         lethal = sum(row["severity"] == "lethal" for row in rows)
         watched = ", ".join(recording.leads[lead] for lead in ecg_leads(recording))
         print(f"{table}: leads {watched}: {len(rows):,} alarms, {lethal:,} of them lethal")
         for row in rows:
             until = "lasts" if row["stop_s"] is None else f"until {row['stop_s']} s"
+            until += f", {row['count']} times" if row["count"] > 1 else ""
             print(f"  {row['severity']} {row['kind']}: from {row['start_s']} s, raised at {row['raised_s']} s, {until}")
     for line in left_out:
         print(f"left out: {line}")

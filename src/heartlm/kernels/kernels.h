@@ -35,10 +35,10 @@ void cut_beats(const float *signal, int64_t num_samples, const int64_t *sample, 
 
 /* ecg/c/detect.c */
 struct plan {
-    int64_t factor, even_taps, odd_taps, smooth_taps, fine_taps, reach, refractory, window, looks_ahead, apart, warm_up;
-    int64_t shape, new_places, num_candidates;
+    int64_t factor, even_taps, odd_taps, smooth_taps, fine_taps, reach, refractory, closest, window, looks_ahead, apart, warm_up;
+    int64_t shape, new_places, num_candidates, num_shapes, fast, fast_beats;
     double threshold, search_gap, search_threshold, floor, decay, height_weight, rr_weight, rr_start, rr_low, rr_high;
-    double rr_pause, doubt, same_shape, shape_weight;
+    double rr_pause, doubt, same_shape, shape_weight, fast_height, fast_shape;
 };
 int64_t detect_bytes(const struct plan *p);
 void detect_begin(const struct plan *p, struct detector *d);
@@ -103,14 +103,15 @@ struct rules {
     double rate_hz, asystole_s, bradycardia_bpm, tachycardia_bpm, vt_bpm, v_probability, vf_probability, vt_probability;
     double vt_probability_at_once, vt_waveform_probability, vt_veto_below, veto_noise, pause_s, af_probability;
     double noise_probability;
-    int64_t bradycardia_beats, tachycardia_beats, vt_beats, run_beats, off; /* off: bits of kinds */
+    int64_t bradycardia_beats, bradycardia_in_af_beats, tachycardia_beats, vt_beats, run_beats, off; /* off: bits of kinds */
     int64_t vt_wave, vf_wave, asystole_wave, noise_wave;                    /* indices of classes */
     int64_t lost_s, found_s, start_windows, slow_windows, vt_windows, most_others;
-    int64_t sure_beats, sure_s, beats_near, vt_veto_beats, vf_beats;
+    int64_t sure_beats, sure_s, beats_near, vt_veto_beats, vf_beats, regular_windows;
     double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s;
     double sure, slow_share, before_noise_s, valid, complete, empty_rr_s, other, perhaps, vt_weights[6], vt_bias;
     double vt_s, vt_mean, least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af;
     double veto_rate, clear_veto_rate, veto_vt, window_s, vf_beats_mean;
+    double rate_margin, af_margin, vf_margin, vt_margin, repeat_s, off_delay_s[KINDS];
 };
 /* The state of a lead. Of beat and second k, rings have the place k modulo their length. */
 struct ruled {
@@ -122,11 +123,12 @@ struct ruled {
     int64_t starts[KINDS], samples[BEATS];
     double confidences[KINDS], probability[BEATS], ventricular[BEATS], af[BEATS], vt_measures[6];
     double heights[SECONDS], valid[SECONDS], waves[SECONDS][WAVES];
-    uint8_t kinds[BEATS], has_wave[SECONDS];
+    uint8_t kinds[BEATS], has_wave[SECONDS], regular[SECONDS];
 };
 /* The state of a stream, which its leads follow. */
 struct alarms {
-    int64_t active, lost, lead_in_use, af_onset; /* active: bits of kinds */
+    int64_t active, open, lost, lead_in_use, af_onset; /* bits of kinds that hold, and of those whose alarm lasts */
+    int64_t absent[KINDS];                             /* since when the condition of an alarm is absent, 0 if it holds */
     double af;
 };
 /* A second of each of some streams. */
@@ -139,7 +141,7 @@ struct streams {
     const int64_t *long_af_onset;
     /* of each lead of these streams: its window [WAVES] if it has one, where its beats begin, and the end of the last */
     const float *waves;
-    const uint8_t *has_wave;
+    const uint8_t *has_wave, *regular; /* regular: whether the window shows regular waves at a rate of VT */
     const double *valid, *heights;
     const int64_t *first_beat;
     /* of each beat */
@@ -148,8 +150,8 @@ struct streams {
     const uint8_t *faint;
     const float *probability, *ventricular;
     const double *af;
-    /* results: bits of kinds of each stream, and of those that were raised [num, KINDS] */
-    int64_t *raised, *ended, *starts;
+    /* results: bits of kinds of each stream, and [num, KINDS] where those that were raised began, or ended ones ended */
+    int64_t *raised, *repeated, *ended, *starts;
     double *confidences;
 };
 void live_rules(const struct streams *s);

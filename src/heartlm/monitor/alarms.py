@@ -40,7 +40,8 @@ class AlarmRules:
     Attributes:
         asystole_s: seconds without a heartbeat.
         bradycardia_bpm: extreme bradycardia is a mean rate below this value ...
-        bradycardia_beats: ... over this number of beats.
+        bradycardia_beats: ... over this number of beats ...
+        bradycardia_in_af_beats: ... or over this one during AF, whose intervals differ.
         tachycardia_bpm: extreme tachycardia is a mean rate above this value ...
         tachycardia_beats: ... over this number of beats.
         vt_bpm: ventricular tachycardia has at least this rate ...
@@ -69,6 +70,7 @@ class AlarmRules:
     asystole_s: float = 4.0
     bradycardia_bpm: float = 40.0
     bradycardia_beats: int = 5
+    bradycardia_in_af_beats: int = 16
     tachycardia_bpm: float = 140.0
     tachycardia_beats: int = 17
     vt_bpm: float = 100.0
@@ -92,7 +94,7 @@ class AlarmRules:
         Raises:
             HeartlmError: a value is out of range.
         """
-        beats = "bradycardia_beats", "tachycardia_beats", "vt_beats", "run_beats"
+        beats = "bradycardia_beats", "bradycardia_in_af_beats", "tachycardia_beats", "vt_beats", "run_beats"
         require(self, lambda value: isinstance(value, Integral), "a whole number", *beats)
         require(self, lambda value: 2 <= value <= MAX_RULE_BEATS, f"2 to {MAX_RULE_BEATS}", *beats)
         probabilities = [each for each in vars(self) if "probability" in each]
@@ -150,10 +152,12 @@ class Alarm:
         kind: one of `SEVERITIES`.
         start: where the rhythm or fault began.
         raised: number of samples that had been judged when it was raised.
-        stop: where it ended, None while it lasts.
+        stop: from where on its condition was absent, None while it lasts: until the condition has been absent for a
+            while (`OFF_DELAY_S` of `heartlm.monitor.rules`), because it may hold again.
         confidence: probability from the models, 0 to 1; 1 for rules that only count beats.
         rate_hz: samples per second.
         begin_s: time of sample 0 in the stream; above 0 after its sampling rate or number of leads changed.
+        count: how often the condition began while the alarm lasted.
     """
 
     stream: str
@@ -164,6 +168,7 @@ class Alarm:
     confidence: float
     rate_hz: float
     begin_s: float = 0.0
+    count: int = 1
 
     @property
     def severity(self) -> str:
@@ -190,4 +195,5 @@ class Alarm:
             "raised_s": round(self.seconds(self.raised), 3),
             "stop_s": None if self.stop is None else round(self.seconds(self.stop), 3),
             "confidence": round(self.confidence, 3),
+            "count": self.count,
         }

@@ -54,7 +54,7 @@ _ECG, _ALARMS, _LEASES, _STATES = "heartlm-ecg", "heartlm-alarms", "heartlm-leas
 # writes a percent sign as %25.
 _TICK = "%tick"
 _SAFE = "!\"#$&'()+,/:;<=?@[\\]^`{|}~"
-_FIELDS = ("key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence")
+_FIELDS = ("key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence", "count")
 
 
 def token_of(stream: str) -> str:
@@ -390,6 +390,7 @@ class Worker:
         partition.saved_at = time.monotonic()
         if partition.sequence == partition.saved:
             return
+        partition.names &= self.monitor.patients.keys()
         patients = {name: self.monitor.patients[name] for name in partition.names}
         state: dict[str, Any] = {
             "sequence": partition.sequence,
@@ -402,7 +403,7 @@ class Worker:
 
     async def _release(self, number: int) -> None:
         partition = self.partitions.pop(number)
-        self.monitor.remove(partition.names)
+        self.monitor.remove(partition.names & self.monitor.patients.keys())
         if partition.subscription is not None:
             await partition.subscription.unsubscribe()
 
@@ -463,6 +464,7 @@ class Worker:
     def _receive(self, partition: _Partition, message: Any) -> None:
         metadata = message.metadata
         partition.sequence, self._broker_time = metadata.sequence.stream, metadata.timestamp.timestamp()
+        partition.names &= self.monitor.patients.keys()  # the monitor forgets streams
         self.monitor.check_silence(self._broker_time, partition.names)
         token = message.subject.rpartition(".")[2]
         if token == _TICK:
@@ -479,7 +481,7 @@ class Worker:
     def _queue_alarm(self, entry: dict[str, Any]) -> None:
         """Queue an alarm for publication, with an id by which the broker finds duplicates."""
         token, event = token_of(entry["stream"]), "begin" if entry["stop_s"] is None else "end"
-        message_id = hashlib.sha256(f"{entry['key']}/{event}".encode()).hexdigest()
+        message_id = hashlib.sha256(f"{entry['key']}/{event}/{entry['count']}".encode()).hexdigest()
         content = json.dumps({name: entry[name] for name in _FIELDS}).encode()
         self._unpublished.append((partition_of(token), f"heartlm.alarms.{token}", content, message_id))
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.library import constants, kernel, struct_of, structure
-from heartlm.monitor.alarms import MAX_RULE_BEATS, SEVERITIES, Alarm, AlarmRules
+from heartlm.monitor.alarms import LETHAL, MAX_RULE_BEATS, SEVERITIES, TECHNICAL, WARNING, Alarm, AlarmRules
 from heartlm.monitor.state import Stateful
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
@@ -27,6 +27,8 @@ Integers = NDArray[np.int64]
 
 COMPLETE = 0.9
 """Fraction of valid samples above which the gaps of a second cannot hide a beat."""
+OFF_DELAY_S = {LETHAL: 60.0, WARNING: 120.0, TECHNICAL: 60.0}
+"""Time without its condition after which an alarm ends, by severity."""
 LIMITS: dict[str, Any] = {
     # A lead vetoes a tachycardia or VT if its rate is below this fraction of the limit: leads miss some of the beats.
     "veto_rate": 0.7,
@@ -86,6 +88,8 @@ LIMITS: dict[str, Any] = {
     # of being ventricular is this high: in flutter the detector finds beats, and it may last little more than 4 s.
     "vf_beats": 6,
     "vf_beats_mean": 0.8,
+    # What would be VF is VT if this number of the last three windows shows regular waves at a rate of VT.
+    "regular_windows": 2,
     # An asystole that a beat has ended can still be raised for this time, as leads report that beat in different
     # seconds.
     "asystole_ended_s": 2,
@@ -119,11 +123,23 @@ LIMITS: dict[str, Any] = {
     # largest value, so that it falls to 0 once AF has ended.
     "af_head_start": 5.5,
     "most_af": 20.0,
+    # Hysteresis: an alarm of a rate holds until the rate is beyond the limit by this fraction of it, those of VF and VT
+    # as long as their probability is at least this fraction of the limit.
+    "rate_margin": 0.07,
+    "vf_margin": 0.6,
+    "vt_margin": 0.5,
+    # During AF the usual number of beats is enough for bradycardia if the rate is below the limit by this fraction.
+    "af_margin": 0.25,
+    # The life of an alarm. IEC 60601-1-8 leaves its times to the maker; bedside monitors do not announce the same
+    # arrhythmia again for up to five minutes. An alarm ends when its condition has been absent for `off_delay_s`. A
+    # condition that was absent for `repeat_s` and holds again before is a repetition, which the alarm counts.
+    "off_delay_s": tuple(OFF_DELAY_S[severity] for severity in SEVERITIES.values()),
+    "repeat_s": 5.0,
 }
 """Limits that are the same for all patients, by their names in `struct rules` of kernels.h."""
 _BITS = {kind: constants()[kind.upper().replace(" ", "_")] for kind in SEVERITIES}
 _NUM_KINDS = constants()["KINDS"]
-assert len(set(_BITS.values())) == _NUM_KINDS and constants()["BEATS"] >= MAX_RULE_BEATS
+assert list(_BITS.values()) == list(range(_NUM_KINDS)) and constants()["BEATS"] >= MAX_RULE_BEATS
 
 
 class JudgedBeat(NamedTuple):
@@ -154,12 +170,15 @@ class LeadSecond(NamedTuple):
         wave: probabilities of the five waveform classes in the last four seconds; None if unknown.
         valid: fraction of valid samples in the second.
         height: range of the second divided by the usual range of a beat; NaN if unknown.
+        regular: whether the last four seconds show regular waves at a rate of VT, see
+            `heartlm.inference.waveform.regular_waves`; looked at only where VF is probable.
     """
 
     beats: Sequence[JudgedBeat]
     wave: list[float] | None
     valid: float
     height: float
+    regular: bool = False
 
 
 @dataclass
@@ -169,7 +188,7 @@ class JudgedSeconds:
     Attributes:
         waves: float32 `[num_leads, 5]`.
         has_wave: whether they are known, `[num_leads]`.
-        valid: `[num_leads]`; `heights` likewise.
+        regular: `[num_leads]`; `valid` and `heights` likewise.
         first_beat: number of beats of the leads before, `[num_leads + 1]`.
         samples: beats of the leads one after the other, `[num_beats]`.
         symbols: classes, `[num_beats]`; `probability`, `ventricular`, `faint` and `af` likewise.
@@ -177,6 +196,7 @@ class JudgedSeconds:
 
     waves: Floats
     has_wave: NDArray[np.bool_]
+    regular: NDArray[np.bool_]
     valid: Doubles
     heights: Doubles
     first_beat: Integers
@@ -195,6 +215,7 @@ class JudgedSeconds:
         return cls(
             np.array([lead.wave or [0.0] * 5 for lead in leads], np.float32),
             np.array([lead.wave is not None for lead in leads]),
+            np.array([lead.regular for lead in leads]),
             np.array([lead.valid for lead in leads], float),
             np.array([lead.height for lead in leads], float),
             np.cumsum([0, *(len(lead.beats) for lead in leads)]),
@@ -212,7 +233,7 @@ class JudgedSeconds:
         columns = self.samples, self.symbols, self.probability, self.ventricular, self.faint, self.af
         beats = [JudgedBeat(*beat) for beat in zip(*(each[of_this_lead].tolist() for each in columns), strict=True)]
         wave = self.waves[lead].tolist() if self.has_wave[lead] else None
-        return LeadSecond(beats, wave, float(self.valid[lead]), float(self.heights[lead]))
+        return LeadSecond(beats, wave, float(self.valid[lead]), float(self.heights[lead]), bool(self.regular[lead]))
 
 
 # States of a stream and of a lead. Those of its leads follow that of the stream.
@@ -237,7 +258,7 @@ class Rules(Stateful):
     Attributes:
         memory: state of the rules and their leads, one block that C code reads and writes.
         addresses: of the limits and of the state, and the number of leads.
-        active: alarms that have not ended, by kind.
+        active: alarms that last, by kind.
     """
 
     STATE = ("begin_s", "memory", "active")
@@ -279,19 +300,36 @@ class Rules(Stateful):
         first, size = ctypes.sizeof(_Alarms), ctypes.sizeof(_Lead)
         return [_Lead.from_buffer(self.memory.data, first + size * lead) for lead in range(self.addresses[2])]
 
+    def holds(self, kind: str) -> bool:
+        """Whether the condition of an alarm holds now; the alarm may last longer."""
+        return bool(self._state.active >> _BITS[kind] & 1)
+
+    def absent_since(self, kind: str) -> int | None:
+        """The sample since which the condition of an alarm that lasts is absent, None if it holds."""
+        return self._state.absent[_BITS[kind]] or None
+
     def update(self, now: int, leads: Sequence[LeadSecond], af: tuple[float, int] | None) -> list[Alarm]:
         """Evaluate the rules of this stream alone after one more second, see `update_rules`."""
         return update_rules([self], [now], JudgedSeconds.of(leads), [af]).get(0, [])
 
-    def changed(self, now: int, raised: int, ended: int, starts: Integers, confidences: Doubles) -> list[Alarm]:
-        """Return the alarms that ended, and those that were raised.
+    def changed(
+        self, now: int, raised: int, repeated: int, ended: int, starts: Integers, confidences: Doubles
+    ) -> list[Alarm]:
+        """Return the alarms that ended, those whose condition holds again, and those that were raised.
 
         Args:
             now: samples of each lead so far.
-            raised: bits of kinds, as in kernels.h; `ended` likewise.
-            starts: where those that were raised began, `[num_kinds]`; `confidences` likewise.
+            raised: bits of kinds, as in kernels.h; `repeated` and `ended` likewise.
+            starts: where those that were raised began and those that ended did so, `[num_kinds]`.
+            confidences: of those that were raised, `[num_kinds]`.
         """
-        changes = [replace(self.active.pop(kind), stop=now) for kind, bit in _BITS.items() if ended >> bit & 1]
+        changes = [
+            replace(self.active.pop(kind), stop=int(starts[bit])) for kind, bit in _BITS.items() if ended >> bit & 1
+        ]
+        for kind, bit in _BITS.items():
+            if repeated >> bit & 1:
+                self.active[kind] = replace(self.active[kind], count=self.active[kind].count + 1)
+                changes.append(self.active[kind])
         for kind, bit in _BITS.items():
             if raised >> bit & 1:
                 start, confidence = max(0, int(starts[bit])), float(confidences[bit])
@@ -313,22 +351,24 @@ def update_rules(
         af: of each stream, the probability of AF and the sample at which it began; None if it was not judged.
 
     Returns:
-        Alarms that were raised, and alarms that ended with their `stop`, by the place of the stream in `all_rules`.
+        Alarms that were raised, that ended with their `stop`, and that were repeated with their `count`, by the place
+        of the stream in `all_rules`.
     """
     num = len(all_rules)
     rules, states, num_leads = np.array([each.addresses for each in all_rules]).T.copy()  # C reads contiguous columns
     assert num_leads.sum() == len(seconds.valid) == len(seconds.first_beat) - 1
     assert seconds.waves.shape[1] == constants()["WAVES"] and seconds.symbols.dtype == "<U1"
     long_af, long_af_onset = zip(*(each or (math.nan, 0) for each in af), strict=True)
-    raised, ended, starts = np.zeros(num, np.int64), np.zeros(num, np.int64), np.zeros((num, _NUM_KINDS), np.int64)
-    confidences = np.zeros((num, _NUM_KINDS))
+    raised, repeated, ended = np.zeros((3, num), np.int64)
+    starts, confidences = np.zeros((num, _NUM_KINDS), np.int64), np.zeros((num, _NUM_KINDS))
     streams = {"num": num, "rules": rules, "states": states, "num_leads": num_leads, "now": np.array(now)}
     streams |= {"long_af": np.array(long_af, float), "long_af_onset": np.array(long_af_onset, np.int64)}
     # NumPy stores a text of one character as its code point in 32 bits.
     streams |= vars(seconds) | {"symbols": seconds.symbols.view(np.uint32)}
-    streams |= {"raised": raised, "ended": ended, "starts": starts, "confidences": confidences}
+    streams |= {"raised": raised, "repeated": repeated, "ended": ended, "starts": starts, "confidences": confidences}
     kernel("live_rules")(ctypes.byref(struct_of("streams", streams)))
     return {
-        row: all_rules[row].changed(now[row], int(raised[row]), int(ended[row]), starts[row], confidences[row])
-        for row in np.flatnonzero(raised | ended).tolist()
+        row: all_rules[row].changed(now[row], *bits, starts[row], confidences[row])
+        for row, bits in enumerate(zip(raised.tolist(), repeated.tolist(), ended.tolist(), strict=True))
+        if any(bits)
     }

@@ -158,7 +158,7 @@ def _unpacked(path: Path) -> NDArray[Any]:
             raise HeartlmError(f"{path}: array of objects, expected numbers; save it again")
         check_samples(path, math.prod(shape) * max(1, kind.itemsize // 8), size_of(path), held_bytes=kind.itemsize + 4)
         signal = np.empty(shape, kind, order="F" if is_fortran else "C")
-        content = memoryview(signal.reshape(-1, order="A").view(np.uint8))
+        content = signal.reshape(-1, order="A").view(np.uint8).data
         done = 0
         while done < len(content) and (length := stream.readinto(content[done:])):
             done += length

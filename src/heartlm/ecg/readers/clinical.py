@@ -35,7 +35,7 @@ from heartlm.ecg.readers.foreign import (
 )
 from heartlm.ecg.recording import SEXES, Patient, Recording
 from heartlm.errors import HeartlmError
-from heartlm.storage.limits import check_samples, most_samples
+from heartlm.storage.limits import SAMPLES_PER_BYTE, check_samples, most_samples
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 _HELD_BYTES, _TEXT_HELD_BYTES = 12, 24
 # Elements and attributes of XML, or lists of JSON: each takes some hundred bytes of memory.
 _MOST_MARKS = 1 << 22
+# Samples that leads of any size may unpack to, some minutes of 16 leads; each takes some fifty bytes of memory.
+_XLI_SAMPLES, _LAST_XLI_CODE = 1 << 22, 1022
 # Words of the package's warnings about parts of a file that are not used here.
 _UNREAD = ("median beat", "representative beat", "rounded to", "birth date")
 # Earlier dates and higher ages are placeholders.
@@ -149,6 +151,39 @@ def read_mfer(path: Path) -> Recording:
             return MFERParser._decode_frame(wav, blks, dtypes, seqs)
 
     return read_with(Limited, path)
+
+
+def read_sierra(path: Path) -> Recording:
+    """Read a Philips ECG; see `read_with`. Leads that are compressed as XLI must not unpack beyond all measure."""
+    from ecgdatakit.parsing.codecs.xli import xli_decode
+    from ecgdatakit.parsing.parsers import sierra_xml
+
+    def limited(data: bytes, labels: list[str] | None = None) -> Any:
+        num_samples = _xli_bytes(data) // 2
+        if num_samples > max(_XLI_SAMPLES, SAMPLES_PER_BYTE * len(data)):
+            raise HeartlmError(f"{path}: {len(data)} bytes of XLI unpack to {num_samples} samples; fetch it again")
+        return xli_decode(data, labels)
+
+    # the package has no other place for a check
+    sierra_xml.xli_decode = limited  # type: ignore[attr-defined]
+    return read_with(sierra_xml.SierraXMLParser, path)
+
+
+def _xli_bytes(data: bytes) -> int:
+    """Return the bytes to which the chunks of XLI unpack: LZW in codes of ten bits, each up to 766 bytes long."""
+    total, place, powers = 0, 0, 1 << np.arange(9, -1, -1)
+    while place + 8 <= len(data):
+        stop = place + 8 + int.from_bytes(data[place : place + 4], "little")
+        bits = np.unpackbits(np.frombuffer(data[place + 8 : stop], np.uint8))
+        lengths, new, before, place = dict.fromkeys(range(256), 1), 256, 0, stop
+        for code in (bits[: len(bits) // 10 * 10].reshape(-1, 10) @ powers).tolist():
+            if code > _LAST_XLI_CODE or (code not in lengths and not before):
+                break
+            length = lengths.setdefault(code, before + 1)
+            if before and new <= _LAST_XLI_CODE:
+                lengths[new], new = before + 1, new + 1
+            total, before = total + length, length
+    return total
 
 
 def read_dicom(path: Path) -> Recording:

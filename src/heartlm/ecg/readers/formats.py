@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from heartlm.ecg.readers.arrays import is_array_recording, read_numpy
 from heartlm.ecg.readers.atc import read_atc
-from heartlm.ecg.readers.clinical import read_cardiosoft, read_dicom, read_mfer, read_scp, read_with
+from heartlm.ecg.readers.clinical import read_cardiosoft, read_dicom, read_mfer, read_scp, read_sierra, read_with
 from heartlm.ecg.readers.edf import read_edf
 from heartlm.ecg.readers.foreign import HEADER_BYTES, TEXT_BYTES, ending_of, first_bytes
 from heartlm.ecg.readers.ishne import read_ishne
@@ -168,7 +168,7 @@ FORMATS: tuple[FileFormat, ...] = (
     _xml("HL7 aECG", "an HL7 annotated ECG", "AnnotatedECG", "hl7_aecg.HL7aECGParser", (".xml", ".aecg")),
     _xml("GE MUSE XML", "an ECG of GE MUSE", "RestingECG", "ge_muse_xml.GEMuseXMLParser"),
     _xml("GE CardioSoft XML", "an ECG of GE CardioSoft or MAC 2000", "CardiologyXML", read_cardiosoft),
-    _xml("Philips Sierra XML", "a Philips ECG", "restingecgdata", "sierra_xml.SierraXMLParser"),
+    _xml("Philips Sierra XML", "a Philips ECG", "restingecgdata", read_sierra),
     _xml("Mortara ELI XML", "a Mortara ECG", "ECG", "mortara_el250.MortaraEL250Parser", marks=_MORTARA),
     _clinical(
         "MFER",

@@ -222,10 +222,11 @@ def read_parquet(path: Path) -> Recording:
         columns = names[1:] if "lead_names" in about else _columns_used(file.schema_arrow)
         metadata = file.metadata
         num_rows = max(metadata.num_rows, sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)))
+        if "lead_names" not in about:
+            check_width(path, len(names))
         # before any page is unpacked: a row of equal values takes no byte
         check_samples(path, num_rows * len(columns), size_of(path), _HELD_BYTES)
         if "lead_names" not in about:
-            check_width(path, len(names))
             return arrow_recording(path, file.read(columns, use_threads=False))
         return _own_recording(path, about, file.read(columns, use_threads=False))
 

@@ -43,7 +43,7 @@ _MATLAB_INT16 = 30
 _INTEGERS: dict[str, Any] = {"gain": 1.0, "baseline": 0.0, "unit": "adu", "calibrated": True}
 _DIFFERENCE_FORMAT = "8"
 # Bytes of memory for each sample of a FLAC file.
-_FLAC_BYTES = 8
+_FLAC_BYTES = 16
 
 _AGE = r"(\d{1,3})(?:\.0*)?(?: ?(?:y|yr|years?))?"
 _MOST_AGE = 120

@@ -89,6 +89,7 @@ static void add_second(const struct rules *r, struct ruled *l, int64_t now, cons
     if (!l->num_seconds) l->last_vf = l->last_noise = l->last_vt = NEVER, l->af_sum = r->af_head_start;
     int64_t place = l->num_seconds++ % SECONDS;
     l->heights[place] = s->heights[at], l->valid[place] = s->valid[at], l->has_wave[place] = s->has_wave[at];
+    l->regular[place] = s->regular[at];
     for (int i = 0; i < WAVES && s->has_wave[at]; i++) l->waves[place][i] = s->waves[at * WAVES + i];
     l->num_added = 0;
     for (int64_t i = s->first_beat[at]; i < s->first_beat[at + 1]; i++) {
@@ -204,8 +205,25 @@ static double vt_probability(const struct rules *r, struct ruled *l) {
     return 1 / (1 + exp(-score));
 }
 
-/* Find the kinds of alarms that hold in a lead by its beats, which are heartbeats. */
-static void judge_beats(const struct rules *r, struct ruled *l, int64_t now, double since_beat_s, int usual_known) {
+/* Find extreme bradycardia over this number of beats, below this fraction of the limit. */
+static void find_bradycardia(const struct rules *r, struct ruled *l, int64_t now, int64_t beats, double fraction,
+                             int usual_known) {
+    int64_t num = kept_beats(l), needed = beats - 1;
+    for (int unended = 0; unended < 2; unended++) { /* the last interval has ended, or has not */
+        if (num <= needed - unended) continue;
+        int64_t first = sample_of(l, needed + 1 - unended);
+        double until = unended ? (double)now - r->beat_delay_s * r->rate_hz : (double)sample_of(l, 1);
+        double rr_s = (until - (double)first) / ((double)needed * r->rate_hz);
+        int unhidden = (double)first >= (double)l->last_noise - r->before_noise_s * r->rate_hz;
+        int may_lack_beats = rr_s < r->empty_rr_s || any_below(l, SECONDS, r->low);
+        if (rr_s > 60 / (fraction * r->bradycardia_bpm) && usual_known && unhidden && may_lack_beats)
+            find(l, EXTREME_BRADYCARDIA, first, 1);
+    }
+}
+
+/* Find the kinds of alarms that hold in a lead by its beats, which are heartbeats; `active` hold since seconds before. */
+static void judge_beats(const struct rules *r, struct ruled *l, int64_t active, int64_t now, double since_beat_s,
+                        int usual_known) {
     double rate_hz = r->rate_hz, last_rr_s = mean_rr_s(r, l, 1);
     int64_t num = kept_beats(l), needed = r->tachycardia_beats - 1;
     if (last_rr_s >= r->pause_s && since_beat_s < r->pause_s) find(l, PAUSE, sample_of(l, 2), 1);
@@ -216,18 +234,12 @@ static void judge_beats(const struct rules *r, struct ruled *l, int64_t now, dou
         if (no_beats || ventricular_since(r, l, first) >= r->vt_mean) find(l, VT, first, vt_wave);
     }
     if (since_beat_s >= r->asystole_s) return;
-    if (mean_rr_s(r, l, needed) < 60 / r->tachycardia_bpm) find(l, EXTREME_TACHYCARDIA, sample_of(l, needed + 1), 1);
-    needed = r->bradycardia_beats - 1;
-    for (int unended = 0; unended < 2; unended++) { /* the last interval has ended, or has not */
-        if (num <= needed - unended) continue;
-        int64_t first = sample_of(l, needed + 1 - unended);
-        double until = unended ? (double)now - r->beat_delay_s * rate_hz : (double)sample_of(l, 1);
-        double rr_s = (until - (double)first) / ((double)needed * rate_hz);
-        int unhidden = (double)first >= (double)l->last_noise - r->before_noise_s * rate_hz;
-        int may_lack_beats = rr_s < r->empty_rr_s || any_below(l, SECONDS, r->low);
-        if (rr_s > 60 / r->bradycardia_bpm && usual_known && unhidden && may_lack_beats)
-            find(l, EXTREME_BRADYCARDIA, first, 1);
-    }
+    double margin = active & BIT(EXTREME_TACHYCARDIA) ? 1 - r->rate_margin : 1;
+    if (mean_rr_s(r, l, needed) < 60 / (margin * r->tachycardia_bpm)) find(l, EXTREME_TACHYCARDIA, sample_of(l, needed + 1), 1);
+    margin = active & BIT(EXTREME_BRADYCARDIA) ? 1 + r->rate_margin : 1;
+    if (active & BIT(AF)) find_bradycardia(r, l, now, r->bradycardia_beats, 1 - r->af_margin, usual_known);
+    needed = active & BIT(AF) ? r->bradycardia_in_af_beats : r->bradycardia_beats;
+    find_bradycardia(r, l, now, needed, margin, usual_known);
     int64_t num_v = 0;
     double sum = 0;
     while (num_v < num && l->kinds[beat_place(l, num_v + 1)] == VENTRICULAR)
@@ -239,12 +251,13 @@ static void judge_beats(const struct rules *r, struct ruled *l, int64_t now, dou
     if (others > r->most_others || (!usual_known && mean_of(l, r->vt_wave, 3) < r->least_vt_at_start)) return;
     double before = (double)(now - l->last_vt) < 1.5 * rate_hz ? l->vt : 0, vt = vt_probability(r, l);
     l->vt = vt, l->last_vt = now;
-    if (vt >= r->vt_probability_at_once || (vt >= r->vt_probability && before >= r->vt_probability))
+    double least = active & BIT(VT) ? r->vt_margin * r->vt_probability : r->vt_probability_at_once;
+    if (vt >= least || (vt >= r->vt_probability && before >= r->vt_probability))
         find(l, VT, sample_of(l, num_v > r->vt_beats ? num_v : r->vt_beats), vt);
 }
 
-/* Find the kinds of alarms that hold in a lead. */
-static void judge(const struct rules *r, struct ruled *l, int64_t now) {
+/* Find the kinds of alarms that hold in a lead; those of `active` held in the stream a second before. */
+static void judge(const struct rules *r, struct ruled *l, int64_t active, int64_t now) {
     double rate_hz = r->rate_hz, noise = mean_of_known(r, l, 4, 0), height = l->heights[second_place(l, 1)];
     int noisy = noise >= r->noise_probability, usual_known = !isnan(height);
     if (mean_of_known(r, l, 2, 0) >= r->noise_probability && !is_quiet(r, l)) /* hides no beat else */
@@ -256,8 +269,14 @@ static void judge(const struct rules *r, struct ruled *l, int64_t now) {
     if (usual_known && kept_beats(l) >= r->vf_beats && sample_of(l, r->vf_beats) >= first &&
         ventricular_since(r, l, first) >= r->vf_beats_mean)
         vf = fmax(vf, mean_of(l, r->vf_wave, 2));
-    if (vf >= r->vf_probability || lasting) l->last_vf = now;
-    if ((double)l->last_vf > (double)now - r->vf_end_s * rate_hz)
+    int64_t regular = 0;
+    for (int64_t back = least(3, kept_seconds(l)); back; back--) regular += l->regular[second_place(l, back)];
+    if (vf >= r->vf_probability || lasting) {
+        if (regular >= r->regular_windows) find(l, VT, now - llrint(r->vf_onset_s * rate_hz), vf);
+        else l->last_vf = now;
+    }
+    int still_vf = active & BIT(VF) && vf >= r->vf_margin * r->vf_probability;
+    if (still_vf || (double)l->last_vf > (double)now - r->vf_end_s * rate_hz)
         find(l, VF, now - llrint(r->vf_onset_s * rate_hz), vf);
 
     int64_t last = kept_beats(l) ? sample_of(l, 1) : l->begin;
@@ -280,7 +299,7 @@ static void judge(const struct rules *r, struct ruled *l, int64_t now) {
         }
     }
     l->has_beats = !noisy && (double)l->last_vf <= (double)now - r->after_vf_s * rate_hz;
-    if (l->has_beats) judge_beats(r, l, now, since_beat_s, usual_known);
+    if (l->has_beats) judge_beats(r, l, active, now, since_beat_s, usual_known);
 }
 
 /* Whether the last beats of a lead are all surely not ventricular. */
@@ -328,7 +347,7 @@ static int64_t combined(const struct rules *r, struct alarms *a, struct ruled *l
         struct ruled *l = leads + i;
         l->found = l->has_beats = 0, l->vt_measures[0] = NAN; /* none in this second */
         if (l->lost) continue;
-        judge(r, l, now);
+        judge(r, l, a->active, now);
         kinds |= l->found;
         if (in_use < 0 && l->has_beats) in_use = i;
     }
@@ -359,6 +378,25 @@ static int64_t combined(const struct rules *r, struct alarms *a, struct ruled *l
     return found;
 }
 
+/* Begin, continue or end the alarms of a stream, which last until their condition has been absent for `off_delay_s`. A
+ * condition that holds again after `repeat_s` is a repetition. */
+static void keep_alarms(const struct rules *r, struct alarms *a, int64_t now, int64_t *starts, int64_t *raised,
+                        int64_t *repeated, int64_t *ended) {
+    *raised = a->active & ~a->open, *repeated = *ended = 0;
+    for (int kind = 0; kind < KINDS; kind++) {
+        double absent_s = a->absent[kind] ? (double)(now - a->absent[kind]) / r->rate_hz : 0;
+        if (a->active & BIT(kind)) {
+            if (a->absent[kind] && absent_s >= r->repeat_s) *repeated |= BIT(kind);
+            a->absent[kind] = 0;
+        } else if (a->open & BIT(kind)) {
+            if (!a->absent[kind]) a->absent[kind] = now;
+            if (absent_s < r->off_delay_s[kind]) continue;
+            *ended |= BIT(kind), starts[kind] = a->absent[kind], a->absent[kind] = 0;
+        }
+    }
+    a->open = (a->open | a->active) & ~*ended;
+}
+
 /* Add a second of each stream. */
 void HEARTLM(live_rules)(const struct streams *s) {
     int64_t lead = 0; /* of all leads of all streams */
@@ -366,7 +404,7 @@ void HEARTLM(live_rules)(const struct streams *s) {
         const struct rules *r = (const struct rules *)(intptr_t)s->rules[row];
         struct alarms *a = (struct alarms *)(intptr_t)s->states[row];
         struct ruled *leads = (struct ruled *)(a + 1);
-        int64_t was_active = a->active, all_lost = 1, now = s->now[row], num_leads = s->num_leads[row];
+        int64_t all_lost = 1, now = s->now[row], num_leads = s->num_leads[row];
         int64_t *starts = s->starts + row * KINDS;
         double *confidences = s->confidences + row * KINDS;
         for (int64_t i = 0; i < num_leads; i++) {
@@ -383,6 +421,6 @@ void HEARTLM(live_rules)(const struct streams *s) {
             a->active = combined(r, a, leads, num_leads, now, starts, confidences) & ~r->off;
         }
         a->lost = all_lost;
-        s->raised[row] = a->active & ~was_active, s->ended[row] = was_active & ~a->active;
+        keep_alarms(r, a, now, starts, s->raised + row, s->repeated + row, s->ended + row);
     }
 }
