@@ -656,7 +656,17 @@ def test_no_thread_of_arrow_holds_an_object_of_python(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     "words",
     [
-        ("Name", "Geburtsdatum", "Aufgezeichnet", "Sinusrhythmus", "Gerät", "Messrate", "360 Hertz", "Ableitung I", "µV"),
+        (
+            "Name",
+            "Geburtsdatum",
+            "Aufgezeichnet",
+            "Sinusrhythmus",
+            "Gerät",
+            "Messrate",
+            "360 Hertz",
+            "Ableitung I",
+            "µV",
+        ),
         ("姓名", "出生日期", "记录日期", "窦性心律", "设备", "采样率", "360赫兹", "I 导联", "µV"),
         ("名前", "生年月日", "記録日", "洞調律", "デバイス", "サンプルレート", "360 ヘルツ", "第I誘導", "µV"),
         ("Имя", "Дата рождения", "Записано", "Ритм", "Устройство", "Частота", "360 герц", "Отведение I", "мкВ"),
@@ -730,7 +740,9 @@ def test_a_packet_with_the_times_of_the_one_before(tmp_path: Path, twice: bool) 
     assert len(recording.repairs) == 1 and recording.repairs[0].startswith("73 rows")
 
 
-@pytest.mark.parametrize(("begin", "hour"), [("2024-03-31 01:59:50", 1), ("2024-10-27 02:59:50", -1), ("2024-03-31 12:59:50", 1)])
+@pytest.mark.parametrize(
+    ("begin", "hour"), [("2024-03-31 01:59:50", 1), ("2024-10-27 02:59:50", -1), ("2024-03-31 12:59:50", 1)]
+)
 def test_summer_time_makes_no_gap(tmp_path: Path, begin: str, hour: int) -> None:
     first = datetime.fromisoformat(begin)
     local = [first + timedelta(seconds=each) + timedelta(hours=hour * (each >= 10)) for each in TIME_S.tolist()]

@@ -24,6 +24,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.arrays import MOST_MV, typical_range
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.errors import HeartlmError
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm
@@ -58,6 +59,8 @@ _SNAPSHOT_S, _SYNC_S = 300.0, 1.0
 _RETRY_S = 10.0
 # Alarms in memory. Above this, the oldest closed ones are removed; the log keeps them.
 _MAX_ALARMS = 10_000
+# Seconds of a stream after which the size of its values is looked at.
+_SIZE_S = 5.0
 # Rejected messages of one source, changes of the format of one stream and forgotten streams that are logged; the others
 # are only counted. Sources beyond the number are counted together: senders choose their names.
 _NUM_FAULTS_LOGGED, _MAX_SOURCES = 5, 1_000
@@ -217,6 +220,7 @@ class Monitor:
         if patient.link.is_replaced:
             patient, pieces = self._change_count(patient, frame)
             known_faults |= set(patient.link.counts)
+        samples_before = patient.num_samples
         # Frames that do not fit are held or dropped, so a stream that has only these becomes silent.
         if pieces:
             patient.received_at = self.clock()
@@ -224,6 +228,13 @@ class Monitor:
         for samples in pieces:
             self.ward.push(frame.stream, samples)
             patient.append(samples)
+        if samples_before < _SIZE_S * frame.rate_hz <= patient.num_samples:
+            sizes = [typical_range(lead, frame.rate_hz) for lead in np.concatenate(list(patient.recent), axis=1)]
+            if min(sizes, default=0) > MOST_MV:
+                self.log(
+                    f"{frame.stream}: values that vary by {min(sizes):.3g} within a second are no millivolts; if they "
+                    "are microvolts, divide them by 1000 before sending"
+                )
         for fault in patient.link.counts:
             if fault not in known_faults and fault != "lost samples":
                 self.log(f"{frame.stream}: {fault}: logged once, further ones are counted")

@@ -120,6 +120,11 @@ def inflates_beyond(packed: bytes, most: int, window_bits: int = zlib.MAX_WBITS)
     return any(num_bytes > most for num_bytes in accumulate(map(len, inflated(packed, window_bits))))
 
 
+def ending_of(path: Path) -> str:
+    """Return the ending of a file name in lower case, without that of a compressed file."""
+    return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
+
+
 def is_there(path: Path) -> bool:
     """Return whether the path exists in any form, including a dangling link or a FIFO, which fail when read."""
     return os.path.lexists(path)

@@ -19,7 +19,7 @@ from heartlm.ecg.readers.arrays import is_array_recording, read_numpy
 from heartlm.ecg.readers.atc import read_atc
 from heartlm.ecg.readers.clinical import read_cardiosoft, read_dicom, read_mfer, read_scp, read_sierra, read_with
 from heartlm.ecg.readers.edf import read_edf
-from heartlm.ecg.readers.foreign import HEADER_BYTES, TEXT_BYTES, first_bytes
+from heartlm.ecg.readers.foreign import HEADER_BYTES, TEXT_BYTES, ending_of, first_bytes
 from heartlm.ecg.readers.ishne import read_ishne
 from heartlm.ecg.readers.labchart import is_labchart, read_labchart
 from heartlm.ecg.readers.movesense import is_movesense, read_movesense
@@ -140,11 +140,6 @@ def _table(name: str, what: str, kind: str, endings: tuple[str, ...]) -> FileFor
 _TABLE_FILES = "heartlm.ecg.readers.table_files"
 
 
-def ending_of(path: Path) -> str:
-    """Return the ending of a file name in lower case, without that of a compressed file."""
-    return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
-
-
 FORMATS: tuple[FileFormat, ...] = (
     FileFormat(
         "EDF, EDF+, BDF",
@@ -220,7 +215,7 @@ FORMATS: tuple[FileFormat, ...] = (
     ),
     _table("CSV, text", "a table of samples", "text", (".csv", ".tsv", ".tab", ".txt")),
     _table("Parquet", "a Parquet file of samples", "parquet", (".parquet",)),
-    _table("MATLAB 5, 7.3", "a MATLAB file", "matlab", (".mat",)),
+    _table("MATLAB 5, 7.3, HDF5", "a MATLAB or HDF5 file", "matlab", (".mat", ".h5", ".hdf5")),
     FileFormat(
         "NumPy",
         "a NumPy array of samples",

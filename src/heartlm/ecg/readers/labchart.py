@@ -35,7 +35,15 @@ from heartlm.ecg.readers.sample_table import (
     rate_of_interval,
     table_recording,
 )
-from heartlm.ecg.readers.text_table import SNIFFED_BYTES, arrow_buffer, codec_of, content_of, first_text, read_columns, sniff_text
+from heartlm.ecg.readers.text_table import (
+    SNIFFED_BYTES,
+    arrow_buffer,
+    codec_of,
+    content_of,
+    first_text,
+    read_columns,
+    sniff_text,
+)
 from heartlm.ecg.readers.units import SECONDS_PER_UNIT, is_unit_text
 from heartlm.ecg.recording import Annotations, Note, Recording
 from heartlm.errors import HeartlmError
@@ -110,11 +118,14 @@ def read_labchart(path: Path) -> Recording:
         headers[-1].append(line[0])
         limits[-1] = line.end()
     begins, stops = limits[1::2], [*limits[2::2], len(text)]
-    blocks = [_block(path, *each) for each in zip(headers, (text[a:b] for a, b in zip(begins, stops, strict=True)), strict=True)]
-    blocks = [block for block in blocks if block is not None and block.values.size]
+    found = [
+        _block(path, *each)
+        for each in zip(headers, (text[a:b] for a, b in zip(begins, stops, strict=True)), strict=True)
+    ]
+    blocks = [block for block in found if block is not None and block.values.size]
     if not blocks:
         raise HeartlmError(f"{path}: has no rows of samples; export them with LabChart again")
-    times, repairs = _placed([block for block in blocks if block is not None])
+    times, repairs = _placed(blocks)
     return _joined(path, times, repairs)
 
 
@@ -123,7 +134,9 @@ def _block(path: Path, header: Sequence[str], body: str) -> _Block | None:
     if not body.strip() or (interval := _INTERVAL.fullmatch(header[0])) is None:
         return None
     fields = [[value.strip() for value in line.split("\t")[1:]] for line in header]
-    rate_hz = check_rate(path, rate_of_interval(float(interval[1].replace(",", ".")), interval[2]), "rate by its interval")
+    rate_hz = check_rate(
+        path, rate_of_interval(float(interval[1].replace(",", ".")), interval[2]), "rate by its interval"
+    )
     body = body.lstrip("\r\n")
     notes = [(body.count("\n", 0, found.start()), found[1]) for found in _COMMENT.finditer(body)]
     body = _COMMENT.sub("", body)
@@ -132,8 +145,11 @@ def _block(path: Path, header: Sequence[str], body: str) -> _Block | None:
         raise HeartlmError(f"{path}: the rows after {header[-1][:40]!r} are no numbers; export them again")
     check_width(path, len(table.kinds))
     # the line of the ranges has a number and a unit for each channel; the titles are on the line before it
-    ranges = next((place for place, row in enumerate(fields) if place > 1 and row and all(map(_WITH_UNIT.fullmatch, filter(None, row)))
-                   and any(row)), None)  # fmt: skip
+    filled_fields = [[value for value in row if value] for row in fields]
+    ranges = next(
+        (place for place, row in enumerate(filled_fields) if place > 1 and row and all(map(_WITH_UNIT.fullmatch, row))),
+        None,
+    )
     num_channels = len(table.kinds)
     names, units = [""] * num_channels, [""] * num_channels
     titles = ranges - 1 if ranges is not None else next(
@@ -212,8 +228,10 @@ def _placed(blocks: Sequence[_Block]) -> tuple[list[tuple[float, _Block]], list[
 def _joined(path: Path, placed: Sequence[tuple[float, _Block]], repairs: Sequence[str]) -> Recording:
     first = placed[0][1]
     values = np.concatenate([block.values for _, block in placed], axis=1)
-    columns = [Column(name or f"channel {place}", row, unit)
-               for place, (name, row, unit) in enumerate(zip(first.names, values, first.units, strict=True), 1)]  # fmt: skip
+    columns = [
+        Column(name or f"channel {place}", row, unit)
+        for place, (name, row, unit) in enumerate(zip(first.names, values, first.units, strict=True), 1)
+    ]
     rate_hz = first.rate_hz
     if len(placed) > 1:
         times_s = np.concatenate([begin_s + np.arange(block.values.shape[1]) / rate_hz for begin_s, block in placed])
@@ -221,11 +239,15 @@ def _joined(path: Path, placed: Sequence[tuple[float, _Block]], repairs: Sequenc
     start = first.start and first.start + timedelta(seconds=first.first_s)
     recording = table_recording(path, columns, Facts(rate_hz=rate_hz, start=start))
     places = [(round(begin_s * rate_hz) + row, text) for begin_s, block in placed for row, text in block.notes]
-    notes = tuple(Note(place, place, text.lstrip("#*0123456789 ")) for place, text in places if place < recording.num_samples)
+    notes = tuple(
+        Note(place, place, text.lstrip("#*0123456789 ")) for place, text in places if place < recording.num_samples
+    )
 
     def annotations(recording: Recording) -> Annotations:
         empty = np.empty(0, np.int64)
-        return Annotations(recording.rate_hz, empty, np.empty(0, "<U1"), beats_labelled=False, source=path.name, notes=notes)
+        return Annotations(
+            recording.rate_hz, empty, np.empty(0, "<U1"), beats_labelled=False, source=path.name, notes=notes
+        )
 
     return replace(
         recording,

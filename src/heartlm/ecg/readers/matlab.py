@@ -350,6 +350,13 @@ class _Hdf5(_Total):
                 if self._is_text(item):
                     if item.size <= _LONGEST_TEXT:
                         yield name, [_text_of(self._read(name, item))]
+                elif item.ndim == 3 and item.shape[0] == 1:
+                    yield name, self._read(name, item)[0]
+                elif item.ndim == 3 and key == "tracings":
+                    raise HeartlmError(
+                        f"{self.path}: tracings holds {item.shape[0]} recordings of several patients, expected one; "
+                        "write each to a file of its own, for example by numpy.save, and open it with --rate 400"
+                    )
                 elif item.ndim <= 2:
                     yield name, np.atleast_2d(self._read(name, item))
             elif (

@@ -62,7 +62,7 @@ def read_fitbit(path: Path) -> Recording:
         HeartlmError: there are no samples, or a field is malformed.
     """
     with one_line(path, "an export of Fitbit"):
-        readings = [each for each in _objects(parse_json(_content(path)), "waveformSamples")]
+        readings = list(_objects(parse_json(_content(path)), "waveformSamples"))
         readings = [each for each in readings if isinstance(each["waveformSamples"], list) and each["waveformSamples"]]
         if not readings:
             raise HeartlmError(f"{path}: has no reading with waveformSamples; export the ECG again")
@@ -105,7 +105,9 @@ def read_polar_recorder(path: Path) -> Recording:
     start = None
     with suppress(OverflowError):
         start = epoch + timedelta(microseconds=ticks[0] // 1000) if ticks[0] > 10**17 else None
-    return table_recording(path, [Column("time", seconds, is_clock=True, start=start), Column("ECG", np.array(values), "uV")])
+    return table_recording(
+        path, [Column("time", seconds, is_clock=True, start=start), Column("ECG", np.array(values), "uV")]
+    )
 
 
 def _packets(content: bytes) -> Iterator[list[dict[str, Any]]]:

@@ -32,7 +32,14 @@ from heartlm.ecg.readers.arrays import (
     stated_units,
     typical_range,
 )
-from heartlm.ecg.readers.clock import Grid, UnusableClockError, counter_modulus, grid_of_counter, regular_grid, without_time_change
+from heartlm.ecg.readers.clock import (
+    Grid,
+    UnusableClockError,
+    counter_modulus,
+    grid_of_counter,
+    regular_grid,
+    without_time_change,
+)
 from heartlm.ecg.readers.foreign import check_rate
 from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.units import RAW, SECONDS_PER_UNIT, Unit, parse_unit, split_name
@@ -340,11 +347,12 @@ _RATE_KEY = re.compile(
 # Keys with other frequencies: those of filters, of the mains, of the heart and of breathing.
 _NO_RATE_KEY = re.compile(r"filter|filtre|notch|pass|mains|heart|herz|puls|bpm|cut|bandw|resp", re.IGNORECASE)
 _BIRTH_KEY = re.compile(
-    r"birth|geburt|naiss|nacim|nasc|geboorte|\bdob\b|出生|生年月日|生日|생년월일|рожд|født|född|urodz|narozen|doğum", re.IGNORECASE
+    r"birth|geburt|naiss|nacim|nasc|geboorte|\bdob\b|出生|生年月日|生日|생년월일|рожд|født|född|urodz|narozen|doğum",
+    re.IGNORECASE,
 )
 _NAME_KEYS = frozenset(
-    ("name", "patient", "patient name", "nom", "nombre", "nome", "naam", "姓名", "名字", "名前", "氏名", "이름", "имя", "namn",
-     "navn", "nimi", "imię", "jméno", "ad")
+    ("name", "patient", "patient name", "nom", "nombre", "nome", "naam", "姓名", "名字", "名前", "氏名", "이름", "имя",
+     "namn",      "navn", "nimi", "imię", "jméno", "ad")
 )  # fmt: skip
 _UNIT_KEYS = frozenset(("unit", "units", "einheit", "unité", "unidad", "unità", "unidade", "eenheid"))
 _LEAD_KEYS = frozenset(("lead", "ableitung", "dérivation", "derivación", "derivazione", "derivação", "afleiding"))
@@ -396,8 +404,8 @@ def _complete_apple(facts: Facts, lines: Sequence[str]) -> None:
     The values tell: the unit is a voltage, the rate is the number with a word after it that a rate can be, and the lead
     has a name as `I`. The patient's name is on the first line.
     """
-    pairs = [(match[1].strip(), match[2].strip().strip('"').strip()) for line in lines if (match := _PAIR.fullmatch(line))]
-    for place, (key, value) in enumerate(pairs):
+    values = [match[2].strip().strip('"').strip() for line in lines if (match := _PAIR.fullmatch(line))]
+    for place, value in enumerate(values):
         rate = re.fullmatch(r"(\d+)(?:[.,]\d+)?\s*([^\W\d_]+)\.?", value)
         if facts.rate_hz is None and rate and 100 <= float(rate[1]) <= 2000 and parse_unit(rate[2]) is None:
             facts.rate_hz = float(rate[1])
@@ -418,7 +426,9 @@ def _complete_apple(facts: Facts, lines: Sequence[str]) -> None:
 def _rate_in(key: str, value: str) -> float | None:
     """Return the rate in Hz that a line before a table states; None if it states none."""
     if match := re.fullmatch(
-        r"(\d+(?:[.,]\d+)?)\s*(hz|hertz|赫兹|赫茲|赫|ヘルツ|헤르츠|герц|гц|hercios|herców|samples?\s*(?:/|per)\s*s(?:ec(?:ond)?)?)\.?", value, re.IGNORECASE
+        r"(\d+(?:[.,]\d+)?)\s*(hz|hertz|赫兹|赫茲|赫|ヘルツ|헤르츠|герц|гц|hercios|herców|samples?\s*(?:/|per)\s*s(?:ec(?:ond)?)?)\.?",
+        value,
+        re.IGNORECASE,
     ):
         return float(match[1].replace(",", ".")) or None
     match = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([^\W\d]\w*)\s*/\s*sample", f"{key} {value}", re.IGNORECASE)

@@ -378,6 +378,7 @@ def first_text(path: Path) -> tuple[str | None, bool]:
 
 
 def codec_of(begin: bytes) -> str:
+    """Return the encoding of a text by its first bytes."""
     return "utf-16" if begin.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
 
 
