@@ -1,6 +1,7 @@
 """Measured figures in README.md and docs/, written from the files `results/*.json` of benchmarks, recipes and studies.
 
-    python -m benchmarks.figures            # say which texts differ from the results; exit status 1 if one does
+    python -m benchmarks.figures            # say which results are stale, and which texts differ from the results;
+                                            # exit status 1 if a text does
     python -m benchmarks.figures --write    # fill them in
 
 How to add figures: write a Jinja2 template `benchmarks/templates/NAME.md`, and put the lines `<!-- figures: NAME -->`
@@ -14,7 +15,9 @@ written. `column(file, title, column)` gives all numbers of a column, `table(fil
 `result(file)` the content of a file, `plain(file)` the same of one without tables, which then counts as used. The
 filter `n` shows three digits, `n(2)` two; `geomean` is the geometric mean. Paragraphs are wrapped; a row of a table or
 a list item has to be one line. A paragraph about processor and date is added below; it names results without a date and
-those during which the machine's speed changed. Give the worst ratio next to the best.
+those during which the machine's speed changed, and those of weights that no longer ship or of a recipe that changed
+(`common/weights.py`); the first command lists these with the command that measures each again. `measured(file)` says
+whether a result exists. Give the worst ratio next to the best.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ import jinja2
 
 from benchmarks.common.measure import Spread, geometric_mean, row, shown
 from benchmarks.common.places import RESULTS, ROOT, result_of
+from benchmarks.common.weights import MEASURED_WITH, changed, command_of, origins
 from heartlm.errors import HeartlmError
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -47,6 +51,7 @@ class Results:
         self.folders = folders
         self.used: dict[tuple[str, str], dict[str, Any]] = {}
         self.processors: dict[str, None] = {}
+        self.changes: dict[str, list[str]] = {}
 
     def result(self, name: str) -> dict[str, Any]:
         """The content of `NAME.json`.
@@ -58,7 +63,12 @@ class Results:
         if path is None:
             raise HeartlmError(f"results/{name}.json: not found; measure it: make benchmarks ONLY={name}")
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        self.changes[name] = changed(name, content)
         return content
+
+    def measured(self, name: str) -> bool:
+        """Whether there is a result of that name."""
+        return result_of(name, self.folders) is not None
 
     def plain(self, name: str) -> dict[str, Any]:
         """The content of a result without tables, such as scores."""
@@ -139,7 +149,7 @@ class Results:
         ):
             named = ", ".join(dict.fromkeys(name for (name, _), table in self.used.items() if matches(table)))
             lines += [f"{what}: {named}."] if named else []
-        return " ".join(lines)
+        return " ".join([*lines, origins(self.changes)]).strip()
 
 
 def _has_number(cell: Any) -> bool:
@@ -187,7 +197,7 @@ def rendered(name: str, folders: Sequence[Path] = RESULTS, templates: Path = TEM
         loader=jinja2.FileSystemLoader(templates), undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False
     )
     env.filters |= {"n": digits, "geomean": geometric_mean}
-    functions = ("cell", "raw", "low", "high", "spread", "column", "table", "result", "plain")
+    functions = ("cell", "raw", "low", "high", "spread", "column", "table", "result", "plain", "measured")
     env.globals |= {each: getattr(read, each) for each in functions}
     try:
         text = env.get_template(f"{name}.md").render().strip()
@@ -228,6 +238,10 @@ def main() -> int:
             print(f"{path.relative_to(ROOT)}: {'written' if write else 'differs; call figures.py --write'}")
             if write:
                 path.write_text(after, encoding="utf-8")
+    results = Results(RESULTS)
+    for name in filter(results.measured, MEASURED_WITH):
+        if changes := changed(name, content := results.result(name)):
+            print(f"{name}: stale ({', '.join(changes)} changed or not recorded); again: {command_of(name, content)}")
     return 0 if write else int(differing > 0)
 
 

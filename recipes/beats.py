@@ -21,8 +21,8 @@ from heartlm.ecg.database import open_database
 from heartlm.ecg.splits import DS1, DS2
 
 WEIGHTS = {"mitdb": 4, "mitdb-retimed": 1, "svdb": 7, "svdb-retimed": 2}
-WEIGHTS |= {"mitdb-noisy": 2, "svdb-noisy": 3, "challenge-2017-noisy": 3, "ptb-xl-noisy": 1}
-"""Of the databases in fine-tuning: real beats about by their number."""
+WEIGHTS |= {"mitdb-noisy": 2, "svdb-noisy": 3, "challenge-2017-noisy": 7, "ptb-xl-noisy": 3}
+"""Of the databases in fine-tuning: real beats about by their number, and as often recordings without ectopic beats."""
 STEPS = 900
 HELD_OUT, NUM_WEAK = {"N": 1000, "AFIB": 200}, 1000
 """Recordings of cinc2017 that are normal or in AF, by the SHA-256 of their names: the first ones are for selection

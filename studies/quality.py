@@ -3,16 +3,17 @@
     python -m studies.quality --data ../shared/data --work FOLDER
     python -m studies.quality --study svdb --data ../shared/data --work FOLDER
     python -m studies.quality --study ds2 --data ../shared/data --work FOLDER
+    python -m studies.quality --study shipped --data ../shared/data --work FOLDER --detected
 
 Everything about models is chosen by the first: patient-wise folds over DS1 of mitdb and svdb. The second trains on DS1
 alone and scores on svdb. The third trains on both and scores on DS2, a test set: run it once for each model that is to
-be released, and add a line to `results/looks.md`. In each part a tokenizer and a foundation model
-learn from the other patients; for each seed the foundation model and the same model from random initialisation are
-fine-tuned on their labels, on their beats on drawn rhythms (`heartlm data retime`), on pieces of their recordings with
-noise, and on recordings of cinc2017 and ptb-xl in sinus rhythm or AF with noise (`heartlm data noisy`): detections of
-noise are a class of their own. Both, gradient boosting and the majority class are scored on the patients left out. The
-trees learn from the same tokens:
-decoded waveforms and intervals, and the levels of all comparisons.
+be released, and add a line to `results/looks.md`. The fourth scores the beats model that ships on DS2, as `heartlm
+evaluate beats --on mitdb --split test` does; README quotes it. In each part of the others a tokenizer and a foundation
+model learn from the other patients; for each seed the foundation model and the same model from random initialisation
+are fine-tuned on their labels, on their beats on drawn rhythms (`heartlm data retime`), on pieces of their recordings
+with noise, and on recordings of cinc2017 and ptb-xl in sinus rhythm or AF with noise (`heartlm data noisy`): detections
+of noise are a class of their own. Both, gradient boosting and the majority class are scored on the patients left out.
+The trees learn from the same tokens: decoded waveforms and intervals, and the levels of all comparisons.
 
 Scores are of all folds together: F1 of V and S pooled over beats, of S also as the mean over patients with ten or more,
 and how many of 1,000 N beats are called S in recordings with atrial fibrillation. Intervals are by bootstrap over
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,10 @@ from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
 from benchmarks.common.places import numbers_of, options
 from benchmarks.common.steps import Steps
+from benchmarks.common.weights import digests_of
 from heartlm.evaluation.bootstrap import Counts, Floats, ratio
+from heartlm.models.pretrained import FOLDER
+from heartlm.storage.atomic import atomic_folder
 from recipes.beats import STEPS, linked, noise_and_weak, parts_of, prepared
 
 FIBRILLATION = tuple(f"mitdb/{record}" for record in (201, 203, 210, 219, 221, 222))
@@ -45,9 +50,10 @@ STUDIES = {
     "folds": ("quality", "Beats of patients never seen: folds over DS1 and svdb"),
     "svdb": ("quality-svdb", "Beats of another database: trained on DS1, scored on svdb"),
     "ds2": ("quality-ds2", "Beats of DS2, trained on DS1 and svdb"),
+    "shipped": ("quality-shipped", "Beats of DS2 by the model that ships"),
 }
 """File of results and title of each study."""
-APART = {"ds2": ("232", "201", "213")}
+APART = {"ds2": ("232", "201", "213"), "shipped": ("232",)}
 """Patients without whom a study is scored again: 232 has most of the S beats of DS2, 201 (there record 202) is in DS1
 too, 213 has most of the F beats, which lie between N and V."""
 
@@ -84,6 +90,21 @@ def measured(data: Path, work: Path, settings: argparse.Namespace) -> dict[str, 
                         kept = f"detected-{database.name}"
                         content = evaluated(steps, step, tuned, kept, seed, "--on", database, *words)
                         add(found.setdefault(DETECTED, {}), content["scores"])
+    return found
+
+
+def shipped(data: Path, work: Path, detected: bool) -> dict[str, dict[str, Counts]]:
+    """The same of DS2 by the beats model that ships, of a copy: scores are written next to the model."""
+    run = work / digests_of(STUDIES["shipped"][0])["beats"]  # other weights are scored again
+    if not run.is_dir():
+        with atomic_folder(run) as temporary:
+            shutil.copytree(FOLDER / "beats", temporary, dirs_exist_ok=True)
+    found: dict[str, dict[str, Counts]] = {}
+    for method, beats in {MODEL: "annotated", DETECTED: "detected"}.items():
+        if beats == "annotated" or detected:
+            words = ("--on", data / "mitdb", "--split", "test", "--beats", beats, "--no-baselines")
+            content = evaluated(Steps(run), beats, run, beats, 0, *words)
+            add(found.setdefault(method, {}), content["scores"])
     return found
 
 
@@ -148,7 +169,7 @@ def tables_of(found: dict[str, dict[str, Counts]], seeds: int, without: str = ""
         scores.add(name, *(cell(score, of_method) for score in measures.values()), false_s(patients, of_method))
     differences = Table(f"Paired differences{left_out}", ("difference", *measures))
     pairs = ((MODEL, TREES), (RANDOM, TREES), (MODEL, RANDOM), (DETECTED, MODEL))
-    for one, other in (pair for pair in pairs if pair[0] in found):
+    for one, other in (pair for pair in pairs if found.keys() >= {*pair}):
         cells = (cell(score, confusions[one], confusions[other]) for score in measures.values())
         differences.add(f"{one} − {other}", *cells)
     return [scores, differences]
@@ -162,13 +183,18 @@ def main() -> None:
     parser.add_argument("--detected", action="store_true", help="score on detected beats too")
     parser.add_argument("--steps", type=int, default=STEPS, help="of fine-tuning")
     settings = parser.parse_args()
-    found = measured(settings.data, settings.work, settings)
+    if settings.study == "shipped":
+        settings.seeds = 1
+        found = shipped(settings.data, settings.work, settings.detected)
+    else:
+        found = measured(settings.data, settings.work, settings)
     tables = [
         table for without in ("", *APART.get(settings.study, ())) for table in tables_of(found, settings.seeds, without)
     ]
     name, title = STUDIES[settings.study]
     name += "-causal" if settings.causal else ""
-    write_results(name, f"{title}, annotated beats, first lead", tables, numbers_of(settings))
+    about = numbers_of(settings) if settings.study != "shipped" else {}
+    write_results(name, f"{title}, annotated beats, first lead", tables, about)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def hand_held(steps: Steps, name: str, cinc2017: Path, options: Sequence[str]) -
         for _, _, _, content in analysed(steps, f"{name}-{kind}", folder, options):
             summary = content["summary"]
             found = [summary["beats"][each] for each in "VS"], [summary["events"][each] for each in ("VT", "VF", "AF")]
-            rows.append([int(count > 0) for each in found for count in each])
+            rows.append([int(bool(count)) for each in found for count in each])
         calls[label] = np.array(rows, np.int64)
     drawn = {label: Resampling(2000).resample(counts) / len(counts) for label, counts in calls.items()}
     cells = [

@@ -22,6 +22,9 @@ class Candidate:
         side: by how much the even filter's output is farther above than below, from 1 to −1.
         shape: that output around the place.
         height: at the place.
+        low: whether the height is higher within the refractory time: a beat in a fast rhythm only.
+        fast: whether it belongs to a fast rhythm.
+        run: candidates before it that follow each other as the beats of a fast rhythm do.
         level: around it, once it is decided.
     """
 
@@ -30,6 +33,9 @@ class Candidate:
     side: float
     shape: Doubles
     height: float
+    low: bool
+    fast: bool = False
+    run: int = 0
     level: float = 0.0
 
 
@@ -85,19 +91,21 @@ class ReferenceDetector:
         self._find_candidates()
 
     def _find_candidates(self) -> None:
-        refractory = self._plan.refractory
-        first, last = self._num_tested - self._base, len(self._smooth) - refractory
+        plan, x = self._plan, self._smooth
+        first, last = self._num_tested - self._base, len(x) - plan.refractory
         if last <= first:
             return
-        here = self._smooth[first:last]
-        highest = np.ones(last - first, np.bool_)
-        for k in range(1, refractory + 1):
-            highest &= (here > self._smooth[first - k : last - k]) & (here >= self._smooth[first + k : last + k])
-        for place in (np.flatnonzero(highest) + self._num_tested).tolist():
-            self._decisions.add(self._candidate(place))
+        peaks = 1 + np.flatnonzero((x[1:-1] > x[:-2]) & (x[1:-1] >= x[2:]))
+        for place in peaks[(peaks >= first) & (peaks < last)].tolist():
+            near = peaks[np.abs(peaks - place) <= plan.closest]
+            if (x[near[near > place]] > x[place]).any() or (x[near[near < place]] >= x[place]).any():
+                continue
+            before, after = x[place - plan.refractory : place], x[place + 1 : place + plan.refractory + 1]
+            low = bool((after > x[place]).any() or (before >= x[place]).any())
+            self._decisions.add(self._candidate(place + self._base, low))
         self._num_tested = last + self._base
 
-    def _candidate(self, place: int) -> Candidate:
+    def _candidate(self, place: int, low: bool) -> Candidate:
         plan, at = self._plan, place - self._base
         values = self._even[at - plan.reach - 1 : at + plan.reach + 2]
         (above, peak_above), (below, peak_below) = _highest_peak(values, 1), _highest_peak(values, -1)
@@ -105,7 +113,7 @@ class ReferenceDetector:
         near = place - plan.reach
         positions = self._mark(near + peak_above, 1), self._mark(near + peak_below, -1)
         shape = self._even[at - plan.shape : at + plan.shape + 1].astype(np.float64)
-        return Candidate(place, positions, side, shape, math.sqrt(self._smooth[at]))
+        return Candidate(place, positions, side, shape, math.sqrt(self._smooth[at]), low)
 
     def _mark(self, peak: int, sign: int) -> int:
         """The sample around the place `peak` where the even filter's output is farthest from zero on one side."""
@@ -144,6 +152,12 @@ def _highest_peak(values: Floats, sign: int) -> tuple[float, int]:
     return float(height.max()), int(np.argmax(height))
 
 
+def products_of(own: Doubles, other: Doubles) -> tuple[float, float, float]:
+    """Sums of the products of two shapes and of their squares, added up from the first to the last, as in C."""
+    pairs = (own, other), (own, own), (other, other)
+    return tuple(float(np.add.accumulate(one * two)[-1]) for one, two in pairs)
+
+
 class Decisions:
     """Which candidates are beats; c/detect_decide.h."""
 
@@ -159,9 +173,24 @@ class Decisions:
         self._usual_shape = np.zeros(2 * plan.shape + 1)
 
     def add(self, candidate: Candidate) -> None:
-        """Let a candidate wait for its decision."""
+        """Let a candidate wait for its decision, and find whether the rhythm is fast."""
+        plan = self._plan
+        if self._known and self._follows(candidate, self._known[-1]):
+            candidate.run = self._known[-1].run + 1
+            candidate.fast = candidate.run >= plan.fast_beats
+            if plan.looks_ahead and candidate.run == plan.fast_beats:
+                for other in list(self._known)[-plan.fast_beats :]:
+                    other.fast = True
         self._known.append(candidate)
         self._waiting.append(candidate)
+
+    def _follows(self, candidate: Candidate, before: Candidate) -> bool:
+        """Return whether two adjacent candidates are as near, as equal in height and as alike as fast beats are."""
+        plan = self._plan
+        low, high = sorted([candidate.height, before.height])
+        product, power, other = products_of(candidate.shape, before.shape)
+        is_near = candidate.place - before.place <= plan.fast
+        return is_near and low >= plan.fast_height * high and product >= plan.fast_shape * math.sqrt(power * other)
 
     def ready(self, known: int, num_places: int | None = None) -> Iterator[int]:
         """Decide every candidate that waits for nothing more and give the positions of the beats.
@@ -176,7 +205,9 @@ class Decisions:
             return
         ahead = plan.window if plan.looks_ahead else 0
         while self._waiting and (ended or self._waiting[0].place + ahead < known):
-            yield from self._decide(self._waiting.popleft(), num_places)
+            candidate = self._waiting.popleft()
+            if candidate.fast or not candidate.low:
+                yield from self._decide(candidate, num_places)
         yield from self._search_back(self._waiting[0].place if self._waiting else known)
         while self._known and self._known[0].place < known - 3 * plan.window - plan.apart:
             self._known.popleft()
@@ -206,7 +237,8 @@ class Decisions:
         return min(near, self._highest(first, max(last, plan.warm_up) if first < 0 else last))
 
     def _highest(self, first: int, last: int) -> float:
-        heights = (candidate.height for candidate in self._known if first <= candidate.place <= last)
+        known = (candidate for candidate in self._known if not candidate.low)
+        heights = (candidate.height for candidate in known if first <= candidate.place <= last)
         return max(heights, default=0.0)
 
     def _mean_height_at(self, place: int) -> float:
@@ -238,10 +270,7 @@ class Decisions:
         plan, side = self._plan, candidate.side
         if abs(side) < plan.doubt:
             own, usual = candidate.shape, self._usual_shape
-            # added up from the first to the last, as the kernel does
-            product, power, usual_power = (
-                np.add.accumulate(one * other)[-1] for one, other in ((own, usual), (own, own), (usual, usual))
-            )
+            product, power, usual_power = products_of(own, usual)
             if usual_power == 0 or product > plan.same_shape * math.sqrt(power * usual_power):
                 weight = 1.0 if usual_power == 0 else plan.shape_weight
                 self._usual_shape = usual + weight * (own - usual)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from heartlm.analysis.conduction import conduction_events
+from heartlm.analysis.conduction import conduction
 from heartlm.analysis.findings import Event, Findings
 from heartlm.delineation.delineate import Delineation
 from heartlm.delineation.intervals import Intervals, measure
@@ -68,18 +68,22 @@ def findings(
     )
 
 
+def conduction_of(found: Findings) -> list[Event]:
+    return conduction(found)[0]
+
+
 def kinds(found: Findings) -> list[str]:
-    return [event.kind for event in conduction_events(found)]
+    return [event.kind for event in conduction_of(found)]
 
 
 def test_usual_intervals_are_no_finding() -> None:
     assert kinds(findings()) == []
-    assert conduction_events(replace(findings(pr_ms=300), waves=None)) == []
+    assert conduction_of(replace(findings(pr_ms=300), waves=None)) == []
 
 
 def test_a_long_pr_is_first_degree_block_with_its_value_and_extent() -> None:
     found = findings(pr_ms=240)
-    (event,) = conduction_events(found)
+    (event,) = conduction_of(found)
     assert event.kind == "AV block I" and event.confidence == 1
     assert event.interval_ms == pytest.approx(240, abs=2)
     assert (event.start, event.stop) == (found.sample[0], found.sample[-1] + 1)
@@ -139,7 +143,7 @@ def test_long_qt_by_sex_and_corrected_for_rate() -> None:
     """Framingham: QT + 154 ms (1 - RR); a QT of 452 ms at 60/min is long in men alone, of 480 in all."""
     assert kinds(findings(qt_ms=452, sex="male")) == ["long QT"]
     assert kinds(findings(qt_ms=452, sex="female")) == kinds(findings(qt_ms=452)) == []
-    (event,) = conduction_events(findings(qt_ms=480))
+    (event,) = conduction_of(findings(qt_ms=480))
     assert event.kind == "long QT" and event.interval_ms == pytest.approx(480, abs=2)
     assert kinds(findings(qt_ms=480, rr_s=1.3)) == []  # 480 - 46
     assert kinds(findings(qt_ms=480, qrs_ms=150, ends=(0.4, -0.5, 0.4))) == ["LBBB"], "QT of a wide QRS is not judged"
@@ -152,5 +156,5 @@ def test_stretches_of_a_long_recording_have_their_own_begin_and_end() -> None:
     late = found.sample > 600 * RATE_HZ
     pr = np.where(late, 160.0, found.waves.intervals["pr_ms"])
     waves = replace(found.waves, intervals={**found.waves.intervals, "pr_ms": pr})
-    (event,) = conduction_events(replace(found, waves=waves))
+    (event,) = conduction_of(replace(found, waves=waves))
     assert event.start == found.sample[0] and event.stop <= 600 * RATE_HZ < event.stop + 2 * RATE_HZ

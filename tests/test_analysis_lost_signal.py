@@ -101,6 +101,20 @@ def test_a_pause_with_a_signal_stays_a_pause(analyst: Analyst) -> None:
         assert [event.kind for event in found.events if event.kind in ("pause", "asystole")] == expected
 
 
+@pytest.mark.parametrize("gap", [(30.0, 5.0), (27.4, 3.25), (19.7, 41.6), (28.6, 1.5)])
+def test_a_gap_is_unreadable_to_the_sample_and_loses_no_beat_next_to_it(
+    analyst: Analyst, gap: tuple[float, float]
+) -> None:
+    signal = signal_mv(60)
+    whole = Recording.from_array(signal, rate_hz=RATE_HZ, leads="II")
+    cut = Recording.from_array(with_gaps(signal, RATE_HZ, gap), rate_hz=RATE_HZ, leads="II")
+    expected, found = analyst.analyze(whole), analyst.analyze(cut)
+    first, last = round(gap[0] * RATE_HZ), round((gap[0] + gap[1]) * RATE_HZ)
+    assert [(each.start, each.stop) for each in found.of_kind("unreadable")] == [(first, last)]
+    assert abs(found.num_beats - expected.num_beats) <= 1  # the beat that the gap cuts
+    assert found.summary()["readable_share"] == pytest.approx(60 / (60 + gap[1]), abs=1e-3)
+
+
 @pytest.fixture
 def noted(tmp_path: Path) -> Path:
     digits = np.round(6553.4 * signal_mv(70)).astype(np.int64)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from heartlm.ecg.readers import wfdb_header
 from heartlm.ecg.readers.wfdb import read_wfdb, sums_of
 from heartlm.ecg.readers.wfdb_header import read_header
 from heartlm.ecg.recording import Patient, Recording
+from heartlm.ecg.verify import verify_database
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
 
@@ -184,7 +186,8 @@ def test_a_length_of_0_is_not_stated_in_any_format(tmp_path: Path, name: str, le
     lines[place] = " ".join(words[:3]) + length
     (tmp_path / "r.hea").write_text("\n".join(lines) + "\n")
     recording = read_wfdb(tmp_path / "r.hea")
-    assert recording.num_samples == int(words[3])
+    per_frame = max(signal.samples_per_frame for signal in read_header(header).signals)
+    assert recording.num_samples == per_frame * int(words[3])
     np.testing.assert_array_equal(recording.signal(), read_wfdb(header).signal())
 
 
@@ -464,3 +467,116 @@ def test_record_100() -> None:
     np.testing.assert_allclose(recording.signal(0, 3), [[-0.145] * 3, [-0.065] * 3], atol=1e-6)
     header = read_header(recording.path)
     assert [signal.checksum for signal in header.signals] == sums_of(header)
+
+
+def write_frames(folder: Path, fmt: str, frame_hz: float = 62.4725, skew: str = "") -> dict[str, np.ndarray]:
+    """Write two ECG leads with four samples a frame between slower signals; return the integers of each signal."""
+    rng, num_frames = np.random.default_rng(0), 501
+    signals = {name: rng.integers(-100, 100, num_frames * each)
+               for name, each in (("Resp", 1), ("II", 4), ("Pleth", 2), ("V", 4))}  # fmt: skip
+    frames = np.concatenate([values.reshape(num_frames, -1) for values in signals.values()], axis=1).astype(np.int16)
+    flat = frames.ravel()
+    if fmt == "212":
+        flat = np.append(flat, np.zeros(len(flat) % 2, np.int16)).reshape(-1, 2) & 0xFFF
+        content = np.stack([flat[:, 0] & 255, flat[:, 0] >> 8 | flat[:, 1] >> 8 << 4, flat[:, 1] & 255], 1)
+        (folder / "r.dat").write_bytes(content.astype(np.uint8).tobytes())
+    else:
+        (folder / "r.dat").write_bytes((flat + 128).astype(np.uint8).tobytes() if fmt == "80" else flat.tobytes())
+    lines = [f"r {len(signals)} {frame_hz} {num_frames}"]
+    for name, values in signals.items():
+        unit, of_skew = ("mV" if name in ("II", "V") else "NU"), (skew if name == "V" else "")
+        form = f"{fmt}x{len(values) // num_frames}{of_skew}"
+        lines.append(f"r.dat {form} 100/{unit} 12 0 0 {int(values.sum()) % 65536} 0 {name}")
+    (folder / "r.hea").write_text("\n".join(lines) + "\n")
+    return signals
+
+
+@pytest.mark.parametrize("fmt", ["16", "212", "80"])
+def test_leads_with_several_samples_a_frame_have_all_of_them(tmp_path: Path, fmt: str) -> None:
+    signals = write_frames(tmp_path, fmt)
+    recording = read_wfdb(tmp_path / "r.hea")
+    assert (recording.rate_hz, recording.num_samples) == (4 * 62.4725, 2004)
+    assert recording.repairs == (
+        "lead Resp: resampled from 62.4725 Hz to 249.89 Hz",
+        "lead Pleth: resampled from 124.945 Hz to 249.89 Hz",
+    )
+    whole = recording.signal()
+    reference = wfdb.rdrecord(str(tmp_path / "r"), smooth_frames=False).e_p_signal
+    for lead, row in ((1, 0), (3, 1)):
+        np.testing.assert_allclose(whole[lead], reference[lead], atol=1e-6)
+        np.testing.assert_allclose(whole[lead], signals[("II", "V")[row]] / 100, atol=1e-6)
+    assert sums_of(read_header(tmp_path / "r.hea")) == [int(each.sum()) % 65536 for each in signals.values()]
+    assert recording.faults == []
+    for start, stop in [(0, 1), (1, 2), (3, 9), (101, 404), (2001, 2004), (500, 500)]:
+        np.testing.assert_allclose(recording.signal(start, stop), whole[:, start:stop], atol=1e-6)
+        np.testing.assert_array_equal(recording.signal(start, stop, [3, 1]), whole[[3, 1], start:stop])
+    # band-limited: samples of the slower signal are where they were
+    np.testing.assert_allclose(whole[2, ::2], reference[2], atol=1e-4)
+    np.testing.assert_allclose(whole[0, ::4], reference[0], atol=1e-4)
+    assert recording.steps[0] is None and recording.steps[1] == (100.0, 0.0)
+
+
+def test_a_skew_of_leads_with_several_samples_a_frame_is_in_frames(tmp_path: Path) -> None:
+    signals = write_frames(tmp_path, "16", skew=":3")
+    whole = read_wfdb(tmp_path / "r.hea").signal(leads=["V"])[0]
+    np.testing.assert_allclose(whole[:-12], signals["V"][12:] / 100, atol=1e-6)
+    assert np.isnan(whole[-12:]).all()
+
+
+@pytest.mark.parametrize("stated", ["", "## time resolution: 249.89"])
+def test_annotations_of_frames_are_where_they_were(tmp_path: Path, stated: str) -> None:
+    """Ticks are frames unless the file states another resolution; conversions keep places and samples."""
+    signals = write_frames(tmp_path, "16")
+    ticks = np.array([25, 76, 130]) * (4 if stated else 1)
+    note = {"custom_labels": None}
+    samples, symbols, texts = [0, *ticks], ['"', "N", "V", "N"], [stated, "", "", ""]
+    first = 0 if stated else 1
+    wfdb.wrann(
+        "r", "atr", np.array(samples[first:]), symbols[first:], aux_note=texts[first:], write_dir=str(tmp_path), **note
+    )
+    recording = open_recording(tmp_path / "r")
+    assert recording.annotations is not None
+    assert recording.annotations.sample.tolist() == [100, 304, 520]
+    assert not [each for each in verify_database(tmp_path) if each.severity == "error"]
+    recording.to_wfdb(tmp_path / "copy")
+    copy = open_recording(tmp_path / "copy/r")
+    assert copy.annotations is not None and copy.annotations.sample.tolist() == [100, 304, 520]
+    np.testing.assert_array_equal(copy.signal(leads=["II", "V"]), recording.signal(leads=["II", "V"]))
+    np.testing.assert_allclose(copy.signal(leads=["II"])[0], signals["II"] / 100, atol=1e-6)
+
+
+def test_all_signals_with_as_many_samples_a_frame(tmp_path: Path) -> None:
+    """As in ucddb: frames of a second."""
+    values = np.random.default_rng(0).integers(-2000, 2000, 128 * 20).astype("<i2")
+    (tmp_path / "r.dat").write_bytes(values.tobytes())
+    (tmp_path / "r.hea").write_text("r 1 1 20\nr.dat 16x128 200/mV 16 0 0 0 0 ECG\n")
+    recording = read_wfdb(tmp_path / "r.hea")
+    assert (recording.rate_hz, recording.num_samples, recording.repairs) == (128, 2560, ())
+    np.testing.assert_allclose(recording.signal(130, 300)[0], values[130:300] / 200, atol=1e-6)
+
+
+def test_segments_with_several_samples_a_frame(tmp_path: Path) -> None:
+    signals = write_frames(tmp_path, "16")
+    text = (tmp_path / "r.hea").read_text()
+    (tmp_path / "s1.hea").write_text(text.replace("r 4", "s1 4", 1))
+    (tmp_path / "s2.hea").write_text(text.replace("r 4", "s2 4", 1))
+    (tmp_path / "lay.hea").write_text(text.replace("r 4 62.4725 501", "lay 4 62.4725 0").replace("r.dat 16x", "~ 0x"))
+    (tmp_path / "m.hea").write_text("m/4 4 62.4725 1012\nlay 0\ns1 501\n~ 10\ns2 501\n")
+    recording = read_wfdb(tmp_path / "m.hea")
+    assert (recording.rate_hz, recording.num_samples) == (249.89, 4048)
+    lead = recording.signal(leads=["II"])[0]
+    np.testing.assert_allclose(lead[:2004], signals["II"] / 100, atol=1e-6)
+    np.testing.assert_allclose(lead[2044:], signals["II"] / 100, atol=1e-6)
+    assert np.isnan(lead[2004:2044]).all()
+    np.testing.assert_array_equal(recording.signal(1999, 2050, ["II"])[0], lead[1999:2050])
+
+
+@pytest.mark.parametrize("named", ["r.dat", "r.dat.gz"])
+def test_a_compressed_signal_file_is_read(tmp_path: Path, named: str) -> None:
+    expected = write_record(tmp_path, "212")
+    (tmp_path / "r.dat.gz").write_bytes(gzip.compress((tmp_path / "r.dat").read_bytes()))
+    (tmp_path / "r.dat").unlink()
+    edit_header(tmp_path, "r.dat", named)
+    recording = read_wfdb(tmp_path / "r.hea")
+    np.testing.assert_allclose(recording.signal(), expected, atol=1e-6)
+    np.testing.assert_allclose(recording.signal(401, 777, [1])[0], expected[1, 401:777], atol=1e-6)

@@ -13,6 +13,7 @@ from tests.conftest import shared_data
 from tests.detect_reference import ReferenceDetector
 from tests.kernel_references import each_variant
 from tests.synthetic_leads import beat_times_s, ecg_mv
+from tests.test_ecg_detect import fast_lead
 
 MODES: list[Mode] = list(SETTINGS)
 both_modes = pytest.mark.parametrize("mode", MODES)
@@ -54,6 +55,15 @@ def test_variants_agree(mode: Mode, seed: int, rate_hz: float, length: int, dura
 def test_variants_agree_where_all_heights_are_equal(mode: Mode) -> None:
     teeth = (np.arange(20_000) % 70 < 3).astype(np.float32)
     assert assert_same(teeth, 250.0, mode, 999) > 250
+
+
+@both_modes
+@pytest.mark.parametrize("rate_bpm", [150, 240, 300])
+def test_variants_agree_in_fast_rhythms_with_pauses(rate_bpm: float, mode: Mode) -> None:
+    signal, _ = fast_lead(rate_bpm, 0.3)
+    signal[::2500] *= 0
+    signal[3000:3300] *= np.float32(0.1)
+    assert assert_same(signal, 250.0, mode, 333) > 60
 
 
 @both_modes

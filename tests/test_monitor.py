@@ -1238,3 +1238,14 @@ def test_two_windows_of_vf_are_enough_with_ventricular_beats(
         beats = [JudgedBeat(sample, "V", ventricular, ventricular) for sample in samples]
         rules.update(250 * second, [LeadSecond(beats, wave, 1.0, 1.0)], None)
     assert "VF" in rules.active
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.0, False), (1000.0, True)])
+def test_values_that_are_no_millivolts_are_told_once(models: LiveModels, factor: float, told: bool) -> None:
+    rng, lines = np.random.default_rng(0), list[str]()
+    monitor = Monitor(Ward(models), log=lines.append)
+    beat = np.exp(-(((np.arange(250) - 60) / 5) ** 2)) + 0.01 * rng.normal(size=250)
+    for second in range(12):
+        mv = [round(float(value), 3) for value in factor * beat]
+        monitor.receive(json.dumps({"stream": "a", "rate_hz": 250, "start": 250 * second, "mv": mv}).encode())
+    assert sum("no millivolts" in line for line in lines) == told

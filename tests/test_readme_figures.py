@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tarfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import figures, runner
-from benchmarks.common import catalog, places
+from benchmarks.common import catalog, output, places, weights
 from benchmarks.common.measure import BenchTable, Spread
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
+from heartlm.models.pretrained import FOLDER
+from heartlm.storage.reading import read_json
+from studies import quality
 
 ROOT = Path(__file__).parent.parent
 
@@ -49,16 +56,20 @@ def test_every_template_stands_in_a_document():
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Results of one table, and a template that quotes them."""
-    table = BenchTable("Speed, MB/s", ("way", "64", "times"), probe_before=100.0)
-    table.add("ours", Spread.of([1290.0, 1300.0, 1310.0]), "1.90x")
-    table.add("theirs", 686.0, "1.00x")
-    table.probe_after = 101.0
-    save(tmp_path, table.as_json())
+    save(tmp_path, measured_table().as_json())
     (tmp_path / "speed.md").write_text(
         '{{ cell("speed", "Speed", "ours", "64")|n }} ({{ low("speed", "Speed", "ours", "64")|n }}) MB/s, '
         '{{ column("speed", "Speed", "times")|max|n }} times.'
     )
     return tmp_path
+
+
+def measured_table() -> BenchTable:
+    table = BenchTable("Speed, MB/s", ("way", "64", "times"), probe_before=100.0)
+    table.add("ours", Spread.of([1290.0, 1300.0, 1310.0]), "1.90x")
+    table.add("theirs", 686.0, "1.00x")
+    table.probe_after = 101.0
+    return table
 
 
 def save(folder: Path, table: dict[str, Any]) -> None:
@@ -100,6 +111,86 @@ def test_scores_without_a_date_are_marked_like_tables(folder: Path):
     (folder / "scores.json").write_text(json.dumps({"machine": {"cpu": "a processor"}, "f1": 0.5}))
     (folder / "scores.md").write_text('{{ plain("scores").f1 }}')
     assert "Without a recorded date: scores." in figures.rendered("scores", [folder], folder)
+
+
+def test_scores_of_other_weights_than_those_that_ship_are_marked(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(weights.MEASURED_WITH, "speed", ("beats",))
+    monkeypatch.setattr("sys.argv", ["speed.py"])
+    mark = "**Of earlier weights than those that ship**: speed (beats)."
+    results = folder / "results"
+    save = partial(output.write_results, "speed", "Speed", [measured_table()], folder=results)
+
+    def text(source: Path = results) -> str:
+        rendered = figures.rendered("speed", [source], folder)
+        assert "1,300" in rendered
+        return rendered
+
+    assert mark in text(folder)  # without a digest
+    save()
+    assert mark not in text()
+    model = folder / "beats/models/last"
+    shutil.copytree(FOLDER / "beats/models/last", model)
+    monkeypatch.setattr(weights, "FOLDER", folder)
+    assert mark not in text()
+    content = bytearray((model / "model.safetensors").read_bytes())
+    content[-1] ^= 1  # one bit of one weight
+    (model / "model.safetensors").write_bytes(content)
+    assert mark in text()
+    save()
+    assert mark not in text()
+
+
+def test_scores_of_a_recipe_are_told_from_those_of_weights(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(weights.MEASURED_WITH, "speed", ("recipes/beats.py",))
+    text = " ".join(figures.rendered("speed", [folder], folder).split())
+    assert "in folds, not of weights that ship: speed (recipes/beats.py changed since" in text
+    content = json.loads((folder / "speed.json").read_text()) | {"models": weights.digests_of("speed")}
+    (folder / "speed.json").write_text(json.dumps(content))
+    text = " ".join(figures.rendered("speed", [folder], folder).split())
+    assert "in folds, not of weights that ship: speed." in text
+
+
+@pytest.mark.parametrize("name", ["readme", "aims", "beats"])
+def test_scores_of_beats_are_those_of_the_shipped_model_once_they_are_measured(name: str, tmp_path: Path):
+    shutil.copy(places.result_of("quality-ds2"), tmp_path / "quality-shipped.json")
+    content = json.loads((tmp_path / "quality-shipped.json").read_text())
+    content["tables"][0]["rows"][0][1] = "0.123 [0.1, 0.2]"
+    (tmp_path / "quality-shipped.json").write_text(json.dumps(content))
+    text = figures.rendered(name, [tmp_path, *places.RESULTS])
+    assert "0.123" in text and re.search(r"shipped\s+model|model\s+that\s+ships", text)
+
+
+@pytest.mark.slow
+def test_the_shipped_model_is_scored_on_the_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    simulate_database(tmp_path / "mitdb", SimulationConfig(patients=4, minutes=1, seed=4))
+    words = ["--study", "shipped", "--data", str(tmp_path), "--work", str(tmp_path / "work")]
+    monkeypatch.setattr("sys.argv", [str(tmp_path / "quality.py"), *words])
+    quality.main()
+    content = json.loads((tmp_path / "results/quality-shipped.json").read_text())
+    assert content["models"] == weights.digests_of("quality-shipped") and content["tables"][0]["rows"]
+    scored = read_json(next(tmp_path.glob("work/*/scores/annotated/scores.json")))
+    assert scored["model"] == content["models"]["beats"] and scored["split"] == "test"
+
+
+def test_a_stale_result_is_named_with_the_command_that_measures_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    listed = {"labels": ("beats",), "bedside": ("beats",), "unlike": ()}
+    monkeypatch.setattr(figures, "MEASURED_WITH", listed)
+    monkeypatch.setattr(weights, "MEASURED_WITH", listed)
+    monkeypatch.setattr(weights, "_digest", lambda of: "other")
+    monkeypatch.setattr(figures, "documents", list)
+    monkeypatch.setattr("sys.argv", ["figures.py"])
+    assert figures.main() == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in said] == ["labels", "bedside"]
+    assert "make benchmarks ONLY=labels" in said[0] and "python -m studies.bedside" in said[1]
+
+
+def test_every_result_with_scores_names_models_that_ship():
+    for name, of in weights.MEASURED_WITH.items():
+        assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in weights.digests_of(name).values()), name
+        assert len(weights.digests_of(name)) == len(of)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.schema import RecordTable
 from heartlm.corpus.windows import Windows
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.kernels.draws import Stream, hide_spans
@@ -19,6 +20,8 @@ from heartlm.tasks.beats import beat_labels
 from heartlm.tasks.rhythm import rhythm_labels
 from heartlm.tasks.task import IGNORE
 from heartlm.training.batches import BatchPosition, CausalBatches, LabelBatches, MaskedBatches, majority
+from heartlm.training.config import FinetuneConfig
+from heartlm.training.finetune import weighted_labels
 from heartlm.training.objectives import label_weights
 from tests.synthetic_corpus import SIZES, every_window, synthetic_corpus
 
@@ -246,3 +249,18 @@ def test_balance_goes_from_alike_to_inverse() -> None:
     np.testing.assert_allclose(class_weights(labels, 2, 0.0), [1, 1])
     np.testing.assert_allclose(class_weights(labels, 2, 1.0), [100 / 180, 5], rtol=1e-5)
     assert class_weights(np.repeat([0, 1], [9, 1]), 3, 1.0)[2] == class_weights(np.repeat([0, 1], [9, 1]), 3, 1.0)[1]
+
+
+def test_a_database_of_one_class_does_not_change_the_balance_of_the_others() -> None:
+    alone, wider = synthetic_corpus((400, 300)), synthetic_corpus((400, 300, 2000))
+    rows = [*wider.records.rows[:2], dataclasses.replace(wider.records.rows[2], database="normal")]
+    wider = dataclasses.replace(wider, records=RecordTable(rows))
+    labels = (np.arange(2700) % 10 == 0).astype(np.int64)
+    labels[700:] = 0
+    config = FinetuneConfig(task="beats")
+    weight = [
+        weighted_labels(corpus, labels[: len(corpus.sample)], range(len(corpus.records)), 2, config)[1].weight
+        for corpus in (alone, wider)
+    ]
+    torch.testing.assert_close(weight[1][:2], weight[0])
+    assert (weight[0][:, 1] > 2 * weight[0][:, 0]).all()

@@ -61,6 +61,14 @@ BENCHMARKS = (
     Benchmark("federated_ways", f"{MITDB} --privacy", FEDERATED, 15, long=True, script="federated"),
     Benchmark("quality", "--data {data} --work {work}", QUALITY, 150, long=True),
     Benchmark(
+        "quality-shipped",
+        "--study shipped --detected --data {data} --work {work}",
+        (*QUALITY, "inference"),
+        5,
+        long=True,
+        script="quality",
+    ),
+    Benchmark(
         "delineate",
         "--ludb {ludb}/ludb --qtdb {qtdb}/qtdb --networks {work}",
         ("delineation", "ecg", "kernels"),

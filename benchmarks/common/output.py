@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.common.catalog import sources_of
 from benchmarks.common.measure import BenchTable, cores
+from benchmarks.common.weights import digests_of
 from heartlm import __version__
 from heartlm.extensions.cluster.doctor.hardware import ROOT, processors
 from heartlm.storage.atomic import atomic_file
@@ -82,7 +83,8 @@ def write_results(
     text = [f"# {heading}", "", f"    {command}", "", ", ".join(f"{key} {value}" for key, value in told.items()), ""]
     text += [table.markdown() for table in tables]
     entries = [table.as_json() for table in tables]
-    content = {"command": command, "date": told["date"], "sources": sources_of(name), "environment": about}
+    content = {"command": command, "date": told["date"], "sources": sources_of(name), "models": digests_of(name)}
+    content |= {"environment": about}
     texts = {
         "json": json.dumps(content | dict(data or {}) | {"tables": entries}, indent=1, default=str) + "\n",
         "md": "\n".join(text),

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,21 +29,40 @@ from heartlm.cli.main import COMMANDS, main
 from tests.fuzz.mutations import mutate
 from tests.fuzz.subjects import SUBJECTS, Subject
 
-CPU_LIMIT_S, WAIT_LIMIT_S, MEMORY_LIMIT_BYTES = 20, 100, 4 << 30
+CPU_LIMIT_S, WAIT_LIMIT_S, MEMORY_LIMIT_BYTES, PEAK_LIMIT_BYTES = 20, 300, 4 << 30, 2 << 30
+"""Limits of a case: processor time, time in all (on a busy machine), address space, resident memory. The last is what
+`SMALL_SAMPLES` of `heartlm.storage.limits` take, which a file of any size may unpack to."""
+
+
+_PARSERS = "scp_ecg dicom_waveform hl7_aecg sierra_xml ge_muse_xml mortara_el250 mfer"
+PRELOADED = (
+    *("pyarrow.csv", "pyarrow.parquet", "pyarrow.compute", "h5py", "pydicom", "soundfile", "wfdb"),
+    *(f"ecgdatakit.parsing.parsers.{name}" for name in _PARSERS.split()),
+    *("heartlm.ecg.readers.table_files", "heartlm.corpus.build"),
+    *("heartlm.tokenizers.sample", "heartlm.tokenizers.rhythm"),
+)
+"""Modules that commands import when they need them."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a process ended: its exit status (negative: the signal), and what it printed."""
+    """How a process ended: its exit status (negative: the signal), what it printed, and its peak of memory."""
 
     status: int
     stdout: str
     stderr: str
+    peak_bytes: int = 0
 
     def fault(self, allowed: Sequence[int]) -> str | None:
         """What is wrong with it, if anything; `allowed` are the exit statuses that a damaged file may give."""
         if self.status == -signal.SIGXCPU or self.status == -signal.SIGALRM:
             return f"did not end within {CPU_LIMIT_S} s of processor time and {WAIT_LIMIT_S} s in all"
+        if self.status < 0:
+            return f"ended by signal {signal.Signals(-self.status).name}: {self.stderr.strip()[-300:]}"
+        if self.peak_bytes > PEAK_LIMIT_BYTES:
+            return f"took {self.peak_bytes >> 20} MiB of memory, at most {PEAK_LIMIT_BYTES >> 20} MiB expected"
+        if "does not fit into memory" in self.stderr:  # of `one_line`: an allocation was tried before any check
+            return f"asked for more than {MEMORY_LIMIT_BYTES >> 20} MiB: {self.stderr.strip()[-300:]}"
         if "Traceback" in self.stderr:
             return "traceback: " + " | ".join(self.stderr.strip().splitlines()[-3:])
         if self.status not in allowed:
@@ -57,6 +77,8 @@ class Outcome:
 def run_forked(work: Callable[[], int], folder: Path, cpu_limit_s: int = CPU_LIMIT_S) -> Outcome:
     """Call `work` in a forked process whose time and memory are bounded."""
     out, err = folder / "stdout", folder / "stderr"
+    page = os.sysconf("SC_PAGE_SIZE")
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * page  # what the child begins with
     child = os.fork()
     if child == 0:
         status = 70
@@ -65,7 +87,7 @@ def run_forked(work: Callable[[], int], folder: Path, cpu_limit_s: int = CPU_LIM
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-            used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * page
             resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_LIMIT_BYTES,) * 2)
             resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit_s, cpu_limit_s + 5))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -78,9 +100,9 @@ def run_forked(work: Callable[[], int], folder: Path, cpu_limit_s: int = CPU_LIM
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
-    _, raw = os.waitpid(child, 0)
+    _, raw, usage = os.wait4(child, 0)
     texts = (path.read_text(errors="replace") if path.exists() else "" for path in (out, err))
-    return Outcome(os.waitstatus_to_exitcode(raw), *texts)
+    return Outcome(os.waitstatus_to_exitcode(raw), *texts, usage.ru_maxrss * 1024 - resident)
 
 
 def run_case(subject: Subject, seeds: Path, seed: int, number: int, keep: Path | None = None) -> tuple[str, str | None]:
@@ -128,8 +150,9 @@ def prepare(subjects: Sequence[Subject], seeds: Path) -> None:
         _, raw = os.waitpid(child, 0)
         if raw != 0:
             raise SystemExit(f"the valid files of {subject.name} could not be written")
-    for name in COMMANDS:  # imported once here, not once a case
-        importlib.import_module(f"heartlm.cli.{name}")
+    for name in (*(f"heartlm.cli.{name}" for name in COMMANDS), *PRELOADED):  # imported once here, not once a case
+        with suppress(ImportError):
+            importlib.import_module(name)
 
 
 def run_campaign(arguments: Sequence[str] | None = None) -> int:
@@ -155,6 +178,7 @@ def run_campaign(arguments: Sequence[str] | None = None) -> int:
                     print(f"FAULT {done}\n    {fault}", flush=True)
                 elif options.only is not None:
                     print(done)
+            print(f"{subject.name}: {len(numbers)} cases", file=sys.stderr, flush=True)
     print(f"{num_cases} cases, {faults} faults")
     return 1 if faults else 0
 

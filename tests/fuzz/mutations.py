@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,33 @@ def overwrite_word(content: bytes, draw: random.Random) -> bytes:
     """Put an extreme 16-bit word at an even offset."""
     place = draw.randrange(len(content) // 2 + 1) * 2
     return content[:place] + draw.choice(WORDS) + content[place + 2 :]
+
+
+SIZES = (0, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x10000000, 1 << 24, 1 << 26, 65535, 255)
+
+
+def overwrite_size(content: bytes, draw: random.Random) -> bytes:
+    """Put an extreme whole number of 32 or 64 bits at a multiple of four, as sizes and offsets stand."""
+    place, size = draw.randrange(len(content) // 4 + 1) * 4, draw.choice((4, 8))
+    number = draw.choice(SIZES) << (draw.choice((0, 0, 8)) if size == 8 else 0)
+    return content[:place] + number.to_bytes(size, draw.choice(("little", "little", "big"))) + content[place + size :]
+
+
+def change_unpacked(content: bytes, draw: random.Random) -> bytes:
+    """Damage what a compressed variable of a MATLAB file unpacks to, or enlarge it; the file itself stays valid."""
+    starts = [start.start() for start in re.finditer(rb"\x0f\0\0\0....\x78", content, re.DOTALL)]
+    if not starts:
+        return overwrite_size(content, draw)
+    begin = draw.choice(starts)
+    stop = begin + 8 + int.from_bytes(content[begin + 4 : begin + 8], "little")
+    try:
+        unpacked = zlib.decompress(content[begin + 8 : stop])
+    except zlib.error:
+        return flip_bits(content, draw)
+    if draw.random() < 0.2:
+        unpacked += bytes(draw.choice((1 << 16, 1 << 26)))
+    packed = zlib.compress(draw.choice((*BINARY, overwrite_size, overwrite_size))(unpacked, draw), 1)
+    return content[: begin + 4] + len(packed).to_bytes(4, "little") + packed + content[stop:]
 
 
 def delete_span(content: bytes, draw: random.Random) -> bytes:
@@ -204,17 +232,27 @@ def change_edf_time(content: bytes, draw: random.Random) -> bytes:
     return content[: time.start()] + draw.choice((b"+", b"-")) + value + content[time.end() :]
 
 
-BINARY: tuple[Bytes, ...] = (flip_bits, overwrite_word, delete_span, double_span, insert_noise, truncate, empty)
+BINARY: tuple[Bytes, ...] = (
+    flip_bits,
+    overwrite_word,
+    overwrite_size,
+    delete_span,
+    double_span,
+    insert_noise,
+    truncate,
+    empty,
+)
 TEXT: tuple[Bytes, ...] = (
     flip_bits, delete_span, truncate, empty, change_number, change_number, change_line, insert_control
 )  # fmt: skip
 JSON: tuple[Bytes, ...] = (*(change_value,) * 8, *TEXT, nest_deeply)
 EDF: tuple[Bytes, ...] = (*BINARY, *(change_edf_field,) * 8, *(change_edf_time,) * 2)
 TABLE: tuple[Bytes, ...] = (*TEXT, *(change_table,) * 4, double_span, insert_noise)
+MATLAB: tuple[Bytes, ...] = (*BINARY, *(overwrite_size,) * 3, *(change_unpacked,) * 3)
 YAML: tuple[Bytes, ...] = (*TEXT, change_number, change_line, nest_deeply, alias_bomb)
 
 _BY_ENDING = {".json": JSON, ".jsonl": JSON, ".yaml": YAML, ".hea": TEXT, ".csv": TABLE, ".xml": TEXT, "": TEXT}
-_BY_ENDING |= {".edf": EDF, ".bdf": EDF, ".txt": TABLE, ".tsv": TABLE}
+_BY_ENDING |= {".mat": MATLAB, ".h5": MATLAB, ".edf": EDF, ".bdf": EDF, ".txt": TABLE, ".tsv": TABLE}
 
 
 def mutate(name: str, content: bytes, draw: random.Random) -> tuple[bytes, str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tests.clinical_files import WRITERS, ishne_annotations, write_ishne, write_scp
 from tests.conftest import DATA
@@ -130,6 +131,12 @@ def _tables(folder: Path) -> None:
             "Name,Ada\nRecorded Date,2024-05-01 10:00:00 +0200\nSample Rate,250 hertz\n\n\nLead,Lead I\nUnit,µV\n\n",
             [f"{1000 * v:.3f}" for v in ecg],
         ),
+        "labchart.txt": (
+            "Interval=\t0.004 s\r\nExcelDateTime=\t4.5356354166666E+04\t2024-03-05 08:30:00\r\n"
+            "TimeFormat=\tStartOfBlock\r\nDateFormat=\t\r\nChannelTitle=\tECG\tTrigger\r\n"
+            "Range=\t10 mV\t10 V\r\nUnitName=\tmV\tV\r\n",
+            [f"{v:.4f}\t0.0" + "\t#* moved" * (n == 700) for n, v in enumerate(ecg)],
+        ),
         "opensignals.txt": (
             '# OpenSignals Text File Format\n# {"a": {"sensor": ["ECG"], "column": ["nSeq", "DI", "A1"], "time": '
             '"10:0:0.0", "date": "2024-5-1", "device": "bitalino", "label": ["A1"], "sampling rate": 250, '
@@ -142,6 +149,17 @@ def _tables(folder: Path) -> None:
         (folder / name).write_text(head + "\n".join(lines) + "\n")
     pq.write_table(pa.table({"time_s": time_s, "ecg [mV]": ecg.astype(np.float32)}), folder / "q.parquet")
     savemat(folder / "m.mat", {"ECG": ecg, "fs": 250.0, "units": "mV"})
+    (folder / "c.csv.gz").write_bytes(gzip.compress((folder / "comma.csv").read_bytes(), mtime=0))
+
+
+def _ecg(num_samples: int = 2500) -> NDArray[np.float64]:
+    """A wave with noise in mV at 250 Hz."""
+    wave = np.sin(np.arange(num_samples) * 9 / 250)
+    return np.asarray(np.round(wave + 0.01 * np.random.default_rng(0).normal(size=num_samples), 3))
+
+
+def _atc(folder: Path) -> None:
+    ecg = _ecg()
     blocks = {b"info": b"2024-05-01T10:00:00.000".ljust(264, b"\0"), b"fmt ": bytes([1, 250, 0, 244, 1, 2, 0, 0])}
     blocks[b"ecg "] = np.round(2000 * ecg).astype("<i2").tobytes()
     content = b"ALIVE\0\0\0\3\0\0\0"
@@ -149,12 +167,105 @@ def _tables(folder: Path) -> None:
         whole = block + len(data).to_bytes(4, "little") + data
         content += whole + (sum(whole) & 0xFFFFFFFF).to_bytes(4, "little")
     (folder / "k.atc").write_bytes(content)
+
+
+def _movesense(folder: Path) -> None:
+    ecg = _ecg()
     packets = [
         {"Samples": np.round(2621.44 * ecg[place : place + 16]).astype(int).tolist(), "Timestamp": 4 * place}
         for place in range(0, 2496, 16)
     ]
     (folder / "movesense.json").write_text(json.dumps({"Meas": {"ECG": packets}}))
-    (folder / "c.csv.gz").write_bytes(gzip.compress((folder / "comma.csv").read_bytes(), mtime=0))
+
+
+def _phones(folder: Path) -> None:
+    ecg = _ecg()
+    reading = {"startTime": "2024-05-01T10:00:00.000", "waveformSamples": np.round(10922 * ecg).astype(int).tolist(),
+               "samplingFrequencyHz": "250", "scalingFactor": 10922}  # fmt: skip
+    (folder / "fitbit.json").write_text(json.dumps({"ecgReadings": [reading]}))
+    samples = [{"voltage": int(1000 * v), "timeStamp": 767_872_800 * 10**9 + 4_000_000 * n} for n, v in enumerate(ecg)]
+    packets = [{"dataType": "ECG", "data": samples[at : at + 50]} for at in range(0, len(samples), 50)]
+    (folder / "polar.jsonl").write_text("\n".join(map(json.dumps, packets)))
+
+
+def _frames(folder: Path) -> None:
+    """WFDB with several samples a frame, and compressed by gzip."""
+    ecg = np.round(200 * _ecg(2000)).astype("<i2")
+    slow = np.arange(500, dtype="<i2")
+    content = np.concatenate([ecg.reshape(500, 4), slow[:, np.newaxis]], axis=1).tobytes()
+    (folder / "a.dat").write_bytes(content)
+    (folder / "b.dat.gz").write_bytes(gzip.compress(content, mtime=0))
+    for name in "ab":
+        lines = [f"{name}.dat 16x4 200/mV 16 0 0 0 0 II", f"{name}.dat 16 10/NU 16 0 0 0 0 Resp"]
+        (folder / f"{name}.hea").write_text("\n".join([f"{name} 2 62.5 500", *lines]) + "\n")
+
+
+def _matlab(folder: Path) -> None:
+    """Version 5 as it is and compressed, with arrays, texts, structures and cells, and version 4."""
+    from scipy.io import savemat
+
+    ecg = _ecg()
+    struct = {"ecg": ecg[:500], "fs": 250, "inner": {"leads": np.array(["I", "II"], dtype=object), "x": {}}}
+    cells = np.array(["II", 1.5, np.array(["a", "b"], dtype=object)], dtype=object)
+    for name, options in (("a", {}), ("b", {"do_compression": True})):
+        savemat(folder / f"{name}.mat", {"val": ecg[np.newaxis], "fs": 250.0, "units": "mV"}, **options)
+        savemat(folder / f"{name}s.mat", {"s": struct, "leads": cells, "fs": 250.0}, **options)
+    savemat(folder / "v4.mat", {"val": (1000 * ecg).astype(np.int16), "fs": 250.0, "units": "uV"}, format="4")
+
+
+def _hdf5(folder: Path) -> None:
+    """Version 7.3 of MATLAB, in chunks with filters, in groups, with references to texts; and the newer file format."""
+    import h5py
+
+    ecg = _ecg()
+    for name, options in (("a", {"userblock_size": 512}), ("b", {"libver": "latest"})):
+        with h5py.File(folder / f"{name}.mat", "w", **options) as file:
+            file["fs"] = np.array([[250.0]])
+            file.create_dataset("val", data=ecg[:, np.newaxis], chunks=(500, 1), compression="gzip", shuffle=True)
+            file["val"].attrs["MATLAB_class"] = np.bytes_("double")
+            file.create_dataset("s/more", data=ecg[:, np.newaxis], chunks=(1000, 1), fletcher32=True)
+            file["#refs#/a"] = np.array([[73], [73]], np.uint16)
+            file.create_dataset("leads", (1, 1), dtype=h5py.ref_dtype)[0, 0] = file["#refs#/a"].ref
+
+
+def _parquet(folder: Path) -> None:
+    """Columns of each kind with each compression, and a file that heartlm writes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ecg = _ecg()
+    time_s = np.arange(len(ecg)) / 250
+    texts = pa.array(np.datetime_as_string(np.datetime64("2024-05-01T10:00:00.000") + np.arange(0, 10000, 4)))
+    table = pa.table({"time_s": time_s, "ecg [mV]": ecg.astype(np.float32), "II": ecg})
+    for compression in ("none", "gzip", "zstd", "snappy"):
+        pq.write_table(table, folder / f"{compression}.parquet", compression=compression, row_group_size=1000)
+    stamps = pa.table({"time": texts, "ecg [uV]": pa.array((1000 * ecg).astype(np.int16))})
+    pq.write_table(stamps, folder / "texts.parquet", version="1.0", data_page_version="2.0")
+    about = {"rate_hz": 250.0, "lead_names": ["II"], "units": {"II": "mV"}}
+    own = pa.table({"time_s": time_s, "II": ecg.astype(np.float32)}).replace_schema_metadata(
+        {"heartlm": json.dumps(about)}
+    )
+    pq.write_table(own, folder / "own.parquet")
+
+
+def _dicom(folder: Path) -> None:
+    """As it is, and deflated."""
+    import pydicom
+
+    samples = np.round(1000 * np.stack([_ecg(2000), -_ecg(2000)])).astype(np.int16)
+    WRITERS["dicom.dcm"](folder / "a.dcm", samples, 250, ("I", "II"))
+    data = pydicom.dcmread(folder / "a.dcm")
+    data.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    data.save_as(folder / "b.dcm", enforce_file_format=True)
+
+
+def _of_writers(*names: str) -> Callable[[Path], None]:
+    def build(folder: Path) -> None:
+        samples = np.round(1000 * np.stack([_ecg(2000), -_ecg(2000)])).astype(np.int16)
+        for name in names:
+            WRITERS[name](folder / name, samples, 250, ("I", "II"))
+
+    return build
 
 
 _MOST_CHANGED, _PACKETS = 12, 2 * 16
@@ -538,6 +649,24 @@ _ALL: Iterable[Subject] = (
     ),
     Subject("clinical", _clinical, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY)),
     Subject("mat", _mat, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY)),
+    *(
+        Subject(name, build, ("*",), ((*TOKENIZE, "--tokenizer", "sample", "--training-leads", "all"), VERIFY, VERIFY))
+        for name, build in (
+            ("phones", _phones),
+            ("frames", _frames),
+            ("matlab", _matlab),
+            ("hdf5", _hdf5),
+            ("parquet", _parquet),
+            ("dicom", _dicom),
+            ("scp", _of_writers("scp.scp")),
+            ("aecg", _of_writers("aecg.xml")),
+            ("carts", _of_writers("muse.xml", "cardiosoft.xml", "sierra.xml", "mortara.xml")),
+            ("mfer", _of_writers("mfer.mwf")),
+            ("kardia", _of_writers("kardia.json")),
+            ("movesense", _movesense),
+        )
+    ),
+    Subject("atc", _atc, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY), _table_values_differ),
     Subject(
         "corpus",
         _trained,

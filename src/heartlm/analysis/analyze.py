@@ -14,7 +14,6 @@ recordings, because tokens are relative to the whole recording.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -25,21 +24,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.analysis.certain_beats import certain_beats
+from heartlm.analysis.conduction import conduction
 from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
-from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
+from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
-from heartlm.analysis.lead_agreement import fill_gaps, regular_seconds
+from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
 from heartlm.analysis.limits import Limits
-from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
+from heartlm.analysis.lost_signal import (
+    cut_lost,
+    joined_events,
+    lost_events,
+    lost_intervals,
+    lost_stretches,
+    present_fraction,
+)
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import best_leads, lead_quality
+from heartlm.analysis.unexamined import FEWEST_AF_BEATS, SHORTEST_S, too_short
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
-from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
+from heartlm.analysis.usual_shape import excluded_classes, likeness_to_usual
+from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
-from heartlm.delineation.intervals import measure
+from heartlm.delineation.intervals import Intervals, measure
 from heartlm.ecg.each_recording import Watch, build
+from heartlm.ecg.lead_kinds import channels_without_ecg
+from heartlm.ecg.mains import HumFree
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
@@ -48,29 +60,38 @@ from heartlm.inference.annotate import second_probabilities
 from heartlm.inference.finetuned import FineTuned, load_of_tasks
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
 from heartlm.inference.waveform import predicted_classes, regular_wave_seconds
-from heartlm.models.pretrained import FOLDER
-from heartlm.storage.atomic import sha256_of
+from heartlm.models.pretrained import FOLDER, model_files
+from heartlm.storage.atomic import digest_of_files
 from heartlm.storage.reading import read_json
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW
 from heartlm.tokenizers.base import Lead, Tokens
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0
-AF_BEATS, FEWEST_AF_BEATS = 128, 9
-"""Beats per window for AF detection, and the minimum. On 440 recordings of PTB-XL, AF was found with sensitivity 0.55
-and specificity 0.996 in 9 to 15 beats, and with 0.91 and 1 in 16 beats or more (docs/log/af.md)."""
+AF_BEATS = 128
+"""Beats per window for AF detection."""
 FEW_BEATS_THRESHOLD = 0.6
 """Minimum probability of AF in fewer beats than the windows that the model learnt from. On 1,048 recordings of PTB-XL
 (folds 1 to 6) with 9 to 15 beats it finds 50 of 71 with 3 false ones, the model's own threshold 41 with 2
 (docs/log/artefacts.md)."""
-SHORTEST_AF_S, SHORTEST_S = 30.0, 4.0
-"""Minimum duration in seconds of AF (the clinical definition), and of VF, asystole and noise."""
+SHORTEST_AF_S = 30.0
+"""Minimum duration in seconds of AF: the clinical definition."""
 VF_CONFIDENCE = 0.5
 """Minimum mean probability of VF. Of 109 predicted stretches in cudb it keeps 62, with 48 of the 49 confirmed ones."""
 UNREADABLE, DOUBTFUL = 0.65, 0.85
 """Limits of the best lead's quality: a piece is unreadable below the first, or below the second if predicted noise."""
 
+FAR = 1 << 60
+SAME_BEAT = 0.4
+"""Detections of two leads are of one beat up to this fraction of the shorter interval to the next detection."""
+
 LONG_INTERVAL = 1.5
 """An interval with an artefact in it that is longer than this number of usual intervals counts as lost signal."""
+FEWEST_USUAL = 0.25
+"""Smallest fraction of intervals without an artefact whose median is the usual interval; with fewer, it is that between
+all detections, as most of the artefacts may be beats."""
+
+ALL_LEADS_S = 600.0
+"""Longest recording of which all ECG leads are delineated."""
 
 Places = NDArray[np.int64]
 Stretch = tuple[int, int]
@@ -86,12 +107,14 @@ class AnalysedBlock(NamedTuple):
             `[num_beats]`.
         lost: whether the signal of all leads is lost between each beat and the next, bool `[num_beats]`.
         probability: class probabilities of each beat, float32 `[num_beats, 4]`.
+        likeness: see `likeness_to_usual`, float32 `[num_beats]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
         waves: fraction of the windows over each second that show regular waves at a rate of VT where they may be VF,
             float64 `[num_seconds]`.
         regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
+        stretches: start and stop of each stretch of lost signal, int64 `[num_stretches, 2]`.
         measures: measures of some beats, see `measures_of_beats`.
     """
 
@@ -100,11 +123,13 @@ class AnalysedBlock(NamedTuple):
     disputed: NDArray[np.bool_]
     lost: NDArray[np.bool_]
     probability: NDArray[np.float32]
+    likeness: NDArray[np.float32]
     seconds: NDArray[np.float64]
     waves: NDArray[np.float64]
     regular: NDArray[np.bool_]
     flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
+    stretches: NDArray[np.int64]
     measures: NDArray[np.float64]
 
 
@@ -143,12 +168,16 @@ class Analyst:
         models = {"beats": self.beats, "af": self.af, "waveform": self.waveform}
         made_by = build()
         for name, model in models.items():
-            files = [model.folder.model("last") / file for file in ("config.json", "model.safetensors")]
-            made_by |= {f"model {name}": hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()[:16]}
+            made_by |= {f"model {name}": digest_of_files(*model_files(model.folder.model("last")))}
         return made_by
 
+    @cached_property
+    def _heartbeats(self) -> NDArray[np.str_]:
+        """Names of the classes of beats."""
+        return np.array([name for name in self.beats.info.classes if name != ARTEFACT])
+
     def analyze(self, recording: Recording, watch: Watch = iter, limits: Limits = USUAL_LIMITS) -> Findings:
-        """Find beats, rhythms and events in a recording.
+        """Find beats, rhythms, events and waves in a recording.
 
         Args:
             recording: recording with a signal.
@@ -163,7 +192,9 @@ class Analyst:
             raise HeartlmError(f"{recording.path}: no signal, so there is nothing to analyse")
         candidates = ecg_leads(recording)
         if not candidates:
-            raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to analyse")
+            raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
+        source, hum_free = recording, HumFree(recording)
+        recording = hum_free.recording()
         try:
             leads = best_leads(recording, candidates)
             blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
@@ -171,7 +202,7 @@ class Analyst:
             raise HeartlmError(f"{recording.path}: {error}") from error
         joined = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
         seconds, quality = joined.seconds, joined.quality.T
-        rate_hz, notes = recording.rate_hz, list[str]()
+        rate_hz, notes = recording.rate_hz, notes_of(recording)
 
         # VF, and stretches that cannot be read.
         # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
@@ -199,31 +230,36 @@ class Analyst:
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
         in_vf = covered(events, second_start)
         poor = ~in_vf & ((best < UNREADABLE) | ((second_class == NOISE) & (best < DOUBTFUL)))
-        events += second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
+        noisy = second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
+        lost = lost_events(joined.stretches, rate_hz)
+        poor |= covered(lost, second_start)
+        events += joined_events([*noisy, *lost])
 
         # Beats that are kept, and intervals between them in which signal is lost.
         no_beat = joined.no_beat
         blank = covered(events, joined.sample)
         if blank.any():
             notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
-        if (no_beat & ~blank).any():
-            notes.append(f"{(no_beat & ~blank).sum():,} detections left out that are artefacts, not heartbeats")
+        left_out = joined.sample[no_beat & ~blank]
+        if len(left_out):
+            notes.append(f"{len(left_out):,} detections left out that are artefacts, not heartbeats")
         kept = ~(blank | no_beat)
         # An interval without the beats in between is lost if one of its parts is.
         num_lost: NDArray[np.int64] = np.diff(np.cumsum(joined.lost)[kept] - joined.lost[kept])
-        # An artefact may hide a beat: a long interval with one in it is lost.
+        # An artefact may hide a beat: a long interval with one in it is lost, and another one makes no rate certain.
         sample = joined.sample[kept]
         hiding, interval = np.diff(np.cumsum(no_beat)[kept]) > 0, np.diff(sample)
-        num_lost += hiding & (interval > LONG_INTERVAL * np.median(interval)) if hiding.any() else 0
+        if hiding.any():
+            usual = interval[~hiding] if np.mean(~hiding) >= FEWEST_USUAL else np.diff(joined.sample[~blank])
+            num_lost += hiding & (interval > LONG_INTERVAL * np.median(usual))
         clear = ~crossed(events, sample) & (num_lost == 0)
 
         # Flutter and AF. Of both, flutter counts.
         flutters = second_events("flutter", joined.flutter, (joined.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
         af, af_probability = self._af_events(sample, clear, rate_hz)
-        is_short = recording.duration_s <= LONGEST_S and rate_hz >= LOWEST_RATE_HZ
-        waves, measured = None, dict[str, float]()
-        if len(candidates) == 1 and is_short and len(af_probability):
-            waves = measure(delineate(recording, sample, leads))
+        is_short = recording.duration_s <= LONGEST_S
+        waves, measured = _waves(recording, sample, leads), dict[str, float]()
+        if waves is not None and len(candidates) == 1 and is_short and len(af_probability):
             measured = short_af_measures(waves.delineation, af_probability, quality[0])
             odds = log_odds(measured)
             measured[AF_BY_RR] = float(bool(af))
@@ -232,39 +268,44 @@ class Analyst:
         af = flutters + [each for each in af if covered(flutters, sample[covered([each], sample)]).mean() < 0.5]
 
         # Classes of beats.
-        classes = np.array([name for name in self.beats.info.classes if name != ARTEFACT])
-        probability = joined.probability[kept]
+        classes, probability = self._heartbeats, joined.probability[kept].copy()
         in_af = covered(in_order(af), sample)
         supraventricular = list(classes).index("S")
         choice = probability.argmax(axis=1)
         changed = in_af & (choice == supraventricular)
         if changed.any():
-            probability = probability.copy()
             probability[in_af, supraventricular] = 0
             probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
             choice = probability.argmax(axis=1)
             notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
+        no_v, no_s = excluded_classes(classes[choice], joined.likeness[kept], limits.run_beats)
+        if (no_v | no_s).any():
+            above = np.isin(classes, ["N", "S"])  # activation through the conduction system
+            probability[no_v] *= above
+            probability[no_s] *= ~above
+            probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
+            choice = probability.argmax(axis=1)
+            for which, was, reason in ((no_v, "V", "they have the usual shape"), (no_s, "S", "they are wide")):
+                if which.any():
+                    notes.append(f"{which.sum():,} beats in runs would be {was} by the model of beats; {reason}")
         symbol, certainty = classes[choice], probability[np.arange(len(choice)), choice]
 
         # Events of beats, and those that only the waveform shows.
-        rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1], limits)
+        rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1] | hiding, limits)
         silent = (second_class == ASYSTOLE) & ~poor
         by_waveform = second_events("asystole", seconds[:, ASYSTOLE], silent, SHORTEST_S, rate_hz)
         by_waveform = [each for each in by_waveform if not np.any((sample >= each.start) & (sample < each.stop))]
         vt_events = second_events("VT", seconds[:, VT], (second_class == VT) & ~poor, SHORTEST_S, rate_hz)
         by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
         by_waveform += regular_waves
-        rules += [
-            each
-            for each in by_waveform
-            if not any(rule.kind == each.kind and rule.start < each.stop and each.start < rule.stop for rule in rules)
-        ]
+        in_vt = [rule for rule in rules if rule.kind == "SVT" and _overlaps(rule, by_waveform, "VT")]
+        rules = [rule for rule in rules if rule not in in_vt]
+        rules += [each for each in by_waveform if not _overlaps(each, rules, each.kind)]
         events = [_timed(each, sample, rate_hz, recording.num_samples) for each in (*events, *af, *rules)]
-        if len(sample) < FEWEST_AF_BEATS:
-            notes.append(f"{len(sample)} beats, {FEWEST_AF_BEATS} needed: not examined for AF")
         notes += [f"damaged: {fault}" for fault in recording.faults]
-        return Findings(
-            recording,
+        num_readable = int((~poor & ~in_vf).sum())
+        findings = Findings(
+            source,
             leads,
             sample,
             symbol,
@@ -274,10 +315,20 @@ class Analyst:
             tuple(notes),
             self.made_by,
             unlike(joined.measures),
+            definitions(limits),
             lost=np.flatnonzero(num_lost),
+            left_out=left_out,
+            hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},
             waves=waves,
             short_af=measured,
+            unexamined=too_short(sample, clear, rate_hz, len(seconds), num_readable, limits),
         )
+        intervals, not_measured = conduction(findings)
+        events = [*findings.events, *intervals]
+        unexamined = findings.unexamined | not_measured
+        for event in events:
+            unexamined.pop(event.kind, None)
+        return replace(findings, events=in_order(events), unexamined=unexamined)
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:
         """Analyse the samples `start` to `stop`."""
@@ -290,11 +341,13 @@ class Analyst:
         atrial_signals = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
         signals = signals[: len(leads)]
         lead_qualities = [lead_quality(signal, rate_hz) for signal in signals]
+        stretches = lost_stretches(signals, rate_hz)
         quality = np.stack([lead.quality for lead in lead_qualities])
+        # what is lost in all leads is unreadable by itself, and no reason to leave out what is next to it
+        quality /= present_fraction(stretches, signals.shape[1], round(QUALITY_S * rate_hz), quality.shape[1])
         voted = _voted([lead.sample for lead in lead_qualities], quality, rate_hz)
         sample, disputed = fill_gaps(voted, lead_qualities, signals, rate_hz)
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
-        stretches = lost_stretches(signals, rate_hz)
         measures = np.empty((0, len(USUAL)))
 
         def classify(kept: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -305,9 +358,13 @@ class Analyst:
             measures = of_these if kept.all() else measures
             return probability
 
-        probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes)
+        certain, wide = certain_beats(sample, lead_qualities, signals, rate_hz)
+        probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes, certain, wide)
         seconds, waves = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
+        is_normal = (self._heartbeats[probability.argmax(axis=1)] == "N") & ~no_beat
+        readable = quality[:, np.minimum(sample // piece, quality.shape[1] - 1)] >= UNREADABLE
+        likeness = likeness_to_usual(sample, is_normal, signals, readable, rate_hz)
         in_block, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
         num_pieces = -(-(stop - start) // piece)
         # The seconds that begin in the block: their sum over the blocks is the duration at every rate.
@@ -319,11 +376,15 @@ class Analyst:
             disputed[in_block],
             lost_intervals(sample, stretches)[in_block],
             probability[in_block],
+            likeness[in_block],
             seconds[begin_s : begin_s + num_seconds],
             waves[begin_s : begin_s + num_seconds],
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
             flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
+            np.clip(stretches + first, start, stop)[
+                (stretches[:, 0] + first < stop) & (stretches[:, 1] + first > start)
+            ],
             measures,
         )
 
@@ -363,11 +424,14 @@ class Analyst:
         # Overlapping windows take twice the time: only those of the best lead do.
         codes, overlaps = (tokens.codes for tokens in lead_tokens), (lead == 0 for lead in leads)
         answers = recording_probabilities(model, codes, info.window, overlaps)
-        for lead, tokens, answer in zip(leads, lead_tokens, answers, strict=True):
-            # A token need not be a beat: each beat takes the nearest. A single lead counts even with a quality of 0.
-            total += answer[nearest(beats.sample, tokens.sample)] * (quality[lead, piece][:, None] + 1e-3)
-        total[total.sum(axis=1) == 0, 0] = 1
-        return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
+        if not leads:
+            total[:, 0] = 1
+            return total, measures
+        # A token need not be a beat: each beat takes the nearest. A single lead counts even with a quality of 0.
+        by_lead = [
+            answer[nearest(beats.sample, tokens.sample)] for tokens, answer in zip(lead_tokens, answers, strict=True)
+        ]
+        return combined(np.stack(by_lead), quality[leads][:, piece] + 1e-3, info.classes), measures
 
     def _seconds(
         self, beats: Annotations, signal_mv: NDArray[np.float32]
@@ -416,6 +480,28 @@ class Analyst:
         return events, np.concatenate(scores)
 
 
+def notes_of(recording: Recording) -> list[str]:
+    """Return what was repaired to read a recording, and which channels in mV are not analysed, one line each."""
+    names, others = recording.lead_names, channels_without_ecg(recording)
+    left_out = [f"channel {names[lead]} left out: no ECG ({reason})" for lead, reason in others.items()]
+    try:
+        recording.annotations  # noqa: B018
+    except HeartlmError as error:
+        left_out.append(f"annotations not read: {error}")
+    return [f"repaired: {repair}" for repair in recording.repairs] + left_out
+
+
+def _waves(recording: Recording, sample: Places, leads: tuple[int, ...]) -> Intervals | None:
+    """Measure the waves of the beats in the analysed leads, or in all ECG leads if it lasts up to `ALL_LEADS_S`.
+
+    Returns:
+        The measurements; None without beats or below the least rate of delineation.
+    """
+    if not len(sample) or recording.rate_hz < LOWEST_RATE_HZ:
+        return None
+    return measure(delineate(recording, sample, ecg_leads(recording) if recording.duration_s <= ALL_LEADS_S else leads))
+
+
 def _blocks(recording: Recording) -> list[Stretch]:
     """Return the first and last sample of each block; a short remainder is merged into the previous block."""
     length = round(BLOCK_S / QUALITY_S) * round(QUALITY_S * recording.rate_hz)
@@ -440,9 +526,13 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     weight[0] *= 1.1  # decides between two leads
     sample: Places = np.concatenate(of_leads)
     lead = np.repeat(np.arange(len(of_leads)), [len(each) for each in of_leads])
+    # In a fast rhythm the next beat may be marked within reach in another lead.
+    apart = [np.diff(each, prepend=-FAR, append=FAR) for each in of_leads]
+    reaches = np.concatenate([np.minimum(reach, SAME_BEAT * np.minimum(each[1:], each[:-1])) for each in apart])
     order = np.argsort(sample, kind="stable")
-    sample, lead = sample[order], lead[order]
-    group: Places = np.cumsum(np.diff(sample, prepend=sample[:1]) > reach)
+    sample, lead, reaches = sample[order], lead[order], reaches[order]
+    is_next = np.diff(sample, prepend=sample[:1]) > np.minimum(reaches, np.roll(reaches, 1))
+    group: Places = np.cumsum(is_next)
     piece_index = np.minimum(sample // piece, quality.shape[1] - 1)
     voted = np.zeros((int(group[-1]) + 1 if len(group) else 0, len(of_leads)), np.float32)
     voted[group, lead] = weight[lead, piece_index]
@@ -454,6 +544,10 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     positions = sample[is_choice & kept[group]]
     keep = np.diff(positions, prepend=-reach - 1) > reach
     return np.asarray(positions[keep])
+
+
+def _overlaps(event: Event, others: list[Event], kind: str) -> bool:
+    return any(each.kind == kind and each.start < event.stop and event.start < each.stop for each in others)
 
 
 def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest: float) -> bool:

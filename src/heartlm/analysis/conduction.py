@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import Event, Findings, crossed
-from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, QRS, P
+from heartlm.delineation.delineate import LOWEST_RATE_HZ, OFFSET, ONSET, PEAK, QRS, P
 from heartlm.delineation.intervals import Intervals
 
 LONGEST_PR_MS, WIDE_QRS_MS = 200.0, 120.0
@@ -35,21 +35,32 @@ paced ones have 0.46 to 3.1."""
 END_OF_QRS = 1 / 3
 """Last part of the QRS complex, whose sign in V1 and in I or V6 tells the side of a bundle branch block."""
 
+_FEW = f"fewer than {FEWEST_BEATS} normal beats in {BLOCK_S / 60:g} minutes have"
+UNMEASURED = dict.fromkeys(("LBBB", "RBBB", "wide QRS"), f"{_FEW} a QRS complex with its ends")
+UNMEASURED |= {"AV block I": "no P wave in half of the normal beats outside of AF, flutter and paced rhythm"}
+UNMEASURED |= {"long QT": f"{_FEW} a QT interval outside of AF, flutter and wide QRS"}
+"""Reason for each kind that no stretch can be examined for."""
+SIDE_LEADS = "the side of wide QRS complexes needs V1, and I or V6"
 
-def conduction_events(findings: Findings) -> list[Event]:
+
+def conduction(findings: Findings) -> tuple[list[Event], dict[str, str]]:
     """Return stretches in which the median PR, QTc or QRS of normal beats is beyond its limit; needs `findings.waves`.
 
     Beats in atrial fibrillation or flutter, and next to what cannot be read, count for QRS alone; of wide beats that
     follow pacing spikes only the width is told. Confidence is the fraction of beats whose own interval is beyond the
     limit.
 
+    Returns:
+        The events, and the kinds that no stretch could be examined for, each with the reason.
+
     Raises:
         HeartlmError: the signal cannot be read.
     """
-    waves = findings.waves
+    waves, recording = findings.waves, findings.recording
     if waves is None:
-        return []
-    recording, beats = findings.recording, waves.delineation.beats
+        slow = f"{recording.rate_hz:g} Hz, {LOWEST_RATE_HZ:g} Hz needed" if recording.rate_hz < LOWEST_RATE_HZ else ""
+        return [], dict.fromkeys(UNMEASURED, slow or "no beats")
+    beats = waves.delineation.beats
     normal = findings.symbol == "N"
     irregular = crossed((event for event in findings.events if event.kind in ("AF", "flutter", "VF")), beats)
     regular = normal & ~np.append(irregular, False) & ~np.append(False, irregular)
@@ -61,25 +72,36 @@ def conduction_events(findings: Findings) -> list[Event]:
     sex = recording.patient.sex
     long_qtc, left_block = LONG_QTC_MS.get(sex, OTHER_QTC_MS), LEFT_BLOCK_MS.get(sex, OTHER_LEFT_BLOCK_MS)
     kinds_by_block: list[list[tuple[str, float, float]]] = []
+    examined, has_side = set[str](), _has_side_leads(waves)
     for block_index in range(num_blocks):
         in_block, block_kinds = block == block_index, list[tuple[str, float, float]]()
         width, is_paced = _median(qrs, in_block & normal), False
+        if not np.isnan(width):
+            examined |= {"wide QRS", "LBBB", "RBBB"}
         if width >= WIDE_QRS_MS:
             share = float(np.mean(qrs[in_block & normal & ~np.isnan(qrs)] >= WIDE_QRS_MS))
             side, is_paced = _side(waves, in_block & normal)
             kind = "wide QRS" if is_paced or (side == "LBBB" and width < left_block) else side
             block_kinds.append((kind, width, share))
         # QTc is not judged in wide QRS (Rautaharju 2009), nor after an interval that cannot be read, which corrects it.
-        elif (value := _median(qtc, in_block & regular & readable)) >= long_qtc:
-            known = in_block & regular & readable & ~np.isnan(qtc)
-            block_kinds.append(("long QT", value, float(np.mean(qtc[known] >= long_qtc))))
+        elif not np.isnan(value := _median(qtc, in_block & regular & readable)):
+            examined.add("long QT")
+            if value >= long_qtc:
+                known = in_block & regular & readable & ~np.isnan(qtc)
+                block_kinds.append(("long QT", value, float(np.mean(qtc[known] >= long_qtc))))
         conducted = in_block & regular
         has_pr = conducted.any() and has_p[conducted].mean() >= LEAST_P_SHARE and not is_paced
-        if has_pr and (value := _median(pr, conducted)) > LONGEST_PR_MS:
-            share = float(np.mean(pr[conducted & ~np.isnan(pr)] > LONGEST_PR_MS))
-            block_kinds.append(("AV block I", value, share))
+        if has_pr and not np.isnan(value := _median(pr, conducted)):
+            examined.add("AV block I")
+            if value > LONGEST_PR_MS:
+                share = float(np.mean(pr[conducted & ~np.isnan(pr)] > LONGEST_PR_MS))
+                block_kinds.append(("AV block I", value, share))
         kinds_by_block.append(block_kinds)
-    return sorted(_joined(kinds_by_block, block, beats, recording.rate_hz), key=lambda event: event.start)
+    events = sorted(_joined(kinds_by_block, block, beats, recording.rate_hz), key=lambda event: event.start)
+    unexamined = {kind: reason for kind, reason in UNMEASURED.items() if kind not in examined}
+    if not has_side and any(event.kind == "wide QRS" for event in events):
+        unexamined |= dict.fromkeys(("LBBB", "RBBB"), SIDE_LEADS)
+    return events, unexamined
 
 
 def _joined(
@@ -110,6 +132,11 @@ def _median(values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> float:
     return float(np.median(known)) if len(known) >= FEWEST_BEATS else float("nan")
 
 
+def _has_side_leads(waves: Intervals) -> bool:
+    names = {name.lower() for name in waves.delineation.lead_names}
+    return "v1" in names and bool(names & {"i", "v6"})
+
+
 def _side(waves: Intervals, chosen: NDArray[np.bool_]) -> tuple[str, bool]:
     """Return LBBB, RBBB or wide QRS, by the end of QRS in V1 and in I or V6, and whether pacing spikes precede it."""
     delineation = waves.delineation
@@ -127,10 +154,10 @@ def _side(waves: Intervals, chosen: NDArray[np.bool_]) -> tuple[str, bool]:
         jumps = np.abs(np.diff(signal[:, : onset - start + before + 2], 2, axis=1)).max(axis=1)
         steepest.append(float(np.sort(jumps)[-min(SPIKE_LEADS, len(jumps))]))
     is_paced = rate_hz >= SPIKE_RATE_HZ and float(np.median(steepest)) >= SPIKE_MV
+    if not _has_side_leads(waves):
+        return "wide QRS", is_paced
     ends = dict(zip(map(str.lower, delineation.lead_names), np.median(levels, axis=0).tolist(), strict=True))
     lateral = [ends[name] for name in ("i", "v6") if name in ends]
-    if "v1" not in ends or not lateral:
-        return "wide QRS", is_paced
     if ends["v1"] > 0 > min(lateral):
         return "RBBB", is_paced
     return ("LBBB" if ends["v1"] < 0 < max(lateral) else "wide QRS"), is_paced

@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 
 ABSENCES = ("pause", "asystole", "bradycardia")
 """Kinds of events that are an absence of beats, which a beat in another lead refutes."""
+RUNS = ("VT", "IVR", "SVT", "couplet")
+"""Kinds of events that a single beat of another class refutes: they are as sure as their least sure beat."""
 DISPUTED = 0.25
 """Fraction of disputed intervals from which on such an event is disputed: one of the four intervals of bradycardia."""
 RATE_BREAK = 16
@@ -60,7 +62,8 @@ def beat_events(
         """Return an event of the beats `first` to `stop`, exclusive."""
         inside_s = rr_s[first : stop - 1]
         rate = 60 / float(inside_s.mean()) if len(inside_s) else float("nan")
-        sure = float(probability[first:stop].mean())
+        of_beats = probability[first:stop]
+        sure = float(of_beats.min() if kind in RUNS else of_beats.mean())
         is_disputed = disputed is not None and kind in ABSENCES and disputed[first : stop - 1].mean() >= DISPUTED
         return Event(
             *(kind, int(sample[first]), int(sample[stop - 1]) + 1, sure / (1 + is_disputed), stop - first, rate),

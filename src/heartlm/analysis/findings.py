@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,8 @@ class Event:
         kind: one of `KINDS`.
         start: first sample.
         stop: sample after the last one.
-        confidence: mean model probability of the beats or seconds of the event, 0 to 1.
+        confidence: mean model probability of the beats or seconds of the event, 0 to 1; of runs and couplets that of
+            the least sure beat.
         num_beats: number of beats in the event.
         rate_bpm: mean heart rate in beats per minute; NaN with fewer than two beats.
         disputed: whether a lead contradicts the event, or no lead can be read in it; its confidence is halved then.
@@ -138,9 +140,13 @@ class Findings:
         unlike: differences from the training recordings of the models, one line each.
         kinds: definition of each kind of event by the limits of the analysis.
         lost: beats after which the signal of all leads is lost before the next one, int64 `[num_lost]`.
+        left_out: detections that are left out as artefacts, outside of VF and unreadable stretches, int64
+            `[num_left_out]`.
+        hum_hz: frequencies in Hz of mains hum that was removed before the analysis, by lead.
         waves: P, QRS and T of the beats and their intervals; None if they were not measured.
         short_af: measures by which AF of a short recording of one lead is judged, and what RR intervals alone tell, see
             `heartlm.analysis.short_af`; empty for other recordings.
+        unexamined: kinds of events that the recording was not examined for, each with the reason.
     """
 
     recording: Recording
@@ -155,8 +161,11 @@ class Findings:
     unlike: tuple[str, ...] = ()
     kinds: dict[str, str] = field(default_factory=lambda: KINDS)
     lost: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    left_out: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    hum_hz: dict[str, tuple[float, ...]] = field(default_factory=dict)
     waves: Intervals | None = None
     short_af: dict[str, float] = field(default_factory=dict)
+    unexamined: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         recording, of_class = self.recording, Counter(self.symbol.tolist())
@@ -245,7 +254,8 @@ class Findings:
     def summary(self) -> dict[str, Any]:
         """Return counts and extremes of the whole recording; rates in beats per minute, durations in seconds.
 
-        The slowest and fastest rates are means over `RATE_INTERVALS`; None if there are too few beats.
+        The slowest and fastest rates are means over `RATE_INTERVALS`; None if there are too few beats. Numbers and
+        seconds of events are None for kinds that were not examined; `unexamined` has the reasons.
         """
         recording, rr_s, clear = self.recording, np.diff(self.sample) / self.recording.rate_hz, self.readable()
         means = self.mean_rr_s()
@@ -258,16 +268,37 @@ class Findings:
             "duration_s": round(recording.duration_s, 3),
             "leads": [recording.lead_names[lead] for lead in self.leads],
             "unlike": "; ".join(self.unlike),
+            "hum_removed": self.hum_in_words(),
             "readable_share": round(1 - self.seconds_of("unreadable") / max(recording.duration_s, 1e-9), 4),
             "num_beats": self.num_beats,
+            "num_left_out": len(self.left_out),
             "beats": {name: of_class.get(name, 0) for name in "NSVF"},
             "mean_rate_bpm": round(60 / float(rr_s[clear].mean()), 1) if clear.any() else None,
             "slowest_bpm": round(60 / float(means.max()), 1) if len(means) else None,
             "fastest_bpm": round(60 / float(means.min()), 1) if len(means) else None,
             "longest_rr_s": round(float(rr_s[clear].max()), 3) if clear.any() else None,
-            "events": {kind: len(self.of_kind(kind)) for kind in KINDS},
-            "seconds": {kind: round(self.seconds_of(kind), 1) for kind in KINDS},
+            "events": {kind: self._if_examined(kind, len(self.of_kind(kind))) for kind in KINDS},
+            "seconds": {kind: self._if_examined(kind, round(self.seconds_of(kind), 1)) for kind in KINDS},
+            "unexamined": self.unexamined_in_words(),
         }
+
+    def _if_examined(self, kind: str, value: float) -> float | None:
+        return None if kind in self.unexamined else value
+
+    def unexamined_in_words(self) -> str:
+        """Return the kinds that were not examined as one line: `AF: 7 beats in a row, 9 needed; LBBB, RBBB: ...`."""
+        by_reason = groupby(sorted(self.unexamined, key=self.unexamined.__getitem__), self.unexamined.__getitem__)
+        return "; ".join(f"{', '.join(kinds)}: {reason}" for reason, kinds in by_reason)
+
+    def hum_in_words(self) -> str:
+        """Return the mains hum that was removed as one line: `60 Hz in I, II`."""
+        by_mains = dict[tuple[float, ...], list[str]]()
+        for lead, frequencies in self.hum_hz.items():
+            by_mains.setdefault(frequencies, []).append(lead)
+        return "; ".join(
+            f"{' and '.join(f'{each:g}' for each in frequencies)} Hz in {', '.join(leads)}"
+            for frequencies, leads in by_mains.items()
+        )
 
     def hours(self) -> list[dict[str, Any]]:
         """Return one row per hour since the start: beats by class, heart rates, events that start in it, seconds of AF.
@@ -296,8 +327,11 @@ class Findings:
                 | {"mean_rate_bpm": round(60 / float(clear_rr_s.mean()), 1) if len(clear_rr_s) else None}
                 | {"shortest_rr_s": round(float(clear_rr_s.min()), 3) if len(clear_rr_s) else None}
                 | {"longest_rr_s": round(float(clear_rr_s.max()), 3) if len(clear_rr_s) else None}
-                | {f"{kind.lower()}_s": round(samples / rate_hz, 1) for kind, samples in lasting_samples.items()}
-                | {kind: begin[start // hour, kind] for kind in KINDS}
+                | {
+                    f"{kind.lower()}_s": self._if_examined(kind, round(samples / rate_hz, 1))
+                    for kind, samples in lasting_samples.items()
+                }
+                | {kind: self._if_examined(kind, begin[start // hour, kind]) for kind in KINDS}
             )
         return rows
 

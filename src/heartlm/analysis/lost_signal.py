@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.analysis.findings import Event
 from heartlm.ecg.spans import runs
 
 Places = NDArray[np.int64]
@@ -18,6 +19,8 @@ Floats = NDArray[np.float32]
 
 LOST_S = 0.15
 """Shortest stretch of invalid samples in seconds that may hide a QRS complex."""
+UNREADABLE_S = 1.0
+"""Shortest stretch of invalid samples in seconds that is told as unreadable by itself."""
 AROUND = 8
 """Number of intervals on each side whose median replaces a lost one."""
 
@@ -26,6 +29,42 @@ def lost_stretches(signals_mv: Floats, rate_hz: float) -> NDArray[np.int64]:
     """Return start and stop of the stretches in which no lead has a valid sample, int64 `[num_stretches, 2]`."""
     stretches = runs(np.asarray(np.isnan(signals_mv).all(axis=0)))
     return stretches[stretches[:, 1] - stretches[:, 0] >= LOST_S * rate_hz]
+
+
+def present_fraction(
+    stretches: NDArray[np.int64], num_samples: int, piece: int, num_pieces: int
+) -> NDArray[np.float32]:
+    """Return the fraction of each piece of `piece` samples that is not lost, 1 if all is; float32 `[num_pieces]`."""
+    lost = np.zeros(num_samples, np.bool_)
+    for start, stop in stretches.tolist():
+        lost[start:stop] = True
+    size = np.minimum(piece, num_samples - piece * np.arange(num_pieces)).clip(1)
+    count = np.add.reduceat(lost, piece * np.arange(num_pieces)) if num_samples else np.zeros(num_pieces)
+    return np.where(count < size, 1 - count / size, 1).astype(np.float32)
+
+
+def lost_events(stretches: NDArray[np.int64], rate_hz: float) -> list[Event]:
+    """Return the stretches of lost signal of `UNREADABLE_S` or more as events, to the sample.
+
+    Args:
+        stretches: start and stop of each, int64 `[num_stretches, 2]`, cut where blocks of the recording meet.
+        rate_hz: sampling rate in Hz.
+    """
+    events = joined_events([Event("unreadable", *each, 1.0) for each in stretches.tolist()])
+    return [event for event in events if event.stop - event.start >= UNREADABLE_S * rate_hz]
+
+
+def joined_events(events: list[Event]) -> list[Event]:
+    """Return events of one kind in order; those that touch or overlap are one."""
+    joined = list[Event]()
+    for event in sorted(events, key=lambda each: each.start):
+        if joined and event.start <= joined[-1].stop:
+            before = joined.pop()
+            lengths = before.stop - before.start, event.stop - event.start
+            confidence = float(np.average([before.confidence, event.confidence], weights=lengths))
+            event = Event(event.kind, before.start, max(before.stop, event.stop), confidence)
+        joined.append(event)
+    return joined
 
 
 def lost_intervals(sample: Places, stretches: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heartlm.analysis.findings import Findings, definitions
+from heartlm.analysis.findings import Findings
 from heartlm.ecg.database import opened
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import FOLDER
 from heartlm.runs.run_folder import RunFolder
 from heartlm.system.public import public
-from heartlm.tokenizers.base import Tokenizer, load_tokenizer
+from heartlm.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
     from heartlm.analysis.analyze import Analyst
@@ -114,8 +114,7 @@ class Model:
         """
         from heartlm.analysis.events import USUAL_LIMITS
 
-        limits = limits or USUAL_LIMITS
-        return replace(self.analyst.analyze(opened(recording), watch or iter, limits), kinds=definitions(limits))
+        return self.analyst.analyze(opened(recording), watch or iter, limits or USUAL_LIMITS)
 
     @public
     def embed(
@@ -157,6 +156,7 @@ class Model:
 def loaded(model: Path | None, af: Path, waveform: Path, device: str) -> Model:
     """Load the model in a run folder or a folder of weights; None for the shipped models. See `heartlm.load_model`."""
     from heartlm.distributed.device import device_and_precision
+    from heartlm.inference.finetuned import tokenizer_of
     from heartlm.models.store import load_model
 
     path = FOLDER / "foundation" if model is None else model
@@ -175,4 +175,4 @@ def loaded(model: Path | None, af: Path, waveform: Path, device: str) -> Model:
     if model is not None:
         # The model takes the place of the shipped one of its task; one that was pretrained only analyses nothing.
         analysts = analysts | {info.task: path} if info.task is not None else {}
-    return Model(network, info, load_tokenizer(tokenizer), tuple(analysts.values()), path)
+    return Model(network, info, tokenizer_of(tokenizer, info), tuple(analysts.values()), path)

@@ -14,18 +14,13 @@ from typing import Any
 
 import torch
 
-from heartlm.analysis.analyze import Analyst
-from heartlm.analysis.conduction import conduction_events
-from heartlm.analysis.events import USUAL_LIMITS, in_order
+from heartlm.analysis.analyze import Analyst, notes_of
+from heartlm.analysis.events import USUAL_LIMITS
 from heartlm.analysis.findings import EVENT_FIELDS, Findings, definitions
 from heartlm.analysis.limits import Limits
-from heartlm.corpus.encode import ecg_leads, no_ecg_lead
-from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
-from heartlm.delineation.intervals import Intervals, measure
 from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.database import locate
 from heartlm.ecg.each_recording import RecordingTask, Summary, Watch, each_recording
-from heartlm.ecg.lead_kinds import channels_without_ecg
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
@@ -34,11 +29,8 @@ from heartlm.system.cores import usable_cores
 from heartlm.system.late import pandas
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 11
 """Results of another version are not kept: raised where the same recording, models and settings give other results."""
-
-ALL_LEADS_S = 600.0
-"""Longest recording of which all ECG leads are delineated."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +115,7 @@ class AnalysisTask(RecordingTask):
     def write(self, recording: Recording, path: Path, watch: Watch) -> tuple[Summary, dict[str, Any]]:
         """Analyse a recording and write annotations, tables and page; see `RecordingTask.write`."""
         recording = recording.anonymous() if self.anonymous else recording
-        if recording.has_signal and not ecg_leads(recording):
-            raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
-        findings = replace(self.analyst.analyze(recording, watch, self.limits), kinds=definitions(self.limits))
-        findings = replace(findings, notes=(*notes_of(recording), *findings.notes))
-        findings = replace(findings, waves=findings.waves or waves_of(findings))  # AF of short ones needs them too
-        findings = replace(findings, events=in_order([*findings.events, *conduction_events(findings)]))
+        findings = self.analyst.analyze(recording, watch, self.limits)
         page, summary, rows = self.page and self.page(findings), findings.summary(), findings.event_rows()
         write_annotations(path.parent, path.stem, findings.annotations())
         for event in rows:
@@ -145,33 +132,6 @@ class AnalysisTask(RecordingTask):
         return summary, content | {"waves": findings.waves and findings.waves.summary()}
 
 
-def waves_of(findings: Findings) -> Intervals | None:
-    """Measure the waves of the beats, in the analysed leads, or in all ECG leads if it lasts up to `ALL_LEADS_S`.
-
-    Returns:
-        The measurements; None without beats or below the least rate of delineation.
-
-    Raises:
-        HeartlmError: the signal cannot be read.
-    """
-    recording = findings.recording
-    if not findings.num_beats or recording.rate_hz < LOWEST_RATE_HZ:
-        return None
-    leads = ecg_leads(recording) if recording.duration_s <= ALL_LEADS_S else findings.leads
-    return measure(delineate(recording, findings.sample, leads))
-
-
-def notes_of(recording: Recording) -> list[str]:
-    """Return what was repaired to read a recording, and which channels in mV are not analysed, one line each."""
-    names, others = recording.lead_names, channels_without_ecg(recording)
-    left_out = [f"channel {names[lead]} left out: no ECG ({reason})" for lead, reason in others.items()]
-    try:
-        recording.annotations  # noqa: B018
-    except HeartlmError as error:
-        left_out.append(f"annotations not read: {error}")
-    return [f"repaired: {repair}" for repair in recording.repairs] + left_out
-
-
 def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
     """Analyse a recording, or a folder of recordings in parallel with `processes` processes, by default one per core.
 
@@ -181,6 +141,11 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
     """
     if processes is not None and processes < 1:
         raise HeartlmError(f"processes: {processes} found, at least 1 expected")
+    if task.anonymous:
+        say(
+            "anonymous: results keep the names of the recordings and of their folders; rename these, or analyse what "
+            "`heartlm data convert --anonymize` writes"
+        )
     if not task.path.is_dir():
         database, record_id = locate(task.path, repaired=task.repaired)
         summary = task.of(database, record_id, lambda blocks: track(blocks, len(blocks), record_id))
@@ -197,7 +162,9 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
     try:
         write_csv(analyses.rows(), table, digits=4)
         if task.index is not None:
-            write_text(index, task.index(summaries, left_out, definitions(task.limits)))
+            # the reasons quote headers and names of folders
+            shown = [f"recording {n}" for n in range(1, len(left_out) + 1)] if task.anonymous else left_out
+            write_text(index, task.index(summaries, shown, definitions(task.limits)))
     except HeartlmError as error:  # what was analysed is complete
         return replace(analyses, unwritten=(str(error),))
     return analyses

@@ -144,7 +144,7 @@ class Database:
             HeartlmError: there is no such record, or an existing file is unreadable.
         """
         recording = recording or self.recording(record_id)
-        files = {path: read_annotation_file(path) for path in self.annotation_paths(record_id)}
+        files = {path: read_annotation_file(path, recording.ticks_hz) for path in self.annotation_paths(record_id)}
         beat_file, rhythm_file = (files[path] if path else None for path in self._annotation_files(record_id))
         rate_hz, length = recording.rate_hz, recording.num_samples
         sources = [path.name for path in files]

@@ -4,9 +4,11 @@
 
 The even filter is the difference of two bells and passes about 5 to 20 Hz; the odd filter is the slope of a bell. The
 smoothed sum of their powers is high at a QRS complex. Local maxima of this height are candidates, and candidates that
-are high enough relative to the level around them are beats. After a long gap a lower candidate is accepted. A beat is
-marked where the output of the even filter is farthest from zero. If it is about as far above as below zero, the mark is
-on the side on which most beats of this shape have it, as RR intervals would otherwise jump.
+are high enough relative to the level around them are beats. After a long gap a lower candidate is accepted. Of two
+candidates within the refractory time only the higher one counts, as T waves and the ends of wide QRS complexes are that
+near; but five or more candidates in a row that are near, alike and about as high are the beats of a fast rhythm. A beat
+is marked where the output of the even filter is farthest from zero. If it is about as far above as below zero, the mark
+is on the side on which most beats of this shape have it, as RR intervals would otherwise jump.
 
 The detector has two modes. The offline mode uses seconds of later signal for each decision;
 the causal mode, for live streams, uses only the past. In both modes the beats do not depend on how the signal is
@@ -49,6 +51,9 @@ _DOUBT, _SHAPE_S, _SAME_SHAPE, _SHAPE_WEIGHT = 0.33, 0.08, 0.7, 0.03
 # Settings without a unit of time.
 _AS_THEY_ARE = "threshold", "search_gap", "search_threshold", "floor", "height_weight", "rr_weight"
 _RR_START_S, _RR_LOW_S, _RR_HIGH_S, _RR_PAUSE_S = 0.8, 0.25, 1.8, 2.2
+# Fast rhythms: shortest and longest interval, number of intervals in a row, least ratio of heights and correlation of
+# adjacent beats. Chosen on DS1, svdb, cudb, ludb and cinc2017 (docs/log/signals.md).
+_CLOSEST_S, _FAST_S, _FAST_BEATS, _FAST_HEIGHT, _FAST_SHAPE = 0.16, 0.34, 4, 0.5, 0.7
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class DetectorSettings:
         decay_s: time in seconds in which this mean height halves without a beat.
         height_weight: weight of a new beat in the mean height.
         rr_weight: weight of a new interval in the mean RR interval.
-        refractory_s: minimum interval between beats in seconds.
+        refractory_s: minimum interval between beats in seconds, except in a fast rhythm.
         slope_s: width of the odd filter in seconds.
         smooth_s: width of the smoothing in seconds.
         even_weight: power of the even filter relative to the odd one.
@@ -127,8 +132,11 @@ def plan_detector(rate_hz: float, settings: DetectorSettings) -> tuple[DetectorP
     smooth = _bell(settings.smooth_s, decimated_hz, 2.5 * settings.smooth_s)
     fine = _even_filter(rate_hz)
     new_places = 1024 if settings.looks_ahead else 256  # thousands of live leads are to fit in memory
-    seen = 2 * settings.window_s + _APART_S + settings.search_gap * _RR_HIGH_S + new_places / decimated_hz
-    most = int(seen / settings.refractory_s) + 2
+    waiting_s = settings.search_gap * _RR_HIGH_S + new_places / decimated_hz
+    open_s = waiting_s + settings.refractory_s + settings.looks_ahead * settings.window_s
+    most, most_open = (
+        int(each_s / _CLOSEST_S) + 2 for each_s in (2 * settings.window_s + _APART_S + waiting_s, open_s)
+    )
     plan = DetectorPlan(
         factor=factor,
         even_taps=len(even) - 1,
@@ -137,6 +145,7 @@ def plan_detector(rate_hz: float, settings: DetectorSettings) -> tuple[DetectorP
         fine_taps=len(fine) - 1,
         reach=round(_REACH_S * decimated_hz),
         refractory=round(settings.refractory_s * decimated_hz),
+        closest=round(_CLOSEST_S * decimated_hz),
         window=round(settings.window_s * decimated_hz),
         looks_ahead=int(settings.looks_ahead),
         apart=round(_APART_S * decimated_hz),
@@ -144,6 +153,9 @@ def plan_detector(rate_hz: float, settings: DetectorSettings) -> tuple[DetectorP
         shape=round(_SHAPE_S * decimated_hz),
         new_places=new_places,
         num_candidates=1 << most.bit_length(),
+        num_shapes=1 << most_open.bit_length(),
+        fast=round(_FAST_S * decimated_hz),
+        fast_beats=_FAST_BEATS,
         decay=settings.decay_s * decimated_hz,
         **{name: getattr(settings, name) for name in _AS_THEY_ARE},
         rr_start=_RR_START_S * decimated_hz,
@@ -153,6 +165,8 @@ def plan_detector(rate_hz: float, settings: DetectorSettings) -> tuple[DetectorP
         doubt=_DOUBT,
         same_shape=_SAME_SHAPE,
         shape_weight=_SHAPE_WEIGHT,
+        fast_height=_FAST_HEIGHT,
+        fast_shape=_FAST_SHAPE,
     )
     return plan, np.concatenate([even, odd, smooth, fine]).astype(np.float32)
 
@@ -204,7 +218,7 @@ class Detector:
         With `ends` there are no more samples, and all beats come out; then nothing can be pushed any more.
         """
         samples = np.ascontiguousarray(samples, np.float32)
-        beats = np.empty(len(samples) // (self._plan.refractory * self._plan.factor) + 256, np.int64)
+        beats = np.empty(len(samples) // (self._plan.closest * self._plan.factor) + 256, np.int64)
         plan = ctypes.addressof(self._plan)
         num_beats = self._push(plan, self._state.ctypes.data, self._taps, samples, len(samples), ends, beats)
         return beats[:num_beats].copy()

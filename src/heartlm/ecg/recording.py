@@ -7,7 +7,6 @@ if known, a length.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import one_line
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import MEMORY_BYTES
 from heartlm.storage.reading import read_json
 from heartlm.system.late import pandas, plots
 from heartlm.system.progress import say
@@ -60,8 +60,6 @@ Damaged = Literal["refuse", "warn"]
 
 Repaired = Literal["refuse", "warn", "accept"]
 """Treatment of a recording whose file must be repaired to be read; warn writes the repairs to standard error, once."""
-
-_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 ReadSamples = Callable[[int, int, Sequence[int]], NDArray[np.float32]]
 """`read(start, stop, leads)` → float32 `[len(leads), stop - start]` in the leads' units, NaN where invalid."""
@@ -114,6 +112,8 @@ class Recording:
         repairs: what was repaired to read the file, one line each, for example a wrong number of records.
         steps: of a file of integers, gain and zero of each lead: its integers are `value * gain + zero`. None for a
             lead whose samples are computed; empty for other files.
+        ticks_hz: rate of the positions in annotation files that state none, of WFDB frames with several samples a lead;
+            None if it is `rate_hz`.
     """
 
     record_id: str = ""
@@ -132,6 +132,7 @@ class Recording:
     faults: list[str] = field(default_factory=list, repr=False, compare=False)
     repairs: tuple[str, ...] = ()
     steps: tuple[tuple[float, float] | None, ...] = field(default=(), repr=False, compare=False)
+    ticks_hz: float | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         name = f"{self.database}/{self.record_id}" if self.database else self.record_id
@@ -321,16 +322,15 @@ class Recording:
         return mne_of(self)
 
     def anonymous(self) -> Recording:
-        """Return the recording without patient data and date of its start, and without comments and notes.
+        """Return the recording without patient data, date of its start, and texts that may name people.
 
-        The texts of comments and notes may name people.
+        These are comments, notes and repairs, the names of patient and database, and names and units of leads that are
+        not usual ones, in place of which there are numbers. `record_id` and `path` stay.
         """
+        from heartlm.ecg.anonymize import without_texts
+
         start = self.start.time() if isinstance(self.start, datetime) else self.start
-
-        def without_notes(_: Recording) -> Annotations | None:  # of this recording: comments may state its rhythm
-            return self.annotations and replace(self.annotations, notes=())
-
-        return replace(self, patient=Patient(), start=start, comments=(), read_annotations=without_notes)
+        return replace(without_texts(self)[0], start=start)
 
     def lead_index(self, name: str | int) -> int:
         """Return the index of the lead called `name`, ignoring case; an index is returned unchanged.
@@ -394,7 +394,7 @@ class Recording:
         chosen = range(self.num_leads) if leads is None else leads
         indices = list(map(self.lead_index, chosen))
         # float32: a damaged length must not fill the memory; half of it is left for what is computed from the samples
-        if 4 * len(indices) * (end - first) > _MEMORY_BYTES // 2:
+        if 4 * len(indices) * (end - first) > MEMORY_BYTES // 2:
             raise HeartlmError(
                 f"{self.path}: {end - first} samples of {len(indices)} leads do not fit into memory; if that is not "
                 "its length, correct the header"

@@ -129,7 +129,7 @@ def _lead_findings(database: Database, recording: Recording, first_with: dict[by
 
 
 def _annotation_findings(path: Path, recording: Recording) -> Iterator[Finding]:
-    file = read_annotation_file(path)
+    file = read_annotation_file(path, recording.ticks_hz)
     yield from (Finding(path, "error", fault.removeprefix(f"{path.name}: ")) for fault in file.faults)
     sample = positions_at_rate(file, recording.rate_hz)
     if disordered := int((np.diff(sample) < 0).sum()):

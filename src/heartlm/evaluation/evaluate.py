@@ -25,6 +25,8 @@ from heartlm.evaluation.rhythm_task import score_rhythm_task, window_of
 from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
 from heartlm.evaluation.waveform_task import score_waveform_task
 from heartlm.inference.finetuned import FineTuned, check_tokenizer, load_finetuned, load_random_init
+from heartlm.models.pretrained import model_files
+from heartlm.storage.atomic import digest_of_files
 from heartlm.tasks.registry import TASKS
 
 SCORES = {"beats": score_beats_task, "rhythm": score_rhythm_task, "waveform": score_waveform_task}
@@ -82,6 +84,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
         "records_damaged": scored.damaged,
         "checkpoint": config.checkpoint,
         "step": tuned.info.step,
+        "model": digest_of_files(*model_files(tuned.folder.model(config.checkpoint))),
         "random_init": str(config.random_init) if config.random_init else None,
         "num_bootstrap": config.bootstrap,
         "seed": config.seed,

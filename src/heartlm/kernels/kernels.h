@@ -35,10 +35,10 @@ void cut_beats(const float *signal, int64_t num_samples, const int64_t *sample, 
 
 /* ecg/c/detect.c */
 struct plan {
-    int64_t factor, even_taps, odd_taps, smooth_taps, fine_taps, reach, refractory, window, looks_ahead, apart, warm_up;
-    int64_t shape, new_places, num_candidates;
+    int64_t factor, even_taps, odd_taps, smooth_taps, fine_taps, reach, refractory, closest, window, looks_ahead, apart, warm_up;
+    int64_t shape, new_places, num_candidates, num_shapes, fast, fast_beats;
     double threshold, search_gap, search_threshold, floor, decay, height_weight, rr_weight, rr_start, rr_low, rr_high;
-    double rr_pause, doubt, same_shape, shape_weight;
+    double rr_pause, doubt, same_shape, shape_weight, fast_height, fast_shape;
 };
 int64_t detect_bytes(const struct plan *p);
 void detect_begin(const struct plan *p, struct detector *d);

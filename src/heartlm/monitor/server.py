@@ -28,6 +28,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from heartlm.ecg.database import read_recording
 from heartlm.errors import HeartlmError
+from heartlm.monitor.acceptor import Address, most_connections
 from heartlm.monitor.alarms import SEVERITIES
 from heartlm.monitor.connection import Connection
 from heartlm.monitor.engine import Monitor, WatchedPatient
@@ -68,6 +69,10 @@ class Page:
         token: token that a request must contain; None on the loopback address.
         pseudonyms: show a hash instead of each name.
         connections: connections whose state is shown.
+        own: state of the page's own connections, which is shown while there is a problem.
+
+    Attributes:
+        viewers: addresses of the clients whose WebSocket is accepted.
     """
 
     def __init__(
@@ -76,8 +81,11 @@ class Page:
         token: str | None = None,
         pseudonyms: bool = False,
         connections: Sequence[Connection] = (),
+        own: Connection | None = None,
     ) -> None:
         self.monitor, self.token, self.pseudonyms, self.connections = monitor, token, pseudonyms, connections
+        self.own = own or Connection("page", monitor.log, lambda: 0)
+        self.viewers, self._most_viewers = set[Address](), most_connections()
         self._html = (files("heartlm.monitor") / "page.html").read_text(encoding="utf-8")
         routes = [Route("/", self._page), Route("/strips/{name}.svg", self._strip), WebSocketRoute("/live", self._live)]
         self.app = Starlette(routes=routes)
@@ -118,6 +126,18 @@ class Page:
         if not self._allowed(socket) or origin.netloc != socket.headers.get("host"):
             await socket.close(1008)
             return
+        if len(self.viewers) >= self._most_viewers:
+            self.own.fail(f"{self._most_viewers} pages are open: no further one is shown")
+            await socket.close(1013)
+            return
+        client = (socket.client.host, socket.client.port) if socket.client else ("", 0)
+        self.viewers.add(client)
+        try:
+            await self._show(socket)
+        finally:
+            self.viewers.discard(client)
+
+    async def _show(self, socket: WebSocket) -> None:
         await socket.accept()
         view = _View()
         listener = asyncio.create_task(self._listen(socket, view))
@@ -181,7 +201,9 @@ class Page:
             "past": [self._alarm(each) for each in reversed(past)],
             "signals": signals,
             "faults": sum(monitor.faults.values()),
-            "connections": [each.to_json() for each in self.connections],
+            "refused": monitor.num_refused,
+            "forgotten": monitor.num_forgotten,
+            "connections": [each.to_json() for each in (*self.connections, *([self.own] if self.own.problem else []))],
         }
 
     def _status(self, name: str, patient: WatchedPatient, worst: dict[str, Any] | None) -> dict[str, Any]:

@@ -76,8 +76,7 @@ class WatchedLead(Stateful):
     STATE = ("memory", "num_beats", "num_beats_at_af", "usual_mv", "positions")
 
     def __init__(self, models: LiveModels, rate_hz: float) -> None:
-        window = models.beat_tokenizer.window
-        self.kernel = seconds_kernel(rate_hz, window.rate_hz, tuple(window.times_s.tolist()))
+        self.kernel = _kernel(models, rate_hz)
         sizes = self.kernel.num_bytes, models.live_tokenizer.num_bytes, models.trunk.cache_bytes, AfMeasures.num_bytes
         ends = np.cumsum([-(-size // _CACHE_LINE) * _CACHE_LINE for size in sizes])
         whole = np.zeros(ends[-1] + _CACHE_LINE, np.uint8)
@@ -104,6 +103,11 @@ class WatchedLead(Stateful):
         super().restore(state)
 
 
+def _kernel(models: LiveModels, rate_hz: float) -> SecondsKernel:
+    window = models.beat_tokenizer.window
+    return seconds_kernel(rate_hz, window.rate_hz, tuple(window.times_s.tolist()))
+
+
 @dataclass
 class LiveStream(Stateful):
     """The stream of one patient: samples that wait to be judged, leads and rules.
@@ -111,7 +115,7 @@ class LiveStream(Stateful):
     Attributes:
         name: name of the stream.
         rate_hz: samples per second.
-        leads: leads of the stream.
+        leads: leads of the stream; none before its first second, because their state is large.
         rules: rules that raise its alarms.
         pending: samples that are not judged, in pieces `[num_leads, num_samples]`.
         num_pending: number of these samples.
@@ -124,8 +128,8 @@ class LiveStream(Stateful):
 
     name: str
     rate_hz: float
-    leads: list[WatchedLead]
     rules: Rules
+    leads: list[WatchedLead] = field(default_factory=list)
     pending: list[Floats] = field(default_factory=list)
     num_pending: int = 0
     num_seconds: int = 0
@@ -187,14 +191,18 @@ class Ward:
         """
         rate_hz = float(rate_hz)  # kernels take no integers
         try:
-            leads = [WatchedLead(self.models, rate_hz) for _ in range(num_leads)]
+            _kernel(self.models, rate_hz)
         except ValueError as error:
             raise HeartlmError(f"{name}: {error}") from None
         rules = Rules(name, self.of_patients.get(name, self.rules), rate_hz, begin_s, num_leads)
-        stream = LiveStream(name, rate_hz, leads, rules)
+        stream = LiveStream(name, rate_hz, rules)
         self.streams[name] = stream
         self.waiting.discard(name)
         return stream
+
+    def start(self, stream: LiveStream) -> None:
+        """Create the leads of a stream whose first second has arrived."""
+        stream.leads = [WatchedLead(self.models, stream.rate_hz) for _ in range(stream.rules.addresses[2])]
 
     def remove(self, name: str) -> None:
         """Remove a stream."""
@@ -226,6 +234,8 @@ class Ward:
             return [], []
         groups = dict[SecondsKernel, list[LiveStream]]()
         for stream in streams:
+            if not stream.leads:
+                self.start(stream)
             groups.setdefault(stream.leads[0].kernel, []).append(stream)
         judged = [(group, self._judge_seconds(kernel, group)) for kernel, group in groups.items()]
         self.waiting = {stream.name for stream in streams if stream.ready}

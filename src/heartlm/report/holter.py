@@ -63,8 +63,11 @@ def context(findings: Findings) -> dict[str, Any]:
         "findings": [_kind_row(findings, kind) for kind in KINDS if findings.of_kind(kind)],
         "kinds": findings.kinds,
         "af": [] if is_short else sorted(af[:MOST_EPISODES], key=lambda event: event.start),
+        "absent": [kind for kind, num in summary["events"].items() if num == 0],
         "af_s": findings.seconds_of("AF"),
-        "af_burden": min(1.0, findings.seconds_of("AF") / readable_s) if readable_s > 0 else 0.0,
+        "af_burden": None
+        if "AF" in findings.unexamined
+        else min(1.0, findings.seconds_of("AF") / max(readable_s, 1e-9)),
         "longest_af_s": (af[0].stop - af[0].start) / recording.rate_hz if af else 0.0,
         "is_short": is_short,
         "whole": whole_recording(findings) if is_short else [],

@@ -23,7 +23,7 @@ def index_page(summaries: Sequence[Mapping[str, Any]], left_out: Sequence[str], 
     return render(
         "holter_index.html",
         rows=[each | {"href": quote(f"{each['record']}.html")} for each in map(dict, summaries)],
-        num_with={kind: sum(each["events"][kind] > 0 for each in summaries) for kind in kinds},
+        num_with={kind: sum(bool(each["events"][kind]) for each in summaries) for kind in kinds},
         kinds=kinds,
         left_out=left_out,
     )

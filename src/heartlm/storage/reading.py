@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from heartlm.errors import HeartlmError
-from heartlm.storage.limits import TOO_DEEP, finite_float, limited, small_int
+from heartlm.storage.limits import MAX_CONTAINERS, TOO_DEEP, finite_float, limited, small_int
 from heartlm.storage.typed import typed
 
 T = TypeVar("T")
@@ -43,6 +43,12 @@ def read_text(path: Path, max_bytes: int) -> str:
         raise HeartlmError(f"cannot read {path}: UTF-8 text expected ({error})") from error
 
 
+def refuse_irregular(path: Path) -> None:
+    """Raise a HeartlmError if there is something else than a regular file at `path`; opening a pipe would wait."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise HeartlmError(f"cannot read {path}: a regular file expected, found something else")
+
+
 def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
     """Return the value of JSON `text`. With `finite`, NaN and infinite numbers are errors.
 
@@ -53,6 +59,8 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
+        if text.count("[") + text.count("{") > MAX_CONTAINERS:
+            raise ValueError(f"more than {MAX_CONTAINERS} lists and mappings")
         value = _DECODERS[finite].decode(text)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None

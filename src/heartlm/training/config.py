@@ -242,7 +242,7 @@ class FinetuneConfig(TrainingConfig):
         threshold: probability at which a window or beat is labelled as in the rhythm (by default 0.5) or a window as VF
             (by default 0.2); stored with the model. Select it on patients used for neither training nor testing.
         class_balance: balance of the classes in the loss; 0 weights every labelled token equally, 1 every class
-            equally, 0.5 lies between.
+            equally, 0.5 lies between. With the head token, the classes of each database are balanced by themselves.
         patient_balance: balance of the patients within a class; 0 weights every label equally, 1 every patient with
             labels of the class equally.
         facet_dropout: fraction of codes hidden in training.

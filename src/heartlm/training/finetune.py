@@ -188,7 +188,16 @@ def weighted_labels(
     patient = np.repeat(np.unique(records.patient_id, return_inverse=True)[1], records.num_tokens).astype(np.int64)
     used = np.repeat(np.isin(np.arange(len(records)), list(rows)), records.num_tokens)
     counted = np.where(used, labels, IGNORE)
-    weight = label_weights(counted, patient, num_classes, config.class_balance, config.patient_balance)
+    # A database of many patients and one class, such as recordings labelled normal, would change the balance of the
+    # others. Windows are balanced over all databases, as a database may have windows of one class alone.
+    name = records.database if config.head == "token" else np.zeros(len(records), np.int64)
+    database = np.repeat(np.unique(name, return_inverse=True)[1], records.num_tokens)
+    weight = torch.ones(int(patient.max(initial=0)) + 1, num_classes)
+    for each in np.unique(database):
+        inside = np.where(database == each, counted, IGNORE)
+        own = label_weights(inside, patient, num_classes, config.class_balance, config.patient_balance)
+        patients = np.unique(patient[database == each])
+        weight[patients] = own[patients]
     return np.where(labels == IGNORE, IGNORE, patient * num_classes + labels), LabelLoss(weight)
 
 

@@ -13,7 +13,8 @@
 /* Where the arrays begin, in bytes. */
 static int64_t before_arrays(const struct plan *p) {
     int64_t shape_bytes = (2 * p->shape + 1) * (int64_t)sizeof(float);
-    return (int64_t)sizeof(struct detector) + p->num_candidates * ((int64_t)sizeof(struct candidate) + shape_bytes);
+    return (int64_t)sizeof(struct detector) + p->num_candidates * (int64_t)sizeof(struct candidate) +
+           (p->num_shapes * shape_bytes + 7) / 8 * 8;
 }
 
 static struct arrays arrays_of(const struct plan *p, struct detector *d) {
@@ -42,6 +43,7 @@ void HEARTLM(detect_begin)(const struct plan *p, struct detector *d) {
     d->num_real = -1;
     d->rr = p->rr_start;
     d->mask = p->num_candidates - 1;
+    d->shape_mask = p->num_shapes - 1;
     d->shape_size = 2 * p->shape + 1;
 }
 
@@ -157,30 +159,31 @@ static void look_at(const struct plan *p, struct detector *d, struct arrays *a, 
     c->side = above + below > 0 ? (above - below) / (above + below) : 0;
     if (c->side > -p->doubt) c->positions[0] = mark(p, d, a, highest, 1, fine);
     if (c->side < p->doubt) c->positions[1] = mark(p, d, a, lowest, -1, fine);
-    if (fabs(c->side) < p->doubt)
-        memcpy(shape_of(d, number), a->even + (c->place - p->shape - d->base),
-               (size_t)(2 * p->shape + 1) * sizeof(float));
+    memcpy(shape_of(d, number), a->even + (c->place - p->shape - d->base), (size_t)d->shape_size * sizeof(float));
 }
 
-/* Candidates are the places whose power is more than any within the refractory time before and no less than any after.
- * A place that has no more than another one shortly before it is none, so the search leaps over such. */
+/* Whether the power has a peak at x[0]. */
+static int is_peak(const float *x) { return x[0] > x[-1] && x[0] >= x[1]; }
+
+/* Candidates are the peaks of the power without a higher one within the closest distance. Where the power is higher
+ * within the refractory time, the candidate can be a beat in a fast rhythm only. */
 static void find_candidates(const struct plan *p, struct detector *d, struct arrays *a, const float *fine) {
-    int64_t refractory = p->refractory, place = d->num_tested, stop = d->num_smooth - refractory;
-    while (place < stop) {
+    int64_t refractory = p->refractory, stop = d->num_smooth - refractory;
+    for (int64_t place = d->num_tested; place < stop; place++) {
         const float *x = a->smooth + (place - d->base);
-        int64_t after = 1, before = 1;
+        if (!is_peak(x)) continue;
+        int64_t after = 1, before = 1, near = 1;
+        while (near <= p->closest && !(x[near] > x[0] && is_peak(x + near)) && !(x[-near] >= x[0] && is_peak(x - near)))
+            near++;
+        if (near <= p->closest) continue;
         while (after <= refractory && x[after] <= x[0]) after++;
-        if (after > refractory) {
-            while (before <= refractory && x[-before] < x[0]) before++;
-            if (before > refractory) {
-                struct candidate *c = candidate(d, d->num_found++);
-                c->place = place, c->height = sqrt(x[0]);
-                look_at(p, d, a, d->num_found - 1, fine);
-            }
-        }
-        place += after;
+        while (before <= refractory && x[-before] < x[0]) before++;
+        struct candidate *c = candidate(d, d->num_found++);
+        c->place = place, c->height = sqrt(x[0]), c->low = after <= refractory || before <= refractory;
+        look_at(p, d, a, d->num_found - 1, fine);
+        join_fast(p, d, d->num_found - 1);
     }
-    d->num_tested = place;
+    d->num_tested = stop > d->num_tested ? stop : d->num_tested;
 }
 
 static void take_in(const struct plan *p, struct detector *d, struct arrays *a, const float *taps) {

@@ -12,7 +12,44 @@ static struct candidate *candidate(struct detector *d, int64_t number) {
 }
 
 static float *shape_of(struct detector *d, int64_t number) {
-    return (float *)(d->candidates + d->mask + 1) + (number & d->mask) * d->shape_size;
+    return (float *)(d->candidates + d->mask + 1) + (number & d->shape_mask) * d->shape_size;
+}
+
+/* A T wave or the end of a wide QRS complex, and no beat. */
+static int is_hidden(const struct candidate *c) {
+    return c->low && !c->fast;
+}
+
+/* Sums of the products of two shapes, and of their squares. */
+struct products {
+    double both, own, other;
+};
+
+static struct products products_of(const float *own, const float *other, int64_t length) {
+    struct products sums = {0, 0, 0};
+    for (int64_t i = 0; i < length; i++) {
+        sums.both += (double)own[i] * other[i];
+        sums.own += (double)own[i] * own[i];
+        sums.other += (double)other[i] * other[i];
+    }
+    return sums;
+}
+
+/* Count the candidates up to a new one that follow each other as the beats of a fast rhythm: within `fast` places, about
+ * as high, and alike. From `fast_beats` on they are a fast rhythm; the causal mode has decided on the first ones before. */
+static void join_fast(const struct plan *p, struct detector *d, int64_t number) {
+    struct candidate *c = candidate(d, number), *before = candidate(d, number - 1);
+    c->fast = c->run = 0;
+    if (number == 0 || c->place - before->place > p->fast) return;
+    double low = c->height < before->height ? c->height : before->height;
+    double high = c->height < before->height ? before->height : c->height;
+    struct products sums = products_of(shape_of(d, number), shape_of(d, number - 1), d->shape_size);
+    if (low < p->fast_height * high || sums.both < p->fast_shape * sqrt(sums.own * sums.other)) return;
+    c->run = before->run + 1;
+    if (c->run < p->fast_beats) return;
+    c->fast = 1;
+    if (p->looks_ahead && c->run == p->fast_beats)
+        for (int64_t i = 1; i <= p->fast_beats; i++) candidate(d, number - i)->fast = 1;
 }
 
 /* Height of the highest candidate at places `first` to `last`. */
@@ -20,7 +57,8 @@ static double highest(struct detector *d, int64_t first, int64_t last) {
     double height = 0;
     int64_t oldest = d->num_found > d->mask ? d->num_found - d->mask - 1 : 0;
     for (int64_t i = d->num_found - 1; i >= oldest && candidate(d, i)->place >= first; i--)
-        if (candidate(d, i)->place <= last && candidate(d, i)->height > height) height = candidate(d, i)->height;
+        if (candidate(d, i)->place <= last && candidate(d, i)->height > height && !candidate(d, i)->low)
+            height = candidate(d, i)->height;
     return height;
 }
 
@@ -85,6 +123,7 @@ static void search_back(const struct plan *p, struct detector *d, int64_t place,
         int64_t best = -1;
         double highest_share = p->search_threshold;
         for (int64_t i = d->first_open; i < d->num_decided; i++) {
+            if (is_hidden(candidate(d, i))) continue;
             double share = candidate(d, i)->height / candidate(d, i)->level;
             if (share > highest_share) highest_share = share, best = i;
         }
@@ -118,7 +157,10 @@ static void decide_ready(const struct plan *p, struct detector *d, int64_t *beat
     while (d->num_decided < d->num_found) {
         int64_t last_needed = candidate(d, d->num_decided)->place + (p->looks_ahead ? p->window : 0);
         if (!ended && last_needed >= known) break;
-        decide(p, d, beats, num_beats);
+        if (is_hidden(candidate(d, d->num_decided)))
+            d->num_decided++;
+        else
+            decide(p, d, beats, num_beats);
     }
     int64_t open = d->num_decided < d->num_found ? candidate(d, d->num_decided)->place : known;
     search_back(p, d, open, beats, num_beats);

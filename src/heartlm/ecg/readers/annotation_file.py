@@ -132,8 +132,8 @@ def decode_annotations(content: bytes) -> DecodedAnnotations | None:
     return DecodedAnnotations(sample[:count], code[:count], texts[: num_texts[0]], subtype[:count])
 
 
-def read_annotation_file(path: Path) -> AnnotationFile:
-    """Decode the annotation file at `path`.
+def read_annotation_file(path: Path, usual_hz: float | None = None) -> AnnotationFile:
+    """Decode the annotation file at `path`, whose ticks have the rate `usual_hz` if it states none.
 
     Empty annotations (code 0) and notes at time 0 are left out. Notes at time 0 describe the file and may state the
     tick rate.
@@ -164,7 +164,9 @@ def read_annotation_file(path: Path) -> AnnotationFile:
             with one_line(path, "a time resolution"):
                 ticks_hz = check_rate(path, float(stated[1]), "time resolution")
     faults = _faults(path, content, decoded)
-    return AnnotationFile(path, decoded.sample[keep], decoded.code[keep], decoded.subtype[keep], aux, ticks_hz, faults)
+    return AnnotationFile(
+        path, decoded.sample[keep], decoded.code[keep], decoded.subtype[keep], aux, ticks_hz or usual_hz, faults
+    )
 
 
 def _faults(path: Path, content: bytes, decoded: DecodedAnnotations) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from heartlm.ecg.readers.foreign import TEXT_BYTES, check_rate, read_bytes
 from heartlm.ecg.readers.units import Unit
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import check_samples
 
 _LEADS = {
     b"ecg ": "I", b"ecg2": "II", b"ecg3": "III", b"ecg4": "aVR", b"ecg5": "aVL", b"ecg6": "aVF", b"ecg7": "V1",
@@ -61,6 +62,7 @@ def read_atc(path: Path) -> Recording:
     cut = (f"the leads have {length} to {longest} samples; the first {length} are read",) if length < longest else ()
     if length == 0:
         raise HeartlmError(f"{path}: has no samples; fetch it again")
+    check_samples(path, length * len(leads), held_bytes=8)
     signal = np.stack([lead[:length] for lead in leads.values()])
     units = [Unit("mV", resolution_nv * 1e-6)] * len(leads)
     recording = array_recording(path, signal, list(leads), units, check_rate(path, rate_hz))

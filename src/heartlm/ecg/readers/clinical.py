@@ -11,6 +11,7 @@ could expand to a large one.
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,20 +19,36 @@ from dataclasses import replace
 from datetime import date, datetime, time
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from heartlm.ecg.readers.arrays import array_recording
-from heartlm.ecg.readers.foreign import TEXT_BYTES, check_calibration, check_rate, read_bytes, to_millivolts
+from heartlm.ecg.readers.foreign import (
+    TEXT_BYTES,
+    check_calibration,
+    check_rate,
+    inflates_beyond,
+    read_bytes,
+    size_of,
+    to_millivolts,
+)
 from heartlm.ecg.recording import SEXES, Patient, Recording
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import SAMPLES_PER_BYTE, check_samples, most_samples
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
     from ecgdatakit.models import ECGRecord, Lead
+    from ecgdatakit.parsing.parser import Parser
 
+# Bytes of memory for each byte of a binary file and of a text, as the package reads them.
+_HELD_BYTES, _TEXT_HELD_BYTES = 12, 24
+# Elements and attributes of XML, or lists of JSON: each takes some hundred bytes of memory.
+_MOST_MARKS = 1 << 22
+# Samples that leads of any size may unpack to, some minutes of 16 leads; each takes some fifty bytes of memory.
+_XLI_SAMPLES, _LAST_XLI_CODE = 1 << 22, 1022
 # Words of the package's warnings about parts of a file that are not used here.
 _UNREAD = ("median beat", "representative beat", "rounded to", "birth date")
 # Earlier dates and higher ages are placeholders.
@@ -40,11 +57,13 @@ _FIRST_YEAR, _MOST_YEARS = 1900, 120
 _NEAR_WHOLE = 2e-4
 
 
-def read_with(parser: str, path: Path, mend: Callable[[Path, ECGRecord], None] | None = None) -> Recording:
+def read_with(
+    parser: str | type[Parser], path: Path, mend: Callable[[Path, ECGRecord], None] | None = None
+) -> Recording:
     """Read a file with a parser of `ecgdatakit`.
 
     Args:
-        parser: module in `ecgdatakit.parsing.parsers` and class in it.
+        parser: module in `ecgdatakit.parsing.parsers` and class in it, or the class.
         path: path of the file.
         mend: changes the parser's result in place.
 
@@ -54,10 +73,13 @@ def read_with(parser: str, path: Path, mend: Callable[[Path, ECGRecord], None] |
     """
     from ecgdatakit.exceptions import ChecksumWarning
 
+    check_content(path)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        module, _, name = parser.rpartition(".")
-        record: ECGRecord = getattr(import_module(f"ecgdatakit.parsing.parsers.{module}"), name)().parse(path)
+        if isinstance(parser, str):
+            module, _, name = parser.rpartition(".")
+            parser = getattr(import_module(f"ecgdatakit.parsing.parsers.{module}"), name)
+        record: ECGRecord = parser().parse(path)  # type: ignore[operator]
         if mend is not None:
             mend(path, record)
     faults, repairs = list[str](), list[str]()
@@ -86,12 +108,130 @@ def read_with(parser: str, path: Path, mend: Callable[[Path, ECGRecord], None] |
     return _recording(path, record.leads, rates, start, patient, repairs, faults)
 
 
+def check_content(path: Path) -> None:
+    """Check that a file fits into memory as the package reads it, as a whole.
+
+    Raises:
+        HeartlmError: it does not.
+    """
+    content = read_bytes(path, TEXT_BYTES)
+    is_markup = content[:16].strip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n")[:1] in (b"<", b"{", b"[")
+    check_samples(path, len(content), held_bytes=_TEXT_HELD_BYTES if is_markup else _HELD_BYTES)
+    marks = sum(map(content.count, (b"<", b"=", b"[", b"{"))) if is_markup else 0
+    if marks > _MOST_MARKS:
+        raise HeartlmError(
+            f"{path}: has {marks} elements, attributes or lists, at most {_MOST_MARKS} expected; export the ECG alone"
+        )
+
+
+def read_scp(path: Path) -> Recording:
+    """Read an SCP-ECG file; see `read_with`. The lengths of its leads are checked before they are allocated."""
+    from ecgdatakit.parsing.parsers.scp_ecg import SCPECGParser
+
+    class Limited(SCPECGParser):
+        def _decode_leads(self, ctx: Any, sid: int, counts: list[int] | None) -> Any:
+            check_samples(path, sum(max(count, 0) for count in counts or ()), len(ctx.data))
+            return super()._decode_leads(ctx, sid, counts)
+
+    return read_with(Limited, path)
+
+
+def read_mfer(path: Path) -> Recording:
+    """Read an MFER file; see `read_with`. A frame may state a mebibyte more than it has, so they are added up."""
+    from ecgdatakit.parsing.parsers.mfer import MFERParser
+
+    total, file_bytes = 0, size_of(path)
+
+    class Limited(MFERParser):
+        @staticmethod
+        def _decode_frame(wav: bytes, blks: list[int], dtypes: list[Any], seqs: list[int]) -> Any:
+            nonlocal total
+            total += len(wav) + sum(size * kind.itemsize for size, kind in zip(blks, dtypes, strict=True))
+            check_samples(path, total, file_bytes)
+            return MFERParser._decode_frame(wav, blks, dtypes, seqs)
+
+    return read_with(Limited, path)
+
+
+def read_sierra(path: Path) -> Recording:
+    """Read a Philips ECG; see `read_with`. Leads that are compressed as XLI must not unpack beyond all measure."""
+    from ecgdatakit.parsing.codecs.xli import xli_decode
+    from ecgdatakit.parsing.parsers import sierra_xml
+
+    def limited(data: bytes, labels: list[str] | None = None) -> Any:
+        num_samples = _xli_bytes(data) // 2
+        if num_samples > max(_XLI_SAMPLES, SAMPLES_PER_BYTE * len(data)):
+            raise HeartlmError(f"{path}: {len(data)} bytes of XLI unpack to {num_samples} samples; fetch it again")
+        return xli_decode(data, labels)
+
+    # the package has no other place for a check
+    sierra_xml.xli_decode = limited  # type: ignore[attr-defined]
+    return read_with(sierra_xml.SierraXMLParser, path)
+
+
+def _xli_bytes(data: bytes) -> int:
+    """Return the bytes to which the chunks of XLI unpack: LZW in codes of ten bits, each up to 766 bytes long."""
+    total, place, powers = 0, 0, 1 << np.arange(9, -1, -1)
+    while place + 8 <= len(data):
+        stop = place + 8 + int.from_bytes(data[place : place + 4], "little")
+        bits = np.unpackbits(np.frombuffer(data[place + 8 : stop], np.uint8))
+        lengths, new, before, place = dict.fromkeys(range(256), 1), 256, 0, stop
+        for code in (bits[: len(bits) // 10 * 10].reshape(-1, 10) @ powers).tolist():
+            if code > _LAST_XLI_CODE or (code not in lengths and not before):
+                break
+            length = lengths.setdefault(code, before + 1)
+            if before and new <= _LAST_XLI_CODE:
+                lengths[new], new = before + 1, new + 1
+            total, before = total + length, length
+    return total
+
+
 def read_dicom(path: Path) -> Recording:
-    """Read the first multiplex group of a DICOM waveform that is no median beat; see `read_with`.
+    """Read the longest multiplex group of a DICOM waveform in volts that is no median beat; see `read_with`.
 
     Samples with the padding value are NaN, except if it is 0: programs write 0 as a default, and it is 0 mV too.
     """
-    return read_with("dicom_waveform.DICOMWaveformParser", path, _keep_zeros)
+    from ecgdatakit.parsing.parsers.dicom_waveform import DICOMWaveformParser
+
+    class Longest(DICOMWaveformParser):
+        """The package reads the first group."""
+
+        def _parse_dataset(self, ds: Any, file_path: Path) -> Any:
+            if groups := ds.get("WaveformSequence"):
+                ds.WaveformSequence = sorted(groups, key=_length_of_group, reverse=True)
+            return super()._parse_dataset(ds, file_path)
+
+    _check_deflated(path)
+    return read_with(Longest, path, _keep_zeros)
+
+
+def _length_of_group(group: Any) -> tuple[bool, float, int]:
+    """Return whether a group has a channel in volts, its duration in seconds and its number of channels."""
+    units = [
+        str(item.get("CodeValue", ""))
+        for channel in group.get("ChannelDefinitionSequence") or []
+        for item in channel.get("ChannelSensitivityUnitsSequence") or []
+    ]
+    rate_hz = float(group.get("SamplingFrequency") or 0)
+    duration_s = float(group.get("NumberOfWaveformSamples") or 0) / rate_hz if rate_hz > 0 else 0.0
+    return any(to_millivolts(unit)[0] == "mV" for unit in units), duration_s, len(units)
+
+
+def _check_deflated(path: Path) -> None:
+    """Check the size to which a deflated file unpacks, a piece at a time: pydicom unpacks it without a limit.
+
+    Raises:
+        HeartlmError: it is more than a file of this size may have.
+    """
+    from pydicom.filereader import _read_file_meta_info, read_preamble
+    from pydicom.uid import DeflatedExplicitVRLittleEndian
+
+    with path.open("rb") as stream:
+        read_preamble(stream, False)
+        if _read_file_meta_info(stream).get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
+            file_bytes = size_of(path)
+            if inflates_beyond(stream.read(), most_samples(file_bytes), -zlib.MAX_WBITS):
+                check_samples(path, most_samples(file_bytes) + 1, file_bytes)
 
 
 def _keep_zeros(path: Path, record: ECGRecord) -> None:
@@ -114,6 +254,7 @@ def read_cardiosoft(path: Path) -> Recording:
     from ecgdatakit.models import Lead
     from ecgdatakit.parsing.helpers.xml import parse_xml_root
 
+    check_content(path)
     root: Element = parse_xml_root(read_bytes(path, TEXT_BYTES))
     strip = root.find("StripData")
     if strip is None:

@@ -41,15 +41,17 @@ from heartlm.ecg.readers.edf_header import (
     read_header,
 )
 from heartlm.ecg.readers.foreign import check_calibration, check_rate
+from heartlm.ecg.readers.interpolate import interpolate
 from heartlm.ecg.recording import CLASS_OF_SYMBOL, Annotations, Note, Recording, RhythmSpan, rhythm_named
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import check_samples
 
 # A time; programs write sums of floats with all of their decimals.
 _SECONDS = rb"\d{1,12}(?:[.,]\d{0,24})?"
 # The first annotation of a data record: its time since the start of the file, in seconds.
 _TIME = re.compile(rb"([+-]%b)\x14\x14" % _SECONDS)
-_ANNOTATION = re.compile(rb"([+-]%b)(?:\x15(%b))?\x14([^\0]*)\x14\0" % (_SECONDS, _SECONDS))
-"""Onset and duration in seconds, and texts separated by `\\x14`."""
+_ONSET = re.compile(rb"([+-]%b)(?:\x15(%b))?\x14" % (_SECONDS, _SECONDS))
+"""Onset and duration in seconds; texts separated by `\\x14` follow, and the annotation ends with `\\x14\\0`."""
 
 # A record begins a block if it begins this much later than the record before it ends: the first in a file that is
 # marked as discontinuous, the second in others, whose times may only drift. Longer than the last is a damaged time.
@@ -57,8 +59,6 @@ _JITTER_S, _DRIFT_S, _LONGEST_GAP_S = 0.01, 0.5, 31 * 86400.0
 
 # Samples of a lead that are converted at once.
 _PIECE = 1 << 16
-# Zeros of the interpolating function on each side.
-_ZEROS = 8
 _FEWEST_BEATS_PER_MIN = 20.0
 
 
@@ -99,6 +99,7 @@ def read_edf(path: Path) -> Recording:
         check_calibration(path, names, units, 1 / gain, zero, inverted=True)
     first_record, first_sample, begin_s = _blocks(path, header, samples, rate_hz)
     read = _Samples(path, header, tuple(leads), samples, first_record, first_sample)
+    check_samples(path, len(leads) * read.num_samples)
     return Recording(
         rate_hz=rate_hz,
         num_samples=read.num_samples,
@@ -216,7 +217,12 @@ class _Samples:
                     if lead.samples == self.per_record:
                         self._read(lead, lead_begin + first - begin, part)
                     else:
-                        self._interpolate(lead, lead_begin, lead_length, first - begin, part)
+                        interpolate(
+                            lambda low, values, lead=lead, at=lead_begin: self._read(lead, at + low, values),
+                            (lead.samples, lead_length, self.per_record),
+                            first - begin,
+                            part,
+                        )
             block += 1
         return rows
 
@@ -269,36 +275,6 @@ class _Samples:
                 physical[digits == lead.invalid] = np.nan
             out[done : done + len(physical)] = physical
             done += len(physical)
-
-    def _interpolate(
-        self, lead: Channel, lead_begin: int, lead_length: int, first: int, out: NDArray[np.float32]
-    ) -> None:
-        """Fill `out` with a lead at the recording's rate, from sample `first` of a block.
-
-        Band-limited interpolation: a windowed sinc, which has its first zero at the lower of the two rates. Beyond the
-        ends of the block, the first and the last sample are repeated.
-        """
-        ratio = lead.samples / self.per_record  # own samples a sample of the recording
-        width = max(1.0, ratio)
-        reach = math.ceil(_ZEROS * width)
-        common = math.gcd(lead.samples, self.per_record)
-        num_phases = self.per_record // common
-        taps = np.arange(1 - reach, reach + 1)
-        for piece in range(0, len(out), _PIECE // (2 * reach) + 1):
-            place = np.arange(first + piece, first + min(piece + _PIECE // (2 * reach) + 1, len(out)))
-            # own sample before each place, and how far behind it in steps of 1 / num_phases; both `[num_places]`
-            near, phase = divmod(place * (lead.samples // common), num_phases)
-            phases, which = np.unique(phase, return_inverse=True)
-            # one row of weights for each phase that occurs, `[num_phases, num_taps]`, instead of one for each sample
-            distance = (taps - phases[:, np.newaxis] / num_phases) / width
-            weights = np.sinc(distance) * np.sinc(distance / _ZEROS) * (np.abs(distance) < _ZEROS)
-            weights /= weights.sum(axis=1, keepdims=True)
-            low, high = max(int(near[0]) + 1 - reach, 0), min(int(near[-1]) + reach, lead_length - 1)
-            values = np.empty(high + 1 - low)
-            self._read(lead, lead_begin + low, values)
-            # `[num_places, num_taps]`; beyond the ends of the block its first and last sample
-            around = values[(near[:, np.newaxis] + taps).clip(low, high) - low]
-            out[piece : piece + len(place)] = np.einsum("ij,ij->i", around, weights[which])
 
 
 def _annotations(path: Path, header: EdfHeader, begin_s: float, recording: Recording) -> Annotations | None:
@@ -381,8 +357,12 @@ def _texts(path: Path, header: EdfHeader) -> Iterator[tuple[float, float | None,
     for first in range(0, header.num_records, step):
         part = records[first : first + step]
         for offset, width in header.annotations:
-            for onset, lasting, texts in _ANNOTATION.findall(part[:, offset : offset + width].tobytes()):
-                for text in filter(None, map(printable_text, texts.split(b"\x14"))):
+            for annotation in part[:, offset : offset + width].tobytes().split(b"\0")[:-1]:
+                begin = _ONSET.search(annotation[:-1]) if annotation.endswith(b"\x14") else None
+                if begin is None:
+                    continue
+                onset, lasting = begin.groups()
+                for text in filter(None, map(printable_text, annotation[begin.end() : -1].split(b"\x14"))):
                     yield _seconds(onset), _seconds(lasting) if lasting else None, text
 
 

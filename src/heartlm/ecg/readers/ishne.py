@@ -21,6 +21,7 @@ from heartlm.ecg.readers.foreign import check_rate, first_bytes, size_of
 from heartlm.ecg.readers.wfdb_header import SignalFile
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import check_samples
 
 _MAGIC = b"ISHNE1.0"
 HEADER = struct.Struct("<8sHiiiih40s40s20s2h12hh12h12h12hh40sH")
@@ -74,11 +75,13 @@ def read_ishne(path: Path) -> Recording:
         total = binascii.crc_hqx(before_samples[_CHECKED_FROM:], 0xFFFF)
         if checksum not in (total, int.from_bytes(total.to_bytes(2, "big"), "little")):  # the byte order is not fixed
             faults.append(f"the header's checksum is {checksum}, its bytes sum to {total}")
+    check_samples(path, frames * num_leads)
     gain = np.array([_NV_PER_MV / nv if nv > 0 else 1.0 for nv in resolution_nv[:num_leads]])
     known = [nv > 0 for nv in resolution_nv[:num_leads]]
     if not any(known):
         raise HeartlmError(f"{path}: states no resolution, so the millivolts are unknown; write nV per step into it")
-    file = SignalFile(path, "16", offset, num_leads)
+    places = range(num_leads)
+    file = SignalFile(path, "16", offset, num_leads, dict(zip(places, places, strict=True)), dict.fromkeys(places, 1))
     calibration = np.stack([np.zeros(num_leads), gain, np.ones(num_leads)], axis=1)
 
     def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:

@@ -20,10 +20,13 @@ from heartlm.ecg.readers.foreign import TEXT_BYTES, one_line, read_bytes
 from heartlm.ecg.readers.sample_table import Column, table_recording
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import check_samples
 from heartlm.storage.reading import parse_json
 from heartlm.storage.typed import is_number
 
 _MV_PER_STEP = 1e3 / 20 / (1 << 17)
+# Bytes of memory for each sample, as a number of Python and as float64; a packet takes as much as four.
+_HELD_BYTES = 48
 
 Packet = tuple[float, list[float]]
 
@@ -41,7 +44,9 @@ def read_movesense(path: Path) -> Recording:
     """
     streams = dict[str, list[Packet]]()
     with one_line(path, "a log of Movesense"):
-        for key, packet in _packets(parse_json(read_bytes(path, TEXT_BYTES)), ""):
+        content = read_bytes(path, TEXT_BYTES)
+        check_samples(path, content.count(b",") + 4 * content.count(b"{"), held_bytes=_HELD_BYTES)
+        for key, packet in _packets(parse_json(content), ""):
             streams.setdefault(key, []).append(packet)
     if not streams:
         raise HeartlmError(f"{path}: has no ECG packets with Samples and Timestamp; log the ECG of the sensor")

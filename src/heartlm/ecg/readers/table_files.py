@@ -9,9 +9,7 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -23,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.arrays import array_recording, is_array_recording, sidecar_of, start_of
+from heartlm.ecg.readers.arrays import array_recording, is_array_recording, settings_of, sidecar_of, start_of
 from heartlm.ecg.readers.clock import UnusableClockError, regular_grid
-from heartlm.ecg.readers.foreign import TEXT_BYTES, check_rate, first_bytes, is_there, one_line, open_file
+from heartlm.ecg.readers.foreign import check_rate, ending_of, first_bytes, is_there, one_line, open_file, size_of
+from heartlm.ecg.readers.matlab import is_hdf5, matlab_variables, variable_names
 from heartlm.ecg.readers.sample_table import (
     LEAST_RATE_HZ,
     MOST_COLUMNS,
@@ -37,29 +36,39 @@ from heartlm.ecg.readers.sample_table import (
     could_be_ecg,
     facts_of,
     is_time_name,
+    local_clock,
     sort_columns,
     table_recording,
 )
 from heartlm.ecg.readers.stated import Stated
-from heartlm.ecg.readers.text_table import TextTable, is_gzip, read_columns, sniff, unpacked
+from heartlm.ecg.readers.text_table import TextTable, arrow_buffer, is_gzip, read_columns, sniff, unpacked
 from heartlm.ecg.readers.units import Unit, split_name
 from heartlm.ecg.recording import Patient, Recording
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
+from heartlm.storage.limits import check_samples
 from heartlm.storage.reading import parse_json
 from heartlm.storage.typed import typed
 
 _FEWEST_ROWS = 200
 _SAMPLED_ROWS = 5000
+# Bytes of memory for each value of a Parquet file: as stored, float64 of the column and float32 of the recording.
+_HELD_BYTES = 20
+# Bytes of a text that may be a time, with its offset.
+_LONGEST_TIME = 100
 # Supply in V and gain of the ECG sensors of BITalino and biosignalsplux, from their transfer functions.
 _SUPPLY_AND_GAIN = {"bitalino": (3.3, 1100.0), "plux": (3.0, 1000.0)}
 METADATA = b"heartlm"
 """Field of a Parquet file's metadata, see `ParquetMetadata`."""
 _TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_HDF5 = b"\x89HDF"
 _RATE_VARIABLE = re.compile(
     r"f_?s|fsamp|fsample|srate|sr|sfreq|freq|frequency|rate|rate_hz|hz|sampl(e|ing)_?(rate|freq|frequency)(_?hz)?",
     re.IGNORECASE,
 )
+HDF5_ENDINGS = (".h5", ".hdf5")
+# Rate and name of the databases whose HDF5 files state neither rate nor unit, by the name of their array: that of
+# Shandong Provincial Hospital (Liu et al., Sci. Data 9:272, 2022) and CODE-15 % (Ribeiro et al., Zenodo 4916206).
+_DATABASES = {"ecg": (500.0, "SPH"), "tracings": (400.0, "CODE-15 %")}
+_TWELVE_LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
 _UNIT_VARIABLES = frozenset(("unit", "units"))
 _NAME_VARIABLES = frozenset(
     ("lead", "leads", "lead_names", "leadnames", "labels", "label", "channels", "channel_names", "chan_names",
@@ -207,15 +216,37 @@ def read_parquet(path: Path) -> Recording:
     Raises:
         HeartlmError: there is no column of numbers, or its rate or unit is unknown.
     """
+    source = pa.BufferReader(arrow_buffer(unpacked(path))) if is_gzip(path) else str(path)
+    with _parquet_file(source) as file:
+        about, names = _about(path, file.schema_arrow.metadata), file.schema_arrow.names
+        columns = names[1:] if "lead_names" in about else _columns_used(file.schema_arrow)
+        metadata = file.metadata
+        num_rows = max(metadata.num_rows, sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)))
+        if "lead_names" not in about:
+            check_width(path, len(names))
+        # before any page is unpacked: a row of equal values takes no byte
+        check_samples(path, num_rows * len(columns), size_of(path), _HELD_BYTES)
+        if "lead_names" not in about:
+            return arrow_recording(path, file.read(columns, use_threads=False))
+        return _own_recording(path, about, file.read(columns, use_threads=False))
+
+
+def _parquet_file(source: Any) -> Any:
+    """Open a Parquet file whose texts are read as the different ones and their places: one may stand in all rows."""
     import pyarrow.parquet as pq
 
-    source = pa.BufferReader(unpacked(path)) if is_gzip(path) else str(path)
-    with pq.ParquetFile(source, memory_map=True) as file:
-        about, columns = _about(path, file.schema_arrow.metadata), file.schema_arrow.names
-        if "lead_names" not in about:
-            check_width(path, len(columns))
-            return arrow_recording(path, file.read())
-        return _own_recording(path, about, file.read(columns[1:]))
+    texts = [field.name for field in pq.read_schema(source, memory_map=True) if _is_text(field.type)]
+    return pq.ParquetFile(source, memory_map=True, read_dictionary=texts)
+
+
+def _columns_used(schema: Any) -> list[str]:
+    """Return the names of the columns that may be leads or times."""
+    return [field.name for field in schema if pa.types.is_primitive(field.type) or _is_text(field.type)
+            or pa.types.is_decimal(field.type) or pa.types.is_dictionary(field.type)]  # fmt: skip
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 class ParquetMetadata(TypedDict, total=False):
@@ -261,18 +292,18 @@ def _own_recording(path: Path, about: ParquetMetadata, table: Any) -> Recording:
 
 def is_parquet_recording(path: Path) -> bool:
     """Return whether a Parquet file has a possible ECG lead and a known rate."""
-    import pyarrow.parquet as pq
-
     if is_gzip(path):
         return is_array_recording(path)
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
+        with _parquet_file(path) as file:
             if "lead_names" in _about(path, file.schema_arrow.metadata):
                 return True
             if len(file.schema_arrow.names) > MOST_COLUMNS:
                 return False
-            batch = next(file.iter_batches(_SAMPLED_ROWS), None)
-        table = pa.Table.from_batches([] if batch is None else [batch], file.schema_arrow)
+            names = _columns_used(file.schema_arrow)
+            batch = next(file.iter_batches(_SAMPLED_ROWS, columns=names, use_threads=False), None)
+            schema = pa.schema([file.schema_arrow.field(name) for name in names], file.schema_arrow.metadata)
+        table = schema.empty_table() if batch is None else pa.Table.from_batches([batch])
         columns, facts = _arrow_columns(path, table)
         return _is_recording(path, columns, facts.rate_hz is not None)
     except (HeartlmError, pa.ArrowException, OSError, ValueError):
@@ -295,6 +326,8 @@ def _column(name: str, values: Any, unit: str) -> Column | None:
     """Return a column of an Arrow table; None if it holds neither numbers nor times."""
     kind = values.type
     if pa.types.is_dictionary(kind):
+        if any(chunk.dictionary.nbytes > _LONGEST_TIME * (len(chunk.dictionary) + 8) for chunk in values.chunks):
+            return None  # texts longer than times, each of which may stand in all rows
         values, kind = values.cast(kind.value_type), kind.value_type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return clock_column(name, values.cast(pa.string()))
@@ -307,7 +340,11 @@ def _column(name: str, values: Any, unit: str) -> Column | None:
         start = None
         if pa.types.is_timestamp(kind) and len(values) and values[0].is_valid:
             start = values[:1].cast(pa.timestamp("us", kind.tz), safe=False)[0].as_py().replace(tzinfo=None)
-        return Column(name, seconds, is_clock=True, start=start)
+        return (
+            local_clock(name, seconds, start)
+            if getattr(kind, "tz", None) is None
+            else Column(name, seconds, is_clock=True, start=start)
+        )
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return Column(name, values.cast(pa.float64(), safe=False).to_numpy(), unit)
     return None
@@ -324,15 +361,15 @@ def _facts_of(path: Path, about: ParquetMetadata) -> Facts:
 
 def is_matlab_recording(path: Path) -> bool:
     """Return whether a MATLAB file states its rate, or the user does."""
-    from scipy.io import whosmat
-
     if is_array_recording(path):
         return True
     begin = first_bytes(path, 4096) or b""
     if begin.startswith(b"MATLAB 5.0"):
-        with suppress(Exception):  # of a damaged file, by SciPy
-            return any(_RATE_VARIABLE.fullmatch(name) for name, _, _ in whosmat(str(path)))
-    return _HDF5 in begin
+        with suppress(HeartlmError):
+            return any(_RATE_VARIABLE.fullmatch(name) for name in variable_names(path))
+    if not is_hdf5(begin) or ending_of(path) not in HDF5_ENDINGS:
+        return is_hdf5(begin)
+    return any(name.encode() in (first_bytes(path, 1 << 16) or b"") for name in _DATABASES)
 
 
 def read_matlab(path: Path) -> Recording:
@@ -344,10 +381,7 @@ def read_matlab(path: Path) -> Recording:
     Raises:
         HeartlmError: there is no array of samples, or its rate or unit is unknown.
     """
-    content = unpacked(path) if is_gzip(path) else None
-    begin = first_bytes(path, 4096) or b"" if content is None else content[:4096]
-    source = path if content is None else io.BytesIO(content)
-    variables = dict(_hdf5_variables(source) if _HDF5 in begin else _mat_variables(source))
+    variables = dict(matlab_variables(path, unpacked(path) if is_gzip(path) else None))
     facts, names, units = Facts(), list[str](), list[str]()
     arrays = dict[str, NDArray[Any]]()
     for name, value in variables.items():
@@ -367,6 +401,17 @@ def read_matlab(path: Path) -> Recording:
         raise HeartlmError(
             f"{path}: has no array of numbers [num_leads, num_samples], only {', '.join(variables) or 'nothing'}"
         )
+    repairs = list[str]()
+    is_database = ending_of(path) in HDF5_ENDINGS and facts.rate_hz is None
+    if is_database and (name := next((each for each in _DATABASES if each in arrays), None)):
+        rate_hz, database = _DATABASES[name]
+        array = arrays[name]
+        if len(_TWELVE_LEADS) in array.shape:
+            arrays = {name: _without_filling(array if len(array) == len(_TWELVE_LEADS) else array.T)}
+            names, units = list(_TWELVE_LEADS), ["mV"]
+            if (Stated.current().rate_hz or settings_of(path).get("rate_hz")) is None:
+                facts.rate_hz = rate_hz
+                repairs.append(f"states no rate, unit or leads; {rate_hz:g} Hz, mV and 12 leads, as {database} has")
     length = max(max(array.shape) for array in arrays.values())
     columns = list[Column]()
     for name, array in arrays.items():
@@ -386,58 +431,14 @@ def read_matlab(path: Path) -> Recording:
             Column(column, np.asarray(lead, np.float64), unit if not is_time_name(column) else "")
             for column, lead, unit in zip(lead_names, leads, texts, strict=True)
         ]
-    return table_recording(path, columns, facts)
+    recording = table_recording(path, columns, facts)
+    return replace(recording, repairs=(*repairs, *recording.repairs))
 
 
-def _mat_variables(source: Path | io.BytesIO) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of a MATLAB file of version 4 or 5: arrays of numbers, and lists of texts."""
-    from scipy.io import loadmat
-
-    for name, value in loadmat(source if isinstance(source, io.BytesIO) else str(source)).items():
-        if not name.startswith("__"):
-            yield from _plain_variables(name, value)
-
-
-def _plain_variables(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, np.ndarray):
-        return
-    if value.dtype.names and value.size == 1 and depth < 3:
-        for field in value.dtype.names:
-            yield from _plain_variables(f"{name}.{field}", value.ravel()[0][field], depth + 1)
-    elif value.dtype.kind == "U":
-        yield name, [str(text).strip() for text in value.ravel()]
-    elif value.dtype.kind == "O" and value.size <= MOST_COLUMNS:
-        texts = [
-            str(cell.ravel()[0]).strip()
-            for cell in value.ravel()
-            if isinstance(cell, np.ndarray) and cell.dtype.kind == "U" and cell.size
-        ]
-        if texts:
-            yield name, texts
-    elif value.dtype.kind in "iufb":
-        yield name, value
-
-
-def _hdf5_variables(source: Path | io.BytesIO) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of a MATLAB file of version 7.3, which is HDF5 with arrays transposed."""
-    with needs("formats", "h5py"):
-        import h5py
-
-    def visit(prefix: str, group: Any, depth: int) -> Iterator[tuple[str, Any]]:
-        for key, item in group.items():
-            name = f"{prefix}{key}"
-            if isinstance(item, h5py.Group) and not key.startswith("#") and depth < 3:
-                yield from visit(f"{name}.", item, depth + 1)
-            elif isinstance(item, h5py.Dataset) and item.dtype.kind in "iuf":
-                if item.attrs.get("MATLAB_class", b"") == b"char":
-                    yield name, ["".join(map(chr, item[()].ravel()))]
-                elif item.ndim <= 2 and item.size * 8 <= TEXT_BYTES:
-                    yield name, np.atleast_2d(item[()])
-            elif isinstance(item, h5py.Dataset) and item.dtype.kind == "O" and item.size <= MOST_COLUMNS:
-                cells = [file[reference] for reference in item[()].ravel() if reference]
-                texts = ["".join(map(chr, cell[()].ravel())) for cell in cells if cell.dtype.kind == "u"]
-                if len(texts) == len(cells) and texts:
-                    yield name, texts
-
-    with h5py.File(source, "r") as file:
-        yield from visit("", file, 0)
+def _without_filling(signal: NDArray[Any]) -> NDArray[np.float64]:
+    """Return samples `[num_leads, num_samples]` with NaN for the zeros of all leads at both ends."""
+    filled = np.flatnonzero(np.asarray(signal != 0).any(axis=0))
+    values = np.asarray(signal, np.float64).copy()
+    if len(filled):
+        values[:, : filled[0]] = values[:, filled[-1] + 1 :] = np.nan
+    return values

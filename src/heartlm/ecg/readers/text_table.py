@@ -15,8 +15,8 @@ import gzip
 import re
 import zlib
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,14 +25,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import TEXT_BYTES, first_bytes, open_file
+from heartlm.ecg.readers.foreign import TEXT_BYTES, first_bytes, open_file, size_of
 from heartlm.ecg.readers.units import is_unit_text
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import check_samples, most_samples
 
 SNIFFED_BYTES = 1 << 16
 _TESTED_ROWS = 60
 """Rows by which separator and decimal mark are chosen."""
 _MOST_FOOTER_LINES = 30
+# Bytes whose fields are counted at once, and bytes of memory for each field: float64 and float32.
+_COUNTED_BYTES, _HELD_BYTES = 1 << 24, 16
 # Most columns of a line that is looked at.
 _WIDEST = 10_000
 
@@ -93,7 +96,7 @@ class TextTable:
 def sniff(path: Path) -> TextTable | None:
     """Return how the text table in `path` is written; None if the file is no table of numbers, or cannot be read."""
     try:
-        begin, is_whole = _first_text(path)
+        begin, is_whole = first_text(path)
     except (HeartlmError, zlib.error):
         return None
     return None if begin is None else sniff_text(begin, is_whole)
@@ -195,25 +198,46 @@ def content_of(path: Path) -> Any:
     elif begin.startswith((b"\xff\xfe", b"\xfe\xff")):
         content = path.read_bytes()
     else:
-        return pa.memory_map(str(path)).read_buffer() if path.stat().st_size else pa.py_buffer(b"")
-    codec = _codec(content)
-    return pa.py_buffer(content if codec == "utf-8" else content.decode(codec, "replace").encode())
+        return pa.memory_map(str(path)).read_buffer() if path.stat().st_size else arrow_buffer(b"")
+    codec = codec_of(content)
+    return arrow_buffer(content if codec == "utf-8" else content.decode(codec, "replace").encode())
+
+
+def arrow_buffer(content: bytes) -> Any:
+    """Return a copy of bytes in memory of Arrow.
+
+    A reader with threads may release its source after it has returned. For an object of Python that thread needs the
+    interpreter's lock, and while the process exits, waiting for it ends the process by SIGABRT.
+    """
+    import pyarrow as pa
+
+    buffer = pa.allocate_buffer(len(content))
+    np.frombuffer(buffer, np.uint8)[:] = np.frombuffer(content, np.uint8)
+    return buffer
 
 
 def unpacked(path: Path) -> bytes:
-    """Return the content of a file that is compressed by gzip.
+    """Return the content of a file that is compressed by gzip, two bytes for each sample that it may unpack to.
 
     Raises:
         HeartlmError: the file is damaged, or its content is too large.
     """
+    most = min(TEXT_BYTES, 2 * most_samples(size_of(path)))
+    with gunzip(path) as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise HeartlmError(f"{path}: unpacks to more than {most} bytes; split it, or unpack it if that is right")
+    return content
+
+
+@contextmanager
+def gunzip(path: Path) -> Iterator[gzip.GzipFile]:
+    """Open a file that is compressed by gzip; errors of its content in the block are a `HeartlmError`."""
     try:
         with gzip.open(path) as stream:
-            content = stream.read(TEXT_BYTES + 1)
+            yield stream
     except (OSError, EOFError, zlib.error) as error:
         raise HeartlmError(f"{path}: damaged, cannot be unpacked ({error}); fetch it again") from error
-    if len(content) > TEXT_BYTES:
-        raise HeartlmError(f"{path}: unpacks to more than {TEXT_BYTES} bytes; split it")
-    return content
 
 
 def is_gzip(path: Path) -> bool:
@@ -222,7 +246,12 @@ def is_gzip(path: Path) -> bool:
 
 
 def read_columns(
-    path: Path, table: TextTable, columns: Sequence[int], texts: Sequence[int], may_skip: bool
+    path: Path,
+    table: TextTable,
+    columns: Sequence[int],
+    texts: Sequence[int],
+    may_skip: bool,
+    content: Any = None,
 ) -> tuple[Any, list[str]]:
     """Read columns of a text table.
 
@@ -232,6 +261,7 @@ def read_columns(
         columns: columns to read.
         texts: those of them that are read as texts.
         may_skip: whether rows with another number of columns may be left out, because a clock tells where they are.
+        content: the text as an Arrow buffer, if it is a part of the file.
 
     Returns:
         The Arrow table with columns named by their numbers, and what was repaired.
@@ -242,16 +272,17 @@ def read_columns(
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    buffer = content_of(path)
+    buffer = content_of(path) if content is None else content
     stop, repairs = _end_of_rows(buffer, table)
     rows = buffer.slice(table.offset, stop - table.offset)
     codes = np.frombuffer(rows, np.uint8)
     if codes.size and codes.max() > 127:  # Arrow cannot report a row whose bytes are no text
-        rows = pa.py_buffer(np.where(codes > 127, np.uint8(ord("?")), codes).tobytes())
+        rows = arrow_buffer(np.where(codes > 127, np.uint8(ord("?")), codes).tobytes())
+    _check_fields(path, table, codes)
     # Arrow needs a separator for one column too; the unit separator of ASCII is in no table.
     separator = table.separator or "\x1f"
     if table.separator == " ":
-        rows, separator = pa.py_buffer(_single_blanks(rows.to_pybytes())), " "
+        rows, separator = arrow_buffer(_single_blanks(rows.to_pybytes())), " "
     # the first row decides how many fields there are, with those that separators at its end make
     begin = bytes(rows[: 1 << 16]).decode("utf-8", "replace")
     first = next((line for line in _NEW_LINE.split(begin) if line.strip()), "")
@@ -267,10 +298,12 @@ def read_columns(
     names = [str(column) for column in range(width)]
     # a number with quotes or without is the same, so only texts need to know
     types = {str(column): pa.string() if column in texts else pa.float64() for column in columns}
-    try:
-        parsed = arrow_csv.read_csv(
+
+    def parse(skip: Callable[[Any], str] | None = None) -> Any:
+        return arrow_csv.read_csv(
             pa.BufferReader(rows),
-            read_options=arrow_csv.ReadOptions(column_names=names, block_size=1 << 22),
+            # one thread with a function of Python, see `arrow_buffer`
+            read_options=arrow_csv.ReadOptions(column_names=names, block_size=1 << 22, use_threads=skip is None),
             parse_options=arrow_csv.ParseOptions(
                 delimiter=separator,
                 quote_char=table.quote,
@@ -285,6 +318,14 @@ def read_columns(
                 decimal_point=table.decimal,
             ),
         )
+
+    try:
+        try:
+            parsed = parse()
+        except pa.ArrowInvalid as error:
+            if "columns, got" not in str(error):
+                raise
+            parsed = parse(skip)
     except pa.ArrowInvalid as error:
         raise HeartlmError(_plain(path, table, str(error))) from error
     if skipped and not may_skip:
@@ -293,6 +334,16 @@ def read_columns(
         many = "a row" if len(skipped) == 1 else f"{len(skipped)} rows"
         repairs.append(f"{many} with another number of columns left out")
     return parsed, repairs
+
+
+def _check_fields(path: Path, table: TextTable, codes: NDArray[np.uint8]) -> None:
+    """Check that the fields of the rows fit into memory: an empty one takes one byte of the file."""
+    ends = [ord(mark) for mark in {table.separator or "\n", "\n", "\r"}]
+    num_fields = 0
+    for first in range(0, len(codes), _COUNTED_BYTES):
+        piece = codes[first : first + _COUNTED_BYTES]
+        num_fields += sum(int(np.count_nonzero(piece == end)) for end in ends)
+    check_samples(path, num_fields, held_bytes=_HELD_BYTES)
 
 
 def _plain(path: Path, table: TextTable, message: str) -> str:
@@ -305,7 +356,7 @@ def _plain(path: Path, table: TextTable, message: str) -> str:
     return f"{path}: column {column}: {value!r} is no number; correct it, or leave the field empty if it is invalid"
 
 
-def _first_text(path: Path) -> tuple[str | None, bool]:
+def first_text(path: Path) -> tuple[str | None, bool]:
     """Return the first characters of a file, and whether they are all; None if they are no text."""
     with open_file(path) as stream:
         begin = stream.read(SNIFFED_BYTES) or b""
@@ -319,14 +370,15 @@ def _first_text(path: Path) -> tuple[str | None, bool]:
             begin += unpacker.decompress(packed, SNIFFED_BYTES - len(begin))
             packed = unpacker.unused_data
         is_whole = is_whole and unpacker.eof and not packed
-    codec = _codec(begin)
+    codec = codec_of(begin)
     if codec == "utf-8" and b"\0" in begin:
         return None, is_whole
     text = begin.decode(codec, "surrogateescape" if codec == "utf-8" else "replace")
     return text, is_whole
 
 
-def _codec(begin: bytes) -> str:
+def codec_of(begin: bytes) -> str:
+    """Return the encoding of a text by its first bytes."""
     return "utf-16" if begin.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,25 +20,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.lead_kinds import is_ecg_name
 from heartlm.ecg.readers.foreign import (
     HEADER_BYTES,
     check_calibration,
+    check_rate,
     first_bytes,
     is_there,
     one_line,
     read_bytes,
-    size_of,
     to_millivolts,
 )
+from heartlm.ecg.readers.interpolate import interpolate
 from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.wfdb_header import FLAC, GROUP, Signal, SignalFile, WfdbHeader, adu_type, decode, read_header
 from heartlm.ecg.recording import SEXES, Patient, Recording
 from heartlm.errors import HeartlmError
+from heartlm.storage.limits import check_samples
 
 _MATLAB_INT16 = 30
 # Calibration of a lead whose samples are returned as integers.
 _INTEGERS: dict[str, Any] = {"gain": 1.0, "baseline": 0.0, "unit": "adu", "calibrated": True}
 _DIFFERENCE_FORMAT = "8"
+# Bytes of memory for each sample of a FLAC file.
+_FLAC_BYTES = 16
 
 _AGE = r"(\d{1,3})(?:\.0*)?(?: ?(?:y|yr|years?))?"
 _MOST_AGE = 120
@@ -66,20 +71,40 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
     for part in (header, *header.segments):
         _calibration(part.path, part.signals)
     units, calibration = _calibration(path, header.leads)
+    per_frame = _samples_per_frame(header.leads)
+    rate_hz, num_samples = check_rate(path, header.rate_hz * per_frame), header.num_samples * per_frame
+    check_samples(path, num_samples * max(1, len(header.leads)))
+    resampled = [lead.samples_per_frame != per_frame for lead in header.leads]
     faults: list[str] = []
     return Recording(
-        rate_hz=header.rate_hz,
-        num_samples=header.num_samples,
+        rate_hz=rate_hz,
+        num_samples=num_samples,
         lead_names=tuple(lead.name for lead in header.leads),
         units=units,
         path=path,
         comments=header.comments,
         start=header.start,
         patient=patient_in(header.comments),
-        samples=_Samples(header, calibration, accept_uncalibrated, faults) if header.leads else None,
+        samples=_Samples(header, per_frame, calibration, accept_uncalibrated, faults) if header.leads else None,
         faults=faults,
-        steps=tuple((gain / factor, zero) for zero, gain, factor in calibration.tolist()),
+        repairs=tuple(
+            f"lead {lead.name}: resampled from {lead.samples_per_frame * header.rate_hz:g} Hz to {rate_hz:g} Hz"
+            for lead, is_other in zip(header.leads, resampled, strict=True)
+            if is_other
+        ),
+        steps=tuple(
+            None if is_other else (gain / factor, zero)
+            for is_other, (zero, gain, factor) in zip(resampled, calibration.tolist(), strict=True)
+        ),
+        ticks_hz=header.rate_hz if per_frame > 1 else None,
     )
+
+
+def _samples_per_frame(leads: Sequence[Signal]) -> int:
+    """Return the samples a frame of the recording: those of the ECG lead that has most of them."""
+    named = [lead for lead in leads if is_ecg_name(lead.name)]
+    volts = [lead for lead in leads if to_millivolts(lead.unit)[0] == "mV" and is_ecg_name(lead.name) is not False]
+    return max((lead.samples_per_frame for lead in named or volts or leads), default=1)
 
 
 def patient_in(comments: Sequence[str]) -> Patient:
@@ -120,11 +145,13 @@ def _calibration(path: Path, leads: Sequence[Signal]) -> tuple[tuple[str, ...], 
 class _Samples:
     """Read slices of samples; before the first one, check the files against the header.
 
+    `per_frame` is the number of samples a frame of the recording; leads with another number are resampled.
     `calibration` holds baseline, gain and conversion factor to mV of each lead, `[num_leads, 3]`. A lead that is read
     completely and does not match the header's checksum is added to `faults`.
     """
 
     header: WfdbHeader
+    per_frame: int
     calibration: NDArray[np.float64]
     accept_uncalibrated: bool
     faults: list[str]
@@ -132,29 +159,45 @@ class _Samples:
     def __call__(self, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
         self._checked  # noqa: B018
         signal = np.empty((len(leads), stop - start), np.float32)
-        rows_of: dict[tuple[int | None, int], list[int]] = {}
+        rows_of: dict[tuple[int | None, int, int], list[int]] = {}
         for row, lead in enumerate(leads):
             rows_of.setdefault(self._source_of[lead], []).append(row)
-        for (file, skew), rows in rows_of.items():
+        for (file, skew, own), rows in rows_of.items():
             file_leads = [leads[row] for row in rows]
             part = signal if len(rows) == len(leads) else np.empty((len(rows), stop - start), np.float32)
-            valid = max(0, min(stop, self.header.num_samples - skew) - start)
+            valid = max(0, min(stop, (self.header.num_samples - skew) * self.per_frame) - start)
             part[:, valid:] = np.nan
-            if valid and file is None:
-                physical = _read_by_package(self.header, start + skew, start + skew + valid, file_leads)
-                part[:, :valid] = physical * self.calibration[file_leads, 2:]
-                if stop - start == self.header.num_samples:
-                    self._compared  # noqa: B018
-            elif valid and file is not None:
-                self._decode(self.header.files[file], start + skew, file_leads, part[:, :valid])
+            if valid and own == self.per_frame:
+                self._read(file, file_leads, skew, own, start, part[:, :valid])
+            elif valid:
+                for lead, row in zip(file_leads, part, strict=True):
+                    read = partial(self._read, file, [lead], skew, own)
+                    length = (self.header.num_samples - skew) * own
+                    interpolate(
+                        lambda low, values, read=read: read(low, values[np.newaxis]),
+                        (own, length, self.per_frame),
+                        start,
+                        row[:valid],
+                    )
             if part is not signal:
                 signal[rows] = part
         return signal
 
-    def _decode(self, file: SignalFile, start: int, leads: list[int], out: NDArray[np.float32]) -> None:
-        columns, calibration = [file.columns[lead] for lead in leads], self.calibration[leads]
-        sums = np.zeros(len(leads), np.uint16) if out.shape[1] == self.header.num_samples else None
-        file.read(start, columns, calibration, out, sums)
+    def _read(
+        self, file: int | None, leads: list[int], skew: int, own: int, start: int, out: NDArray[np.float32]
+    ) -> None:
+        """Fill `out` with samples of leads from `start`, both at their own rate of `own` samples a frame."""
+        is_whole = out.shape[1] == self.header.num_samples * own
+        if file is None:
+            first, last = start // own + skew, -(-(start + out.shape[1]) // own) + skew
+            physical = _read_by_package(self.header, first, last, leads)
+            begin = start - (first - skew) * own
+            out[:] = physical[:, begin : begin + out.shape[1]] * self.calibration[leads, 2:]
+            if is_whole:
+                self._compared  # noqa: B018
+            return
+        sums = np.zeros(len(leads), np.uint16) if is_whole else None
+        self.header.files[file].read(start + skew * own, leads, self.calibration[leads], out, sums)
         if sums is not None:
             for lead, total in zip(leads, sums.tolist(), strict=True):
                 self._compare(self.header.signals[lead], total)
@@ -194,13 +237,16 @@ class _Samples:
         return True
 
     @cached_property
-    def _source_of(self) -> list[tuple[int | None, int]]:
-        """Index of each lead's file (None if the package reads it), and the skew of the lead in frames."""
+    def _source_of(self) -> list[tuple[int | None, int, int]]:
+        """Index of each lead's file (None if the package reads it), its skew in frames, its samples a frame."""
         if self.header.segment_lines:
-            return [(None, 0)] * len(self.header.leads)
+            return [(None, 0, lead.samples_per_frame) for lead in self.header.leads]
         files = [(index, file) for index, file in enumerate(self.header.files) if file.is_decoded]
         file_of = {lead: index for index, file in files for lead in file.columns}
-        return [(file_of.get(lead), signal.skew) for lead, signal in enumerate(self.header.signals)]
+        return [
+            (file_of.get(lead), signal.skew, signal.samples_per_frame)
+            for lead, signal in enumerate(self.header.signals)
+        ]
 
 
 def _check_file(header: WfdbHeader, file: SignalFile, num_frames: int) -> None:
@@ -212,11 +258,15 @@ def _check_file(header: WfdbHeader, file: SignalFile, num_frames: int) -> None:
     """
     if not is_there(file.path):
         raise HeartlmError(f"{file.path}: signal file named by {header.path.name} is missing; fetch it")
-    size_bytes = size_of(file.path)
+    size_bytes = file.size_bytes()
+    if not file.is_decoded and file.unpacked is not None:
+        raise HeartlmError(f"{file.path}: is compressed and of format {file.format}; unpack it")
     if file.path.suffix.lower() == ".mat":
         _check_matlab(file)
     if file.format in FLAC:
-        return  # the length is checked on decoding
+        # the length is checked on decoding, which needs memory for all samples of the file
+        check_samples(file.path, num_frames * file.samples_per_frame, size_bytes, held_bytes=_FLAC_BYTES)
+        return
     if file.format not in GROUP:
         raise HeartlmError(f"{header.path}: signal format {file.format} is not one that heartlm reads")
     held = file.num_frames_in(size_bytes)
@@ -253,11 +303,14 @@ def sums_of(header: WfdbHeader) -> list[int]:
     computed = dict[int, int]()
     for file in header.files:
         if file.is_decoded:
-            sums, columns = np.zeros(len(file.columns), np.uint16), list(file.columns.values())
+            columns = file.samples_of(list(file.columns))
+            sums = np.zeros(len(columns), np.uint16)
             for first, last, content, skip in file.frames(0, header.num_samples):
                 adu = np.empty((len(columns), last - first), adu_type(file.format))
                 decode(content, file.format, file.samples_per_frame, columns, adu, skip, sums=sums)
-            computed |= dict(zip(file.columns, sums.tolist(), strict=True))
+            edges = np.cumsum([0, *file.own_samples.values()])[:-1]
+            totals = np.add.reduceat(sums, edges, dtype=np.uint16)
+            computed |= dict(zip(file.columns, totals.tolist(), strict=True))
     if others := [place for place in range(len(header.signals)) if place not in computed]:
         # what checksums of headers count: whole numbers, all samples of a frame, not shifted by skews
         how = {"physical": False, "smooth_frames": False, "ignore_skew": True, "return_res": 32}
@@ -270,19 +323,22 @@ def sums_of(header: WfdbHeader) -> list[int]:
 def _read_by_package(header: WfdbHeader, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float64]:
     """Read frames `start` to `stop` of `leads` in their units, ignoring skew, NaN where invalid.
 
-    Format 8 stores differences and is read from the start.
+    The leads have equal numbers of samples a frame. Format 8 stores differences and is read from the start.
 
     Returns:
-        `[num_leads, num_frames]`.
+        `[num_leads, num_samples]`.
 
     Raises:
         HeartlmError: the package cannot read the record.
     """
     first = 0 if any(signal.format == _DIFFERENCE_FORMAT for part in header.parts for signal in part.signals) else start
-    distinct = sorted(set(leads))
-    record = _rdrecord(header, sampfrom=first, sampto=stop, channels=distinct, ignore_skew=True)
-    signal: NDArray[np.float64] = record.p_signal[start - first : stop - first]
-    return signal.T[[distinct.index(lead) for lead in leads]]
+    distinct, own = sorted(set(leads)), header.leads[leads[0]].samples_per_frame
+    how = {"sampfrom": first, "sampto": stop, "channels": distinct, "ignore_skew": True}
+    if own == 1:
+        physical: NDArray[np.float64] = _rdrecord(header, **how).p_signal.T
+    else:
+        physical = np.stack(_rdrecord(header, smooth_frames=False, **how).e_p_signal)
+    return physical[[distinct.index(lead) for lead in leads], (start - first) * own : (stop - first) * own]
 
 
 def _rdrecord(header: WfdbHeader, **options: Any) -> Any:

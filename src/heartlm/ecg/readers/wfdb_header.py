@@ -9,6 +9,7 @@ files signal(5) there.
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,17 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import HEADER_BYTES, check_rate, first_bytes, open_file, read_bytes, stays_inside
+from heartlm.ecg.readers.foreign import (
+    HEADER_BYTES,
+    check_rate,
+    first_bytes,
+    is_there,
+    open_file,
+    read_bytes,
+    size_of,
+    stays_inside,
+)
+from heartlm.ecg.readers.text_table import is_gzip, unpacked
 from heartlm.errors import HeartlmError
 from heartlm.kernels.library import kernel
 
@@ -159,8 +170,8 @@ class SignalFile:
         format: format of the samples.
         byte_offset: number of bytes before the first sample.
         samples_per_frame: samples per frame, over all signals in the file.
-        columns: position of the sample in a frame by the signal's index in the header, for signals with one sample per
-            frame.
+        columns: position of the first sample in a frame by the signal's index in the header.
+        own_samples: samples per frame by the signal's index in the header.
     """
 
     path: Path
@@ -168,6 +179,20 @@ class SignalFile:
     byte_offset: int
     samples_per_frame: int = 0
     columns: dict[int, int] = field(default_factory=dict)
+    own_samples: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def unpacked(self) -> bytes | None:
+        """The content of a file that is compressed by gzip; None for another one, which is read in slices."""
+        return unpacked(self.path) if is_gzip(self.path) else None
+
+    def size_bytes(self) -> int:
+        """Return the size of the file, unpacked."""
+        return size_of(self.path) if self.unpacked is None else len(self.unpacked)
+
+    def samples_of(self, signals: Sequence[int]) -> list[int]:
+        """Return which samples of a frame are those of signals, one after the other."""
+        return [self.columns[signal] + place for signal in signals for place in range(self.own_samples[signal])]
 
     @property
     def is_decoded(self) -> bool:
@@ -207,7 +232,7 @@ class SignalFile:
         longest = num_bytes(group, min(per_piece, stop - start) * self.samples_per_frame) + group[-1]
         buffer = np.empty(longest, np.uint8)
         try:
-            with open_file(self.path) as stream:
+            with open_file(self.path) if self.unpacked is None else io.BytesIO(self.unpacked) as stream:
                 for first in range(start, stop, per_piece):
                     last = min(first + per_piece, stop)
                     groups, skip = divmod(first * self.samples_per_frame, len(group) - 1)
@@ -222,19 +247,41 @@ class SignalFile:
     def read(
         self,
         start: int,
-        columns: Sequence[int],
+        signals: Sequence[int],
         calibration: NDArray[np.float64],
         out: NDArray[np.float32],
         sums: NDArray[np.uint16] | None = None,
     ) -> None:
-        """Fill `out` `[num_columns, num_frames]` with the physical values of frames from `start`; see `decode`.
+        """Fill `out` with the physical values of signals with equal numbers of samples a frame; see `decode`.
+
+        Args:
+            start: first sample at the rate of these signals.
+            signals: indices of the signals in the header.
+            calibration: of each signal, `[num_signals, 3]`.
+            out: `[num_signals, num_samples]`.
+            sums: `[num_signals]`; only for samples of whole frames.
 
         Raises:
             HeartlmError: the file cannot be read or is too short.
         """
-        for first, last, content, skip in self.frames(start, start + out.shape[1]):
-            part = out[:, first - start : last - start]
-            decode(content, self.format, self.samples_per_frame, columns, part, skip, calibration, sums)
+        per_frame, columns = self.own_samples[signals[0]], self.samples_of(signals)
+        stop = start + out.shape[1]
+        if per_frame == 1:
+            for first, last, content, skip in self.frames(start, stop):
+                part = out[:, first - start : last - start]
+                decode(content, self.format, self.samples_per_frame, columns, part, skip, calibration, sums)
+            return
+        calibration = np.repeat(calibration, per_frame, axis=0)
+        column_sums = None if sums is None else np.zeros(len(columns), np.uint16)
+        for first, last, content, skip in self.frames(start // per_frame, -(-stop // per_frame)):
+            rows = np.empty((len(columns), last - first), np.float32)
+            decode(content, self.format, self.samples_per_frame, columns, rows, skip, calibration, column_sums)
+            # [num_signals, per_frame, num_frames] ─► [num_signals, num_frames, per_frame]: in the order of time
+            values = rows.reshape(len(signals), per_frame, -1).swapaxes(1, 2).reshape(len(signals), -1)
+            begin, end = max(start, first * per_frame), min(stop, last * per_frame)
+            out[:, begin - start : end - start] = values[:, begin - first * per_frame : end - first * per_frame]
+        if sums is not None and column_sums is not None:
+            sums += column_sums.reshape(len(signals), per_frame).sum(axis=1, dtype=np.uint16)
 
 
 @dataclass(frozen=True)
@@ -266,12 +313,13 @@ class WfdbHeader:
         Raises:
             HeartlmError: a header is missing or malformed.
         """
-        names = (name for name, _ in self.segment_lines if name != NO_FILE)
-        segments = tuple(read_header(self.path.parent / f"{name}.hea") for name in names)
-        for segment in segments:
+        names = [name for name, _ in self.segment_lines if name != NO_FILE]
+        # each once, whatever number of lines names it
+        headers = {name: read_header(self.path.parent / f"{name}.hea") for name in dict.fromkeys(names)}
+        for segment in headers.values():
             if segment.segment_lines:
                 _refuse(segment.path, f"it has segments and is itself one of {self.path.name}")
-        return segments
+        return tuple(headers[name] for name in names)
 
     @cached_property
     def parts(self) -> tuple[WfdbHeader, ...]:
@@ -286,11 +334,10 @@ class WfdbHeader:
             if signal.file_name == NO_FILE:
                 continue
             if signal.file_name not in files:
-                path = self.path.parent / signal.file_name
+                path = _stored(self.path.parent / signal.file_name)
                 files[signal.file_name] = SignalFile(path, signal.format, signal.byte_offset)
             file = files[signal.file_name]
-            if signal.samples_per_frame == 1:
-                file.columns[place] = file.samples_per_frame
+            file.columns[place], file.own_samples[place] = file.samples_per_frame, signal.samples_per_frame
             file.samples_per_frame += signal.samples_per_frame
         return list(files.values())
 
@@ -302,12 +349,18 @@ class WfdbHeader:
         if self.segment_lines:
             return sum(num_samples for _, num_samples in self.segment_lines)
         file = next(iter(self.files), None)
-        return 0 if file is None or not file.path.is_file() else file.num_frames_in(file.path.stat().st_size)
+        return 0 if file is None or not file.path.is_file() else file.num_frames_in(file.size_bytes())
 
     @property
     def leads(self) -> tuple[Signal, ...]:
         """Signals of the whole record, from the header or its first segment."""
         return self.segments[0].signals if self.segment_lines else self.signals
+
+
+def _stored(path: Path) -> Path:
+    """Return the path of a signal file, or of the same file that is compressed, or unpacked, in its place."""
+    other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
+    return other if not is_there(path) and is_there(other) else path
 
 
 def read_header(path: Path) -> WfdbHeader:

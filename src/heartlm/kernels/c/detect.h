@@ -17,7 +17,8 @@ struct plan {
     int64_t smooth_taps;
     int64_t fine_taps;   /* of the even filter at the full rate */
     int64_t reach;       /* the peak is at most so far from the candidate */
-    int64_t refractory;  /* a candidate is the highest within this number of places on either side */
+    int64_t refractory;  /* a beat is the highest candidate within this number of places on either side, */
+    int64_t closest;     /* but in a fast rhythm it only has to be the highest within this number, as any candidate */
     int64_t window;      /* the level is taken from windows of this length */
     int64_t looks_ahead; /* 1: one of the windows comes after the candidate, 0: both come before */
     int64_t apart;       /* those before are so far apart */
@@ -25,6 +26,9 @@ struct plan {
     int64_t shape;       /* the shape of a beat is taken from this number of places on either side */
     int64_t new_places;  /* decimated samples taken in at once */
     int64_t num_candidates; /* remembered, a power of two: all in both windows, and in what is taken in at once */
+    int64_t num_shapes;  /* remembered, a power of two: of all candidates that may still become beats */
+    int64_t fast;        /* longest interval between the beats of a fast rhythm, */
+    int64_t fast_beats;  /* and least number of such intervals in a row */
     double threshold;    /* of height over level */
     double search_gap;   /* over the mean RR interval, from which on a lower candidate will do */
     double search_threshold;
@@ -38,6 +42,7 @@ struct plan {
     double doubt;           /* a beat's side is in doubt where it is less than this */
     double same_shape;      /* correlation with the usual shape from which on a beat is marked on the usual side */
     double shape_weight;
+    double fast_height, fast_shape; /* of a fast rhythm: least ratio of heights, and correlation, of adjacent beats */
 };
 
 struct candidate {
@@ -46,6 +51,9 @@ struct candidate {
     double side;          /* by how much it is farther above than below, from 1 to -1; one position where that is clear */
     double height;
     double level;
+    int32_t run;          /* candidates before it that follow each other as the beats of a fast rhythm do */
+    int16_t fast;         /* it belongs to a fast rhythm */
+    int16_t low;          /* the power is higher within the refractory time: a beat in a fast rhythm only */
 };
 
 struct detector {
@@ -54,7 +62,7 @@ struct detector {
     int64_t base;        /* place of the first element of the arrays */
     int64_t num_decimated, num_filtered, num_smooth, num_tested;
     int64_t num_found, num_decided; /* candidates so far; number i is in candidates[i & mask] */
-    int64_t mask, shape_size;       /* places of a shape */
+    int64_t mask, shape_mask, shape_size; /* places of a shape */
     int64_t first_open;             /* decided ones from here on were rejected, but may come back */
     int64_t has_beat, last_beat;
     double rr, mean_height;

@@ -21,6 +21,11 @@ def shipped_models() -> list[str]:
     return sorted(path.parent.name for path in FOLDER.glob("*/run.json"))
 
 
+def model_files(model: Path) -> tuple[Path, Path]:
+    """The files of a model that decide what it answers: weights, and its settings with temperature and threshold."""
+    return model / "config.json", model / "model.safetensors"
+
+
 def is_saved(run: Path) -> bool:
     """Whether `run` was written by `Model.save_pretrained`: its model is at the top."""
     return (run / "model.safetensors").is_file()

@@ -1,0 +1,93 @@
+"""What the scores of a result file belong to: weights that ship, or the recipe of models that a study trains itself.
+
+`write_results` keeps a digest of each in the entry `models`. Where one has changed since, or was not kept, the result
+is stale: `benchmarks.figures` marks every text that quotes it and says how it is measured again.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.common.catalog import BENCHMARKS
+from benchmarks.common.places import ROOT
+from heartlm.models.pretrained import FOLDER, model_files
+from heartlm.storage.atomic import digest_of_files
+
+ANALYSIS = ("beats", "af", "waveform", "delineation")
+LIVE = ("beats-causal", "waveform", "af-onset")
+BEATS = ("recipes/beats.py",)
+MEASURED_WITH: dict[str, tuple[str, ...]] = {
+    "quality-shipped": ("beats",),
+    "findings": ANALYSIS,
+    "conduction": ANALYSIS,
+    "strangers": ANALYSIS[:3],
+    "strangers-probe": ("foundation",),
+    "unlike": ("beats",),
+    "monitor-alarms": LIVE,
+    "monitor-beats": ("beats-causal",),
+    "monitor-links": LIVE,
+    "bedside": LIVE,
+    "bedside-ds2": LIVE,
+    "quality": BEATS,
+    "quality-causal": BEATS,
+    "quality-ds2": BEATS,
+    "quality-svdb": BEATS,
+    "labels": BEATS,
+    "af_rhythm": ("recipes/af.py",),
+    "waveform": ("recipes/vf.py",),
+    "delineate": ("recipes/train_delineator.py", "recipes/delineation_data.py"),
+}
+"""For each result with scores, the shipped models that gave them, or the recipe of its folds."""
+
+FILES = {
+    "delineation": (ROOT / "src/heartlm/delineation/network.safetensors",),
+    "af-onset": (FOLDER / "af-onset/model.safetensors",),
+}
+
+
+def digests_of(name: str) -> dict[str, str]:
+    """Digests of what gives the scores of the result `name` now; empty if it has no scores of a model."""
+    return {each: _digest(each) for each in MEASURED_WITH.get(name, ())}
+
+
+def _digest(of: str) -> str:
+    if of.startswith("recipes/"):
+        return digest_of_files(ROOT / of)
+    return digest_of_files(*FILES.get(of, model_files(FOLDER / of / "models/last")))
+
+
+def changed(name: str, content: Mapping[str, Any]) -> list[str]:
+    """What has changed since the result was measured, or was not recorded: names of models and files of recipes."""
+    recorded = content.get("models", {})
+    return [each for each, digest in digests_of(name).items() if recorded.get(each) != digest]
+
+
+def origins(changes: Mapping[str, list[str]]) -> str:
+    """Sentences that mark, of the results that a text quotes, those of earlier weights and those of recipes.
+
+    Args:
+        changes: of each result, what `changed` says.
+    """
+    earlier = [f"{name} ({', '.join(of)})" for name, of in changes.items() if of and not _is_of_recipe(name)]
+    recipes = [
+        name + (f" ({', '.join(of)} changed since, or not recorded)" if of else "")
+        for name, of in changes.items()
+        if _is_of_recipe(name)
+    ]
+    sentences = [f"**Of earlier weights than those that ship**: {', '.join(earlier)}."] if earlier else []
+    if recipes:
+        sentences.append(f"Of models that the study trained in folds, not of weights that ship: {', '.join(recipes)}.")
+    return " ".join(sentences)
+
+
+def _is_of_recipe(name: str) -> bool:
+    return any(each.startswith("recipes/") for each in MEASURED_WITH.get(name, ()))
+
+
+def command_of(name: str, content: Mapping[str, Any]) -> str:
+    """How a result is measured again."""
+    if any(each.name == name for each in BENCHMARKS):
+        return shlex.join(["make", "benchmarks", f"ONLY={name}"])
+    return str(content["command"])
