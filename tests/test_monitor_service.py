@@ -526,5 +526,5 @@ def test_foreign_text_does_not_control_the_terminal(tmp_path: Path) -> None:
 
 
 def test_a_printable_text_is_unchanged() -> None:
-    assert printable("Ärztin 心電圖 µV") == "Ärztin 心電圖 µV"
+    assert printable("Ärztin 心電圖 µV") == "Ärztin 心電圖 µV" and printable("44\u202f259") == "44\u202f259"
     assert printable("a\nb\u2028\x85") == r"a\nb\u2028\x85" and printable("a\tb\x00", kept="\t") == "a\tb\\x00"

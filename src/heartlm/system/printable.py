@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from typing import TextIO
+from unicodedata import category
 
 
 def printable(text: str, kept: str = "") -> str:
     """Return `text` with each character that is not printable as Python writes it in a text: `\\n`, `\\x1b`, `\\u202e`.
+
+    Spaces of any width are printable, such as those between the digits of large numbers.
 
     Args:
         text: any text, for example the name of a lead or the reason of an HTTP answer.
@@ -16,7 +19,9 @@ def printable(text: str, kept: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() or each in kept else repr(each)[1:-1] for each in text)
+    return "".join(
+        each if each.isprintable() or each in kept or category(each) == "Zs" else repr(each)[1:-1] for each in text
+    )
 
 
 def show_control_characters() -> None:
