@@ -28,7 +28,7 @@ FAULTS = ("muscle", "wander", "muscle and wander", "steps", "off and back", "sat
 STRENGTHS_DB = (6, 0, -6)
 """Heartbeats to noise, as nstdb counts. Synthetic faults are half, once and twice as high as a QRS complex."""
 EVERY_S, LENGTH_S = 45, (12, 25)
-MOST_S = 600
+MOST_S = 300
 VT_BPM = (120, 150, 180, 210, 240)
 VT_S, AROUND_S = 20, 45
 

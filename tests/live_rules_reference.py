@@ -241,8 +241,12 @@ class ReferenceLead:
                 vf = max(vf, self.mean(VF, 2))
         else:
             vf = min(vf, self.mean(VF, limits.start_windows))
+        regular = sum(second.regular for second in list(self.seconds)[-3:])
         if vf >= limits.vf_probability or lasts:
-            self.last_vf = now
+            if regular >= limits.regular_windows:
+                self.found["VT"] = Found(now - limits.whole(limits.vf_onset_s), vf)
+            else:
+                self.last_vf = now
         still_vf = "VF" in held and vf >= limits.vf_margin * limits.vf_probability
         if still_vf or now - self.last_vf < limits.samples(limits.vf_end_s):
             self.found["VF"] = Found(now - limits.whole(limits.vf_onset_s), vf)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from heartlm.analysis.analyze import Analyst
+from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.findings import Event, Findings
 from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
 from heartlm.analysis.signal_quality import LeadQuality, lead_quality
@@ -65,6 +66,45 @@ def test_beats_that_another_lead_shows_are_added() -> None:
     beats, disputed = filled(signal_of(LOW), signal_of(BEATS))
     assert beats == pytest.approx(list(BEATS), abs=0.02)
     assert disputed == []
+
+
+def bigeminy(pulses: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A lead of one minute and its detections: narrow beats, and 0.45 s after each a wide one, or a pulse of any shape.
+
+    The detections are a beat, a wide wave, a beat, and so on.
+    """
+    random = np.random.default_rng(seed)
+    time_s, at_s = np.arange(round(60 * RATE)) / RATE, np.arange(0.5, 59, 1.5)
+    wide_s = at_s + (random.uniform(0.35, 1.1, len(at_s)) if pulses else random.normal(0.45, 0.01, len(at_s)))
+    signal = random.normal(0, 0.01, len(time_s))
+    for beat_s, other_s in zip(at_s, wide_s, strict=True):
+        signal += np.exp(-(((time_s - beat_s) / 0.015) ** 2))
+        for centre_s in random.normal(0, 0.04, 3) if pulses else (0, 0.09):
+            height = random.normal() if pulses else (1.6 if centre_s == 0 else -0.6)
+            signal += height * np.exp(-(((time_s - other_s - centre_s) / 0.05) ** 2))
+    sample = np.rint(np.stack([at_s, wide_s], axis=1).ravel() * RATE).astype(np.int64)
+    return signal.astype(np.float32), sample
+
+
+def lead_of(sample: np.ndarray, quality: float = 0.95) -> LeadQuality:
+    return LeadQuality(sample, np.ones(len(sample)), np.full(6, quality, np.float32))
+
+
+def test_waves_that_repeat_at_a_steady_interval_are_beats_and_pulses_are_not() -> None:
+    signal, sample = bigeminy(pulses=False)
+    certain, wide = certain_beats(sample, [lead_of(sample)], signal[None], RATE)
+    assert certain[1:].all() and wide[1::2].all() and not wide[::2].any()
+    signal, sample = bigeminy(pulses=True)
+    certain, _ = certain_beats(sample, [lead_of(sample)], signal[None], RATE)
+    assert not certain[1::2].any()
+
+
+def test_a_wave_that_two_readable_leads_show_is_a_beat() -> None:
+    signal, sample = bigeminy(pulses=True)
+    both = np.stack([signal, signal])
+    for others, quality, expected in ((sample, 0.95, True), (sample, 0.8, False), (sample[::2], 0.95, False)):
+        certain, _ = certain_beats(sample, [lead_of(sample), lead_of(others, quality)], both, RATE)
+        assert certain[1::2].all() == expected and certain[1::2].any() == expected
 
 
 def test_a_gap_of_minutes_at_a_high_rate_takes_little_memory() -> None:

@@ -19,7 +19,7 @@ from heartlm.analysis.analyze import Analyst, _blocks, _voted
 from heartlm.analysis.findings import Findings
 from heartlm.analysis.limits import Limits
 from heartlm.analysis.signal_quality import best_leads, lead_quality
-from heartlm.cli.analyze import LIMITS
+from heartlm.cli.analyze import LIMITS, _print_findings
 from heartlm.cli.main import main
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.matching import match_beats
@@ -134,6 +134,60 @@ def test_a_regular_rhythm_of_an_infant_is_no_af(analyst: Analyst, rate_bpm: int)
     result = analyst.analyze(recording_of(signal[None]))
     assert len(result.sample) == len(peaks)
     assert [event.kind for event in result.events if event.kind in ("AF", "flutter", "VF", "pause")] == []
+
+
+def bigeminy(coupling_s: float = 0.45) -> np.ndarray:
+    """One lead of a minute in which each beat is followed by a wide one; float32 `[num_samples]`."""
+    random = np.random.default_rng(1)
+    time_s = np.arange(60 * 250) / 250
+    signal = 0.03 * np.sin(1.3 * time_s) + random.normal(0, 0.01, len(time_s))
+    for at_s in np.arange(0.5, 58.5, 1.5):
+        height, wide_s = random.normal(1, 0.03), at_s + coupling_s
+        for centre_s, mv, width_s in ((-0.12, 0.12, 0.02), (0, 1.2, 0.012), (0.03, -0.25, 0.012), (0.2, 0.32, 0.035)):
+            signal += height * mv * np.exp(-0.5 * ((time_s - at_s - centre_s) / width_s) ** 2)
+        for centre_s, mv, width_s in ((0, 2.0, 0.04), (0.1, -0.7, 0.03), (0.33, -0.6, 0.06)):
+            signal += height * mv * np.exp(-0.5 * ((time_s - wide_s - centre_s) / width_s) ** 2)
+    return signal.astype(np.float32)
+
+
+@pytest.mark.parametrize("coupling_s", [0.4, 0.45, 0.5])
+def test_the_wide_beats_of_bigeminy_are_beats(analyst: Analyst, coupling_s: float) -> None:
+    result = analyst.analyze(recording_of(bigeminy(coupling_s)[None]))
+    assert len(result.sample) >= 2 * 39 - 1
+    kinds = {event.kind for event in result.events}
+    assert "bigeminy" in kinds and "bradycardia" not in kinds
+    assert np.mean(result.symbol[1:-1:2] != result.symbol[2::2]) > 0.9
+
+
+def test_a_rate_that_depends_on_detections_that_are_left_out_is_disputed_and_tells_so(
+    analyst: Analyst, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave_out_every_second(_: Any, num_beats: int, *__: Any) -> tuple[np.ndarray, np.ndarray]:
+        return np.tile(np.float32([1, 0, 0, 0]), (num_beats, 1)), np.arange(num_beats) % 2 == 1
+
+    monkeypatch.setattr("heartlm.analysis.analyze.without_artefacts", leave_out_every_second)
+    result = analyst.analyze(recording_of(bigeminy()[None]))
+    assert result.summary()["num_left_out"] == 39
+    assert [event for event in result.events if event.kind in ("bradycardia", "pause") and not event.disputed] == []
+    _print_findings(result.summary(), result.kinds)
+    assert "39 detections left out that are artefacts" in capsys.readouterr().out
+    assert "Detections left out as artefacts" in result.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("mains_hz", "height_mv"), [(50, 4.0), (60, 2.0)])
+def test_hum_harms_no_finding_and_is_told(
+    analyst: Analyst, capsys: pytest.CaptureFixture[str], tmp_path: Path, mains_hz: int, height_mv: float
+) -> None:
+    signal, peaks = fast_lead(75)
+    hum = height_mv * np.sin(2 * np.pi * mains_hz * np.arange(len(signal)) / 250 + 1)
+    noisy = recording_of((signal + hum)[None].astype(np.float32))
+    result, clean = analyst.analyze(noisy), analyst.analyze(recording_of(signal[None]))
+    assert len(result.sample) == len(peaks) and result.events == clean.events
+    assert result.symbol.tolist() == clean.symbol.tolist() and clean.hum_hz == {}
+    np.testing.assert_array_equal(result.recording.signal(), noisy.signal())
+    _print_findings(result.summary(), result.kinds)
+    assert f"mains hum removed before the analysis: {mains_hz} Hz in I" in capsys.readouterr().out
+    assert f"{mains_hz} Hz in I" in result.report(tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_blocks_cover_a_recording_once_whatever_its_length() -> None:

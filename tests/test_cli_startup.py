@@ -134,7 +134,10 @@ def test_a_room_may_import_only_rooms_above_it_in_the_table_so_there_are_no_cycl
         assert MAY_IMPORT[room] <= set(rooms[:place]), room
 
 
-CONVERSIONS = {("heartlm.ecg.recording", "heartlm.ecg.interchange")}
+CONVERSIONS = {
+    ("heartlm.ecg.recording", "heartlm.ecg.interchange"),
+    ("heartlm.ecg.recording", "heartlm.ecg.anonymize"),
+}
 """Methods of `Recording` that make one of other objects, or others of it: imported when called."""
 
 

@@ -257,3 +257,21 @@ def test_progress_counts_files_and_megabytes(
     state = rf"download: {len(FILES)} of {len(FILES)}, [\d.,]+ MB/s, 0 s left"
     assert len(lines) == len(FILES) and re.match(state, lines[-1])
     assert "(100.atr: the server answers 403" in str(caught.value)
+
+
+def test_no_header_is_fetched_where_the_samples_of_a_record_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = list[str]()
+
+    def full(url: str, path: Path, *_: object) -> int:
+        fetched.append(path.name)
+        if path.suffix == ".dat":
+            raise HeartlmError(f"cannot write {path}: No space left on device")
+        return 1
+
+    monkeypatch.setattr(download, "_fetch", full)
+    files = dict.fromkeys(["a.atr", "a.hea", "a.dat", "b.hea", "b.dat"], "0" * 64)
+    with pytest.raises(HeartlmError, match="No space left"):
+        download._fetch_all("http://x", tmp_path, files, 2)
+    assert not [name for name in fetched if name.endswith(".hea")]

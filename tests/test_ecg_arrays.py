@@ -9,6 +9,7 @@ import pytest
 
 from heartlm.ecg.database import open_database, read_recording
 from heartlm.ecg.readers.stated import Stated
+from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 
 SIGNAL = np.round(np.stack([np.sin(np.arange(500) / 20), np.cos(np.arange(500) / 9)]), 4)
@@ -82,7 +83,7 @@ def test_a_single_lead_may_be_a_plain_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "sidecar", "reason"),
     [
-        (SIGNAL.T, '{"rate_hz": 128}', r"shape \[500, 2\], expected numbers \[num_leads, num_samples\]"),
+        (np.ones((200, 90)), '{"rate_hz": 128}', r"shape \[200, 90\], expected numbers \[num_leads, num_samples\]"),
         (np.array(["x"]), '{"rate_hz": 128}', "expected numbers"),
         (SIGNAL, '{"rate_hz": 0}', "rate_hz is 0"),
         (SIGNAL, '{"rate_hz": 128, "lead_names": ["a"]}', "1 lead names for the 2 leads"),
@@ -107,3 +108,33 @@ def test_a_database_takes_recordings_and_leaves_tables_alone(tmp_path: Path) -> 
     database = open_database(tmp_path)
     assert database.record_ids == ("array", "timed")
     assert database.recording("timed").rate_hz == 100
+
+
+def test_rows_that_are_samples_are_transposed_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "r.npy", SIGNAL.T)
+    (tmp_path / "r.json").write_text('{"rate_hz": 128}')
+    repair = "an array of [500, 2] is taken as [num_samples, num_leads] and transposed"
+    for recording in (read_recording(tmp_path / "r.npy"), Recording.from_array(SIGNAL.T, rate_hz=128)):
+        assert recording.repairs == (repair,)
+        np.testing.assert_allclose(recording.signal(), SIGNAL, rtol=1e-6)
+    assert repair in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "rate_hz"), [("ecg", 500), ("tracings", 400)])
+def test_hdf5_of_databases(tmp_path: Path, name: str, rate_hz: float) -> None:
+    h5py = pytest.importorskip("h5py")
+    signal = np.zeros((12, 4096), np.float32)
+    signal[:, 48:-48] = np.random.default_rng(0).normal(0, 0.3, (12, 4000))
+    with h5py.File(tmp_path / "r.h5", "w") as file:
+        file[name] = signal.astype(np.float16) if name == "ecg" else signal.T[np.newaxis]
+        file["exam_id"] = np.array([7])
+    recording = open_database(tmp_path).recording("r")
+    assert (recording.rate_hz, recording.num_leads, recording.leads[6]) == (rate_hz, 12, "V1")
+    np.testing.assert_allclose(recording.signal()[:, 48:-48], signal[:, 48:-48], atol=2e-3)
+    assert np.isnan(recording.signal()[:, :48]).all()
+    with h5py.File(tmp_path / "r.h5", "w") as file:
+        file["tracings"] = np.stack([signal.T, signal.T])
+    with pytest.raises(HeartlmError, match="2 recordings of several patients"):
+        read_recording(tmp_path / "r.h5")

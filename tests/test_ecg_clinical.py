@@ -270,3 +270,16 @@ def test_beats_of_ishne_annotation_files(tmp_path: Path) -> None:
         (tmp_path / "r.ann").write_bytes(content)
         with pytest.raises(HeartlmError, match=r"r\.ann: (ends before its first|sampling rate is 0)"):
             _ = open_database(tmp_path).recording("r").annotations
+
+
+def test_the_longest_group_of_dicom_is_read(tmp_path: Path) -> None:
+    pydicom = pytest.importorskip("pydicom")
+    write_dicom(tmp_path / "a.dcm", SAMPLES[:, :200])
+    write_dicom(tmp_path / "b.dcm", SAMPLES)
+    both, longer = (pydicom.dcmread(tmp_path / name) for name in ("a.dcm", "b.dcm"))
+    both.WaveformSequence = [both.WaveformSequence[0], longer.WaveformSequence[0]]
+    both.save_as(tmp_path / "a.dcm", enforce_file_format=True)
+    recording = read_recording(tmp_path / "a.dcm", repaired="accept")
+    assert recording.num_samples == SAMPLES.shape[1]
+    np.testing.assert_allclose(recording.signal(), read_recording(tmp_path / "b.dcm").signal())
+    assert any("group" in each for each in recording.repairs)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
@@ -451,8 +453,69 @@ def test_nothing_identifies(patients: Path, tmp_path: Path, to: Target) -> None:
     reasons = {reason for entry in done.records for reason in entry["dropped"]}
     assert {"name", "identifier", "birth date", "age above 89", "date moved", "1 notes"} <= reasons
     assert not list((tmp_path / "cache").rglob("*.key"))
+    again = converted(patients, out, to, anonymize=True)
+    assert again.records == done.records and again.left_out == done.left_out
+    os.utime(patients / "hopper.edf")
     with pytest.raises(HeartlmError, match="key is deleted"):
         converted(patients, out, to, anonymize=True)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_an_anonymous_conversion_killed_at_its_end_is_finished_by_the_same_command(
+    patients: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """A kill before each change of a name or removal of a file after the report is written."""
+    out, changes = tmp_path / "out", list[str]()
+    whole = converted(patients, tmp_path / "whole", anonymize=True)
+
+    def killed(name: str, change: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(path: Path, *arguments: Any, **named: Any) -> Any:
+            if (out / "convert.json").exists() and (out in path.parents or path.parent.name == "convert"):
+                changes.append(f"{name} {path.name}")
+                if len(changes) == place + 1:
+                    raise KeyboardInterrupt
+            return change(path, *arguments, **named)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        for name in ("unlink", "replace"):
+            patch.setattr(Path, name, killed(name, getattr(Path, name)))
+        with pytest.raises(KeyboardInterrupt):
+            converted(patients, out, anonymize=True)
+    done = converted(patients, out, anonymize=True)
+    assert len(done.records) == len(whole.records) == 3
+    assert not [path.name for path in out.iterdir() if path.name.startswith(".")]
+    assert not list((tmp_path / "cache").rglob("*.key"))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_no_header_stands_without_the_samples_it_describes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """A kill before each renaming, also where an earlier conversion is replaced."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    old = Recording.from_array(DIGITS[np.newaxis] / 200, rate_hz=250, record_id="r")
+    old.to_wfdb(source)
+    converted(source, out)
+    shutil.rmtree(source)
+    Recording.from_array(-DIGITS[np.newaxis, :900] / 200, rate_hz=250, record_id="r").to_wfdb(source)
+    renamed, replace_file = list[str](), Path.replace
+
+    def killed(path: Path, target: Path) -> Path:
+        if target.suffix in (".dat", ".hea"):
+            if len(renamed) == place:
+                raise KeyboardInterrupt
+            renamed.append(target.name)
+        return replace_file(path, target)
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(Path, "replace", killed)
+        converted(source, out)
+    assert renamed == ["r.dat", "r.hea"][:place]
+    assert (out / "r.hea").exists() == (place == 2)
+    converted(source, out)
+    np.testing.assert_allclose(heartlm.open_recording(out / "r").signal()[0], -DIGITS[:900] / 200, atol=1e-3)
 
 
 def test_an_interrupted_anonymous_conversion_continues(
@@ -563,7 +626,8 @@ def test_own_edf_files_of_other_programs_are_read_as_before(tmp_path: Path) -> N
 def test_the_key_is_not_in_the_folder_while_it_is_written(patients: Path, tmp_path: Path) -> None:
     converted(patients, tmp_path / "out", anonymize=True)
     assert all(len(path.name) < 40 for path in (tmp_path / "out").iterdir())
-    assert list((tmp_path / "cache" / "heartlm" / "convert").iterdir()) == []
+    (kept,) = (tmp_path / "cache" / "heartlm" / "convert").iterdir()
+    assert kept.suffix == ".ended" and len(kept.read_text()) == 64  # a digest of the sources, not the key
 
 
 def test_from_python_as_by_the_command(tmp_path: Path) -> None:

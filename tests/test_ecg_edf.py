@@ -373,6 +373,9 @@ def test_annotations_of_a_second_signal_and_of_bdf(tmp_path: Path) -> None:
     [
         ("Startdate 02-MAR-2002 X X X", "02.03.02", "13.45.06", datetime(2002, 3, 2, 13, 45, 6)),
         ("Startdate 02-MAR-2002 X X X", "01.01.85", "00.00.00", datetime(2002, 3, 2)),
+        ("Startdate 31-FEB-2024 X X X", "05.03.24", "08.31.07", datetime(2024, 3, 5, 8, 31, 7)),
+        ("Startdate 05-MRZ-2024 X X X", "05.03.24", "08.31.07", datetime(2024, 3, 5, 8, 31, 7)),
+        ("Startdate 31-FEB-2024 X X X", "31.02.24", "08.31.07", clock_time(8, 31, 7)),
         ("Startdate X X X X", "01.01.85", "00.00.00", None),
         ("Startdate X X X X", "02.03.02", "13.45.06", clock_time(13, 45, 6)),
         ("", "02.03.84", "13.45.06", datetime(2084, 3, 2, 13, 45, 6)),

@@ -41,7 +41,7 @@ def test_arrays() -> None:
 @pytest.mark.parametrize(
     ("x", "settings", "reason"),
     [
-        (SIGNAL.T, {"rate_hz": 250}, r"shape \[5000, 2\], expected numbers \[num_leads, num_samples\]"),
+        (np.ones((200, 90)), {"rate_hz": 250}, r"shape \[200, 90\], expected numbers \[num_leads, num_samples\]"),
         (SIGNAL, {}, "rate_hz: not given"),
         (SIGNAL, {"rate_hz": 0}, "rate_hz is 0"),
         (SIGNAL, {"rate_hz": 250, "leads": ["I"]}, "leads I asked for"),

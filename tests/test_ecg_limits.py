@@ -340,6 +340,18 @@ def test_hdf5_that_refers_to_other_files_is_refused(tmp_path: Path) -> None:
             read_recording(_hdf5_with(tmp_path / f"{place}.mat", add))
 
 
+def test_references_to_regions_and_long_attributes_of_hdf5_are_left_out(tmp_path: Path) -> None:
+    import h5py
+
+    ecg = np.sin(np.arange(1000) / 9)[np.newaxis]
+    with h5py.File(tmp_path / "a.mat", "w", userblock_size=512, libver="latest") as file:
+        file["fs"], file["val"] = float(RATE_HZ), ecg
+        file["val"].attrs["MATLAB_class"] = np.zeros(1_000_000)
+        file.create_dataset("leads", (1,), h5py.regionref_dtype)[0] = file["val"].regionref[:, :10]
+    recording = read_recording(tmp_path / "a.mat")
+    assert np.allclose(recording.signal(), ecg) and recording.lead_names == ("lead 1",)
+
+
 def test_each_object_of_hdf5_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def add(file: Any) -> None:
         file["val"] = np.sin(np.arange(5000) / 9)[np.newaxis]

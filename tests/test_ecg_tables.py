@@ -185,7 +185,7 @@ CASES: dict[str, tuple[bytes, str, dict[str, object]]] = {
     ),
     "interval before the table": (
         rows(MV, head=f"Interval=\t{1 / 360:.9f} s\nChannelTitle=\tECG\nUnit=\tmV\n"),
-        "lead 1",
+        "ECG",
         {},
     ),
 }
@@ -651,3 +651,126 @@ def test_no_thread_of_arrow_holds_an_object_of_python(tmp_path: Path, monkeypatc
     path.write_text("\n".join([*lines[:4000], "11.1,0.1,7", *lines[4001:]]) + "\n")
     assert read_recording(path, repaired="accept").num_samples == NUM
     assert modes == [(True, False), (False, True)]  # rows of equal width are read by all threads
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (
+            "Name",
+            "Geburtsdatum",
+            "Aufgezeichnet",
+            "Sinusrhythmus",
+            "Gerät",
+            "Messrate",
+            "360 Hertz",
+            "Ableitung I",
+            "µV",
+        ),
+        ("姓名", "出生日期", "记录日期", "窦性心律", "设备", "采样率", "360赫兹", "I 导联", "µV"),
+        ("名前", "生年月日", "記録日", "洞調律", "デバイス", "サンプルレート", "360 ヘルツ", "第I誘導", "µV"),
+        ("Имя", "Дата рождения", "Записано", "Ритм", "Устройство", "Частота", "360 герц", "Отведение I", "мкВ"),
+        ("Όνομα", "Ημερομηνία", "Καταγραφή", "Φλεβοκομβικός", "Συσκευή", "Ρυθμός", "360 χερτζ", "Απαγωγή I", "µV"),
+    ],
+)
+@pytest.mark.parametrize("written", ["\n", "\r\n", "\ufeff", ","])
+def test_an_apple_watch_in_any_language(tmp_path: Path, words: tuple[str, ...], written: str) -> None:
+    name, born, when, rhythm, device, rate, value, lead, unit = words
+    head = (
+        f'{name},Ada\n{born},"1990-12-08"\n{when},2024-05-01 10:00:00 +0200\nX,{rhythm}\nY,\nZ,2.0\n'
+        f'{device},"Watch6,7"\n{rate},{value}\n\n\nW,{lead}\nU,{unit}\n\n'
+    )
+    text = head + "\n".join(texts(1000 * ECG, 3, written == ",")) + "\n"
+    text = text.replace("\n", "\r\n") if written == "\r\n" else text
+    (tmp_path / "a.csv").write_bytes(("\ufeff" * (written == "\ufeff") + text).encode())
+    recording = read_recording(tmp_path / "a.csv")
+    check(recording, "I", {"start": START, "name": "Ada"})
+    assert (recording.patient.name, recording.patient.birth_date) == ("Ada", date(1990, 12, 8))
+
+
+def labchart(rows_of: Sequence[str], start: datetime, title: str = "ChannelTitle") -> str:
+    days = (start - datetime(1899, 12, 30)) / timedelta(days=1)
+    return (
+        f"Interval=\t{1 / 360:.9f} s\r\nExcelDateTime=\t{days:.13E}\t{start:%Y-%m-%d %H:%M:%S}\r\n"
+        f"TimeFormat=\tStartOfBlock\r\nDateFormat=\t\r\n{title}=\tECG\tTrigger\r\n"
+        "Range=\t10.000 mV\t10.000 V\r\nUnitName=\tmV\tV\r\n" + "".join(f"{row}\r\n" for row in rows_of)
+    )
+
+
+@pytest.mark.parametrize("comma", [False, True])
+@pytest.mark.parametrize("timed", [False, True])
+def test_blocks_and_comments_of_labchart(tmp_path: Path, timed: bool, comma: bool) -> None:
+    mv, zeros = COMMA_MV if comma else MV, ["0,0" if comma else "0.0"] * NUM
+    first, second = slice(0, 3000), slice(3000, NUM)
+    lines = list[str]()
+    for part in (first, second):
+        seconds = (COMMA_S if comma else S)[: len(mv[part])]
+        columns = (seconds, mv[part], zeros[part]) if timed else (mv[part], zeros[part])
+        lines += ["\t".join(row) for row in zip(*columns, strict=True)]
+    lines[1000] += "\t#* subject moved"
+    later = START + timedelta(seconds=30)
+    content = labchart(lines[first], START, "Kanaltitel") + labchart(lines[second], later, "Kanaltitel")
+    (tmp_path / "a.txt").write_text(content.replace("mV", "µV").replace("10.000 µV", "10.000 µV"), "cp1252")
+    recording = read_recording(tmp_path / "a.txt", repaired="accept")
+    assert (recording.rate_hz, recording.start, recording.leads) == (360, START, ("ECG", "Trigger"))
+    signal = 1000 * recording.signal(leads=["ECG"])[0]
+    assert len(signal) == 10800 + NUM - 3000
+    np.testing.assert_allclose(signal[:3000], ECG[:3000], atol=1e-4)
+    np.testing.assert_allclose(signal[10800:], ECG[3000:], atol=1e-4)
+    assert np.isnan(signal[3000:10800]).all()
+    assert recording.annotations is not None
+    assert [(note.start, note.text) for note in recording.annotations.notes] == [(1000, "subject moved")]
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_packet_with_the_times_of_the_one_before(tmp_path: Path, twice: bool) -> None:
+    """Its rows are as many as the times around them allow; a packet that is there twice makes them too many."""
+    order = list(range(NUM))
+    stamps = list(range(NUM))
+    if twice:
+        order[3073:3073] = stamps[3073:3073] = range(3000, 3073)
+    else:
+        stamps[3073:3146] = range(3000, 3073)
+    time_ms = texts(1000 * TIME_S, 3)
+    content = rows([time_ms[each] for each in stamps], [UV[each] for each in order], by=";",
+                   head="timestamp [ms];ecg [uV]\n")  # fmt: skip
+    (tmp_path / "a.txt").write_bytes(content)
+    recording = read_recording(tmp_path / "a.txt", repaired="accept")
+    np.testing.assert_allclose(recording.signal()[0], ECG, atol=6e-4)
+    assert len(recording.repairs) == 1 and recording.repairs[0].startswith("73 rows")
+
+
+@pytest.mark.parametrize(
+    ("begin", "hour"), [("2024-03-31 01:59:50", 1), ("2024-10-27 02:59:50", -1), ("2024-03-31 12:59:50", 1)]
+)
+def test_summer_time_makes_no_gap(tmp_path: Path, begin: str, hour: int) -> None:
+    first = datetime.fromisoformat(begin)
+    local = [first + timedelta(seconds=each) + timedelta(hours=hour * (each >= 10)) for each in TIME_S.tolist()]
+    head = "time,ecg_mV\n"
+    (tmp_path / "a.csv").write_bytes(rows([each.isoformat(" ", "milliseconds") for each in local], MV, head=head))
+    recording = read_recording(tmp_path / "a.csv", repaired="accept")
+    if "12:" in begin:  # an hour is lost at noon
+        assert abs(recording.num_samples - NUM - 3600 * 360) < 40
+        return
+    assert (recording.num_samples, recording.start) == (NUM, first)
+    assert any("summer time" in each for each in recording.repairs)
+    np.testing.assert_allclose(recording.signal()[0], ECG, atol=6e-4)
+
+
+def test_fitbit_and_polar_recorder(tmp_path: Path) -> None:
+    steps = [round(each * 10922) for each in ECG]
+    reading = {"startTime": "2024-05-01T10:00:00.000", "waveformSamples": steps, "samplingFrequencyHz": "360",
+               "scalingFactor": 10922, "leadNumber": 1}  # fmt: skip
+    short = reading | {"waveformSamples": steps[:500]}
+    (tmp_path / "fitbit.json").write_text(json.dumps({"ecgReadings": [short, reading], "pagination": {}}))
+    recording = read_recording(tmp_path / "fitbit.json", repaired="accept")
+    check(recording, "I", {"start": START, "within_mv": 1e-4})
+    assert recording.repairs == ("has 2 readings; the longest is read, a reading left out",)
+    ticks = [767_872_800 * 10**9 + round(each * 1e9) for each in TIME_S.tolist()]
+    samples = [{"voltage": int(each), "timeStamp": tick} for each, tick in zip(UV, ticks, strict=True)]
+    packets = [{"phoneTimestamp": 1, "dataType": "ECG", "data": samples[at : at + 73]} for at in range(0, NUM, 73)]
+    lines = [json.dumps(each) for each in [packets[0], {"dataType": "HR", "data": [{"hr": 60}]}, *packets[1:]]]
+    for name, text in (("a.jsonl", "\n".join(lines)), ("b.jsonl", "\r\n".join([*lines, lines[1][:20]])),
+                       ("c.json", json.dumps(packets))):  # fmt: skip
+        (tmp_path / name).write_text(text)
+        check(read_recording(tmp_path / name), "ECG", {"start": START})

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from heartlm.analysis.embed import hidden_states
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.inference.predictions import (
+    NEAR_BEATS,
     recording_probabilities,
     token_probabilities,
     window_probabilities,
@@ -117,5 +118,24 @@ def test_artefacts_are_left_out_until_none_is_found() -> None:
     assert no_beat.tolist() == [False, False, False, True, True, False, False, False] and calls == [8, 7, 6]
     assert probability.shape == (8, 2) and probability[5].argmax() == 1
     np.testing.assert_allclose(probability.sum(axis=1), 1, atol=1e-6)
+    certain = np.arange(8) == 3
+    probability, no_beat = without_artefacts(classify, 8, classes, certain, certain)
+    assert not no_beat.any() and probability[3].tolist() == pytest.approx([0.1, 0.9]), "wide, so ventricular"
+    probability, no_beat = without_artefacts(classify, 8, classes, certain)
+    assert not no_beat.any() and probability[3].tolist() == pytest.approx([1 / 3, 2 / 3])
     same, none = without_artefacts(lambda kept: np.eye(2, dtype=np.float32)[[0, 1]][kept], 2, ("N", "V"))
     assert same.tolist() == [[1, 0], [0, 1]] and not none.any()
+
+
+def test_an_artefact_changes_the_classes_of_the_beats_around_it_alone() -> None:
+    """In bigeminy one detection less can make the other half of the beats the usual ones of a recording."""
+
+    def classify(kept: np.ndarray) -> np.ndarray:
+        probability = np.tile(np.float32([0.9, 0.1, 0.0] if kept.all() else [0.1, 0.9, 0.0]), (len(kept), 1))
+        probability[50] = [0.0, 0.1, 0.9]
+        return probability[kept]
+
+    probability, no_beat = without_artefacts(classify, 100, ("N", "V", ARTEFACT))
+    assert np.flatnonzero(no_beat).tolist() == [50]
+    changed = np.flatnonzero(probability[:, 1] > 0.5)
+    assert set(changed) - {50} == set(range(50 - NEAR_BEATS, 51 + NEAR_BEATS)) - {50}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,9 @@ def model_of(*, causal: bool = False, num_classes: int = 0, pooled: bool = False
 def some_codes(seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
     return torch.stack([torch.randint(0, size, (B, T), generator=generator) for size in SIZES], dim=-1)
+
+
+RHYTHM: dict[str, Any] = {"task": "rhythm", "classes": ("other", "AFIB"), "positive": ("AFIB", "negative")}
 
 
 def info_of(model: HeartModel, **changes: Any) -> ModelInfo:
@@ -347,7 +351,7 @@ def saved(tmp_path: Path) -> Path:
 
 def test_a_model_is_the_same_after_a_round_trip(tmp_path: Path) -> None:
     model = model_of(num_classes=2, pooled=True)
-    info = info_of(model, task="rhythm", classes=("other", "AFIB"), pooled=True, positive=("AFIB", "negative"))
+    info = info_of(model, pooled=True, **RHYTHM)
     save_model(tmp_path / "model", model, info)
     loaded, told = load_model(tmp_path / "model")
     assert told == info and not loaded.training
@@ -370,7 +374,11 @@ def test_a_foundation_keeps_its_trunk_under_a_new_head(saved: Path) -> None:
 
 def test_a_fine_tuned_model_takes_another_head(tmp_path: Path) -> None:
     model = model_of(num_classes=2)
-    save_model(tmp_path / "model", model, info_of(model, task="rhythm", classes=("other", "AFIB")))
+    save_model(
+        tmp_path / "model",
+        model,
+        info_of(model, **RHYTHM),
+    )
     again, _ = load_foundation(tmp_path / "model", classes=tuple("NSVF"), pooled=False, dropout=0.0, keep_weights=True)
     assert again.class_logits(some_codes()).shape == (B, T, 4)
     assert torch.equal(again.trunk.blocks[1].qkv.weight, model.trunk.blocks[1].qkv.weight)
@@ -378,7 +386,11 @@ def test_a_fine_tuned_model_takes_another_head(tmp_path: Path) -> None:
 
 def test_a_fine_tuned_model_keeps_its_head_for_the_same_labels(tmp_path: Path) -> None:
     model = model_of(num_classes=2)
-    save_model(tmp_path / "model", model, info_of(model, task="rhythm", classes=("other", "AFIB")))
+    save_model(
+        tmp_path / "model",
+        model,
+        info_of(model, **RHYTHM),
+    )
     asked = {"pooled": False, "dropout": 0.0, "keep_weights": True}
     same, _ = load_foundation(tmp_path / "model", classes=("other", "AFIB"), **asked)
     others, _ = load_foundation(tmp_path / "model", classes=("other", "AFL"), **asked)
@@ -448,3 +460,52 @@ def test_a_damaged_config_is_refused(saved: Path) -> None:
     for text in ("", "[]", "{"):
         (saved / "config.json").write_text(text)
         refused(saved)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("window", 0, "window: 0 found, 1 to 1,048,576 expected"),
+        ("window", -1, "window: -1 found"),
+        ("window", 1 << 40, "window: 1099511627776 found"),
+        ("shortest", 11, "shortest: 11 found, 0 to the window of 10 expected"),
+        ("step", -1, "step: -1 found"),
+        ("task", "rhythm", "positive: () found, 2 texts for task rhythm expected"),
+        ("task", "sleep", "task: sleep found, one of beats, rhythm, waveform, or null expected"),
+        ("task", None, "classes: ('N', 'V') found"),
+        ("classes", [], "classes: () found, names for task beats expected"),
+        ("positive", ["AFIB"], "positive: ('AFIB',) found, 0 texts for task beats expected"),
+        ("tokenizer_hash", "a" * 63, "tokenizer_hash: aaa"),
+        ("threshold", 1e308, "threshold: 1e+308 found, a probability, 0 to 1, expected"),
+        ("threshold", -0.1, "threshold: -0.1 found"),
+    ],
+)
+def test_values_that_no_training_writes_are_refused(tmp_path: Path, field: str, value: Any, reason: str) -> None:
+    model = model_of(num_classes=2)
+    save_model(tmp_path, model, info_of(model, task="beats", classes=("N", "V")))
+    load_model(tmp_path)
+    described = json.loads((tmp_path / "config.json").read_text()) | {field: value}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    assert f"config.json: {reason}" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda value: value.double(), "numbers of type float64 found, float32 or float16 expected"),
+        (lambda value: value * float("inf"), "infinite numbers or NaN found"),
+        (lambda value: value * float("nan"), "infinite numbers or NaN found"),
+    ],
+)
+def test_weights_that_are_no_usual_numbers_are_refused(saved: Path, change: Any, reason: str) -> None:
+    tensors = load_file(saved / "model.safetensors")
+    name = "trunk.norm.weight"
+    save_file(tensors | {name: change(tensors[name])}, saved / "model.safetensors")
+    assert f"model.safetensors: {name}: {reason}" in refused(saved)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_pipe_in_place_of_a_file_is_refused(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    os.mkfifo(saved / name)
+    assert f"{name}: a regular file expected" in refused(saved)

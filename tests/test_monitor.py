@@ -26,14 +26,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.limits import Limits
 from heartlm.cli.main import main
 from heartlm.ecg.database import open_database
-from heartlm.ecg.recording import ARTEFACT
+from heartlm.ecg.recording import ARTEFACT, Recording
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.simulator.write import write_record
 from heartlm.errors import HeartlmError
+from heartlm.inference.waveform import regular_waves
 from heartlm.kernels.library import using, variants
 from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, SEVERITIES, Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
@@ -49,6 +51,7 @@ from heartlm.storage.atomic import sole_holder
 from heartlm.tasks.waveform import NOISE
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.live import LiveTokenizer
+from heartlm.tokenizers.millivolts import quantize
 from heartlm.tokenizers.waveform import hann_weights
 from tests.conftest import shared_data
 
@@ -1180,6 +1183,47 @@ def test_vf_that_is_less_probable_must_last_longer(probability: float, called_af
     assert called == ([] if called_after is None else list(range(called_after, 8)))
 
 
+def _broad_waves(bpm: float, num: int, rate_hz: float = RATE_HZ) -> Floats:
+    """Waves without isoelectric line, as of a sick ventricle: two harmonics, each cycle a little longer or shorter."""
+    rng = np.random.default_rng(1)
+    turns = 2 * np.pi * np.cumsum(bpm / 60 / rate_hz * (1 + 0.01 * rng.standard_normal(num)))
+    mv = 0.8 * (np.sin(turns) + 0.35 * np.sin(2 * turns + 1) + 0.1 * np.sin(3 * turns))
+    return (mv + 0.01 * rng.standard_normal(num)).astype(np.float32)
+
+
+def test_waves_at_a_rate_of_vt_are_regular_and_those_of_flutter_and_vf_are_not() -> None:
+    rng, hz = np.random.default_rng(2), np.fft.rfftfreq(400, 0.01)
+    vf = [np.fft.irfft(np.fft.rfft(rng.standard_normal(400)) * ((hz > 3) & (hz < 6.5)), 400) for _ in range(20)]
+    wander = 2 * np.sin(2 * np.pi * 0.3 * np.arange(400) / 100)
+    windows = [_broad_waves(bpm, 400, 100.0) for bpm in (120, 150, 180, 220, 280)] + [
+        _broad_waves(150, 400, 100.0) + wander
+    ]
+    codes = quantize(np.stack([*windows, *(each / each.std() for each in vf)]).astype(np.float32))
+    assert regular_waves(codes).tolist() == [True, True, True, False, False, True, *[False] * 20]
+    drifts = quantize(np.stack([np.linspace(-1, 1, 400), np.arange(400) < 200, np.zeros(400)]).astype(np.float32))
+    assert regular_waves(np.concatenate([drifts, np.zeros_like(drifts[:1])])).tolist() == [False] * 4
+
+
+def test_vt_of_broad_regular_waves_is_no_vf(models: LiveModels, signals: dict[str, Floats]) -> None:
+    sinus = signals["sinus"]
+    signal = np.concatenate([sinus[:7500], _broad_waves(140, 5000), sinus[7500:10000]])
+    raised = {alarm.kind for alarm in _alarms(models, {"a": [signal]})["a"] if alarm.stop is None}
+    assert "VT" in raised and "VF" not in raised
+    analyst = Analyst.load(Path("beats"), Path("af"), Path("waveform"))
+    events = analyst.analyze(Recording.from_array(signal, rate_hz=RATE_HZ)).events
+    vt = [event for event in events if event.kind == "VT"]
+    assert vt and not any(event.kind == "VF" for event in events)
+    assert sum(event.stop - event.start for event in vt) > 2500
+
+
+@pytest.mark.parametrize(("num_regular", "kind"), [(1, "VF"), (2, "VT")])
+def test_two_of_three_regular_windows_turn_vf_into_vt(num_regular: int, kind: str) -> None:
+    rules = Rules("a", AlarmRules(), 250.0)
+    for second in range(1, 4):
+        rules.update(250 * second, [LeadSecond([], [0.05, 0.0, 0.95, 0.0, 0.0], 1.0, 1.0, second <= num_regular)], None)
+    assert rules.active.keys() == {kind}
+
+
 @pytest.mark.parametrize(
     ("ventricular", "per_second", "called_after"), [(0.95, 2, 4), (0.7, 2, 5), (0.95, 1, 5), (0.95, 0, 5)]
 )
@@ -1194,3 +1238,14 @@ def test_two_windows_of_vf_are_enough_with_ventricular_beats(
         beats = [JudgedBeat(sample, "V", ventricular, ventricular) for sample in samples]
         rules.update(250 * second, [LeadSecond(beats, wave, 1.0, 1.0)], None)
     assert "VF" in rules.active
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.0, False), (1000.0, True)])
+def test_values_that_are_no_millivolts_are_told_once(models: LiveModels, factor: float, told: bool) -> None:
+    rng, lines = np.random.default_rng(0), list[str]()
+    monitor = Monitor(Ward(models), log=lines.append)
+    beat = np.exp(-(((np.arange(250) - 60) / 5) ** 2)) + 0.01 * rng.normal(size=250)
+    for second in range(12):
+        mv = [round(float(value), 3) for value in factor * beat]
+        monitor.receive(json.dumps({"stream": "a", "rate_hz": 250, "start": 250 * second, "mv": mv}).encode())
+    assert sum("no millivolts" in line for line in lines) == told

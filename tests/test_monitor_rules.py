@@ -37,6 +37,7 @@ class Scene:
         wave: class of its windows, and the probability of that class in steps; None if unknown.
         valid: fraction of valid samples in a second.
         height: range of a second by the usual range of a beat.
+        regular: fraction of windows with regular waves, in steps.
     """
 
     rr_s: float | None
@@ -47,6 +48,7 @@ class Scene:
     wave: tuple[int, int] | None
     valid: float
     height: float
+    regular: int = 0
 
 
 STEPS = st.sampled_from([0, 1, 2, 5, 7, 16, 20, 31, 32, 40, 48, 54, 56, 60, 64])
@@ -67,6 +69,7 @@ ANY_SCENE = st.builds(
     wave=st.one_of(st.none(), *[st.tuples(st.sampled_from([0, 0, 0, 1, 2, 3, 4]), STEPS)] * 6),
     valid=st.sampled_from([1.0] * 12 + [0.95, 0.9, 0.85, 0.5, 0.4, 0.0, 0.0]),
     height=HEIGHTS,
+    regular=st.sampled_from([0, 0, 32, STEP]),
 )
 
 
@@ -74,7 +77,7 @@ def scenes(rr_s: list[float | None], ventricular: list[int], wave: int) -> st.Se
     """Scenes of a readable lead whose windows mostly show one class."""
     waves = st.tuples(st.just(wave), MANY)
     values = st.sampled_from(rr_s), st.sampled_from([0.0, 0.05]), st.sampled_from(ventricular)
-    return st.builds(Scene, *values, st.just(0), ODDS, waves, st.just(1.0), HEIGHTS)
+    return st.builds(Scene, *values, st.just(0), ODDS, waves, st.just(1.0), HEIGHTS, st.sampled_from([0] * 5 + [STEP]))
 
 
 SCENES = st.one_of(
@@ -144,7 +147,8 @@ class Drawn:
                     known = ends * self.rate_hz - self.rate_hz * random.choice([0, 0.5, 1.1])
                     num = sum(beat.sample < known for beat in waiting[lead])
                     beats, waiting[lead] = waiting[lead][:num], waiting[lead][num:]
-                    leads.append(LeadSecond(beats, wave_of(scene), scene.valid, scene.height))
+                    regular = bool(random.integers(STEP) < scene.regular)
+                    leads.append(LeadSecond(beats, wave_of(scene), scene.valid, scene.height, regular))
                 is_judged = random.random() < 0.05
                 af = (int(random.integers(STEP + 1)) / STEP, max(0, round((ends - 9) * self.rate_hz)))
                 own.append((round(ends * self.rate_hz), leads, af if is_judged else None))
@@ -225,7 +229,7 @@ def assert_same(rules: Rules, expected: ReferenceStream) -> None:
 @pytest.mark.parametrize("variant", variants())
 def test_rules_in_c_are_those_in_python(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each second, streams are judged in other groups; now and then a stream continues from a snapshot."""
-    monkeypatch.setitem(LIMITS, "off_delay_s", tuple(np.linspace(8, 14, len(SEVERITIES))))  # drawn streams are short
+    monkeypatch.setitem(LIMITS, "off_delay_s", tuple(np.linspace(16, 8, len(SEVERITIES))))  # drawn streams are short
     monkeypatch.setitem(LIMITS, "repeat_s", 1.5)
     seen = Counter[str]()
 
@@ -257,4 +261,4 @@ def test_rules_in_c_are_those_in_python(variant: str, monkeypatch: pytest.Monkey
         compare()
     what = [f"{event}{kind}" for kind in SEVERITIES for event in ("", "end of ")]
     what += [f"again: {kind}" for kind in SEVERITIES if kind != "signal lost"]
-    assert all(seen[each] for each in what), seen
+    assert not {each for each in what if not seen[each]}, seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import ctypes
 import errno
 import json
@@ -27,6 +28,7 @@ from heartlm.storage.atomic import (
     recover_folder,
     replace_folder,
     sha256_of,
+    write_csv,
     write_json,
 )
 from heartlm.storage.reading import read_json, read_json_lines, read_yaml
@@ -465,3 +467,12 @@ def test_an_array_of_which_only_a_part_fits_is_one_line(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_text_of_a_table_runs_as_a_formula(tmp_path: Path) -> None:
+    texts = ['=HYPERLINK("x")', "+1+cmd", "-2+3", "@SUM(A1)", "\tx", "\n=x"]
+    values = ["-0.5", "+1e3", "-inf", -0.5, None, "a=b", "a\r=b", ""]
+    write_csv([{"=a": value} for value in [*texts, *values]], tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open(newline="") as stream:
+        cells = [cell for (cell,) in csv.reader(stream)]
+    assert cells == ["'=a", *(f"'{text}" for text in texts), "-0.5", "+1e3", "-inf", "-0.5", "", "a=b", "a =b", ""]

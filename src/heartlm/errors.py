@@ -11,12 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from heartlm.system.printable import printable
+
 
 class HeartlmError(Exception):
     """Error in the input, the settings or the environment that the user can correct."""
 
     status = 2
     """Exit status of the command."""
+
+    def __str__(self) -> str:
+        """Return the message in a single line, also if a name in it has a line feed or controls a terminal."""
+        return printable(super().__str__())
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,16 @@ from tests.fuzz.subjects import SUBJECTS, Subject
 CPU_LIMIT_S, WAIT_LIMIT_S, MEMORY_LIMIT_BYTES, PEAK_LIMIT_BYTES = 20, 300, 4 << 30, 2 << 30
 """Limits of a case: processor time, time in all (on a busy machine), address space, resident memory. The last is what
 `SMALL_SAMPLES` of `heartlm.storage.limits` take, which a file of any size may unpack to."""
+
+
+_PARSERS = "scp_ecg dicom_waveform hl7_aecg sierra_xml ge_muse_xml mortara_el250 mfer"
+PRELOADED = (
+    *("pyarrow.csv", "pyarrow.parquet", "pyarrow.compute", "h5py", "pydicom", "soundfile", "wfdb"),
+    *(f"ecgdatakit.parsing.parsers.{name}" for name in _PARSERS.split()),
+    *("heartlm.ecg.readers.table_files", "heartlm.corpus.build"),
+    *("heartlm.tokenizers.sample", "heartlm.tokenizers.rhythm"),
+)
+"""Modules that commands import when they need them."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +150,9 @@ def prepare(subjects: Sequence[Subject], seeds: Path) -> None:
         _, raw = os.waitpid(child, 0)
         if raw != 0:
             raise SystemExit(f"the valid files of {subject.name} could not be written")
-    for name in COMMANDS:  # imported once here, not once a case
-        importlib.import_module(f"heartlm.cli.{name}")
+    for name in (*(f"heartlm.cli.{name}" for name in COMMANDS), *PRELOADED):  # imported once here, not once a case
+        with suppress(ImportError):
+            importlib.import_module(name)
 
 
 def run_campaign(arguments: Sequence[str] | None = None) -> int:
@@ -166,6 +178,7 @@ def run_campaign(arguments: Sequence[str] | None = None) -> int:
                     print(f"FAULT {done}\n    {fault}", flush=True)
                 elif options.only is not None:
                     print(done)
+            print(f"{subject.name}: {len(numbers)} cases", file=sys.stderr, flush=True)
     print(f"{num_cases} cases, {faults} faults")
     return 1 if faults else 0
 

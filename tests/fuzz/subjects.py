@@ -131,6 +131,12 @@ def _tables(folder: Path) -> None:
             "Name,Ada\nRecorded Date,2024-05-01 10:00:00 +0200\nSample Rate,250 hertz\n\n\nLead,Lead I\nUnit,µV\n\n",
             [f"{1000 * v:.3f}" for v in ecg],
         ),
+        "labchart.txt": (
+            "Interval=\t0.004 s\r\nExcelDateTime=\t4.5356354166666E+04\t2024-03-05 08:30:00\r\n"
+            "TimeFormat=\tStartOfBlock\r\nDateFormat=\t\r\nChannelTitle=\tECG\tTrigger\r\n"
+            "Range=\t10 mV\t10 V\r\nUnitName=\tmV\tV\r\n",
+            [f"{v:.4f}\t0.0" + "\t#* moved" * (n == 700) for n, v in enumerate(ecg)],
+        ),
         "opensignals.txt": (
             '# OpenSignals Text File Format\n# {"a": {"sensor": ["ECG"], "column": ["nSeq", "DI", "A1"], "time": '
             '"10:0:0.0", "date": "2024-5-1", "device": "bitalino", "label": ["A1"], "sampling rate": 250, '
@@ -170,6 +176,28 @@ def _movesense(folder: Path) -> None:
         for place in range(0, 2496, 16)
     ]
     (folder / "movesense.json").write_text(json.dumps({"Meas": {"ECG": packets}}))
+
+
+def _phones(folder: Path) -> None:
+    ecg = _ecg()
+    reading = {"startTime": "2024-05-01T10:00:00.000", "waveformSamples": np.round(10922 * ecg).astype(int).tolist(),
+               "samplingFrequencyHz": "250", "scalingFactor": 10922}  # fmt: skip
+    (folder / "fitbit.json").write_text(json.dumps({"ecgReadings": [reading]}))
+    samples = [{"voltage": int(1000 * v), "timeStamp": 767_872_800 * 10**9 + 4_000_000 * n} for n, v in enumerate(ecg)]
+    packets = [{"dataType": "ECG", "data": samples[at : at + 50]} for at in range(0, len(samples), 50)]
+    (folder / "polar.jsonl").write_text("\n".join(map(json.dumps, packets)))
+
+
+def _frames(folder: Path) -> None:
+    """WFDB with several samples a frame, and compressed by gzip."""
+    ecg = np.round(200 * _ecg(2000)).astype("<i2")
+    slow = np.arange(500, dtype="<i2")
+    content = np.concatenate([ecg.reshape(500, 4), slow[:, np.newaxis]], axis=1).tobytes()
+    (folder / "a.dat").write_bytes(content)
+    (folder / "b.dat.gz").write_bytes(gzip.compress(content, mtime=0))
+    for name in "ab":
+        lines = [f"{name}.dat 16x4 200/mV 16 0 0 0 0 II", f"{name}.dat 16 10/NU 16 0 0 0 0 Resp"]
+        (folder / f"{name}.hea").write_text("\n".join([f"{name} 2 62.5 500", *lines]) + "\n")
 
 
 def _matlab(folder: Path) -> None:
@@ -624,6 +652,8 @@ _ALL: Iterable[Subject] = (
     *(
         Subject(name, build, ("*",), ((*TOKENIZE, "--tokenizer", "sample", "--training-leads", "all"), VERIFY, VERIFY))
         for name, build in (
+            ("phones", _phones),
+            ("frames", _frames),
             ("matlab", _matlab),
             ("hdf5", _hdf5),
             ("parquet", _parquet),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,8 +32,9 @@ def test_damaged_files_give_a_result_or_one_clear_line(subject: str) -> None:
     assert f"{cases} cases, 0 faults" in ended.stdout
 
 
-def test_the_campaign_finds_a_fault(tmp_path: Path) -> None:
-    """A command that raises, one that ends without a line and one that does not end are all faults."""
+def test_the_campaign_finds_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that raises, crashes, takes much memory, ends without a line or does not end: all are faults."""
+    from tests.fuzz import campaign
     from tests.fuzz.campaign import run_forked
 
     def loop() -> int:
@@ -43,4 +45,9 @@ def test_the_campaign_finds_a_fault(tmp_path: Path) -> None:
     assert "traceback" in str(raised.fault((0, 2)))
     assert "without a clear last line" in str(run_forked(lambda: 2, tmp_path).fault((0, 2)))
     assert "did not end" in str(run_forked(loop, tmp_path, cpu_limit_s=1).fault((0, 2)))
+    assert "SIGSEGV" in str(run_forked(lambda: os.kill(os.getpid(), signal.SIGSEGV) or 0, tmp_path).fault((0, 2)))
     assert run_forked(lambda: 0, tmp_path).fault((0, 2)) is None
+    refused = "import sys\nsys.stderr.write('heartlm: a.mat: does not fit into memory; correct it\\n')"
+    assert "asked for more" in str(run_forked(lambda: exec(refused) or 2, tmp_path).fault((0, 2)))
+    monkeypatch.setattr(campaign, "PEAK_LIMIT_BYTES", 64 << 20)
+    assert "MiB of memory" in str(run_forked(lambda: len(bytes(b"1" * (200 << 20))) * 0, tmp_path).fault((0, 2)))

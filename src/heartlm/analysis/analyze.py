@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.conduction import conduction
 from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
@@ -51,6 +52,7 @@ from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure
 from heartlm.ecg.each_recording import Watch, build
 from heartlm.ecg.lead_kinds import channels_without_ecg
+from heartlm.ecg.mains import HumFree
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
@@ -58,7 +60,7 @@ from heartlm.errors import HeartlmError
 from heartlm.inference.annotate import second_probabilities
 from heartlm.inference.finetuned import FineTuned, load_of_tasks
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
-from heartlm.inference.waveform import predicted_classes
+from heartlm.inference.waveform import predicted_classes, regular_wave_seconds
 from heartlm.models.pretrained import FOLDER, model_files
 from heartlm.storage.atomic import digest_of_files
 from heartlm.storage.reading import read_json
@@ -85,6 +87,9 @@ SAME_BEAT = 0.4
 
 LONG_INTERVAL = 1.5
 """An interval with an artefact in it that is longer than this number of usual intervals counts as lost signal."""
+FEWEST_USUAL = 0.25
+"""Smallest fraction of intervals without an artefact whose median is the usual interval; with fewer, it is that between
+all detections, as most of the artefacts may be beats."""
 
 ALL_LEADS_S = 600.0
 """Longest recording of which all ECG leads are delineated."""
@@ -106,6 +111,8 @@ class AnalysedBlock(NamedTuple):
         paced: whether each follows a pacing spike, see `paced_beats`, bool `[num_beats]`.
         likeness: see `likeness_to_usual`, float32 `[num_beats]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
+        waves: fraction of the windows over each second that show regular waves at a rate of VT where they may be VF,
+            float64 `[num_seconds]`.
         regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
@@ -121,6 +128,7 @@ class AnalysedBlock(NamedTuple):
     paced: NDArray[np.bool_]
     likeness: NDArray[np.float32]
     seconds: NDArray[np.float64]
+    waves: NDArray[np.float64]
     regular: NDArray[np.bool_]
     flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
@@ -188,6 +196,8 @@ class Analyst:
         candidates = ecg_leads(recording)
         if not candidates:
             raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}, so there is nothing to analyse")
+        source, hum_free = recording, HumFree(recording)
+        recording = hum_free.recording()
         try:
             leads = best_leads(recording, candidates)
             blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
@@ -202,6 +212,12 @@ class Analyst:
         second_class = predicted_classes(seconds, self.waveform.info.threshold, noise_denies=False)
         events = second_events("VF", seconds[:, VF], second_class == VF, SHORTEST_S, rate_hz)
         events = [event for event in events if event.confidence >= VF_CONFIDENCE]
+        regular_waves = [
+            replace(event, kind="VT")
+            for event in events
+            if joined.waves[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean() >= 0.5
+        ]
+        events = [event for event in events if replace(event, kind="VT") not in regular_waves]
         refuted = [
             event
             for event in events
@@ -227,15 +243,18 @@ class Analyst:
         blank = covered(events, joined.sample)
         if blank.any():
             notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
-        if (no_beat & ~blank).any():
-            notes.append(f"{(no_beat & ~blank).sum():,} detections left out that are artefacts, not heartbeats")
+        left_out = joined.sample[no_beat & ~blank]
+        if len(left_out):
+            notes.append(f"{len(left_out):,} detections left out that are artefacts, not heartbeats")
         kept = ~(blank | no_beat)
         # An interval without the beats in between is lost if one of its parts is.
         num_lost: NDArray[np.int64] = np.diff(np.cumsum(joined.lost)[kept] - joined.lost[kept])
-        # An artefact may hide a beat: a long interval with one in it is lost.
+        # An artefact may hide a beat: a long interval with one in it is lost, and another one makes no rate certain.
         sample = joined.sample[kept]
         hiding, interval = np.diff(np.cumsum(no_beat)[kept]) > 0, np.diff(sample)
-        num_lost += hiding & (interval > LONG_INTERVAL * np.median(interval)) if hiding.any() else 0
+        if hiding.any():
+            usual = interval[~hiding] if np.mean(~hiding) >= FEWEST_USUAL else np.diff(joined.sample[~blank])
+            num_lost += hiding & (interval > LONG_INTERVAL * np.median(usual))
         clear = ~crossed(events, sample) & (num_lost == 0)
 
         # Flutter and AF. Of both, flutter counts.
@@ -281,12 +300,13 @@ class Analyst:
         symbol, certainty = classes[choice], probability[np.arange(len(choice)), choice]
 
         # Events of beats, and those that only the waveform shows.
-        rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1], limits)
+        rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1] | hiding, limits)
         silent = (second_class == ASYSTOLE) & ~poor
         by_waveform = second_events("asystole", seconds[:, ASYSTOLE], silent, SHORTEST_S, rate_hz)
         by_waveform = [each for each in by_waveform if not np.any((sample >= each.start) & (sample < each.stop))]
         vt_events = second_events("VT", seconds[:, VT], (second_class == VT) & ~poor, SHORTEST_S, rate_hz)
         by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
+        by_waveform += regular_waves
         in_vt = [rule for rule in rules if rule.kind == "SVT" and _overlaps(rule, by_waveform, "VT")]
         rules = [rule for rule in rules if rule not in in_vt]
         rules += [each for each in by_waveform if not _overlaps(each, rules, each.kind)]
@@ -294,7 +314,7 @@ class Analyst:
         notes += [f"damaged: {fault}" for fault in recording.faults]
         num_readable = int((~poor & ~in_vf).sum())
         findings = Findings(
-            recording,
+            source,
             leads,
             sample,
             symbol,
@@ -306,6 +326,8 @@ class Analyst:
             unlike(joined.measures),
             definitions(limits),
             lost=np.flatnonzero(num_lost),
+            left_out=left_out,
+            hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},
             waves=waves,
             short_af=measured,
             unexamined=too_short(sample, clear, rate_hz, len(seconds), num_readable, limits),
@@ -345,8 +367,9 @@ class Analyst:
             measures = of_these if kept.all() else measures
             return probability
 
-        probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes)
-        seconds = self._seconds(beats, signals[0])
+        certain, wide = certain_beats(sample, lead_qualities, signals, rate_hz)
+        probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes, certain, wide)
+        seconds, waves = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
         paced = paced_beats(sample, signals, rate_hz) & ~no_beat
         is_normal = ((self._heartbeats[probability.argmax(axis=1)] == "N") | paced) & ~no_beat
@@ -366,6 +389,7 @@ class Analyst:
             paced[in_block],
             likeness[in_block],
             seconds[begin_s : begin_s + num_seconds],
+            waves[begin_s : begin_s + num_seconds],
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
             flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
@@ -420,18 +444,26 @@ class Analyst:
         ]
         return combined(np.stack(by_lead), quality[leads][:, piece] + 1e-3, info.classes), measures
 
-    def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""
+    def _seconds(
+        self, beats: Annotations, signal_mv: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return `second_probabilities` and `regular_wave_seconds` of the best lead.
+
+        Returns:
+            float64 `[num_seconds, 5]` and `[num_seconds]`.
+        """
         num_seconds = -int(-len(signal_mv) // beats.rate_hz)
-        seconds = np.zeros((num_seconds, 5))
+        seconds, waves = np.zeros((num_seconds, 5)), np.zeros(num_seconds)
         seconds[:, 0] = 1
         tokens = self.waveform.tokenizer.encode(Lead(beats, signal_mv))
         if tokens.num_tokens < WINDOW:
-            return seconds
+            return seconds, waves
         answered = second_probabilities(self.waveform.model, tokens.codes)[:num_seconds]
         seconds[: len(answered)] = answered
         seconds[len(answered) :] = answered[-1]  # no window begins in the last seconds
-        return seconds
+        regular = regular_wave_seconds(tokens.codes, seconds[:, VF])[:num_seconds]
+        waves[: len(regular)] = regular
+        return seconds, waves
 
     def _af_events(
         self, sample: Places, clear: NDArray[np.bool_], rate_hz: float

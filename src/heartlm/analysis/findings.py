@@ -140,6 +140,9 @@ class Findings:
         unlike: differences from the training recordings of the models, one line each.
         kinds: definition of each kind of event by the limits of the analysis.
         lost: beats after which the signal of all leads is lost before the next one, int64 `[num_lost]`.
+        left_out: detections that are left out as artefacts, outside of VF and unreadable stretches, int64
+            `[num_left_out]`.
+        hum_hz: frequencies in Hz of mains hum that was removed before the analysis, by lead.
         waves: P, QRS and T of the beats and their intervals; None if they were not measured.
         short_af: measures by which AF of a short recording of one lead is judged, and what RR intervals alone tell, see
             `heartlm.analysis.short_af`; empty for other recordings.
@@ -158,6 +161,8 @@ class Findings:
     unlike: tuple[str, ...] = ()
     kinds: dict[str, str] = field(default_factory=lambda: KINDS)
     lost: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    left_out: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    hum_hz: dict[str, tuple[float, ...]] = field(default_factory=dict)
     waves: Intervals | None = None
     short_af: dict[str, float] = field(default_factory=dict)
     unexamined: dict[str, str] = field(default_factory=dict)
@@ -263,8 +268,10 @@ class Findings:
             "duration_s": round(recording.duration_s, 3),
             "leads": [recording.lead_names[lead] for lead in self.leads],
             "unlike": "; ".join(self.unlike),
+            "hum_removed": self.hum_in_words(),
             "readable_share": round(1 - self.seconds_of("unreadable") / max(recording.duration_s, 1e-9), 4),
             "num_beats": self.num_beats,
+            "num_left_out": len(self.left_out),
             "beats": {name: of_class.get(name, 0) for name in "NSVF"},
             "mean_rate_bpm": round(60 / float(rr_s[clear].mean()), 1) if clear.any() else None,
             "slowest_bpm": round(60 / float(means.max()), 1) if len(means) else None,
@@ -282,6 +289,16 @@ class Findings:
         """Return the kinds that were not examined as one line: `AF: 7 beats in a row, 9 needed; LBBB, RBBB: ...`."""
         by_reason = groupby(sorted(self.unexamined, key=self.unexamined.__getitem__), self.unexamined.__getitem__)
         return "; ".join(f"{', '.join(kinds)}: {reason}" for reason, kinds in by_reason)
+
+    def hum_in_words(self) -> str:
+        """Return the mains hum that was removed as one line: `60 Hz in I, II`."""
+        by_mains = dict[tuple[float, ...], list[str]]()
+        for lead, frequencies in self.hum_hz.items():
+            by_mains.setdefault(frequencies, []).append(lead)
+        return "; ".join(
+            f"{' and '.join(f'{each:g}' for each in frequencies)} Hz in {', '.join(leads)}"
+            for frequencies, leads in by_mains.items()
+        )
 
     def hours(self) -> list[dict[str, Any]]:
         """Return one row per hour since the start: beats by class, heart rates, events that start in it, seconds of AF.

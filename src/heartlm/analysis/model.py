@@ -14,7 +14,7 @@ from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import FOLDER
 from heartlm.runs.run_folder import RunFolder
 from heartlm.system.public import public
-from heartlm.tokenizers.base import Tokenizer, load_tokenizer
+from heartlm.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
     from heartlm.analysis.analyze import Analyst
@@ -156,6 +156,7 @@ class Model:
 def loaded(model: Path | None, af: Path, waveform: Path, device: str) -> Model:
     """Load the model in a run folder or a folder of weights; None for the shipped models. See `heartlm.load_model`."""
     from heartlm.distributed.device import device_and_precision
+    from heartlm.inference.finetuned import tokenizer_of
     from heartlm.models.store import load_model
 
     path = FOLDER / "foundation" if model is None else model
@@ -174,4 +175,4 @@ def loaded(model: Path | None, af: Path, waveform: Path, device: str) -> Model:
     if model is not None:
         # The model takes the place of the shipped one of its task; one that was pretrained only analyses nothing.
         analysts = analysts | {info.task: path} if info.task is not None else {}
-    return Model(network, info, load_tokenizer(tokenizer), tuple(analysts.values()), path)
+    return Model(network, info, tokenizer_of(tokenizer, info), tuple(analysts.values()), path)

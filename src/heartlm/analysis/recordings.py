@@ -29,7 +29,7 @@ from heartlm.system.cores import usable_cores
 from heartlm.system.late import pandas
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 """Results of another version are not kept: raised where the same recording, models and settings give other results."""
 
 
@@ -141,6 +141,11 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
     """
     if processes is not None and processes < 1:
         raise HeartlmError(f"processes: {processes} found, at least 1 expected")
+    if task.anonymous:
+        say(
+            "anonymous: results keep the names of the recordings and of their folders; rename these, or analyse what "
+            "`heartlm data convert --anonymize` writes"
+        )
     if not task.path.is_dir():
         database, record_id = locate(task.path, repaired=task.repaired)
         summary = task.of(database, record_id, lambda blocks: track(blocks, len(blocks), record_id))
@@ -157,7 +162,9 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
     try:
         write_csv(analyses.rows(), table, digits=4)
         if task.index is not None:
-            write_text(index, task.index(summaries, left_out, definitions(task.limits)))
+            # the reasons quote headers and names of folders
+            shown = [f"recording {n}" for n in range(1, len(left_out) + 1)] if task.anonymous else left_out
+            write_text(index, task.index(summaries, shown, definitions(task.limits)))
     except HeartlmError as error:  # what was analysed is complete
         return replace(analyses, unwritten=(str(error),))
     return analyses

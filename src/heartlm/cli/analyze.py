@@ -126,6 +126,10 @@ def _print_findings(summary: dict[str, Any], kinds: dict[str, str]) -> None:
     print(f"{summary['record']}, leads {', '.join(summary['leads'])}: {summary['num_beats']:,} beats  {beats}")
     if summary["unlike"]:
         print(f"  unlike the recordings that the models learned from, expect more errors: {summary['unlike']}")
+    if summary["hum_removed"]:
+        print(f"  mains hum removed before the analysis: {summary['hum_removed']}")
+    if summary["num_left_out"]:
+        print(f"  {summary['num_left_out']:,} detections left out that are artefacts: rates are of the other beats")
     for kind, count in summary["events"].items():
         if count:
             print(f"  {kind}: {count:,} ({summary['seconds'][kind]:,.0f} s): {kinds[kind]}")

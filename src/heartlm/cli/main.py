@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import select
 import sys
 import threading
@@ -21,6 +20,7 @@ from heartlm.cli.subcommands import nearest
 from heartlm.distributed.ranks import LINGER_S, ReportedByPeer
 from heartlm.errors import HeartlmError, needs
 from heartlm.system.parent import end_with_parent
+from heartlm.system.printable import show_control_characters
 from heartlm.system.progress import show_progress
 
 COMMANDS: dict[str, str] = {
@@ -78,8 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         time.sleep(LINGER_S)
         return 2
     except HeartlmError as error:
-        line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], str(error))
-        print(f"heartlm {argv[0]}: {line}", file=sys.stderr)  # a file name may contain terminal control characters
+        print(f"heartlm {argv[0]}: {error}", file=sys.stderr)
         return error.status
     except BrokenPipeError:
         poll = select.poll()
@@ -118,6 +117,7 @@ def run_process() -> NoReturn:
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()  # otherwise, if the launcher is killed, its ranks keep training
+    show_control_characters()
     status = main()
     distributed, is_rank = sys.modules.get("torch.distributed"), os.environ.get("WORLD_SIZE", "1") != "1"
     if distributed and (is_rank or (distributed.is_available() and distributed.is_initialized())):

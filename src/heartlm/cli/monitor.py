@@ -60,6 +60,8 @@ class MonitorOptions:
         client_key: key of this certificate, PEM, unless the same file contains it.
         out: folder for the journal, the alarm log and a strip of each alarm; with the same folder, a restarted monitor
             continues where it stopped.
+        max_streams: streams that are watched at the same time; messages of further ones are refused and counted.
+        forget_h: hours without a message after which a stream is forgotten.
         rules: YAML file of alarm rules, or second-opinion.
         webhook: URL to which each alarm is posted as JSON.
         webhook_header: file with a header that authorises the posts, such as Authorization: Bearer TOKEN; by default
@@ -94,6 +96,8 @@ class MonitorOptions:
     client_certificate: Path | None = None
     client_key: Path | None = None
     out: Path | None = None
+    max_streams: int = 5_000
+    forget_h: float = 12.0
     rules: Path | None = None
     webhook: str | None = None
     webhook_header: Path | None = None
@@ -138,7 +142,9 @@ def run(arguments: Sequence[str]) -> int:
             in_use = f"out: {options.out}: another monitor writes there: choose another --out"
             stack.enter_context(sole_holder(options.out / "lock", in_use))
         monitor = stack.enter_context(
-            contextlib.closing(Monitor(Ward(models, common, rules_by_patient), options.out, say))
+            contextlib.closing(
+                Monitor(Ward(models, common, rules_by_patient), options.out, say, options.max_streams, options.forget_h)
+            )
         )
         if options.print_alarms != "none":
             monitor.listeners.append(_print_text if options.print_alarms == "text" else _print_json)
@@ -162,7 +168,8 @@ def _read_token(options: MonitorOptions) -> str | None:
         is_given = getattr(options, name) != getattr(MonitorOptions, name)
         if is_given and not any(getattr(options, each) for each in others):
             raise HeartlmError(f"{name}: needs --{' or --'.join(others).replace('_', '-')}")
-    require(options, lambda number: number >= 1, "at least 1", "streams")
+    require(options, lambda number: number >= 1, "at least 1", "streams", "max_streams")
+    require(options, lambda hours: 0 < hours <= 8760, "above 0 and at most 8760", "forget_h")
     require(options, lambda speed: 0 < speed <= 1000, "above 0 and at most 1000", "speed")
     require(options, lambda port: 0 <= port <= 65535, "0 to 65535", "port")
     if options.replay is not None:
@@ -292,14 +299,18 @@ async def _serve(
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one, too
+        listening.close()
         files = " and ".join(str(path) for path in (options.tls_certificate, options.tls_key) if path)
         text = f"tls_certificate: {files}: {error.strerror}, a certificate in PEM format and its key expected"
         raise HeartlmError(text) from None
     server.lifespan = config.lifespan_class(config)
     await server.startup(sockets=[])  # uvicorn's own sockets accept without bounds
 
+    make_http: Any = config.http_protocol_class  # its parameters are those of uvicorn
+
     def protocol() -> asyncio.Protocol:
-        return config.http_protocol_class(config=config, server_state=server.server_state, app_state={})
+        http: asyncio.Protocol = make_http(config=config, server_state=server.server_state, app_state={})
+        return http
 
     acceptor = Acceptor(listening, protocol, config.ssl, page.viewers.__contains__, page.own)
     address = f"{'https' if options.tls_certificate else 'http'}://{address}/"

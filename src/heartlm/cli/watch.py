@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,8 +41,9 @@ def run(arguments: Sequence[str]) -> int:
 
     from heartlm.extensions.cluster.watch import frame
     from heartlm.runs.run_folder import RunFolder
+    from heartlm.system.printable import unfiltered
 
-    folder, console = RunFolder(options.run), Console()
+    folder, console = RunFolder(options.run), Console(file=unfiltered(sys.stdout))
     if options.once:
         console.print(frame(folder))
         return 0

@@ -12,10 +12,58 @@ import hmac
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from heartlm.ecg.lead_kinds import is_ecg_name, is_usual_name
 from heartlm.ecg.recording import Annotations, Patient, Recording
+from heartlm.errors import HeartlmError
 
 # Dates move back by up to this number of days. Higher ages identify (45 CFR 164.514) and are dropped.
 _MOST_DAYS, _OLDEST = 3650, 89
+
+
+# Units of signals of a bedside, a sleep laboratory or a wearable device; another unit is a text that somebody typed.
+_UNITS = """
+    mv uv µv μv nv v mmhg kpa hpa cmh2o bpm 1/min /min % percent °c degc c k l/min l/s ml l g mg m/s^2 m/s2 m/s² dps
+    deg/s rad/s deg ° ut µt s ms us hz ohm ohms kohm µs nu nd pm adu au a.u. db lux na ua ma
+"""
+
+
+def without_texts(recording: Recording) -> tuple[Recording, list[str]]:
+    """Return a recording without texts that may identify the patient, and what was dropped, one line each.
+
+    These are patient data, comments, notes, repairs (which quote the file), the names of patient, database and
+    annotation file, and names and units of leads that are not usual ones.
+    """
+    leads, units, dropped = list(recording.lead_names), list(recording.units), list[str]()
+    for place, name in enumerate(recording.lead_names):
+        if not is_usual_name(name):
+            leads[place] = f"{'ECG' if is_ecg_name(name) else 'lead'} {place + 1}"
+            dropped.append(f"name of {leads[place]}")
+        if place < len(units) and units[place].lower() not in _UNITS.split():
+            units[place] = "NU"
+            dropped.append(f"unit of {leads[place]}")
+    number = len(recording.repairs)
+    comments, repairs = len(recording.comments), (f"{number} repair{'s' * (number > 1)}, not quoted",) * (number > 0)
+    dropped += [f"{comments} comments"] if comments else []
+
+    def without_notes(_: Recording) -> Annotations | None:  # of the original, whose comments may state its rhythm
+        try:
+            annotations = recording.annotations
+        except HeartlmError:  # names the file
+            raise HeartlmError("a file of annotations is not readable") from None
+        return annotations and replace(annotations, notes=(), source="", faults=())
+
+    hidden = replace(
+        recording,
+        patient_id="",
+        database="",
+        patient=Patient(),
+        comments=(),
+        lead_names=tuple(leads),
+        units=tuple(units),
+        repairs=repairs,
+        read_annotations=without_notes,
+    )
+    return hidden, dropped
 
 
 @dataclass(frozen=True)
@@ -35,13 +83,13 @@ class Anonymizer:
         patient, start, age = recording.patient, recording.start, recording.age
         kept_age = age if age is not None and age <= _OLDEST else None
         identity = _identity(recording)
-        dropped = [
+        hidden, dropped = without_texts(recording)
+        dropped += [
             text
             for text, is_there in (
                 ("name", patient.name),
                 ("identifier", patient.identifier),
                 ("birth date", patient.birth_date),
-                (f"{len(recording.comments)} comments", recording.comments),
                 (f"age above {_OLDEST}", age is not None and age > _OLDEST),
             )
             if is_there
@@ -50,26 +98,11 @@ class Anonymizer:
             days = 1 + int(self.code("days", identity, 16), 16) % _MOST_DAYS
             start = start - timedelta(days=days) if start.year > _MOST_DAYS // 365 + 1 else start.time()
             dropped.append("date moved")
-        annotations = recording.annotations
-        if annotations is not None and annotations.notes:
-            dropped.append(f"{len(annotations.notes)} notes")
+        if recording.annotations is not None and recording.annotations.notes:
+            dropped.append(f"{len(recording.annotations.notes)} notes")
         record, who = self.code("record", recording.record_id), self.code("patient", identity)
-
-        def without_notes(_: Recording) -> Annotations | None:
-            return annotations and replace(annotations, notes=(), source="")
-
-        return (
-            replace(
-                recording,
-                record_id=record,
-                patient_id=who,
-                patient=Patient(identifier=who, sex=patient.sex, age=kept_age),
-                start=start,
-                comments=(),
-                read_annotations=without_notes,
-            ),
-            dropped,
-        )
+        patient = Patient(identifier=who, sex=patient.sex, age=kept_age)
+        return replace(hidden, record_id=record, patient_id=who, patient=patient, start=start), dropped
 
 
 def _identity(recording: Recording) -> str:

@@ -43,6 +43,7 @@ from heartlm.storage.atomic import (
     fsync_folder,
     sole_holder,
     write_json,
+    write_text,
 )
 from heartlm.storage.reading import read_json, read_json_lines
 from heartlm.system.processes import encode_all
@@ -141,6 +142,11 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], pr
         shutil.rmtree(path, ignore_errors=True)
     key = _Key(task) if task.anonymize else None
     if key is not None and earlier and not key.is_kept:
+        if key.ended_with(_digest(database, record_ids)) and (folder / REPORT).is_file():
+            (folder / JOURNAL).unlink(missing_ok=True)
+            say("convert: the conversion was complete, and no source has changed since")
+            report = read_json(folder / REPORT, dict[str, Any])
+            return Converted(tuple(report["records"]), tuple(report["left_out"]), folder / REPORT)
         raise HeartlmError(
             f"{folder}: holds an anonymized conversion whose key is deleted, as at its end; choose another folder"
         )
@@ -202,9 +208,9 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], pr
     except HeartlmError as error:  # what was converted is complete, and the journal stays
         unwritten.append(str(error))
     else:
-        journal.unlink(missing_ok=True)
         if key is not None:
-            key.delete()
+            key.end(_digest(database, record_ids))
+        journal.unlink(missing_ok=True)
     return Converted(
         tuple(records[name] for name in sorted(records)), tuple(left_out), folder / REPORT, tuple(unwritten)
     )
@@ -233,12 +239,22 @@ def _earlier(task: Conversion) -> dict[str, dict[str, Any]]:
     return {entry["record"]: entry for entry in entries if isinstance(entry, dict) and needed <= set(entry)}
 
 
+def _digest(database: Database, record_ids: Sequence[str]) -> str:
+    sources = "".join(source_digest(database, record_id) for record_id in record_ids)
+    return hashlib.sha256(sources.encode()).hexdigest()
+
+
 class _Key:
-    """The secret key of a conversion with `anonymize`, kept in the user's cache until the conversion ends."""
+    """The secret key of a conversion with `anonymize`, kept in the user's cache until the conversion ends.
+
+    Then a digest of the sources stays there, without the key: the same command again, for example after a kill at the
+    very end, has nothing to do.
+    """
 
     def __init__(self, task: Conversion) -> None:
         where = f"{task.source.absolute()}\0{task.folder.absolute()}".encode("utf-8", "surrogateescape")
         self.path = cache_folder() / "convert" / f"{hashlib.sha256(where).hexdigest()[:20]}.key"
+        self.ended = self.path.with_suffix(".ended")
         self.is_kept = self.path.is_file()
 
     def read(self) -> bytes:
@@ -250,6 +266,14 @@ class _Key:
 
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)
+
+    def end(self, digest: str) -> None:
+        """Delete the key of a complete conversion of sources with this digest, which is written first."""
+        write_text(self.ended, digest)
+        self.delete()
+
+    def ended_with(self, digest: str) -> bool:
+        return self.ended.is_file() and self.ended.read_text(encoding="utf-8", errors="replace") == digest
 
 
 def _names(sources: Mapping[str, str], earlier: Mapping[str, dict[str, Any]]) -> list[str]:
@@ -339,6 +363,8 @@ class _Work:
                 for path in files:
                     with path.open("rb") as stream:
                         os.fsync(stream.fileno())
+                # An earlier header goes first: it must not stand next to new samples.
+                (task.folder / files[-1].name).unlink(missing_ok=True)
                 for path in files:
                     path.replace(task.folder / path.name)
                 fsync_folder(task.folder)
@@ -346,7 +372,11 @@ class _Work:
             raise explained(task.folder / name, error) from error
         if annotations is not None:
             changes += [f"{number} annotations {reason}" for reason, number in annotations.ignored.items()]
-        changes += [comment for comment in original.comments if comment.startswith("left out: ")]
+        left_out = [comment for comment in original.comments if comment.startswith("left out: ")]
+        if self.anonymizer is None:
+            changes += left_out
+        elif left_out:  # they quote labels
+            changes.append(f"{len(left_out)} channels left out")
         entry |= {
             "files": [path.name for path in files],
             "rate_hz": recording.rate_hz,

@@ -164,13 +164,18 @@ def _fetch_all(site: str, folder: Path, checksums: dict[str, str], workers: int)
     def megabytes(future: Future[int | None]) -> float:
         return 0.0 if future.exception() else (future.result() or 0) / 1e6
 
+    def done() -> Iterator[Future[int | None]]:
+        # Headers last: where the disk is full, no header may stand without its samples.
+        for are_headers in (False, True):
+            files = [file for file in checksums if file.endswith(".hea") == are_headers]
+            batch = [pool.submit(_fetch, f"{site}/{quote(f)}", folder / f, checksums[f], stop) for f in files]
+            running.update(zip(files, batch, strict=True))
+            yield from as_completed(batch)
+
+    running = dict[str, Future[int | None]]()
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="download") as pool:
-        running = {
-            file: pool.submit(_fetch, f"{site}/{quote(file)}", folder / file, digest, stop)
-            for file, digest in checksums.items()
-        }
         try:
-            for future in track(as_completed(running.values()), len(running), "download", megabytes, "MB"):
+            for future in track(done(), len(checksums), "download", megabytes, "MB"):
                 if not isinstance(future.exception(), _UnavailableError):
                     future.result()  # raises an error of the disk, which ends the download
         except BaseException:

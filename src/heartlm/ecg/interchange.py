@@ -34,6 +34,7 @@ from heartlm.ecg.whole_steps import lead_steps
 from heartlm.ecg.write_recording import write_wfdb
 from heartlm.errors import HeartlmError, needs
 from heartlm.system.late import pandas
+from heartlm.system.progress import say_once
 
 # Name of an array in messages.
 _ARRAY = Path("array")
@@ -58,7 +59,9 @@ def recording_of_array(
     if module in ("pandas", "pyarrow"):
         recording = _recording_of_frame(x, stated)
     else:
-        signal = checked_leads("x", x)
+        signal, repairs = checked_leads("x", x)
+        for repair in repairs:
+            say_once(f"warning: x: {repair}")
         if stated.rate_hz is None:
             raise HeartlmError("rate_hz: not given, and an array does not state it; give the samples per second")
         numbered = [f"lead {place}" for place in range(1, len(signal) + 1)]
@@ -66,7 +69,7 @@ def recording_of_array(
         if len(names) != len(signal):
             raise HeartlmError(f"leads: {len(names)} names for {len(signal)} leads")
         lead_units = stated.units_of(len(signal)) or [Unit("mV")] * len(signal)
-        recording = array_recording(_ARRAY, signal, names, lead_units, stated.rate_hz)
+        recording = replace(array_recording(_ARRAY, signal, names, lead_units, stated.rate_hz), repairs=repairs)
     return replace(recording, start=start or recording.start, record_id=record_id, patient_id=record_id)
 
 

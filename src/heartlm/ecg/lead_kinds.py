@@ -76,6 +76,23 @@ def is_ecg_name(name: str) -> bool | None:
     return None
 
 
+def is_usual_name(name: str) -> bool:
+    """Return whether the name of a channel consists of names of leads and words of the lists above alone.
+
+    Other names may be typed by a user: `ECG Smith`.
+    """
+    words = re.findall(r"[^\W_]+", name.lower())
+    whole = re.sub(r"^(ecg|ekg)\W+", "", name.lower().strip())
+    if _ECG.fullmatch(whole) or all(
+        _ECG.fullmatch(word) or re.fullmatch(r"(ecg|ekg|lead|channel|ch)?\d{0,2}", word) for word in words
+    ):
+        return True
+    first, _, second = re.sub(r"^eeg\W", "", name.lower().strip()).partition("-")
+    if _MONTAGE.fullmatch(first) and (not second or _REFERENCE.fullmatch(second)):
+        return True
+    return all(word in _OTHER_WORDS or re.sub(r"(?<!\d)\d{1,2}$", "", word) in {*_OTHER_WORDS, ""} for word in words)
+
+
 def ecg_channels(recording: Recording) -> list[int]:
     """Return the channels in millivolts that are ECG leads, in the order of the recording."""
     others = channels_without_ecg(recording)

@@ -322,16 +322,15 @@ class Recording:
         return mne_of(self)
 
     def anonymous(self) -> Recording:
-        """Return the recording without patient data and date of its start, and without comments and notes.
+        """Return the recording without patient data, date of its start, and texts that may name people.
 
-        The texts of comments and notes may name people.
+        These are comments, notes and repairs, the names of patient and database, and names and units of leads that are
+        not usual ones, in place of which there are numbers. `record_id` and `path` stay.
         """
+        from heartlm.ecg.anonymize import without_texts
+
         start = self.start.time() if isinstance(self.start, datetime) else self.start
-
-        def without_notes(_: Recording) -> Annotations | None:  # of this recording: comments may state its rhythm
-            return self.annotations and replace(self.annotations, notes=())
-
-        return replace(self, patient=Patient(), start=start, comments=(), read_annotations=without_notes)
+        return replace(without_texts(self)[0], start=start)
 
     def lead_index(self, name: str | int) -> int:
         """Return the index of the lead called `name`, ignoring case; an index is returned unchanged.

@@ -7,18 +7,22 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.errors import HeartlmError
+from heartlm.ecg.recording import ARTEFACT, RHYTHMS
+from heartlm.errors import HeartlmError, require
 from heartlm.inference.leads import ScoredLead, lead_of_row
 from heartlm.models.heart import HeartModel
 from heartlm.models.pretrained import find_run
-from heartlm.models.store import ModelInfo, load_model
+from heartlm.models.store import TASKS, ModelInfo, load_model
 from heartlm.runs.run_folder import RunFolder
-from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
+from heartlm.tasks.beats import BEAT_TASK_CLASSES
+from heartlm.tasks.task import Flutter
+from heartlm.tasks.waveform import CLASSES, WINDOW, WINDOW_S
+from heartlm.tokenizers.base import KINDS, Tokenizer, load_tokenizer, tokenizer_class
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,12 @@ class FineTuned:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the model's input."""
-        return load_tokenizer(self.folder.tokenizer)
+        """Tokenizer of the model's input.
+
+        Raises:
+            HeartlmError: it cannot be read, or is not the one that the model was trained with.
+        """
+        return tokenizer_of(self.folder.tokenizer, self.info)
 
     @property
     def tokens_are_beats(self) -> bool:
@@ -96,6 +104,42 @@ class FineTuned:
         return [f"{num} of {len(set(patients))} patients {'was' if num == 1 else 'were'} trained on ({names})"]
 
 
+def tokenizer_of(folder: Path, info: ModelInfo) -> Tokenizer:
+    """Load the tokenizer in `folder` for the model that `info` describes.
+
+    Raises:
+        HeartlmError: it cannot be read, or is not the one that the model was trained with.
+    """
+    tokenizer = load_tokenizer(folder)
+    if (found := tokenizer.content_hash()) != info.tokenizer_hash:
+        raise HeartlmError(
+            f"{folder}: tokenizer {found[:12]} found, {info.tokenizer_hash[:12]} expected by tokenizer_hash in "
+            "config.json of the model: copy the tokenizer of its training, or train again"
+        )
+    return tokenizer
+
+
+def _check_task(info: ModelInfo) -> None:
+    """Raise a HeartlmError that names the first field that does not belong to the task of a fine-tuned model."""
+    require(info, lambda value: value in KINDS, f"one of {', '.join(KINDS)}", "tokenizer_kind")
+    if info.task is None:
+        raise HeartlmError(f"task: null found, one of {', '.join(TASKS)} expected")
+    if info.task == "rhythm":
+        known = f"a rhythm of {', '.join(RHYTHMS)}, and one of {', '.join(get_args(Flutter))} for flutter"
+        require(info, lambda value: value[0] in RHYTHMS and value[1] in get_args(Flutter), known, "positive")
+    else:
+        is_waveform = info.task == "waveform"
+        require(info, lambda value: value == is_waveform, f"{is_waveform} for task {info.task}", "pooled")
+        if is_waveform:
+            require(info, lambda value: value == WINDOW, f"{WINDOW}, the tokens of {WINDOW_S:g} s,", "window")
+    allowed = {
+        "beats": (BEAT_TASK_CLASSES, (*BEAT_TASK_CLASSES, ARTEFACT)),
+        "rhythm": (("other", *info.positive[:1]),),
+        "waveform": (CLASSES,),
+    }[info.task]
+    require(info, lambda value: value in allowed, " or ".join(" ".join(each) for each in allowed), "classes")
+
+
 def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | str = "cpu") -> FineTuned:
     """Load the fine-tuned model of the run in `path`.
 
@@ -111,6 +155,10 @@ def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | 
     if not folder.model(checkpoint).is_dir():
         raise HeartlmError(f"{folder.model(checkpoint)}: no {checkpoint} model yet: let the run finish")
     model, info = load_model(folder.model(checkpoint), device)
+    try:
+        _check_task(info)
+    except HeartlmError as error:
+        raise HeartlmError(f"{folder.model(checkpoint) / 'config.json'}: {error}") from error
     return FineTuned(folder, about, model, info)
 
 

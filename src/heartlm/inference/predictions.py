@@ -24,6 +24,8 @@ from heartlm.models.heart import HeartModel
 
 MOST_PASSES = 4
 """Number of times that beats are classified again without artefacts."""
+NEAR_BEATS = 16
+"""Number of detections on each side of an artefact that are classified again without it."""
 
 Codes = NDArray[np.uint16]
 Floats = NDArray[np.float32]
@@ -135,18 +137,26 @@ def recording_probabilities(
 
 
 def without_artefacts(
-    classify: Callable[[NDArray[np.bool_]], Floats], num_beats: int, classes: Sequence[str]
+    classify: Callable[[NDArray[np.bool_]], Floats],
+    num_beats: int,
+    classes: Sequence[str],
+    certain: NDArray[np.bool_] | None = None,
+    wide: NDArray[np.bool_] | None = None,
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Classify detected beats, and leave those out that are artefacts.
 
-    An artefact changes the intervals of the beats next to it, so the others are classified again until none is an
-    artefact, at most `MOST_PASSES` times.
+    An artefact changes the intervals of the beats around it, so these are classified again until none is an artefact,
+    at most `MOST_PASSES` times. The others keep their first classes: in bigeminy, where two kinds of beats are equally
+    frequent, one detection less can change what counts as the usual beat of the recording.
 
     Args:
         classify: returns class probabilities of the kept beats, `[num_kept, num_classes]`, by whether each is kept,
             bool `[num_beats]`.
         num_beats: number of detected beats.
         classes: names of the classes.
+        certain: detections that are heartbeats whatever the model says, bool `[num_beats]`; None for none.
+        wide: certain ones that are wider than others: a model that calls one an artefact means that its shape is that
+            of no usual beat, and it is ventricular; None for none.
 
     Returns:
         Probabilities of the classes without `ARTEFACT`, float32 `[num_beats, num_classes]`, and whether each beat is an
@@ -159,10 +169,16 @@ def without_artefacts(
     artefact = classes.index(ARTEFACT)
     for _ in range(MOST_PASSES):
         artefacts = kept & (probability.argmax(axis=1) == artefact)
+        if certain is not None:
+            artefacts &= ~certain
         if not artefacts.any():
             break
         kept &= ~artefacts
-        probability[kept] = classify(kept)
+        near = kept & (np.convolve(np.pad(artefacts, NEAR_BEATS), np.ones(2 * NEAR_BEATS + 1), "valid") > 0)
+        probability[near] = classify(kept)[near[kept]]
+    if wide is not None:
+        moved = wide & kept & (probability.argmax(axis=1) == artefact)
+        probability[moved, classes.index("V")] += probability[moved, artefact]
     probability = np.delete(probability, artefact, axis=1)
     return probability / np.maximum(probability.sum(axis=1, keepdims=True), 1e-9), ~kept
 

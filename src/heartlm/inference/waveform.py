@@ -8,13 +8,21 @@ from numpy.typing import NDArray
 from heartlm.inference.predictions import window_probabilities
 from heartlm.models.heart import HeartModel
 from heartlm.tasks.waveform import CLASSES, NOISE, STRIDE, VF, WINDOW
-from heartlm.tokenizers.millivolts import NO_SIGNAL
+from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
+from heartlm.tokenizers.sample import GRID_HZ
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 SMOOTHED = 3
 """Number of windows whose probabilities are averaged, chosen on patient-wise folds of cudb and DS1 (docs/log/vf.md)."""
+
+REGULAR, REGULAR_TWICE = 0.8, 0.7
+"""Correlation of a window with itself a period, and two periods, later from which its waves are regular."""
+LEAST_VF = 0.3
+"""Probability of VF from which windows are searched for regular waves."""
+REGULAR_BPM = (100, 187)
+"""Rates of regular waves that are VT. Faster ones may be flutter, which counts as VF."""
 
 
 def window_starts(num_tokens: int) -> Labels:
@@ -55,6 +63,57 @@ def window_answers(model: HeartModel, codes: NDArray[np.uint16]) -> Floats:
     probabilities = window_probabilities(model, codes, WINDOW).astype(np.float64)
     probabilities[np.mean(codes[..., 0] == NO_SIGNAL, axis=1) > 0.5] = np.eye(len(CLASSES))[NOISE]
     return probabilities
+
+
+def regular_waves(codes: NDArray[np.uint16]) -> NDArray[np.bool_]:
+    """Return whether windows show regular waves at a rate of VT, which VF is not; bool `[num_windows]`.
+
+    Each window is judged by itself, so that the others do not change it by rounding.
+
+    Args:
+        codes: codes of the windows, uint16 `[num_windows, WINDOW]`.
+    """
+    return np.array([_is_regular(dequantize(window).astype(np.float64)) for window in codes], np.bool_)
+
+
+def regular_wave_seconds(codes: NDArray[np.uint16], vf: Floats) -> Floats:
+    """Return the fraction of the windows over each second of a lead that may be VF and show regular waves.
+
+    Args:
+        codes: codes of the lead, uint16 `[num_tokens, 1]`.
+        vf: probability of VF in each second, `[num_seconds]`.
+
+    Returns:
+        float64 `[num_windows + 3]`.
+    """
+    starts = window_starts(len(codes))
+    seconds = np.minimum((starts // STRIDE)[:, None] + np.arange(WINDOW // STRIDE), len(vf) - 1)
+    regular = vf[seconds].mean(axis=1) >= LEAST_VF
+    regular[regular] = regular_waves(windows_at(codes, starts[regular])[..., 0])
+    return over_seconds(regular[:, None].astype(np.float64))[:, 0]
+
+
+def _is_regular(mv: Floats) -> bool:
+    """Return whether the autocorrelation has a high first maximum at a rate of VT, and another one at twice its lag."""
+    second = round(GRID_HZ)
+    mv = mv - np.convolve(np.pad(mv, second // 2, mode="edge"), np.full(second, 1 / second), "valid")[: len(mv)]
+    shortest, longest = (round(60 * GRID_HZ / bpm) for bpm in REGULAR_BPM[::-1])
+    energy = np.concatenate([[0.0], np.cumsum(mv**2)])
+    lags = np.arange(2 * longest + 4)
+    products = np.correlate(mv, mv, "full")[len(mv) - 1 :][: len(lags)]
+    correlation = products / np.sqrt(energy[len(mv) - lags] * (energy[-1] - energy[lags]) + 1e-12)
+    below = np.flatnonzero(correlation < 0)
+    if not len(below) or below[0] > longest:
+        return False
+    first = correlation[below[0] : longest + 1]
+    if first.max() < REGULAR:
+        return False
+    # The first maximum that is nearly the highest, so that a rate above those of VT is not taken for half of it.
+    period = below[0] + int(np.flatnonzero(first >= 0.85 * first.max())[0])
+    while period < longest and correlation[period + 1] > correlation[period]:
+        period += 1
+    twice = correlation[2 * period - 3 : 2 * period + 4].max()
+    return bool(period >= shortest and twice >= REGULAR_TWICE)
 
 
 def smoothed(probabilities: Floats, lead: Labels) -> Floats:

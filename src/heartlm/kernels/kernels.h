@@ -106,7 +106,7 @@ struct rules {
     int64_t bradycardia_beats, bradycardia_in_af_beats, tachycardia_beats, vt_beats, run_beats, off; /* off: bits of kinds */
     int64_t vt_wave, vf_wave, asystole_wave, noise_wave;                    /* indices of classes */
     int64_t lost_s, found_s, start_windows, slow_windows, vt_windows, most_others;
-    int64_t sure_beats, sure_s, beats_near, vt_veto_beats, vf_beats;
+    int64_t sure_beats, sure_s, beats_near, vt_veto_beats, vf_beats, regular_windows;
     double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s;
     double sure, slow_share, before_noise_s, valid, complete, empty_rr_s, other, perhaps, vt_weights[6], vt_bias;
     double vt_s, vt_mean, least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af;
@@ -123,7 +123,7 @@ struct ruled {
     int64_t starts[KINDS], samples[BEATS];
     double confidences[KINDS], probability[BEATS], ventricular[BEATS], af[BEATS], vt_measures[6];
     double heights[SECONDS], valid[SECONDS], waves[SECONDS][WAVES];
-    uint8_t kinds[BEATS], has_wave[SECONDS];
+    uint8_t kinds[BEATS], has_wave[SECONDS], regular[SECONDS];
 };
 /* The state of a stream, which its leads follow. */
 struct alarms {
@@ -141,7 +141,7 @@ struct streams {
     const int64_t *long_af_onset;
     /* of each lead of these streams: its window [WAVES] if it has one, where its beats begin, and the end of the last */
     const float *waves;
-    const uint8_t *has_wave;
+    const uint8_t *has_wave, *regular; /* regular: whether the window shows regular waves at a rate of VT */
     const double *valid, *heights;
     const int64_t *first_beat;
     /* of each beat */

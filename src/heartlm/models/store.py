@@ -17,15 +17,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.waveform import WaveformNetwork
 from heartlm.storage.atomic import atomic_folder, recover_folder
-from heartlm.storage.reading import read_json
+from heartlm.storage.reading import read_json, refuse_irregular
 from heartlm.storage.typed import typed
 
 SCHEMA_VERSION = 1
+TASKS = ("beats", "rhythm", "waveform")
+MAX_WINDOW = 1 << 20
+"""Most tokens of a window; a window of all tokens of a week has fewer."""
+_HASH = "the SHA-256 of a tokenizer, 64 hexadecimal digits,"
 _NEW = ("class_head.", "statistics.")
 """Prefixes of the tensors that a foundation model does not have."""
 
@@ -61,6 +65,23 @@ class ModelInfo:
     step: int = 0
     shortest: int = 0
     threshold: float = 0.5
+
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first field whose value no training writes."""
+        require(self, lambda value: value in TASKS, f"one of {', '.join(TASKS)}, or null", "task")
+        require(self, lambda value: len(value) == 64 and set(value) <= set("0123456789abcdef"), _HASH, "tokenizer_hash")
+        require(self, lambda value: 1 <= value <= MAX_WINDOW, f"1 to {MAX_WINDOW:,}", "window")
+        require(self, lambda value: 0 <= value <= self.window, f"0 to the window of {self.window:,}", "shortest")
+        require(self, lambda value: value >= 0, "at least 0", "step")
+        require(self, lambda value: 0 <= value <= 1, "a probability, 0 to 1,", "threshold")
+        require(self, lambda value: value in ("masked", "causal", "labels"), "masked, causal or labels", "objective")
+        sizes = "whole numbers from 1 to 65,536"
+        require(self.config, lambda value: value and all(1 <= size <= 1 << 16 for size in value), sizes, "facet_sizes")
+        require(self, lambda value: bool(value) == bool(self.task), f"names for task {self.task}", "classes")
+        is_rhythm = self.task == "rhythm"
+        require(
+            self, lambda value: len(value) == 2 * is_rhythm, f"{2 * is_rhythm} texts for task {self.task}", "positive"
+        )
 
 
 def save_model(folder: Path, model: HeartModel, info: ModelInfo) -> None:
@@ -197,12 +218,21 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
     recover_folder(Path(folder))
     info = _read_info(Path(folder) / "config.json")
     path = Path(folder) / "model.safetensors"
+    refuse_irregular(path)
     try:
         # Shipped models are stored in half precision; everything is computed in single precision.
         tensors = {name: each.float() if each.dtype == torch.half else each for name, each in load_file(path).items()}
         _join_facets(tensors, len(info.config.facet_sizes))
     except (OSError, SafetensorError) as error:
         raise HeartlmError(f"{path} cannot be read ({_one_line(error)}): train again") from error
+    for name, each in tensors.items():
+        if each.is_floating_point() and each.dtype != torch.float32:
+            kind = str(each.dtype).removeprefix("torch.")
+            raise HeartlmError(
+                f"{path}: {name}: numbers of type {kind} found, float32 or float16 expected: train again"
+            )
+        if each.is_floating_point() and not each.isfinite().all():
+            raise HeartlmError(f"{path}: {name}: infinite numbers or NaN found: train again")
     if not all(f"embedding.places_{facet}" in tensors for facet in range(len(info.config.facet_sizes))):
         raise HeartlmError(f"{path}: the geometry of the {info.tokenizer_kind} tokenizer is missing: train again")
     blocks = {name.split(".")[2] for name in tensors if name.startswith("trunk.blocks.")}
@@ -213,7 +243,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
         with torch.device("meta"):
             model = _model_for(tensors, info.config, len(info.classes), info.pooled, tensors.get("statistics.seconds"))
         model.load_state_dict(tensors, assign=True)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise HeartlmError(f"{folder}: tensors do not fit config.json ({_one_line(error)}): train again") from error
     return tensors, info
 
@@ -226,6 +256,10 @@ def _read_info(path: Path) -> ModelInfo:
             f"{path}: model of schema version {version}, this heartlm reads {SCHEMA_VERSION}: train again"
         )
     info = typed(ModelInfo, described, path)
+    try:
+        info.check()
+    except HeartlmError as error:
+        raise HeartlmError(f"{path}: {error}: train again") from error
     try:
         return replace(info, config=info.config.resolve())
     except HeartlmError as error:

@@ -138,6 +138,8 @@ def reason_of(error: BaseException) -> str:
         return "no answer"
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
+    if found := re.match(r"Multiple exceptions: \[Errno (\d+)\]", str(error)):  # by asyncio: one of each address
+        return os.strerror(int(found[1]))
     return getattr(error, "strerror", None) or str(error).removeprefix("nats: ") or type(error).__name__
 
 

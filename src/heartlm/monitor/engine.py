@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -22,9 +24,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.arrays import MOST_MV, typical_range
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.errors import HeartlmError
-from heartlm.monitor.alarms import LETHAL, Alarm
+from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm
 from heartlm.monitor.connection import Connection, utc_now
 from heartlm.monitor.journal import MessageJournal
 from heartlm.monitor.link import MAX_GAP_S, Frame, FrameLink, read_frame
@@ -32,6 +35,8 @@ from heartlm.monitor.stream import LiveStream, Ward
 from heartlm.monitor.trend import Trend
 from heartlm.storage.atomic import explained
 from heartlm.storage.reading import parse_json
+from heartlm.storage.typed import is_number
+from heartlm.system.progress import plural
 
 Floats = NDArray[np.float32]
 Listener = Callable[[dict[str, Any]], None]
@@ -39,6 +44,8 @@ Listener = Callable[[dict[str, Any]], None]
 
 SILENT_S = 5.0
 """A stream is silent after this time without a message."""
+MAX_STREAMS, FORGET_H = 5_000, 12.0
+"""Streams that are watched at the same time by default, and hours without a message after which one is forgotten."""
 STRIP_S = 10
 """Seconds before and after the time of an alarm that its strip shows."""
 _HISTORY_S = 2 * STRIP_S + 12
@@ -52,8 +59,13 @@ _SNAPSHOT_S, _SYNC_S = 300.0, 1.0
 _RETRY_S = 10.0
 # Alarms in memory. Above this, the oldest closed ones are removed; the log keeps them.
 _MAX_ALARMS = 10_000
-# Rejected messages of one source that are logged; the others are only counted.
-_NUM_FAULTS_LOGGED = 5
+# Seconds of a stream after which the size of its values is looked at.
+_SIZE_S = 5.0
+# Rejected messages of one source, changes of the format of one stream and forgotten streams that are logged; the others
+# are only counted. Sources beyond the number are counted together: senders choose their names.
+_NUM_FAULTS_LOGGED, _MAX_SOURCES = 5, 1_000
+# Time between two searches for streams that can make room.
+_ROOM_S = 1.0
 
 
 @dataclass
@@ -121,11 +133,14 @@ class Monitor:
         ward: models and rules.
         folder: folder of the journal, the log of alarms and their strips; with None, nothing is stored.
         log: is called with one line for each fault.
+        max_streams: streams that are watched at the same time; messages of further ones are refused.
+        forget_h: hours without a message after which a stream is forgotten.
 
     Attributes:
         patients: streams by name.
         alarms: all alarms by key, as JSON values, with `acknowledged`: by whom and when, or None.
         faults: number of rejected messages by source.
+        num_refused: messages of streams for which there was no room; `num_forgotten`: streams that were forgotten.
         listeners: are called with each change of an alarm.
         clock: returns the time at which a message arrives, in seconds.
         disk: whether the folder can be written, as the state of a connection; None without a folder. After an error
@@ -135,8 +150,18 @@ class Monitor:
         HeartlmError: the folder cannot be written.
     """
 
-    def __init__(self, ward: Ward, folder: Path | None = None, log: Callable[[str], None] = print) -> None:
+    def __init__(
+        self,
+        ward: Ward,
+        folder: Path | None = None,
+        log: Callable[[str], None] = print,
+        max_streams: int = MAX_STREAMS,
+        forget_h: float = FORGET_H,
+    ) -> None:
         self.ward, self.folder, self.log = ward, folder, log
+        self.max_streams, self.forget_h = max_streams, forget_h
+        self.num_refused = self.num_forgotten = 0
+        self._is_full_logged, self._room_at = False, -math.inf
         self.patients = dict[str, WatchedPatient]()
         self.alarms = dict[str, dict[str, Any]]()
         self.faults = Counter[str]()
@@ -167,6 +192,9 @@ class Monitor:
         except HeartlmError as error:
             self.reject(source, str(error))
             return
+        if frame.stream not in self.patients and len(self.patients) >= self.max_streams and not self._make_room():
+            self.num_refused += 1
+            return
         if self.journal is not None:
             try:
                 self.journal.append(message, stream)
@@ -176,6 +204,7 @@ class Monitor:
 
     def reject(self, source: str, reason: str) -> None:
         """Count an invalid message, and log the first ones of each source."""
+        source = source if source in self.faults or len(self.faults) < _MAX_SOURCES else "other sources"
         self.faults[source] += 1
         if self.faults[source] <= _NUM_FAULTS_LOGGED:
             self.log(f"{source or 'message'}: rejected: {reason}")
@@ -191,6 +220,7 @@ class Monitor:
         if patient.link.is_replaced:
             patient, pieces = self._change_count(patient, frame)
             known_faults |= set(patient.link.counts)
+        samples_before = patient.num_samples
         # Frames that do not fit are held or dropped, so a stream that has only these becomes silent.
         if pieces:
             patient.received_at = self.clock()
@@ -198,6 +228,13 @@ class Monitor:
         for samples in pieces:
             self.ward.push(frame.stream, samples)
             patient.append(samples)
+        if samples_before < _SIZE_S * frame.rate_hz <= patient.num_samples:
+            sizes = [typical_range(lead, frame.rate_hz) for lead in np.concatenate(list(patient.recent), axis=1)]
+            if min(sizes, default=0) > MOST_MV:
+                self.log(
+                    f"{frame.stream}: values that vary by {min(sizes):.3g} within a second are no millivolts; if they "
+                    "are microvolts, divide them by 1000 before sending"
+                )
         for fault in patient.link.counts:
             if fault not in known_faults and fault != "lost samples":
                 self.log(f"{frame.stream}: {fault}: logged once, further ones are counted")
@@ -215,8 +252,12 @@ class Monitor:
         """Start a new part of a stream whose sampling rate or number of leads changed."""
         link = patient.link
         before, after = f"{link.num_leads} at {link.rate_hz:g} Hz", f"{len(frame.mv)} at {frame.rate_hz:g} Hz"
-        self.log(f"{frame.stream}: leads: changed from {before} to {after}")
-        return self._start_part(patient, frame)
+        num_changes = link.counts["new formats"] + 1
+        if num_changes <= _NUM_FAULTS_LOGGED:
+            self.log(f"{frame.stream}: leads: changed from {before} to {after}")
+        changed = self._start_part(patient, frame)
+        changed.link.counts = link.counts + Counter({"new formats": 1})
+        return changed
 
     def _change_count(self, patient: WatchedPatient, frame: Frame) -> tuple[WatchedPatient, list[Floats]]:
         """Start a new part of a stream whose sender numbers its samples by another count, or lost more than is filled.
@@ -245,13 +286,18 @@ class Monitor:
         while self.step():  # judge what arrived before the change
             pass
         stop = patient.num_samples + num_lost
-        for alarm in rules.active.values():
-            self._update_alarm(replace(alarm, stop=rules.absent_since(alarm.kind) or stop))
-        self._save_strips(patient, incomplete=True)
+        self._end_alarms(patient, stop)
         changed = self._add_patient(frame, rules.begin_s + stop / link.rate_hz)
         changed.trend = patient.trend
         changed.trend.interrupt()
         return changed
+
+    def _end_alarms(self, patient: WatchedPatient, stop: int) -> None:
+        """End the alarms of a stream that does not continue, at a sample."""
+        rules = patient.stream.rules
+        for alarm in rules.active.values():
+            self._update_alarm(replace(alarm, stop=rules.absent_since(alarm.kind) or stop))
+        self._save_strips(patient, incomplete=True)
 
     def step(self) -> bool:
         """Judge one second of each stream that has one, and return whether there was any."""
@@ -290,10 +336,51 @@ class Monitor:
                 self._disk_failed(error)
 
     def check_silence(self, now: float, names: Iterable[str]) -> None:
-        """Raise an alarm for each of these streams that has become silent by `now`, in seconds of the clock."""
+        """Raise an alarm for each of these streams that has become silent by `now`, in seconds of the clock.
+
+        Those that have been silent for `forget_h` are forgotten.
+        """
+        forgotten = list[str]()
         for name in names:
-            if now - self.patients[name].received_at > SILENT_S:
+            silent_s = now - self.patients[name].received_at
+            if silent_s > SILENT_S:
                 self._set_silent(name, self.patients[name], True)
+            if silent_s > 3600 * self.forget_h:
+                forgotten.append(name)
+        for name in forgotten[:_NUM_FAULTS_LOGGED]:
+            self.log(f"{name}: no message for {self.forget_h:g} h: forgotten")
+        if len(forgotten) > _NUM_FAULTS_LOGGED:
+            self.log(f"{len(forgotten):,} streams without a message for {self.forget_h:g} h: forgotten")
+        self.forget(forgotten)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """End the alarms of these streams and remove them. Their alarms stay in the log and on the page."""
+        for name in names:
+            patient = self.patients[name]
+            if self.journal is not None:
+                try:
+                    self.journal.append(b"", name)
+                except HeartlmError as error:
+                    self._disk_failed(error)
+            self._set_silent(name, patient, False)
+            self._end_alarms(patient, patient.num_samples)
+            del self.patients[name]
+            self.ward.remove(name)
+            self.num_forgotten += 1
+
+    def _make_room(self) -> bool:
+        """Forget the silent streams of which less than a second arrived, and return whether there were any."""
+        now = self.clock()
+        if not self._is_full_logged:
+            self._is_full_logged = True
+            least = "silent ones that sent less than a second make room"
+            self.log(f"{self.max_streams:,} streams are watched, the most (--max-streams): {least}, others are refused")
+        if now - self._room_at < _ROOM_S:  # otherwise a flood of names costs a search for each
+            return False
+        self._room_at, patients = now, self.patients.items()
+        short = [name for name, each in patients if not each.stream.leads and now - each.received_at > SILENT_S]
+        self.forget(short)
+        return bool(short)
 
     def _set_silent(self, name: str, patient: WatchedPatient, is_silent: bool) -> None:
         """Raise or end the alarm of silence, which depends on the clock and has a key of its own.
@@ -345,11 +432,18 @@ class Monitor:
 
     def _read_alarms(self, path: Path) -> IO[bytes]:
         """Read the log of alarms, line by line because it grows for years, and return it, open for further ones."""
-        log, line = path.open("a+b"), b"\n"
+        log, line, num_others = path.open("a+b"), b"\n", 0
         log.seek(0)
         for line in log:
-            with suppress(ValueError, KeyError, TypeError):  # a killed process may leave an incomplete line
-                self._keep(parse_json(line, finite=False))
+            entry: Any = None
+            with suppress(ValueError):  # a killed process may leave an incomplete line
+                entry = parse_json(line, finite=False)
+            if _is_alarm(entry):
+                self._keep(entry)
+            else:
+                num_others += 1
+        if num_others:
+            self.log(f"{path}: {plural(num_others, 'line')} without an alarm left out")
         if not line.endswith(b"\n"):
             log.write(b"\n")  # otherwise the next alarm would be a part of this line, and be lost
             log.flush()
@@ -373,7 +467,7 @@ class Monitor:
     def acknowledge(self, key: str, by: str) -> bool:
         """Record that a person has seen an alarm, and return whether there is such an alarm."""
         entry = self.alarms.get(key)
-        if entry is not None and entry["acknowledged"] is None:
+        if entry is not None and entry.get("acknowledged") is None:
             self._publish(entry | {"acknowledged": {"by": by[:64], "time": utc_now()}})
         return entry is not None
 
@@ -442,16 +536,25 @@ class Monitor:
     def restore(self, state: dict[str, Any]) -> None:
         """Add the streams of a state that `unpacked` returned."""
         for name, saved in state.items():
-            history = np.where(saved["history"] == _INVALID, np.nan, saved["history"] / _STRIP_GAIN).astype(np.float32)
-            link = FrameLink(saved["stream"]["rate_hz"], len(history))
-            link.restore(saved["link"])
-            stream = self.ward.add(name, link.rate_hz, num_leads=link.num_leads)
-            stream.restore(saved["stream"])
-            self.ward.push(name, np.empty((link.num_leads, 0), np.float32))  # a whole second may wait
-            patient = WatchedPatient(link, stream, deque([history]), history.shape[1], saved["num_samples"])
-            patient.without_strip = [Alarm(**alarm) for alarm in saved["without_strip"]]
-            patient.trend.restore(saved["trend"])
-            self.patients[name] = patient
+            try:
+                self._restore_stream(name, saved)
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+                text = f"state of the stream {name}: other fields ({error}): written by another build of heartlm"
+                raise HeartlmError(text) from None
+
+    def _restore_stream(self, name: str, saved: dict[str, Any]) -> None:
+        history = np.where(saved["history"] == _INVALID, np.nan, saved["history"] / _STRIP_GAIN).astype(np.float32)
+        link = FrameLink(saved["stream"]["rate_hz"], len(history))
+        link.restore(saved["link"])
+        stream = self.ward.add(name, link.rate_hz, num_leads=link.num_leads)
+        if saved["stream"]["leads"]:
+            self.ward.start(stream)
+        stream.restore(saved["stream"])
+        self.ward.push(name, np.empty((link.num_leads, 0), np.float32))  # a whole second may wait
+        patient = WatchedPatient(link, stream, deque([history]), history.shape[1], saved["num_samples"])
+        patient.without_strip = [Alarm(**alarm) for alarm in saved["without_strip"]]
+        patient.trend.restore(saved["trend"])
+        self.patients[name] = patient
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove these streams and their alarms."""
@@ -469,17 +572,21 @@ class Monitor:
         """
         if self.journal is not None and self._alarm_log is not None and self.disk is not None:
             self._write_alarms(self._alarm_log)
-            self.journal.snapshot(self.state(self.patients))
+            self.journal.snapshot(self.state([name]) for name in self.patients)
             self._snapshot_at = time.monotonic() + _SNAPSHOT_S
             self.disk.restore()
 
     def _recover(self, journal: MessageJournal) -> None:
         state, messages = journal.recover()
         try:
-            self.restore(state or {})
+            for part in state:
+                self.restore(part)
         except HeartlmError as error:
             raise HeartlmError(f"{self.folder}: {error}: choose another --out") from None
         for number, (message, stream) in enumerate(messages, 1):
+            if not message:
+                self.forget([stream] if stream in self.patients else [])
+                continue
             self._add_frame(read_frame(message, stream))
             if number % len(self.patients) == 0:  # after about one frame of each
                 self.step()
@@ -488,6 +595,9 @@ class Monitor:
         silent = {each["stream"] for each in self.open_alarms() if each["key"].endswith(_SILENT)}
         for name, patient in self.patients.items():
             patient.received_at, patient.silent = time.monotonic(), name in silent
+        for entry in self.open_alarms():
+            if entry["stop_s"] is None and entry["stream"] not in self.patients:  # it was killed when it forgot it
+                self._publish(entry | {"stop_s": entry["raised_s"]})
         if self.patients:
             self.save()
 
@@ -510,6 +620,21 @@ def _to_int16(mv: Floats) -> NDArray[np.int16]:
     """Return samples as strips store them, in half the memory."""
     steps = np.clip(np.rint(mv * _STRIP_GAIN), 1 + _INVALID, -1 - _INVALID)
     return np.where(np.isnan(steps), _INVALID, steps).astype(np.int16)
+
+
+def _is_alarm(entry: Any) -> bool:
+    """Whether a line of the log of alarms has all fields that the monitor and the page read."""
+    if not isinstance(entry, dict):
+        return False
+    strip, acknowledged = entry.get("strip"), entry.get("acknowledged")
+    return (
+        all(isinstance(entry.get(name), str) for name in ("key", "stream", "severity", "time"))
+        and str(entry.get("kind")) in SEVERITIES
+        and all(is_number(entry.get(name)) for name in ("start_s", "raised_s", "confidence"))
+        and (entry.get("stop_s", "") is None or is_number(entry.get("stop_s")))
+        and (strip is None or (isinstance(strip, str) and re.fullmatch(r"strip_\d+", strip) is not None))
+        and (acknowledged is None or isinstance(acknowledged, dict))
+    )
 
 
 def _is_open(entry: dict[str, Any]) -> bool:

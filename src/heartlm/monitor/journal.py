@@ -1,7 +1,9 @@
 """The journal of a monitor: all messages, and a snapshot of the state every few minutes.
 
     folder/messages-000007.log    messages since snapshot 7: length, checksum, name of the stream, bytes
-    folder/snapshot-000007.state  state of all streams before the first of these messages
+    folder/snapshot-000007.state  state of all streams before the first of these messages: length, bytes of each; 0
+
+An empty message means that the stream was forgotten.
 
 A monitor that starts again restores the last snapshot and processes the messages after it, so its state is the same to
 the last bit. A message that is incomplete, because the power failed while it was written, is cut off. After an error of
@@ -14,17 +16,19 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from heartlm.errors import HeartlmError
 from heartlm.monitor.link import MAX_BYTES, MAX_NAME_LENGTH
-from heartlm.monitor.state import packed, unpacked
+from heartlm.monitor.state import checked, packed, unpacked
 from heartlm.storage.atomic import atomic_file, explained, fsync_folder
 
 _HEADER = struct.Struct("<II")
+# A snapshot begins with the magic number. Each part of it follows its length.
+_MAGIC, _LENGTH = b"heartlm snapshot\n", struct.Struct("<Q")
 # The name of a stream takes at most four bytes a character in UTF-8, and a line feed ends it.
 _MAX_RECORD_BYTES = MAX_BYTES + 4 * MAX_NAME_LENGTH + 1
 # Snapshots that are kept: the last one, and the one before in case the last is damaged.
@@ -58,8 +62,8 @@ class MessageJournal:
     def _path(self, kind: str, number: int) -> Path:
         return self.folder / f"{kind}-{number:06d}.{'state' if kind == 'snapshot' else 'log'}"
 
-    def recover(self) -> tuple[Any, Iterator[tuple[bytes, str | None]]]:
-        """Return the last undamaged snapshot, None if there is none, and the messages after it.
+    def recover(self) -> tuple[Iterable[Any], Iterator[tuple[bytes, str | None]]]:
+        """Return the parts of the last undamaged snapshot, none if there is none, and the messages after it.
 
         A message comes with the name of its stream if the channel gave it.
 
@@ -67,13 +71,16 @@ class MessageJournal:
             HeartlmError: another version of heartlm wrote it.
         """
         for number in reversed(self._numbers("snapshot")):
+            path = self._path("snapshot", number)
             try:
-                return unpacked(self._path("snapshot", number).read_bytes()), self._messages(number)
+                for content in _parts(path):
+                    checked(content)
+                return map(unpacked, _parts(path)), self._messages(number)
             except HeartlmError as error:
                 raise HeartlmError(f"{self.folder}: {error}: choose another --out") from None
             except (OSError, ValueError):
                 continue
-        return None, self._messages(0)
+        return (), self._messages(0)
 
     def _messages(self, first: int) -> Iterator[tuple[bytes, str | None]]:
         for number in self._numbers("messages"):
@@ -124,12 +131,16 @@ class MessageJournal:
         except OSError as error:
             raise explained(Path(self._log.name), error) from error
 
-    def snapshot(self, state: Any) -> None:
-        """Write the state after all messages so far, and delete files that are no longer needed."""
+    def snapshot(self, parts: Iterable[Any]) -> None:
+        """Write the state after all messages so far, in parts, and delete files that are no longer needed."""
         self.close()
         number = self._number + 1
         with atomic_file(self._path("snapshot", number), "wb") as file:
-            file.write(packed(state))
+            file.write(_MAGIC)
+            for part in parts:
+                content = packed(part)
+                file.write(_LENGTH.pack(len(content)) + content)
+            file.write(_LENGTH.pack(0))
         self._number, self._is_off = number, False
         for kind in ("snapshot", "messages"):
             for old in self._numbers(kind):
@@ -150,3 +161,25 @@ class MessageJournal:
             self.flush()
             self._log.close()
             self._log = None
+
+
+def _parts(path: Path) -> Iterator[bytes]:
+    """Yield the parts of a snapshot.
+
+    Raises:
+        ValueError: it is incomplete.
+        HeartlmError: another version of heartlm wrote it.
+    """
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            unpacked(path.read_bytes())  # earlier versions wrote a single part without the magic number
+            raise ValueError("no snapshot")
+        size = os.fstat(file.fileno()).st_size
+        while len(header := file.read(_LENGTH.size)) == _LENGTH.size:
+            (length,) = _LENGTH.unpack(header)
+            if not length:
+                return
+            if length > size - file.tell():
+                break
+            yield file.read(length)
+    raise ValueError("incomplete")

@@ -279,6 +279,11 @@ class FrameLink(Stateful):
         super().restore(state)
         self.counts = Counter(state["counts"])
         self.early = {int(start): samples for start, samples in state["early"].items()}
+        waiting, anchor = [*self.early.values(), *self.held], self.anchor or (0.0, 0)
+        if not (is_number(self.next or 0) and all(map(is_number, anchor)) and len(anchor) == 2):
+            raise ValueError("next: no number")
+        if any(samples.ndim != 2 or len(samples) != self.num_leads for samples in waiting):
+            raise ValueError("early: an array of another shape")
         if state["other"] is not None:
             self.other = FrameLink(self.rate_hz, self.num_leads)
             self.other.restore(state["other"])

@@ -390,6 +390,7 @@ class Worker:
         partition.saved_at = time.monotonic()
         if partition.sequence == partition.saved:
             return
+        partition.names &= self.monitor.patients.keys()
         patients = {name: self.monitor.patients[name] for name in partition.names}
         state: dict[str, Any] = {
             "sequence": partition.sequence,
@@ -402,7 +403,7 @@ class Worker:
 
     async def _release(self, number: int) -> None:
         partition = self.partitions.pop(number)
-        self.monitor.remove(partition.names)
+        self.monitor.remove(partition.names & self.monitor.patients.keys())
         if partition.subscription is not None:
             await partition.subscription.unsubscribe()
 
@@ -463,6 +464,7 @@ class Worker:
     def _receive(self, partition: _Partition, message: Any) -> None:
         metadata = message.metadata
         partition.sequence, self._broker_time = metadata.sequence.stream, metadata.timestamp.timestamp()
+        partition.names &= self.monitor.patients.keys()  # the monitor forgets streams
         self.monitor.check_silence(self._broker_time, partition.names)
         token = message.subject.rpartition(".")[2]
         if token == _TICK:

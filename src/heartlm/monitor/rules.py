@@ -88,6 +88,8 @@ LIMITS: dict[str, Any] = {
     # of being ventricular is this high: in flutter the detector finds beats, and it may last little more than 4 s.
     "vf_beats": 6,
     "vf_beats_mean": 0.8,
+    # What would be VF is VT if this number of the last three windows shows regular waves at a rate of VT.
+    "regular_windows": 2,
     # An asystole that a beat has ended can still be raised for this time, as leads report that beat in different
     # seconds.
     "asystole_ended_s": 2,
@@ -168,12 +170,15 @@ class LeadSecond(NamedTuple):
         wave: probabilities of the five waveform classes in the last four seconds; None if unknown.
         valid: fraction of valid samples in the second.
         height: range of the second divided by the usual range of a beat; NaN if unknown.
+        regular: whether the last four seconds show regular waves at a rate of VT, see
+            `heartlm.inference.waveform.regular_waves`; looked at only where VF is probable.
     """
 
     beats: Sequence[JudgedBeat]
     wave: list[float] | None
     valid: float
     height: float
+    regular: bool = False
 
 
 @dataclass
@@ -183,7 +188,7 @@ class JudgedSeconds:
     Attributes:
         waves: float32 `[num_leads, 5]`.
         has_wave: whether they are known, `[num_leads]`.
-        valid: `[num_leads]`; `heights` likewise.
+        regular: `[num_leads]`; `valid` and `heights` likewise.
         first_beat: number of beats of the leads before, `[num_leads + 1]`.
         samples: beats of the leads one after the other, `[num_beats]`.
         symbols: classes, `[num_beats]`; `probability`, `ventricular`, `faint` and `af` likewise.
@@ -191,6 +196,7 @@ class JudgedSeconds:
 
     waves: Floats
     has_wave: NDArray[np.bool_]
+    regular: NDArray[np.bool_]
     valid: Doubles
     heights: Doubles
     first_beat: Integers
@@ -209,6 +215,7 @@ class JudgedSeconds:
         return cls(
             np.array([lead.wave or [0.0] * 5 for lead in leads], np.float32),
             np.array([lead.wave is not None for lead in leads]),
+            np.array([lead.regular for lead in leads]),
             np.array([lead.valid for lead in leads], float),
             np.array([lead.height for lead in leads], float),
             np.cumsum([0, *(len(lead.beats) for lead in leads)]),
@@ -226,7 +233,7 @@ class JudgedSeconds:
         columns = self.samples, self.symbols, self.probability, self.ventricular, self.faint, self.af
         beats = [JudgedBeat(*beat) for beat in zip(*(each[of_this_lead].tolist() for each in columns), strict=True)]
         wave = self.waves[lead].tolist() if self.has_wave[lead] else None
-        return LeadSecond(beats, wave, float(self.valid[lead]), float(self.heights[lead]))
+        return LeadSecond(beats, wave, float(self.valid[lead]), float(self.heights[lead]), bool(self.regular[lead]))
 
 
 # States of a stream and of a lead. Those of its leads follow that of the stream.

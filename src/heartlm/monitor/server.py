@@ -130,7 +130,7 @@ class Page:
             self.own.fail(f"{self._most_viewers} pages are open: no further one is shown")
             await socket.close(1013)
             return
-        client = tuple(socket.client or ("", 0))
+        client = (socket.client.host, socket.client.port) if socket.client else ("", 0)
         self.viewers.add(client)
         try:
             await self._show(socket)
@@ -201,6 +201,8 @@ class Page:
             "past": [self._alarm(each) for each in reversed(past)],
             "signals": signals,
             "faults": sum(monitor.faults.values()),
+            "refused": monitor.num_refused,
+            "forgotten": monitor.num_forgotten,
             "connections": [each.to_json() for each in (*self.connections, *([self.own] if self.own.problem else []))],
         }
 

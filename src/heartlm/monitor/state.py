@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 
-SCHEMA = 13
+SCHEMA = 14
 """Version of the state. Raise it whenever a `STATE` or the meaning of a value changes."""
 _HEADER = struct.Struct("<II")
+# Values of a state are of the same kind as those that they replace.
+_KINDS = ((int, float, np.number), str, list, dict)
 
 
 class Stateful:
@@ -51,7 +53,11 @@ class Stateful:
             elif isinstance(current, deque):
                 current.extend(value)
             elif isinstance(current, np.ndarray):
+                if (value.dtype, value.shape) != (current.dtype, current.shape):
+                    raise ValueError(f"{name}: an array of another shape")
                 current[...] = value  # in place: C code may hold its address
+            elif any(isinstance(current, kind) and not isinstance(value, kind) for kind in _KINDS):
+                raise ValueError(f"{name}: {type(value).__name__}")
             else:
                 setattr(self, name, value)
 
@@ -75,6 +81,20 @@ def packed(state: Any) -> bytes:
     return _HEADER.pack(len(text), zlib.crc32(content)) + content
 
 
+def checked(content: bytes) -> int:
+    """Return the length of the text in what `packed` wrote.
+
+    Raises:
+        ValueError: the bytes are damaged.
+    """
+    if len(content) < _HEADER.size:
+        raise ValueError("too short")
+    length, checksum = _HEADER.unpack_from(content)
+    if zlib.crc32(memoryview(content)[_HEADER.size :]) != checksum:
+        raise ValueError("wrong checksum")
+    return int(length)
+
+
 def unpacked(content: bytes) -> Any:
     """Return the state that `packed` wrote, with objects as dictionaries and tuples and deques as lists.
 
@@ -82,12 +102,7 @@ def unpacked(content: bytes) -> Any:
         ValueError: the bytes are damaged.
         HeartlmError: another version of heartlm wrote them.
     """
-    if len(content) < _HEADER.size:
-        raise ValueError("too short")
-    length, checksum = _HEADER.unpack_from(content)
-    if zlib.crc32(memoryview(content)[_HEADER.size :]) != checksum:
-        raise ValueError("wrong checksum")
-    at = _HEADER.size + length
+    at = _HEADER.size + checked(content)
 
     def array_of(value: dict[str, Any]) -> Any:
         nonlocal at

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from heartlm.corpus.encode import NO_ECG_LEAD, chosen_leads
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.errors import HeartlmError
+from heartlm.inference.waveform import LEAST_VF, regular_waves
 from heartlm.monitor.af_onset import AfMeasures
 from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.models import AF_BEATS, LiveModels
@@ -26,6 +27,7 @@ from heartlm.monitor.rules import COMPLETE, LIMITS, JudgedSeconds, Rules, update
 from heartlm.monitor.signal import SecondsKernel, SecondsOfLeads, seconds_kernel
 from heartlm.monitor.state import Stateful
 from heartlm.tasks.waveform import CLASSES as WAVE_CLASSES
+from heartlm.tasks.waveform import VF
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.comparisons import IRREGULAR
 from heartlm.tokenizers.waveform import LEAST_SCALE_MV
@@ -74,8 +76,7 @@ class WatchedLead(Stateful):
     STATE = ("memory", "num_beats", "num_beats_at_af", "usual_mv", "positions")
 
     def __init__(self, models: LiveModels, rate_hz: float) -> None:
-        window = models.beat_tokenizer.window
-        self.kernel = seconds_kernel(rate_hz, window.rate_hz, tuple(window.times_s.tolist()))
+        self.kernel = _kernel(models, rate_hz)
         sizes = self.kernel.num_bytes, models.live_tokenizer.num_bytes, models.trunk.cache_bytes, AfMeasures.num_bytes
         ends = np.cumsum([-(-size // _CACHE_LINE) * _CACHE_LINE for size in sizes])
         whole = np.zeros(ends[-1] + _CACHE_LINE, np.uint8)
@@ -102,6 +103,11 @@ class WatchedLead(Stateful):
         super().restore(state)
 
 
+def _kernel(models: LiveModels, rate_hz: float) -> SecondsKernel:
+    window = models.beat_tokenizer.window
+    return seconds_kernel(rate_hz, window.rate_hz, tuple(window.times_s.tolist()))
+
+
 @dataclass
 class LiveStream(Stateful):
     """The stream of one patient: samples that wait to be judged, leads and rules.
@@ -109,7 +115,7 @@ class LiveStream(Stateful):
     Attributes:
         name: name of the stream.
         rate_hz: samples per second.
-        leads: leads of the stream.
+        leads: leads of the stream; none before its first second, because their state is large.
         rules: rules that raise its alarms.
         pending: samples that are not judged, in pieces `[num_leads, num_samples]`.
         num_pending: number of these samples.
@@ -122,8 +128,8 @@ class LiveStream(Stateful):
 
     name: str
     rate_hz: float
-    leads: list[WatchedLead]
     rules: Rules
+    leads: list[WatchedLead] = field(default_factory=list)
     pending: list[Floats] = field(default_factory=list)
     num_pending: int = 0
     num_seconds: int = 0
@@ -185,14 +191,18 @@ class Ward:
         """
         rate_hz = float(rate_hz)  # kernels take no integers
         try:
-            leads = [WatchedLead(self.models, rate_hz) for _ in range(num_leads)]
+            _kernel(self.models, rate_hz)
         except ValueError as error:
             raise HeartlmError(f"{name}: {error}") from None
         rules = Rules(name, self.of_patients.get(name, self.rules), rate_hz, begin_s, num_leads)
-        stream = LiveStream(name, rate_hz, leads, rules)
+        stream = LiveStream(name, rate_hz, rules)
         self.streams[name] = stream
         self.waiting.discard(name)
         return stream
+
+    def start(self, stream: LiveStream) -> None:
+        """Create the leads of a stream whose first second has arrived."""
+        stream.leads = [WatchedLead(self.models, stream.rate_hz) for _ in range(stream.rules.addresses[2])]
 
     def remove(self, name: str) -> None:
         """Remove a stream."""
@@ -224,6 +234,8 @@ class Ward:
             return [], []
         groups = dict[SecondsKernel, list[LiveStream]]()
         for stream in streams:
+            if not stream.leads:
+                self.start(stream)
             groups.setdefault(stream.leads[0].kernel, []).append(stream)
         judged = [(group, self._judge_seconds(kernel, group)) for kernel, group in groups.items()]
         self.waiting = {stream.name for stream in streams if stream.ready}
@@ -250,12 +262,15 @@ class Ward:
         waves = np.zeros((len(leads), len(WAVE_CLASSES)), np.float32)
         if seconds.has_window.any():
             waves[seconds.has_window] = self.models.judge_windows(seconds.windows[seconds.has_window])
+        # Regular waves matter only where the network sees VF, and searching for them takes longer than the network.
+        regular = seconds.has_window & (waves[:, VF] >= LEAST_VF)
+        regular[regular] = regular_waves(seconds.windows[regular])
         for index in np.flatnonzero(seconds.valid < COMPLETE).tolist():
             leads[index].forget_intervals()
         # `of_lead` is ascending, so the beats of lead i are those from first_beat[i] to below first_beat[i + 1].
         first_beat = np.searchsorted(seconds.of_lead, np.arange(len(leads) + 1))
         return JudgedSeconds(
-            waves, seconds.has_window, seconds.valid, heights, first_beat, seconds.beats, *judged_beats
+            waves, seconds.has_window, regular, seconds.valid, heights, first_beat, seconds.beats, *judged_beats
         )
 
     def _judge_beats(

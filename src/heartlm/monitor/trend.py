@@ -29,7 +29,7 @@ class Trend(Stateful):
     def __init__(self) -> None:
         self.first = self.last = -1
         self._previous_s = -math.inf
-        self._minutes = np.zeros((NUM_MINUTES, 4), np.float32)  # minute m in row m % NUM_MINUTES
+        self._minutes = np.zeros((0, 4), np.float32)  # from the first beat on, minute m in row m % NUM_MINUTES
 
     def add(self, time_s: float, symbol: str) -> None:
         """Count a beat.
@@ -39,6 +39,8 @@ class Trend(Stateful):
             symbol: its class as in annotations.
         """
         minute = int(time_s // 60)
+        if not len(self._minutes):
+            self._minutes = np.zeros((NUM_MINUTES, 4), np.float32)
         if minute > self.last:
             new = np.arange(max(self.last + 1, minute - NUM_MINUTES + 1), minute + 1)
             self._minutes[new % NUM_MINUTES] = 0
@@ -52,6 +54,11 @@ class Trend(Stateful):
         self._previous_s = time_s
         if symbol in "SV":
             row[_S if symbol == "S" else _V] += 1
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Set the saved attributes."""
+        self._minutes = np.zeros((NUM_MINUTES if len(state["_minutes"]) else 0, 4), np.float32)
+        super().restore(state)
 
     def interrupt(self) -> None:
         """Count no interval from the last beat to the next: samples between them are lost."""

@@ -259,19 +259,37 @@ def write_csv(
 ) -> Path:
     """Write rows with the same columns as CSV; None is an empty field.
 
+    A text that a spreadsheet would run as a formula gets an apostrophe in front, as OWASP advises; numbers do not.
+
     Args:
         rows: rows to write, at least one unless `columns` is given.
         path: file to replace.
         columns: column names in order; by default those of the first row.
         digits: number of decimals; by default all.
     """
+
+    def field(value: Any) -> Any:
+        if isinstance(value, float) and digits is not None:
+            return round(value, digits)
+        if not isinstance(value, str):
+            return value
+        mark = "'" * (value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) and not _is_number(value))
+        return mark + value.replace("\r", " ")  # which the module csv does not quote, and readers take for a new row
+
+    names = list(columns or rows[0])
     with atomic_file(path) as stream:
-        writer = csv.DictWriter(stream, columns or list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        if digits is not None:
-            rows = [{key: round(x, digits) if isinstance(x, float) else x for key, x in row.items()} for row in rows]
-        writer.writerows(rows)
+        writer = csv.DictWriter(stream, names, lineterminator="\n")
+        writer.writerow({name: field(name) for name in names})
+        writer.writerows({key: field(value) for key, value in row.items()} for row in rows)
     return path
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def cache_folder() -> Path:

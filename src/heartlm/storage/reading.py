@@ -43,6 +43,12 @@ def read_text(path: Path, max_bytes: int) -> str:
         raise HeartlmError(f"cannot read {path}: UTF-8 text expected ({error})") from error
 
 
+def refuse_irregular(path: Path) -> None:
+    """Raise a HeartlmError if there is something else than a regular file at `path`; opening a pipe would wait."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise HeartlmError(f"cannot read {path}: a regular file expected, found something else")
+
+
 def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
     """Return the value of JSON `text`. With `finite`, NaN and infinite numbers are errors.
 

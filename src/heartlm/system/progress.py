@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from heartlm.system.printable import printable, unfiltered
+
 Item = TypeVar("Item")
 Show = Callable[[int, str], object]
 """Is called with the number of items done and the text to show."""
@@ -65,7 +67,7 @@ def is_shown() -> bool:
 def say(line: str) -> None:
     """Write a status line to standard error, unless output is suppressed."""
     if _is_shown:
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 def say_once(line: str) -> None:
@@ -114,8 +116,8 @@ def _bar(what: str, total: int, done: int) -> Iterator[Show]:
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total, completed=done, state="")
+    with Progress(*columns, console=Console(file=unfiltered(sys.stderr)), transient=True) as progress:
+        task = progress.add_task(printable(what), total=total, completed=done, state="")
         yield lambda num_done, state: progress.update(task, completed=num_done, state=state)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.recording import Annotations
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_folder
-from heartlm.storage.reading import read_json
+from heartlm.storage.reading import read_json, refuse_irregular
 
 SCHEMA_VERSION = 1
 
@@ -210,6 +210,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     if version != SCHEMA_VERSION:
         raise HeartlmError(f"{path}: schema version {version} found, {SCHEMA_VERSION} expected: tokenize again")
     tensors = Path(folder) / "tensors.safetensors"
+    refuse_irregular(tensors)
     try:
         arrays = load_file(tensors) if tensors.exists() else {}
         tokenizer = tokenizer_class(saved["kind"]).restore(saved["settings"], arrays)

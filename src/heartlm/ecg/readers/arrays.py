@@ -25,6 +25,9 @@ from heartlm.errors import HeartlmError
 from heartlm.storage.limits import check_samples
 from heartlm.storage.reading import read_json
 
+# Most leads, and fewest samples, of an array whose rows are taken as samples.
+_MOST_LEADS, _FEWEST_SAMPLES = 64, 100
+
 
 class ArraySettings(TypedDict, total=False):
     """Fields of the `.json` file."""
@@ -80,8 +83,10 @@ def start_of(where: object, text: str) -> datetime | time:
     raise HeartlmError(f"{where}: start: {text!r} found, expected a time such as 2024-03-01 13:00:00 or 13:00:00")
 
 
-def checked_leads(where: object, array: Any) -> NDArray[Any]:
-    """Return an array of samples as `[num_leads, num_samples]`.
+def checked_leads(where: object, array: Any) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return an array of samples as `[num_leads, num_samples]`, and what was repaired.
+
+    An array with more rows than columns, which has at most `_MOST_LEADS`, is one of `[num_samples, num_leads]`.
 
     Raises:
         HeartlmError: it has another shape or type.
@@ -91,13 +96,18 @@ def checked_leads(where: object, array: Any) -> NDArray[Any]:
     except (RuntimeError, TypeError, ValueError) as error:  # rows of several lengths; a tensor of torch on a GPU
         reason = " ".join(str(error).split())
         raise HeartlmError(f"{where}: numbers [num_leads, num_samples] expected ({reason})") from None
-    # More leads than samples is an array with its axes exchanged, which would be read without an error.
+    repairs = ()
+    if signal.ndim == 2 and 0 < signal.shape[1] <= _MOST_LEADS and len(signal) > max(signal.shape[1], _FEWEST_SAMPLES):
+        shape = f"[{len(signal)}, {signal.shape[1]}]"
+        repairs = (f"an array of {shape} is taken as [num_samples, num_leads] and transposed",)
+        signal = signal.T
+    # More leads than samples would be read without an error.
     if signal.ndim != 2 or signal.dtype.kind not in "iuf" or not 0 < len(signal) <= max(signal.shape[1], 1):
         raise HeartlmError(
             f"{where}: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers "
             "[num_leads, num_samples], transposed if its rows are samples"
         )
-    return signal
+    return signal, repairs
 
 
 def read_numpy(path: Path) -> Recording:
@@ -108,7 +118,7 @@ def read_numpy(path: Path) -> Recording:
     """
     from heartlm.ecg.readers.text_table import is_gzip
 
-    signal = checked_leads(path, _unpacked(path) if is_gzip(path) else np.lib.format.open_memmap(path, "r"))
+    signal, repairs = checked_leads(path, _unpacked(path) if is_gzip(path) else np.lib.format.open_memmap(path, "r"))
     check_samples(path, signal.size)
     stated, settings, sidecar = Stated.current(), settings_of(path), sidecar_of(path)
     names = settings.get("lead_names") or [f"lead {place}" for place in range(1, len(signal) + 1)]
@@ -130,7 +140,8 @@ def read_numpy(path: Path) -> Recording:
     if not stated.units and "units" not in settings:
         check_size(path, signal, rate_hz)
     recording = array_recording(path, signal, names, units, rate_hz)
-    return replace(recording, start=start_of(sidecar, settings["start"]) if "start" in settings else None)
+    start = start_of(sidecar, settings["start"]) if "start" in settings else None
+    return replace(recording, start=start, repairs=(*repairs, *recording.repairs))
 
 
 def _unpacked(path: Path) -> NDArray[Any]:
@@ -147,7 +158,7 @@ def _unpacked(path: Path) -> NDArray[Any]:
             raise HeartlmError(f"{path}: array of objects, expected numbers; save it again")
         check_samples(path, math.prod(shape) * max(1, kind.itemsize // 8), size_of(path), held_bytes=kind.itemsize + 4)
         signal = np.empty(shape, kind, order="F" if is_fortran else "C")
-        content = memoryview(signal.reshape(-1, order="A").view(np.uint8))
+        content = signal.reshape(-1, order="A").view(np.uint8).data
         done = 0
         while done < len(content) and (length := stream.readinto(content[done:])):
             done += length

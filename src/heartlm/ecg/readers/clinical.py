@@ -164,7 +164,8 @@ def read_sierra(path: Path) -> Recording:
             raise HeartlmError(f"{path}: {len(data)} bytes of XLI unpack to {num_samples} samples; fetch it again")
         return xli_decode(data, labels)
 
-    sierra_xml.xli_decode = limited  # the package has no other place for a check
+    # the package has no other place for a check
+    sierra_xml.xli_decode = limited  # type: ignore[attr-defined]
     return read_with(sierra_xml.SierraXMLParser, path)
 
 
@@ -186,12 +187,34 @@ def _xli_bytes(data: bytes) -> int:
 
 
 def read_dicom(path: Path) -> Recording:
-    """Read the first multiplex group of a DICOM waveform that is no median beat; see `read_with`.
+    """Read the longest multiplex group of a DICOM waveform in volts that is no median beat; see `read_with`.
 
     Samples with the padding value are NaN, except if it is 0: programs write 0 as a default, and it is 0 mV too.
     """
+    from ecgdatakit.parsing.parsers.dicom_waveform import DICOMWaveformParser
+
+    class Longest(DICOMWaveformParser):
+        """The package reads the first group."""
+
+        def _parse_dataset(self, ds: Any, file_path: Path) -> Any:
+            if groups := ds.get("WaveformSequence"):
+                ds.WaveformSequence = sorted(groups, key=_length_of_group, reverse=True)
+            return super()._parse_dataset(ds, file_path)
+
     _check_deflated(path)
-    return read_with("dicom_waveform.DICOMWaveformParser", path, _keep_zeros)
+    return read_with(Longest, path, _keep_zeros)
+
+
+def _length_of_group(group: Any) -> tuple[bool, float, int]:
+    """Return whether a group has a channel in volts, its duration in seconds and its number of channels."""
+    units = [
+        str(item.get("CodeValue", ""))
+        for channel in group.get("ChannelDefinitionSequence") or []
+        for item in channel.get("ChannelSensitivityUnitsSequence") or []
+    ]
+    rate_hz = float(group.get("SamplingFrequency") or 0)
+    duration_s = float(group.get("NumberOfWaveformSamples") or 0) / rate_hz if rate_hz > 0 else 0.0
+    return any(to_millivolts(unit)[0] == "mV" for unit in units), duration_s, len(units)
 
 
 def _check_deflated(path: Path) -> None:

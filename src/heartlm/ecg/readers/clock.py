@@ -25,6 +25,10 @@ _SIGNIFICANT = 6.0
 # Values of which a median is taken.
 _MOST_SAMPLED = 100_000
 _MOST_JUMPS = 100_000
+# Rows of a packet; a few with a wrong time may be wrong themselves.
+_FEWEST_IN_PACKET = 4
+# Summer time begins and ends at night, in all countries before four o'clock.
+_HOUR_S, _DAY_S, _LATEST_CHANGE_S = 3600.0, 86400.0, 4 * 3600.0 + 1
 # Largest fraction of times that may be out of order.
 _MOST_DISORDER = 0.01
 # Jitter from which on it is reported, as a fraction of the step.
@@ -78,6 +82,9 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
     else:
         is_packet = len(known) < 0.9 * num_rows
     dropped = np.zeros(num_rows, bool)
+    if not is_packet and (misdated := _misdated(known, time_s)).any():
+        repairs.append(f"{_rows(int(misdated.sum()))} with times of rows before them placed by their number")
+        known = known[~misdated]
     known = _ordered(known, time_s, dropped)
     if len(known) < 2:
         raise UnusableClockError("has fewer than two different times")
@@ -213,6 +220,61 @@ def _ordered(known: NDArray[np.int64], time_s: NDArray[np.float64], dropped: NDA
         raise UnusableClockError(f"goes back at row {first + 1}")
     dropped[wrong] = True
     return known[keep]
+
+
+def _misdated(known: NDArray[np.int64], time_s: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which of the rows `known` have times that fall back, but are as many as the times around them allow.
+
+    Recorders write a packet with the times of the packet before it. A packet that is there twice makes rows too many.
+    """
+    times, wrong = time_s[known], np.zeros(len(known), bool)
+    steps = np.diff(times)
+    falls = np.flatnonzero(steps < -5 * _spread(steps)) if len(steps) else steps
+    if not 0 < len(falls) <= 2 + _MOST_DISORDER * len(known):
+        return wrong
+    usual = steps[(steps > 0) & (steps <= _usual(steps))]
+    if not len(usual):
+        return wrong
+    step_s = float(usual.mean())
+    rises = np.flatnonzero(steps > 1.5 * step_s)
+    for fall in falls.tolist():
+        for rise in rises[np.searchsorted(rises, fall) :][:_AROUND].tolist():
+            late_s = times[rise + 1] - times[fall] - step_s * (known[rise + 1] - known[fall])
+            if abs(late_s) < max(0.5 * step_s, 1e-3) and rise - fall >= _FEWEST_IN_PACKET:
+                wrong[fall + 1 : rise + 1] = True
+                break
+            if times[rise + 1] > times[fall]:
+                break
+    return wrong
+
+
+def without_time_change(seconds: NDArray[np.float64], clock_s: float) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Return local times without the hour by which they jump where summer time begins or ends, and what was repaired.
+
+    The jump is at a whole hour at night, from the last row before it to the first after it, without a loss of rows.
+
+    Args:
+        seconds: local times of the rows, rising otherwise.
+        clock_s: time of day of the first row in seconds.
+    """
+    known = np.flatnonzero(np.isfinite(seconds))
+    steps = np.diff(seconds[known])
+    rising = steps[steps > 0]
+    if not len(rising):
+        return seconds, ()
+    near_s = max(2 * float(np.median(rising)), 2e-3)
+    places = np.flatnonzero(np.abs(np.abs(steps) - _HOUR_S) <= near_s)
+    repairs = list[str]()
+    for place in places.tolist():
+        before, after = (clock_s + seconds[known[each]] - seconds[known[0]] for each in (place, place + 1))
+        sign = 1 if steps[place] > 0 else -1
+        at_whole_hour = -before % _HOUR_S <= near_s and after % _HOUR_S <= near_s
+        if at_whole_hour and before % _DAY_S < _LATEST_CHANGE_S and not repairs:
+            seconds = seconds.copy()
+            seconds[known[place + 1] :] -= sign * _HOUR_S
+            season = "begins" if sign > 0 else "ends"
+            repairs.append(f"summer time {season} at row {int(known[place + 1]) + 1}: its hour is no gap")
+    return seconds, tuple(repairs)
 
 
 def _drop_repeated(known: NDArray[np.int64], time_s: NDArray[np.float64], dropped: NDArray[np.bool_]) -> None:

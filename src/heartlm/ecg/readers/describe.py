@@ -78,7 +78,8 @@ def describe(path: Path) -> str:
         if ending in (".csv", ".tsv", ".txt"):
             return f'a text; a table of samples needs a column of times, --rate, or {sidecar} with {{"rate_hz": …}}'
         if begin.lstrip()[:1] in b"{[":
-            return "a JSON text, of which heartlm reads those of AliveCor Kardia and Movesense; export CSV or EDF"
+            known = "AliveCor Kardia, Movesense, Fitbit and Polar Recorder"
+            return f"a JSON text, of which heartlm reads those of {known}; export CSV or EDF"
         return "a text, for example notes or settings"
     if _is_annotation_file(path):
         return f"a WFDB annotation file without its header; fetch {header}"

@@ -129,12 +129,16 @@ class EdfHeader:
         hour = re.fullmatch(r"(\d{1,2})\D(\d{1,2})\D(\d{1,2})", self.clock)
         two_digits = re.fullmatch(r"(\d{1,2})\D(\d{1,2})\D(\d\d)", self.day)
         words, day = self.recording.split(), None
-        if words[:1] == ["Startdate"]:
-            day = _date(words[1] if len(words) > 1 else "X")
-        elif two_digits is not None:
+        stated = (words[1] if len(words) > 1 else "X") if words[:1] == ["Startdate"] else ""
+        if stated:
+            day = _date(stated)
+        if day is None and stated.upper() != "X" and two_digits is not None:
             with suppress(ValueError):  # of two digits: EDF+ has the years 1985 to 2084
                 year = int(two_digits[3]) + (1900 if int(two_digits[3]) >= 85 else 2000)
                 day = date(year, int(two_digits[2]), int(two_digits[1]))
+        if stated and stated.upper() != "X" and _date(stated) is None:
+            instead = f"that of the header, {day}, is read" if day and day != _PLACEHOLDER else "the date is unknown"
+            self.repairs.append(f"states the start date {stated!r}, which is none; {instead}")
         is_known = day is not None and day != _PLACEHOLDER
         with suppress(ValueError, TypeError, OverflowError):
             clock = time.fromisoformat(":".join(part.zfill(2) for part in hour.groups()) if hour else "")
@@ -261,7 +265,8 @@ def patient_of(text: str) -> Patient:
         return Patient()
     code, sex, born, name = ("" if word == "X" else word.replace("_", " ") for word in (words + [""] * 4)[:4])
     age = next((int(word[4:]) for word in words[4:] if re.fullmatch(r"Age_\d{1,3}", word)), None)
-    if len(words) < 4 or sex not in ("F", "M", "") or (born and _date(born) is None):
+    is_shaped = re.fullmatch(r"\d{1,2}-[A-Za-z]{3}-\d{4}", born) is not None  # 31-FEB-1951 too
+    if len(words) < 4 or sex not in ("F", "M", "") or (born and not is_shaped):
         return Patient(identifier=text)
     return Patient(name, code, SEXES.get(sex.lower(), ""), _date(born), age)
 

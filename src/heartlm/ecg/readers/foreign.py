@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -102,17 +103,26 @@ def first_bytes(path: Path, num_bytes: int) -> bytes | None:
         return None
 
 
+def inflated(packed: bytes | memoryview, window_bits: int = zlib.MAX_WBITS) -> Iterator[bytes]:
+    """Yield the content of a deflated stream in pieces of at most a mebibyte, as far as it goes."""
+    unpacker = zlib.decompressobj(window_bits)
+    # pieces of the input too: what is left of it is copied after each piece of the output
+    for first in range(0, len(packed), _PIECE_BYTES):
+        rest, piece = bytes(packed[first : first + _PIECE_BYTES]), b" "
+        while (rest or piece) and not unpacker.eof:
+            piece = unpacker.decompress(rest, _PIECE_BYTES)
+            rest = unpacker.unconsumed_tail
+            yield piece
+
+
 def inflates_beyond(packed: bytes, most: int, window_bits: int = zlib.MAX_WBITS) -> bool:
     """Return whether a deflated stream has more than `most` bytes; a piece of it is in memory at a time."""
-    unpacker, num_bytes = zlib.decompressobj(window_bits), 0
-    while not unpacker.eof:
-        piece = unpacker.decompress(packed, _PIECE_BYTES)
-        packed, num_bytes = unpacker.unconsumed_tail, num_bytes + len(piece)
-        if num_bytes > most:
-            return True
-        if not piece:
-            break  # it ends early, which the reader of the whole reports
-    return False
+    return any(num_bytes > most for num_bytes in accumulate(map(len, inflated(packed, window_bits))))
+
+
+def ending_of(path: Path) -> str:
+    """Return the ending of a file name in lower case, without that of a compressed file."""
+    return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
 def is_there(path: Path) -> bool:

@@ -19,9 +19,11 @@ from heartlm.ecg.readers.arrays import is_array_recording, read_numpy
 from heartlm.ecg.readers.atc import read_atc
 from heartlm.ecg.readers.clinical import read_cardiosoft, read_dicom, read_mfer, read_scp, read_sierra, read_with
 from heartlm.ecg.readers.edf import read_edf
-from heartlm.ecg.readers.foreign import HEADER_BYTES, TEXT_BYTES, first_bytes
+from heartlm.ecg.readers.foreign import HEADER_BYTES, TEXT_BYTES, ending_of, first_bytes
 from heartlm.ecg.readers.ishne import read_ishne
+from heartlm.ecg.readers.labchart import is_labchart, read_labchart
 from heartlm.ecg.readers.movesense import is_movesense, read_movesense
+from heartlm.ecg.readers.phone_json import is_fitbit, is_polar_recorder, read_fitbit, read_polar_recorder
 from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Recording
 
@@ -138,11 +140,6 @@ def _table(name: str, what: str, kind: str, endings: tuple[str, ...]) -> FileFor
 _TABLE_FILES = "heartlm.ecg.readers.table_files"
 
 
-def ending_of(path: Path) -> str:
-    """Return the ending of a file name in lower case, without that of a compressed file."""
-    return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
-
-
 FORMATS: tuple[FileFormat, ...] = (
     FileFormat(
         "EDF, EDF+, BDF",
@@ -189,6 +186,15 @@ FORMATS: tuple[FileFormat, ...] = (
         (".json",),
     ),
     FileFormat("Movesense JSON", "a log of Movesense", read_movesense, is_movesense, (".json",), largest=TEXT_BYTES),
+    FileFormat("Fitbit JSON", "an export of Fitbit", read_fitbit, is_fitbit, (".json",), largest=TEXT_BYTES),
+    FileFormat(
+        "Polar Recorder JSON",
+        "a recording of Polar Recorder",
+        read_polar_recorder,
+        is_polar_recorder,
+        (".jsonl", ".json"),
+        largest=TEXT_BYTES,
+    ),
     FileFormat(
         "AliveCor ATC",
         "an ATC file of AliveCor",
@@ -198,9 +204,18 @@ FORMATS: tuple[FileFormat, ...] = (
         by_ending=True,
         largest=TEXT_BYTES,
     ),
+    FileFormat(
+        "LabChart text",
+        "a text of LabChart",
+        read_labchart,
+        is_labchart,
+        (),
+        largest=TEXT_BYTES,
+        is_table=True,
+    ),
     _table("CSV, text", "a table of samples", "text", (".csv", ".tsv", ".tab", ".txt")),
     _table("Parquet", "a Parquet file of samples", "parquet", (".parquet",)),
-    _table("MATLAB 5, 7.3", "a MATLAB file", "matlab", (".mat",)),
+    _table("MATLAB 5, 7.3, HDF5", "a MATLAB or HDF5 file", "matlab", (".mat", ".h5", ".hdf5")),
     FileFormat(
         "NumPy",
         "a NumPy array of samples",

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import inflates_beyond, size_of
+from heartlm.ecg.readers.foreign import inflated, inflates_beyond, size_of
 from heartlm.errors import HeartlmError, needs
 from heartlm.storage.limits import check_samples
 
@@ -44,7 +44,6 @@ _LONGEST_TEXT = 10_000
 _DEEPEST = 3
 # Bytes of a compressed variable in which its flags, sizes and name stand.
 _HEAD_BYTES = 4096
-_PIECE_BYTES = 1 << 20
 # Bytes of memory for each sample: as stored, float64 of the columns and float32 of the recording.
 _HELD_BYTES = 20
 _SHUFFLE, _FLETCHER32, _DEFLATE, _LZF = 2, 3, 1, 32000
@@ -188,7 +187,7 @@ class _Mat5(_Total):
         """Return what a variable of the file states; None if it is none that is read."""
         if element.kind == _COMPRESSED:
             try:
-                begin = zlib.decompressobj().decompress(element.content, _HEAD_BYTES)
+                begin = zlib.decompressobj().decompress(element.content.data, _HEAD_BYTES)
             except zlib.error as error:
                 raise self.refuse(f"a compressed variable is damaged: {error}") from error
             return self._head(np.frombuffer(begin[8:], np.uint8))
@@ -215,27 +214,27 @@ class _Mat5(_Total):
 
     def _unpacked(self, packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the content of the matrix in a compressed variable."""
-        unpacker = zlib.decompressobj()
+        content, done = np.empty(8, np.uint8), 0  # the tag, which states the size
         try:
-            tag = unpacker.decompress(packed, 8)
-            if len(tag) < 8:
-                raise self.refuse("it ends within a variable")
-            kind, size = np.frombuffer(tag, f"{self.order}u4").tolist()
-            if kind != _MATRIX:
-                raise self.refuse(f"a compressed element of type {kind}")
-            # in float64; a small field of a structure keeps all of it in memory
-            self.unpacked_bytes += size
-            check_samples(self.path, self.unpacked_bytes // 8, self.file_bytes)
-            content, done = np.empty(size, np.uint8), 0
-            while done < size:
-                piece = unpacker.decompress(unpacker.unconsumed_tail, min(_PIECE_BYTES, size - done))
-                if not piece:
-                    raise self.refuse("it ends within a variable")
-                content[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
-                done += len(piece)
+            for unpacked in inflated(packed.data):
+                piece = memoryview(unpacked)
+                while piece and done < len(content):
+                    part, piece = piece[: len(content) - done], piece[len(content) - done :]
+                    content[done : done + len(part)] = part
+                    done += len(part)
+                    if done == 8 == len(content):
+                        kind, size = content.view(f"{self.order}u4").tolist()
+                        if kind != _MATRIX:
+                            raise self.refuse(f"a compressed element of type {kind}")
+                        # in float64; a small field of a structure keeps all of it in memory
+                        self.unpacked_bytes += size
+                        check_samples(self.path, self.unpacked_bytes // 8, self.file_bytes)
+                        content = np.empty(8 + size, np.uint8)
         except zlib.error as error:
             raise self.refuse(f"a compressed variable is damaged: {error}") from error
-        return content
+        if done < len(content) or done == 8:
+            raise self.refuse("it ends within a variable")
+        return content[8:]
 
     def _values(self, name: str, head: _Head, content: NDArray[np.uint8], depth: int) -> Variables:
         if head.kind in _NUMERIC:
@@ -351,6 +350,13 @@ class _Hdf5(_Total):
                 if self._is_text(item):
                     if item.size <= _LONGEST_TEXT:
                         yield name, [_text_of(self._read(name, item))]
+                elif item.ndim == 3 and item.shape[0] == 1:
+                    yield name, self._read(name, item)[0]
+                elif item.ndim == 3 and key == "tracings":
+                    raise HeartlmError(
+                        f"{self.path}: tracings holds {item.shape[0]} recordings of several patients, expected one; "
+                        "write each to a file of its own, for example by numpy.save, and open it with --rate 400"
+                    )
                 elif item.ndim <= 2:
                     yield name, np.atleast_2d(self._read(name, item))
             elif (

@@ -32,7 +32,14 @@ from heartlm.ecg.readers.arrays import (
     stated_units,
     typical_range,
 )
-from heartlm.ecg.readers.clock import Grid, UnusableClockError, counter_modulus, grid_of_counter, regular_grid
+from heartlm.ecg.readers.clock import (
+    Grid,
+    UnusableClockError,
+    counter_modulus,
+    grid_of_counter,
+    regular_grid,
+    without_time_change,
+)
 from heartlm.ecg.readers.foreign import check_rate
 from heartlm.ecg.readers.stated import Stated
 from heartlm.ecg.readers.units import RAW, SECONDS_PER_UNIT, Unit, parse_unit, split_name
@@ -69,6 +76,7 @@ class Column:
         unit: unit that the file states outside of the name; empty if it does not.
         is_clock: whether `values` are seconds that come from dates or times.
         start: date and time of the first row of a clock, as far as they are known.
+        repairs: what was repaired in the times, one line each.
     """
 
     name: str
@@ -76,6 +84,7 @@ class Column:
     unit: str = ""
     is_clock: bool = False
     start: datetime | time | None = None
+    repairs: tuple[str, ...] = ()
 
 
 @dataclass
@@ -247,6 +256,7 @@ def _grid(
     for place, clock in enumerate(sorted(clocks, key=lambda each: each.is_clock)):
         try:
             grid = regular_grid(clock.values, stated_hz)
+            grid = replace(grid, repairs=(*clock.repairs, *grid.repairs))
         except UnusableClockError as error:
             reasons.append(f"column {clock.name or place + 1} {error}")
             continue
@@ -330,16 +340,26 @@ def _units(
 _LONGEST_LINE = 1000
 _PAIR = re.compile(r"\s*[#%;/]*\s*\"?([^,;:=\t\"]+?)\"?\s*[,;:=\t]\s*(.*?)\s*")
 _RATE_KEY = re.compile(
-    r"sampl|abtast|messrate|chantillon|muestr|campion|amostr|bemonster|\bfs\b|srate|sfreq|\brate\b|frequenc|frecuenc",
+    r"sampl|abtast|messrate|chantillon|muestr|campion|amostr|bemonster|\bfs\b|srate|sfreq|\brate\b|frequenc|frecuenc"
+    r"|采样|採樣|取樣|サンプ|샘플|표본|дискретиз|próbkow|örnekle|næytetaaj|vzork",
     re.IGNORECASE,
 )
 # Keys with other frequencies: those of filters, of the mains, of the heart and of breathing.
 _NO_RATE_KEY = re.compile(r"filter|filtre|notch|pass|mains|heart|herz|puls|bpm|cut|bandw|resp", re.IGNORECASE)
-_BIRTH_KEY = re.compile(r"birth|geburt|naiss|nacim|nasc|geboorte|\bdob\b", re.IGNORECASE)
-_NAME_KEYS = frozenset(("name", "patient", "patient name", "nom", "nombre", "nome", "naam"))
+_BIRTH_KEY = re.compile(
+    r"birth|geburt|naiss|nacim|nasc|geboorte|\bdob\b|出生|生年月日|生日|생년월일|рожд|født|född|urodz|narozen|doğum",
+    re.IGNORECASE,
+)
+_NAME_KEYS = frozenset(
+    ("name", "patient", "patient name", "nom", "nombre", "nome", "naam", "姓名", "名字", "名前", "氏名", "이름", "имя",
+     "namn",      "navn", "nimi", "imię", "jméno", "ad")
+)  # fmt: skip
 _UNIT_KEYS = frozenset(("unit", "units", "einheit", "unité", "unidad", "unità", "unidade", "eenheid"))
 _LEAD_KEYS = frozenset(("lead", "ableitung", "dérivation", "derivación", "derivazione", "derivação", "afleiding"))
-_MOMENT = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})[T ]+(\d{1,2}):(\d\d)(?::(\d\d)([.,]\d+)?)?")
+# Recorder in the export of an Apple Watch, in every language.
+_APPLE_WATCH = re.compile(r"Watch\d+,\d+")
+_LEAD_NAME = re.compile(r"(?<![A-Za-z0-9])(I{1,3}|aV[RLF]|V[1-6])(?![A-Za-z0-9])")
+MOMENT = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})[T ]+(\d{1,2}):(\d\d)(?::(\d\d)([.,]\d+)?)?")
 _BIRTH_FORMATS = ("%Y-%m-%d", "%d.%m.%Y", "%b %d, %Y", "%d %b %Y", "%B %d, %Y", "%d %B %Y", "%Y/%m/%d")
 
 
@@ -366,32 +386,66 @@ def facts_of(lines: Sequence[str]) -> Facts:
             facts.lead = value.split()[-1][:40]
         elif _NO_RATE_KEY.search(key) is None and (rate_hz := _rate_in(key, value)) is not None:
             rates[rate_hz] = rates.get(rate_hz, False) or bool(_RATE_KEY.search(key))
-        if facts.start is None and (moment := _MOMENT.search(line)):
+        if facts.start is None and (moment := MOMENT.search(line)):
             facts.start = moment_of(moment)
         if value:
             comments.append(line.lstrip("#% ")[:200])
     named = [rate_hz for rate_hz, is_named in rates.items() if is_named] or list(rates)
     facts.rate_hz = named[0] if len(named) == 1 else None
+    if any(map(_APPLE_WATCH.search, lines)):
+        _complete_apple(facts, lines)
     facts.comments = tuple(comments[:50])
     return facts
+
+
+def _complete_apple(facts: Facts, lines: Sequence[str]) -> None:
+    """Add rate, unit and lead of an export of an Apple Watch, whose words are of the telephone's language.
+
+    The values tell: the unit is a voltage, the rate is the number with a word after it that a rate can be, and the lead
+    has a name as `I`. The patient's name is on the first line.
+    """
+    values = [match[2].strip().strip('"').strip() for line in lines if (match := _PAIR.fullmatch(line))]
+    for place, value in enumerate(values):
+        rate = re.fullmatch(r"(\d+)(?:[.,]\d+)?\s*([^\W\d_]+)\.?", value)
+        if facts.rate_hz is None and rate and 100 <= float(rate[1]) <= 2000 and parse_unit(rate[2]) is None:
+            facts.rate_hz = float(rate[1])
+        elif not facts.unit and len(value) > 1 and (unit := parse_unit(value)) is not None and unit.name == "mV":
+            facts.unit = value
+        elif not facts.lead and place > 2 and (lead := _LEAD_NAME.search(value)) and len(value) < 40:
+            facts.lead = lead[1]
+        elif place == 0 and not facts.patient.name and re.search(r"[^\W\d]", value):
+            facts.patient = replace(facts.patient, name=value[:200])
+        else:
+            with suppress(ValueError):
+                if place < 3 and facts.patient.birth_date is None and ":" not in value:
+                    facts.patient = replace(facts.patient, birth_date=date.fromisoformat(value))
+    if facts.lead and (lead := _LEAD_NAME.search(facts.lead)):
+        facts.lead = lead[1]
 
 
 def _rate_in(key: str, value: str) -> float | None:
     """Return the rate in Hz that a line before a table states; None if it states none."""
     if match := re.fullmatch(
-        r"(\d+(?:[.,]\d+)?)\s*(hz|hertz|samples?\s*(?:/|per)\s*s(?:ec(?:ond)?)?)\.?", value, re.IGNORECASE
+        r"(\d+(?:[.,]\d+)?)\s*(hz|hertz|赫兹|赫茲|赫|ヘルツ|헤르츠|герц|гц|hercios|herców|samples?\s*(?:/|per)\s*s(?:ec(?:ond)?)?)\.?",
+        value,
+        re.IGNORECASE,
     ):
         return float(match[1].replace(",", ".")) or None
     match = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([^\W\d]\w*)\s*/\s*sample", f"{key} {value}", re.IGNORECASE)
     if match is None and re.fullmatch(r"(sampl(e|ing) )?interval", key, re.IGNORECASE):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(\w+)", value)
     if match is not None:
-        step_s = float(match[1]) * SECONDS_PER_UNIT.get(match[2].casefold(), 0.0)
-        rate_hz = 1 / step_s if step_s else 0.0
-        return float(round(rate_hz)) if abs(rate_hz - round(rate_hz)) < 1e-4 * rate_hz else rate_hz or None
+        return rate_of_interval(float(match[1]), match[2]) or None
     if _RATE_KEY.search(key) and re.fullmatch(r"\d+(?:\.\d+)?", value):
         return float(value) or None
     return None
+
+
+def rate_of_interval(interval: float, unit: str) -> float:
+    """Return the rate in Hz of samples at an interval, a whole one if the interval is rounded; 0 if it is none."""
+    step_s = interval * SECONDS_PER_UNIT.get(unit.casefold(), 0.0)
+    rate_hz = 1 / step_s if step_s else 0.0
+    return float(round(rate_hz)) if abs(rate_hz - round(rate_hz)) < 1e-4 * rate_hz else rate_hz
 
 
 def moment_of(match: re.Match[str]) -> datetime | None:
@@ -432,7 +486,17 @@ def clock_column(name: str, texts: Any) -> Column | None:
         seconds = _seconds_of(pc.utf8_trim_whitespace(texts))
     if np.isnan(seconds).mean() > 0.1:
         return None
-    return Column(name, seconds, is_clock=True, start=_start_in(match))
+    start = _start_in(match)
+    return Column(name, seconds, is_clock=True, start=start) if match["zone"] else local_clock(name, seconds, start)
+
+
+def local_clock(name: str, seconds: NDArray[np.float64], start: datetime | time | None) -> Column:
+    """Return a column of local times without an offset, in which summer time may begin or end."""
+    if start is None:
+        return Column(name, seconds, is_clock=True)
+    clock_s = 3600 * start.hour + 60 * start.minute + start.second + 1e-6 * start.microsecond
+    seconds, repairs = without_time_change(seconds, clock_s)
+    return Column(name, seconds, is_clock=True, start=start, repairs=repairs)
 
 
 def _seconds_of(texts: Any) -> NDArray[np.float64]:

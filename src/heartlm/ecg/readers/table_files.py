@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.arrays import array_recording, is_array_recording, sidecar_of, start_of
+from heartlm.ecg.readers.arrays import array_recording, is_array_recording, settings_of, sidecar_of, start_of
 from heartlm.ecg.readers.clock import UnusableClockError, regular_grid
-from heartlm.ecg.readers.foreign import check_rate, first_bytes, is_there, one_line, open_file, size_of
+from heartlm.ecg.readers.foreign import check_rate, ending_of, first_bytes, is_there, one_line, open_file, size_of
 from heartlm.ecg.readers.matlab import is_hdf5, matlab_variables, variable_names
 from heartlm.ecg.readers.sample_table import (
     LEAST_RATE_HZ,
@@ -36,6 +36,7 @@ from heartlm.ecg.readers.sample_table import (
     could_be_ecg,
     facts_of,
     is_time_name,
+    local_clock,
     sort_columns,
     table_recording,
 )
@@ -63,6 +64,11 @@ _RATE_VARIABLE = re.compile(
     r"f_?s|fsamp|fsample|srate|sr|sfreq|freq|frequency|rate|rate_hz|hz|sampl(e|ing)_?(rate|freq|frequency)(_?hz)?",
     re.IGNORECASE,
 )
+HDF5_ENDINGS = (".h5", ".hdf5")
+# Rate and name of the databases whose HDF5 files state neither rate nor unit, by the name of their array: that of
+# Shandong Provincial Hospital (Liu et al., Sci. Data 9:272, 2022) and CODE-15 % (Ribeiro et al., Zenodo 4916206).
+_DATABASES = {"ecg": (500.0, "SPH"), "tracings": (400.0, "CODE-15 %")}
+_TWELVE_LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
 _UNIT_VARIABLES = frozenset(("unit", "units"))
 _NAME_VARIABLES = frozenset(
     ("lead", "leads", "lead_names", "leadnames", "labels", "label", "channels", "channel_names", "chan_names",
@@ -334,7 +340,11 @@ def _column(name: str, values: Any, unit: str) -> Column | None:
         start = None
         if pa.types.is_timestamp(kind) and len(values) and values[0].is_valid:
             start = values[:1].cast(pa.timestamp("us", kind.tz), safe=False)[0].as_py().replace(tzinfo=None)
-        return Column(name, seconds, is_clock=True, start=start)
+        return (
+            local_clock(name, seconds, start)
+            if getattr(kind, "tz", None) is None
+            else Column(name, seconds, is_clock=True, start=start)
+        )
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return Column(name, values.cast(pa.float64(), safe=False).to_numpy(), unit)
     return None
@@ -357,7 +367,9 @@ def is_matlab_recording(path: Path) -> bool:
     if begin.startswith(b"MATLAB 5.0"):
         with suppress(HeartlmError):
             return any(_RATE_VARIABLE.fullmatch(name) for name in variable_names(path))
-    return is_hdf5(begin)
+    if not is_hdf5(begin) or ending_of(path) not in HDF5_ENDINGS:
+        return is_hdf5(begin)
+    return any(name.encode() in (first_bytes(path, 1 << 16) or b"") for name in _DATABASES)
 
 
 def read_matlab(path: Path) -> Recording:
@@ -389,6 +401,17 @@ def read_matlab(path: Path) -> Recording:
         raise HeartlmError(
             f"{path}: has no array of numbers [num_leads, num_samples], only {', '.join(variables) or 'nothing'}"
         )
+    repairs = list[str]()
+    is_database = ending_of(path) in HDF5_ENDINGS and facts.rate_hz is None
+    if is_database and (name := next((each for each in _DATABASES if each in arrays), None)):
+        rate_hz, database = _DATABASES[name]
+        array = arrays[name]
+        if len(_TWELVE_LEADS) in array.shape:
+            arrays = {name: _without_filling(array if len(array) == len(_TWELVE_LEADS) else array.T)}
+            names, units = list(_TWELVE_LEADS), ["mV"]
+            if (Stated.current().rate_hz or settings_of(path).get("rate_hz")) is None:
+                facts.rate_hz = rate_hz
+                repairs.append(f"states no rate, unit or leads; {rate_hz:g} Hz, mV and 12 leads, as {database} has")
     length = max(max(array.shape) for array in arrays.values())
     columns = list[Column]()
     for name, array in arrays.items():
@@ -408,4 +431,14 @@ def read_matlab(path: Path) -> Recording:
             Column(column, np.asarray(lead, np.float64), unit if not is_time_name(column) else "")
             for column, lead, unit in zip(lead_names, leads, texts, strict=True)
         ]
-    return table_recording(path, columns, facts)
+    recording = table_recording(path, columns, facts)
+    return replace(recording, repairs=(*repairs, *recording.repairs))
+
+
+def _without_filling(signal: NDArray[Any]) -> NDArray[np.float64]:
+    """Return samples `[num_leads, num_samples]` with NaN for the zeros of all leads at both ends."""
+    filled = np.flatnonzero(np.asarray(signal != 0).any(axis=0))
+    values = np.asarray(signal, np.float64).copy()
+    if len(filled):
+        values[:, : filled[0]] = values[:, filled[-1] + 1 :] = np.nan
+    return values

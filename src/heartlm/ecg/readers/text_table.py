@@ -96,7 +96,7 @@ class TextTable:
 def sniff(path: Path) -> TextTable | None:
     """Return how the text table in `path` is written; None if the file is no table of numbers, or cannot be read."""
     try:
-        begin, is_whole = _first_text(path)
+        begin, is_whole = first_text(path)
     except (HeartlmError, zlib.error):
         return None
     return None if begin is None else sniff_text(begin, is_whole)
@@ -199,7 +199,7 @@ def content_of(path: Path) -> Any:
         content = path.read_bytes()
     else:
         return pa.memory_map(str(path)).read_buffer() if path.stat().st_size else arrow_buffer(b"")
-    codec = _codec(content)
+    codec = codec_of(content)
     return arrow_buffer(content if codec == "utf-8" else content.decode(codec, "replace").encode())
 
 
@@ -246,7 +246,12 @@ def is_gzip(path: Path) -> bool:
 
 
 def read_columns(
-    path: Path, table: TextTable, columns: Sequence[int], texts: Sequence[int], may_skip: bool
+    path: Path,
+    table: TextTable,
+    columns: Sequence[int],
+    texts: Sequence[int],
+    may_skip: bool,
+    content: Any = None,
 ) -> tuple[Any, list[str]]:
     """Read columns of a text table.
 
@@ -256,6 +261,7 @@ def read_columns(
         columns: columns to read.
         texts: those of them that are read as texts.
         may_skip: whether rows with another number of columns may be left out, because a clock tells where they are.
+        content: the text as an Arrow buffer, if it is a part of the file.
 
     Returns:
         The Arrow table with columns named by their numbers, and what was repaired.
@@ -266,7 +272,7 @@ def read_columns(
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    buffer = content_of(path)
+    buffer = content_of(path) if content is None else content
     stop, repairs = _end_of_rows(buffer, table)
     rows = buffer.slice(table.offset, stop - table.offset)
     codes = np.frombuffer(rows, np.uint8)
@@ -350,7 +356,7 @@ def _plain(path: Path, table: TextTable, message: str) -> str:
     return f"{path}: column {column}: {value!r} is no number; correct it, or leave the field empty if it is invalid"
 
 
-def _first_text(path: Path) -> tuple[str | None, bool]:
+def first_text(path: Path) -> tuple[str | None, bool]:
     """Return the first characters of a file, and whether they are all; None if they are no text."""
     with open_file(path) as stream:
         begin = stream.read(SNIFFED_BYTES) or b""
@@ -364,14 +370,15 @@ def _first_text(path: Path) -> tuple[str | None, bool]:
             begin += unpacker.decompress(packed, SNIFFED_BYTES - len(begin))
             packed = unpacker.unused_data
         is_whole = is_whole and unpacker.eof and not packed
-    codec = _codec(begin)
+    codec = codec_of(begin)
     if codec == "utf-8" and b"\0" in begin:
         return None, is_whole
     text = begin.decode(codec, "surrogateescape" if codec == "utf-8" else "replace")
     return text, is_whole
 
 
-def _codec(begin: bytes) -> str:
+def codec_of(begin: bytes) -> str:
+    """Return the encoding of a text by its first bytes."""
     return "utf-16" if begin.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
 
 

@@ -22,7 +22,9 @@ class Unit(NamedTuple):
 _VOLTAGES = {
     "mv": "mV", "mvolt": "mV", "mvolts": "mV", "millivolt": "mV", "millivolts": "mV",
     "uv": "uV", "µv": "uV", "μv": "uV", "âµv": "uV", "uvolt": "uV", "uvolts": "uV", "microvolt": "uV",
-    "microvolts": "uV", "nv": "nV", "nanovolt": "nV", "nanovolts": "nV", "v": "V", "volt": "V", "volts": "V",
+    "microvolts": "uV", "mikrovolt": "uv", "microvoltios": "uv", "микровольт": "uv", "мкв": "uv", "微伏": "uv",
+    "マイクロボルト": "uv",     "毫伏": "mv", "ミリボルト": "mv", "мв": "mv",
+    "nv": "nV", "nanovolt": "nV", "nanovolts": "nV", "v": "V", "volt": "V", "volts": "V",
 }  # fmt: skip
 _RAW = frozenset(
     ("raw", "adc", "adu", "count", "counts", "lsb", "digital", "digits", "no_units", "nounits", "bits", "au", "a.u.")

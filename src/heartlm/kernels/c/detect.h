@@ -27,8 +27,8 @@ struct plan {
     int64_t new_places;  /* decimated samples taken in at once */
     int64_t num_candidates; /* remembered, a power of two: all in both windows, and in what is taken in at once */
     int64_t num_shapes;  /* remembered, a power of two: of all candidates that may still become beats */
-    int64_t fast;        /* a rhythm is fast where this is the longest interval between */
-    int64_t fast_beats;  /* so many candidates */
+    int64_t fast;        /* longest interval between the beats of a fast rhythm, */
+    int64_t fast_beats;  /* and least number of such intervals in a row */
     double threshold;    /* of height over level */
     double search_gap;   /* over the mean RR interval, from which on a lower candidate will do */
     double search_threshold;

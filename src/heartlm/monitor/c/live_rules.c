@@ -89,6 +89,7 @@ static void add_second(const struct rules *r, struct ruled *l, int64_t now, cons
     if (!l->num_seconds) l->last_vf = l->last_noise = l->last_vt = NEVER, l->af_sum = r->af_head_start;
     int64_t place = l->num_seconds++ % SECONDS;
     l->heights[place] = s->heights[at], l->valid[place] = s->valid[at], l->has_wave[place] = s->has_wave[at];
+    l->regular[place] = s->regular[at];
     for (int i = 0; i < WAVES && s->has_wave[at]; i++) l->waves[place][i] = s->waves[at * WAVES + i];
     l->num_added = 0;
     for (int64_t i = s->first_beat[at]; i < s->first_beat[at + 1]; i++) {
@@ -268,7 +269,12 @@ static void judge(const struct rules *r, struct ruled *l, int64_t active, int64_
     if (usual_known && kept_beats(l) >= r->vf_beats && sample_of(l, r->vf_beats) >= first &&
         ventricular_since(r, l, first) >= r->vf_beats_mean)
         vf = fmax(vf, mean_of(l, r->vf_wave, 2));
-    if (vf >= r->vf_probability || lasting) l->last_vf = now;
+    int64_t regular = 0;
+    for (int64_t back = least(3, kept_seconds(l)); back; back--) regular += l->regular[second_place(l, back)];
+    if (vf >= r->vf_probability || lasting) {
+        if (regular >= r->regular_windows) find(l, VT, now - llrint(r->vf_onset_s * rate_hz), vf);
+        else l->last_vf = now;
+    }
     int still_vf = active & BIT(VF) && vf >= r->vf_margin * r->vf_probability;
     if (still_vf || (double)l->last_vf > (double)now - r->vf_end_s * rate_hz)
         find(l, VF, now - llrint(r->vf_onset_s * rate_hz), vf);
