@@ -40,6 +40,7 @@ from heartlm.analysis.lost_signal import (
     lost_stretches,
     present_fraction,
 )
+from heartlm.analysis.pacing import paced_beats
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import best_leads, lead_quality
@@ -107,6 +108,7 @@ class AnalysedBlock(NamedTuple):
             `[num_beats]`.
         lost: whether the signal of all leads is lost between each beat and the next, bool `[num_beats]`.
         probability: class probabilities of each beat, float32 `[num_beats, 4]`.
+        paced: whether each follows a pacing spike, see `paced_beats`, bool `[num_beats]`.
         likeness: see `likeness_to_usual`, float32 `[num_beats]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
         waves: fraction of the windows over each second that show regular waves at a rate of VT where they may be VF,
@@ -123,6 +125,7 @@ class AnalysedBlock(NamedTuple):
     disputed: NDArray[np.bool_]
     lost: NDArray[np.bool_]
     probability: NDArray[np.float32]
+    paced: NDArray[np.bool_]
     likeness: NDArray[np.float32]
     seconds: NDArray[np.float64]
     waves: NDArray[np.float64]
@@ -278,6 +281,12 @@ class Analyst:
             probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
             choice = probability.argmax(axis=1)
             notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
+        paced = joined.paced[kept]
+        if paced.any():
+            probability[paced] *= classes == "N"
+            notes.append(f"paced: {paced.sum():,} of {len(paced):,} beats follow a pacing spike; they count as N")
+            probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
+            choice = probability.argmax(axis=1)
         no_v, no_s = excluded_classes(classes[choice], joined.likeness[kept], limits.run_beats)
         if (no_v | no_s).any():
             above = np.isin(classes, ["N", "S"])  # activation through the conduction system
@@ -362,7 +371,8 @@ class Analyst:
         probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes, certain, wide)
         seconds, waves = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
-        is_normal = (self._heartbeats[probability.argmax(axis=1)] == "N") & ~no_beat
+        paced = paced_beats(sample, signals, rate_hz) & ~no_beat
+        is_normal = ((self._heartbeats[probability.argmax(axis=1)] == "N") | paced) & ~no_beat
         readable = quality[:, np.minimum(sample // piece, quality.shape[1] - 1)] >= UNREADABLE
         likeness = likeness_to_usual(sample, is_normal, signals, readable, rate_hz)
         in_block, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
@@ -376,6 +386,7 @@ class Analyst:
             disputed[in_block],
             lost_intervals(sample, stretches)[in_block],
             probability[in_block],
+            paced[in_block],
             likeness[in_block],
             seconds[begin_s : begin_s + num_seconds],
             waves[begin_s : begin_s + num_seconds],

@@ -15,17 +15,16 @@ from heartlm.ecg.spans import runs
 
 Floats = NDArray[np.float32]
 
-REACH_S, SHIFT_S = 0.1, 0.04
-"""Half-width in seconds of the compared part of a beat, and how far it is moved to match: detectors mark a wide QRS
-complex at another of its waves."""
+REACH_S, SHIFT_S = 0.1, 0.02
+"""Half-width in seconds of the compared part of a beat, and how far it is moved to match. A wide wave that may be moved
+by 40 ms matches a narrow one of the other sign by its end."""
 USUAL_BEATS, FEWEST_BEATS = 32, 8
 """Number of normal beats, the nearest, of which the usual beat is the median; and the fewest."""
 TOGETHER = 16
 """Number of beats that are compared with the same usual beat."""
 USUAL, UNLIKE = 0.85, 0.5
 """Likeness from which on a beat of a ventricular run is of the usual shape, and below which one of a supraventricular
-run is not (docs/log/runs.md): of the beats called V in runs of DS1 and svdb the first has 1 % of the true ones and
-68 % of the others, of those called S the second has none of the true ones."""
+run is not. Measured in DS1 and svdb: docs/log/runs.md."""
 
 
 def likeness_to_usual(

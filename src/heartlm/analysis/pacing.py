@@ -1,0 +1,55 @@
+"""Beats that follow a pacing spike.
+
+A spike is a step of a few milliseconds out of a quiet baseline, with a slow wave after it: most of what the signal
+does in 30 ms. The onset of a conducted QRS complex is less steep.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+LOWEST_RATE_HZ = 300.0
+"""Sampling rate from which on a spike of 1 to 2 ms is looked for: it was not tried below."""
+BEFORE_S, AFTER_S = 0.16, 0.04
+"""Time before and after a beat in which its spike is looked for: a detector marks the main wave of a wide QRS complex."""
+STEP_S, QUIET_S, WHOLE_S = 0.008, 0.02, 0.03
+"""Length of the step, of the baseline before it, and of the part of the complex that the step is a fraction of."""
+QUIET_WEIGHT = 3.0
+"""The step is counted less this number of ranges of the baseline."""
+STEP_MV, STEP_FRACTION = 0.2, 0.5
+LEAST_SHARE, BLOCK_S = 0.3, 300.0
+"""A stretch of this length is paced if this fraction of its beats have a step of `STEP_MV` and `STEP_FRACTION` in a
+lead. So are 102, 104 and 107 of mitdb, not 217, none of DS1, and in folds 1 to 8 of PTB-XL 21 of 25 with a pacemaker and
+1 of 300 others (docs/log/runs.md)."""
+PACED_MV, PACED_FRACTION = 0.15, 0.35
+"""Least step of a paced beat in such a stretch."""
+
+
+def paced_beats(sample: NDArray[np.int64], signals_mv: NDArray[np.float32], rate_hz: float) -> NDArray[np.bool_]:
+    """Return which beats follow a pacing spike, of stretches in which many do, bool `[num_beats]`.
+
+    Args:
+        sample: position of each beat, ascending, int64 `[num_beats]`.
+        signals_mv: signals in millivolts, float32 `[num_leads, num_samples]`, NaN where invalid.
+        rate_hz: sampling rate in Hz.
+    """
+    surely, likely = np.zeros((2, len(sample)), np.bool_)
+    if rate_hz < LOWEST_RATE_HZ or not len(sample):
+        return surely
+    step, quiet, whole = (round(each * rate_hz) for each in (STEP_S, QUIET_S, WHOLE_S))
+    before, after = round(BEFORE_S * rate_hz) + quiet, round(AFTER_S * rate_hz) + whole
+    around = sample[:, None] + np.arange(before + after + 1)  # of each beat, in the padded signal
+    for signal in signals_mv:
+        padded = np.pad(np.nan_to_num(signal), (before, after), mode="edge")
+        onset = sliding_window_view(padded[around], quiet + whole + 1, axis=1)  # [num_beats, num_onsets, of an onset]
+        steps = np.abs(onset[..., quiet + step] - onset[..., quiet])
+        steps = steps - QUIET_WEIGHT * np.ptp(onset[..., : quiet + 1], axis=2)
+        at = np.arange(len(sample)), steps.argmax(axis=1)
+        fraction = steps[at] / np.maximum(np.ptp(onset[at][:, quiet:], axis=1), 1e-6)
+        surely |= (steps[at] >= STEP_MV) & (fraction >= STEP_FRACTION)
+        likely |= (steps[at] >= PACED_MV) & (fraction >= PACED_FRACTION)
+    block = sample // round(BLOCK_S * rate_hz)
+    share = np.bincount(block, surely) / np.maximum(np.bincount(block), 1)
+    return likely & (share >= LEAST_SHARE)[block]
