@@ -265,8 +265,7 @@ def patient_of(text: str) -> Patient:
         return Patient()
     code, sex, born, name = ("" if word == "X" else word.replace("_", " ") for word in (words + [""] * 4)[:4])
     age = next((int(word[4:]) for word in words[4:] if re.fullmatch(r"Age_\d{1,3}", word)), None)
-    is_shaped = re.fullmatch(r"\d{1,2}-[A-Za-z]{3}-\d{4}", born) is not None  # 31-FEB-1951 too
-    if len(words) < 4 or sex not in ("F", "M", "") or (born and not is_shaped):
+    if len(words) < 4 or sex not in ("F", "M", "") or (born and _date(born) is None):
         return Patient(identifier=text)
     return Patient(name, code, SEXES.get(sex.lower(), ""), _date(born), age)
 

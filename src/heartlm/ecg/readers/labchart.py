@@ -208,7 +208,7 @@ def _placed(blocks: Sequence[_Block]) -> tuple[list[tuple[float, _Block]], list[
             end_s = begin_s + before.duration_s
             at_s = None
             if block.first_s >= before.first_s + before.duration_s - 0.5 / block.rate_hz:
-                at_s = begin_s + block.first_s - before.first_s  # times go on over blocks
+                at_s = begin_s + block.first_s - before.first_s  # times continue over blocks
             elif block.start is not None and before.start is not None:
                 at_s = begin_s + (block.start - before.start).total_seconds() + block.first_s - before.first_s
             if at_s is None or at_s < end_s - 1:  # starts have whole seconds
