@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 LOWEST_RATE_HZ = 300.0
 """Sampling rate from which on a spike of 1 to 2 ms is looked for: it was not tried below."""
 BEFORE_S, AFTER_S = 0.16, 0.04
-"""Time before and after a beat in which its spike is looked for: a detector marks the main wave of a wide QRS complex."""
+"""Time before and after a beat in which its spike is looked for: detectors mark the main wave of QRS."""
 STEP_S, QUIET_S, WHOLE_S = 0.008, 0.02, 0.03
 """Length of the step, of the baseline before it, and of the part of the complex that the step is a fraction of."""
 QUIET_WEIGHT = 3.0
@@ -21,8 +21,8 @@ QUIET_WEIGHT = 3.0
 STEP_MV, STEP_FRACTION = 0.2, 0.5
 LEAST_SHARE, BLOCK_S = 0.3, 300.0
 """A stretch of this length is paced if this fraction of its beats have a step of `STEP_MV` and `STEP_FRACTION` in a
-lead. So are 102, 104 and 107 of mitdb, not 217, none of DS1, and in folds 1 to 8 of PTB-XL 21 of 25 with a pacemaker and
-1 of 300 others (docs/log/runs.md)."""
+lead. So are 102, 104 and 107 of mitdb, not 217, none of DS1, and in folds 1 to 8 of PTB-XL 21 of 25 with a pacemaker
+and 1 of 300 others (docs/log/runs.md)."""
 PACED_MV, PACED_FRACTION = 0.15, 0.35
 """Least step of a paced beat in such a stretch."""
 

@@ -53,7 +53,7 @@ def likeness_to_usual(
     normal, others = sample[is_normal], np.flatnonzero(~is_normal)
     likeness = np.full((len(signals_mv), len(sample)), np.nan, np.float32)
     if len(normal) < FEWEST_BEATS:
-        return likeness[0]
+        return np.asarray(likeness[0])
     around = np.arange(2 * (reach + shift) + 1)  # of a beat, in the padded signal
     for lead, signal in enumerate(signals_mv):
         padded = np.pad(np.nan_to_num(signal), reach + shift, mode="edge")
