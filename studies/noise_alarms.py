@@ -87,7 +87,7 @@ def noise_of(rhythm: NoisyRhythm) -> list[Fault]:
 
 
 def in_noise(found: list[Judged]) -> Table:
-    hours, false = Counter[str](), Counter[tuple[str, str, str]]()
+    hours, false = defaultdict[str, float](float), Counter[tuple[str, str, str]]()
     for rhythm, alarms, events in found:
         num_leads, rate_hz = len(rhythm.case.signal_mv), rhythm.case.rate_hz
         for fault in noise_of(rhythm):

@@ -50,7 +50,7 @@ def lost_events(stretches: NDArray[np.int64], rate_hz: float) -> list[Event]:
         stretches: start and stop of each, int64 `[num_stretches, 2]`, cut where blocks of the recording meet.
         rate_hz: sampling rate in Hz.
     """
-    events = joined_events([Event("unreadable", *each, 1.0) for each in stretches.tolist()])
+    events = joined_events([Event("unreadable", start, stop, 1.0) for start, stop in stretches.tolist()])
     return [event for event in events if event.stop - event.start >= UNREADABLE_S * rate_hz]
 
 

@@ -96,7 +96,7 @@ def checked_leads(where: object, array: Any) -> tuple[NDArray[Any], tuple[str, .
     except (RuntimeError, TypeError, ValueError) as error:  # rows of several lengths; a tensor of torch on a GPU
         reason = " ".join(str(error).split())
         raise HeartlmError(f"{where}: numbers [num_leads, num_samples] expected ({reason})") from None
-    repairs = ()
+    repairs = tuple[str, ...]()
     if signal.ndim == 2 and 0 < signal.shape[1] <= _MOST_LEADS and len(signal) > max(signal.shape[1], _FEWEST_SAMPLES):
         shape = f"[{len(signal)}, {signal.shape[1]}]"
         repairs = (f"an array of {shape} is taken as [num_samples, num_leads] and transposed",)

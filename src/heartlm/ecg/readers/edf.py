@@ -217,12 +217,11 @@ class _Samples:
                     if lead.samples == self.per_record:
                         self._read(lead, lead_begin + first - begin, part)
                     else:
-                        interpolate(
-                            lambda low, values, lead=lead, at=lead_begin: self._read(lead, at + low, values),
-                            (lead.samples, lead_length, self.per_record),
-                            first - begin,
-                            part,
-                        )
+
+                        def read(low: int, values: NDArray[np.float32]) -> None:
+                            self._read(lead, lead_begin + low, values)  # noqa: B023
+
+                        interpolate(read, (lead.samples, lead_length, self.per_record), first - begin, part)
             block += 1
         return rows
 

@@ -83,7 +83,7 @@ class _Block:
 
     @property
     def duration_s(self) -> float:
-        return self.values.shape[1] / self.rate_hz
+        return float(self.values.shape[1] / self.rate_hz)
 
 
 def is_labchart(begin: bytes, path: Path) -> bool:
@@ -172,10 +172,11 @@ def _block(path: Path, header: Sequence[str], body: str) -> _Block | None:
         values = parsed[str(column)]
         if column not in texts:
             first_s = float(values[0].as_py() or 0.0)
-        elif (clock := clock_column("", values)) is not None and isinstance(clock.start, datetime):
-            start = clock.start
-        elif clock is not None and clock.start is not None and start is not None:
-            start = datetime.combine(start.date(), clock.start)
+        elif (clock := clock_column("", values)) is not None:
+            if isinstance(clock.start, datetime):
+                start = clock.start
+            elif clock.start is not None and start is not None:
+                start = datetime.combine(start.date(), clock.start)
     values = np.stack([np.full(parsed.num_rows, np.nan) if column in texts else parsed[str(column)].to_numpy()
                        for column in channels])  # fmt: skip
     return _Block(rate_hz, names, units, start, first_s, values, notes)

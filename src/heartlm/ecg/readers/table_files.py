@@ -403,11 +403,11 @@ def read_matlab(path: Path) -> Recording:
         )
     repairs = list[str]()
     is_database = ending_of(path) in HDF5_ENDINGS and facts.rate_hz is None
-    if is_database and (name := next((each for each in _DATABASES if each in arrays), None)):
-        rate_hz, database = _DATABASES[name]
-        array = arrays[name]
+    if is_database and (known := next((each for each in _DATABASES if each in arrays), None)):
+        rate_hz, database = _DATABASES[known]
+        array = arrays[known]
         if len(_TWELVE_LEADS) in array.shape:
-            arrays = {name: _without_filling(array if len(array) == len(_TWELVE_LEADS) else array.T)}
+            arrays = {known: _without_filling(array if len(array) == len(_TWELVE_LEADS) else array.T)}
             names, units = list(_TWELVE_LEADS), ["mV"]
             if (Stated.current().rate_hz or settings_of(path).get("rate_hz")) is None:
                 facts.rate_hz = rate_hz

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -170,15 +170,13 @@ class _Samples:
             if valid and own == self.per_frame:
                 self._read(file, file_leads, skew, own, start, part[:, :valid])
             elif valid:
-                for lead, row in zip(file_leads, part, strict=True):
-                    read = partial(self._read, file, [lead], skew, own)
-                    length = (self.header.num_samples - skew) * own
-                    interpolate(
-                        lambda low, values, read=read: read(low, values[np.newaxis]),
-                        (own, length, self.per_frame),
-                        start,
-                        row[:valid],
-                    )
+                layout = own, (self.header.num_samples - skew) * own, self.per_frame
+                for lead, samples in zip(file_leads, part, strict=True):
+
+                    def read(low: int, values: NDArray[np.float32], lead: int = lead) -> None:
+                        self._read(file, [lead], skew, own, low, values[np.newaxis])  # noqa: B023
+
+                    interpolate(read, layout, start, samples[:valid])
             if part is not signal:
                 signal[rows] = part
         return signal
