@@ -106,3 +106,15 @@ def test_long_recordings_and_several_leads_are_judged_by_rr_intervals(
     beats_s = np.arange(0.5, seconds - 0.5, 0.8)
     found = analyst.analyze(recording_of(beats_s, p_mv=0.15, seconds=seconds, num_leads=num_leads))
     assert af(found) == [] and not found.short_af
+
+
+def test_pieces_of_af_between_unreadable_intervals_are_no_af_of_30_s(analyst: Analyst) -> None:
+    rng = np.random.default_rng(5)
+    sample = np.cumsum(250 * rng.uniform(0.4, 1.1, 200)).astype(np.int64)
+    clear = np.ones(199, np.bool_)
+    (whole, *_), _ = analyst._af_events(sample, clear, 250.0)
+    assert whole.stop - whole.start >= 30 * 250
+    clear[15::16] = False  # pieces of about 12 s
+    assert analyst._af_events(sample, clear, 250.0)[0] == []
+    short, _ = analyst._af_events(sample[:20], clear[:19] | True, 250.0)  # all of a recording of 15 s
+    assert [(event.start, event.stop) for event in short] == [(sample[0], sample[19] + 1)]

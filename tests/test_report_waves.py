@@ -56,6 +56,20 @@ def test_the_median_beat_is_that_of_normal_beats_with_its_marks() -> None:
     assert median_beats(delineation, np.zeros(delineation.num_beats, np.bool_)) == []
 
 
+def test_intervals_are_those_of_normal_beats() -> None:
+    wide = tuple((after_s, mv, 3 * width_s if abs(after_s) < 0.05 else width_s) for after_s, mv, width_s in WAVES)
+    normal, ventricular = heart_mv(REGULAR_S[::2], 30, 250.0), heart_mv(REGULAR_S[1::2], 30, 250.0, wide)
+    mixed = findings_of(np.stack([normal + ventricular] * 2), "NV")
+    alone = mixed.normal_waves()
+    assert alone is not None and mixed.waves is not None
+    width, of_all = (each.summary()["intervals"]["qrs_ms"] for each in (alone, mixed.waves))
+    assert width["beats"] == (mixed.symbol == "N").sum() and width["median"] < of_all["quartiles"][1] - 20
+    context = waves_context(mixed)
+    assert context is not None
+    row = next(row for row in context["rows"] if row["name"] == "QRS")
+    assert row["beats"] == width["beats"] and row["value"] == f"{width['median']:.0f} ms"
+
+
 @pytest.mark.slow
 def test_trends_of_a_longer_recording_follow_its_intervals() -> None:
     beats_s = np.concatenate([np.arange(1.0, 400.0, 0.9), np.arange(400.0, 800.0, 0.6)])

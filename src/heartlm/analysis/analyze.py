@@ -485,8 +485,8 @@ class Analyst:
             threshold = min(info.threshold, FEW_BEATS_THRESHOLD) if is_few else info.threshold
             for begin, end in runs(score >= threshold).tolist():
                 start, stop = int(tokens.sample[begin]), int(tokens.sample[end - 1])
-                # AF of a whole stretch counts in a recording that is shorter than the clinical definition of AF.
-                if stop - start >= min(SHORTEST_AF_S * rate_hz, stretch[-1] - stretch[0]):
+                # AF of all beats counts in a recording that is shorter than the clinical definition of AF.
+                if stop - start >= min(SHORTEST_AF_S * rate_hz, sample[-1] - sample[0]):
                     events.append(Event("AF", start, stop + 1, float(score[begin:end].mean())))
         return events, np.concatenate(scores)
 

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from heartlm.delineation.intervals import Intervals
 
 KINDS = {
-    "VF": "ventricular fibrillation or flutter",
+    "VF": "ventricular fibrillation or flutter for 4 s or more",
     "asystole": "no heartbeat for 4 s or more",
-    "VT": "ventricular tachycardia: 3 or more ventricular beats in a row at 100/min or faster",
+    "VT": "ventricular tachycardia: 3 or more ventricular beats in a row at 100/min or faster, or its wave for 4 s",
     "IVR": "slow ventricular run: 3 or more ventricular beats in a row below 100/min",
     "SVT": "supraventricular tachycardia: 3 or more supraventricular ectopic beats in a row at 100/min or faster",
     "flutter": "atrial flutter: a steady wave, 231 to 351 a minute, between the QRS complexes",
-    "AF": "atrial fibrillation, or flutter whose wave is not seen",
+    "AF": "atrial fibrillation, or flutter whose wave is not seen, for 30 s or in all of a shorter recording",
     "pause": "2 s or more between two beats",
     "bradycardia": "below 50/min over 5 beats or more",
     "tachycardia": "above 100/min over 16 beats or more",
@@ -52,7 +52,7 @@ def definitions(limits: Limits) -> dict[str, str]:
     run, fast = f"{limits.run_beats} or more", f"{limits.vt_bpm:g}/min"
     return KINDS | {
         "asystole": f"no heartbeat for {limits.asystole_s:g} s or more",
-        "VT": f"ventricular tachycardia: {run} ventricular beats in a row at {fast} or faster",
+        "VT": f"ventricular tachycardia: {run} ventricular beats in a row at {fast} or faster, or its wave for 4 s",
         "IVR": f"slow ventricular run: {run} ventricular beats in a row below {fast}",
         "SVT": f"supraventricular tachycardia: {run} supraventricular ectopic beats in a row at {fast} or faster",
         "pause": f"{limits.pause_s:g} s or more between two beats",
@@ -211,6 +211,10 @@ class Findings:
     def num_beats(self) -> int:
         """Number of beats."""
         return len(self.sample)
+
+    def normal_waves(self) -> Intervals | None:
+        """Return `waves` of the normal beats alone: intervals and ST levels of ectopic beats are others."""
+        return None if self.waves is None else self.waves.of_beats(self.symbol == "N")
 
     def of_kind(self, kind: str) -> list[Event]:
         """Return the events of one kind, by start."""

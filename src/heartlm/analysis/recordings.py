@@ -29,7 +29,7 @@ from heartlm.system.cores import usable_cores
 from heartlm.system.late import pandas
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 """Results of another version are not kept: raised where the same recording, models and settings give other results."""
 
 
@@ -116,6 +116,7 @@ class AnalysisTask(RecordingTask):
         """Analyse a recording and write annotations, tables and page; see `RecordingTask.write`."""
         recording = recording.anonymous() if self.anonymous else recording
         findings = self.analyst.analyze(recording, watch, self.limits)
+        waves = findings.normal_waves()
         page, summary, rows = self.page and self.page(findings), findings.summary(), findings.event_rows()
         write_annotations(path.parent, path.stem, findings.annotations())
         for event in rows:
@@ -129,7 +130,7 @@ class AnalysisTask(RecordingTask):
         born = recording.patient.birth_date
         patient = vars(recording.patient) | {"birth_date": born and str(born), "age": recording.age}
         content = {"patient": patient, "notes": findings.notes, "marks": findings.marks(), "events": plain}
-        return summary, content | {"waves": findings.waves and findings.waves.summary()}
+        return summary, content | {"waves": waves and waves.summary()}
 
 
 def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:

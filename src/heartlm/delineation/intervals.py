@@ -9,7 +9,7 @@ amplitude: augmented leads are weaker by this factor.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -106,6 +106,14 @@ class Intervals:
             HeartlmError: pandas is not installed.
         """
         return pandas().DataFrame(self._lead_columns())
+
+    def of_beats(self, chosen: NDArray[np.bool_]) -> Intervals:
+        """Return the measurements of the chosen beats alone, bool `[num_beats]`, for example of the normal ones."""
+        whole = self.delineation
+        names = ("beats", "waves", "confidence", "all_leads", "all_confidence")
+        part = replace(whole, **{name: getattr(whole, name)[chosen] for name in names})
+        of_part = ({name: values[chosen] for name, values in of.items()} for of in (self.intervals, self.amplitudes))
+        return Intervals(part, *of_part)
 
     def summary(self) -> dict[str, Any]:
         """Return the medians of the recording with their spread (lower and upper quartile).

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.analysis.conduction import LONG_QTC_MS
+from heartlm.analysis.conduction import FEWEST_BEATS, LONG_QTC_MS
 from heartlm.analysis.findings import Findings
 from heartlm.delineation.delineate import OFFSET, ONSET, QRS, Delineation, P, T
 from heartlm.delineation.intervals import Intervals
@@ -58,12 +58,13 @@ def waves_context(findings: Findings) -> dict[str, Any] | None:
     Raises:
         HeartlmError: the signal cannot be read.
     """
-    if findings.waves is None:
+    waves = findings.normal_waves()
+    if waves is None or findings.waves is None:
         return None
     normal = findings.symbol == "N"
     beats = median_beats(findings.waves.delineation, normal if normal.any() else ~normal)
     drawings = [(beat.lead, _drawing(beat, beats)) for beat in beats]
-    return {"rows": _rows(findings.waves), "trends": _trends(findings.waves), "beats": drawings}
+    return {"rows": _rows(waves), "trends": _trends(waves), "beats": drawings}
 
 
 def _rows(measured: Intervals) -> list[dict[str, Any]]:
@@ -95,8 +96,9 @@ def _trends(measured: Intervals) -> list[tuple[str, str, Markup]]:
     def series(name: str, values: NDArray[np.float64], class_name: str) -> Series:
         known = ~np.isnan(values)
         bins, first = np.unique(bin_index[known], return_index=True)
-        medians = [float(np.median(part)) for part in np.split(values[known], first[1:])] if len(bins) else []
-        return Series(name, centres[bins].tolist(), medians, class_name)
+        parts = zip(centres[bins].tolist(), np.split(values[known], first[1:]), strict=True) if len(bins) else ()
+        medians = [(centre, float(np.median(part))) for centre, part in parts if len(part) >= FEWEST_BEATS]
+        return Series(name, [centre for centre, _ in medians], [median for _, median in medians], class_name)
 
     intervals = measured.intervals
     qtc = [series("Bazett", intervals["qtc_bazett_ms"], "grey-3")]
@@ -105,8 +107,8 @@ def _trends(measured: Intervals) -> list[tuple[str, str, Markup]]:
         series(lead, measured.amplitudes["st80_mv"][:, number], f"tone-{number % 8}")
         for number, lead in enumerate(delineation.lead_names)
     ]
-    caption = "Median of the beats in each bin."
-    of_level = "80 ms after the QRS complex, relative to the level before it; median of the beats in each bin."
+    caption = f"Median of the normal beats in each bin of {FEWEST_BEATS} or more."
+    of_level = "80 ms after the QRS complex, relative to the level before it; median of the normal beats in each bin."
     charts = (
         ("QTc", "ms", caption, qtc),
         ("PR", "ms", caption, [series("PR", intervals["pr_ms"], "accent")]),
