@@ -478,7 +478,7 @@ class Analyst:
         ]
         codes = (tokens.codes for tokens in encoded)
         answers = recording_probabilities(self.af.model, codes, min(AF_BEATS, info.window))
-        for stretch, tokens, answer in zip(stretches, encoded, answers, strict=True):
+        for tokens, answer in zip(encoded, answers, strict=True):
             score = answer[:, 1]
             scores.append(score.astype(np.float64))
             is_few = tokens.num_tokens < info.shortest
