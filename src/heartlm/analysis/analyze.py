@@ -5,7 +5,7 @@
                       │                       tokens of each lead ─► class probabilities, mean of the leads
                       ├► best lead at 100 Hz ─► VF, VT, asystole, noise in each second
                       └► all leads without QRS complexes ─► flutter in each second
-    all beats ─► RR intervals ─► AF        all of these ─► rules (`events`) ─► `Findings`
+    all beats ─► RR intervals ─► AF without P waves        all of these ─► rules (`events`) ─► `Findings`
 
 Blocks limit the memory use for long recordings. Each is read with a margin on both sides. Beats in the margin
 contribute to the tokens, and are classified in the neighbouring block. A block is about as long as the training
@@ -40,6 +40,7 @@ from heartlm.analysis.lost_signal import (
     lost_stretches,
     present_fraction,
 )
+from heartlm.analysis.p_denial import without_p
 from heartlm.analysis.pacing import paced_beats
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
@@ -268,6 +269,11 @@ class Analyst:
             measured[AF_BY_RR] = float(bool(af))
             whole = Event("AF", int(sample[0]), int(sample[-1]) + 1, float(1 / (1 + np.exp(-odds))))
             af = (af or [whole]) if odds >= WEIGHTS["threshold"] else []
+        elif waves is not None:
+            normal = self._heartbeats[joined.probability[kept].argmax(axis=1)] == "N"
+            af, denied = without_p(af, waves, normal, SHORTEST_AF_S * rate_hz)
+            if denied:
+                notes.append(f"{denied / rate_hz:.0f} s would be AF by RR intervals; P waves at a steady PR deny it")
         af = flutters + [each for each in af if covered(flutters, sample[covered([each], sample)]).mean() < 0.5]
 
         # Classes of beats.
