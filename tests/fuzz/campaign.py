@@ -76,9 +76,8 @@ class Outcome:
 
 def run_forked(work: Callable[[], int], folder: Path, cpu_limit_s: int = CPU_LIMIT_S) -> Outcome:
     """Call `work` in a forked process whose time and memory are bounded."""
-    out, err = folder / "stdout", folder / "stderr"
+    out, err, begin = folder / "stdout", folder / "stderr", folder / "begin"
     page = os.sysconf("SC_PAGE_SIZE")
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * page  # what the child begins with
     child = os.fork()
     if child == 0:
         status = 70
@@ -93,6 +92,8 @@ def run_forked(work: Callable[[], int], folder: Path, cpu_limit_s: int = CPU_LIM
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             signal.alarm(WAIT_LIMIT_S)
             os.chdir(folder)
+            # Less than the parent has: pages of files are mapped again when they are used.
+            begin.write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
             status = work()
         except BaseException:
             traceback.print_exc()
@@ -102,7 +103,8 @@ def run_forked(work: Callable[[], int], folder: Path, cpu_limit_s: int = CPU_LIM
             os._exit(status)
     _, raw, usage = os.wait4(child, 0)
     texts = (path.read_text(errors="replace") if path.exists() else "" for path in (out, err))
-    return Outcome(os.waitstatus_to_exitcode(raw), *texts, usage.ru_maxrss * 1024 - resident)
+    resident = int(begin.read_text()) if begin.exists() else usage.ru_maxrss
+    return Outcome(os.waitstatus_to_exitcode(raw), *texts, (usage.ru_maxrss - resident) * 1024)
 
 
 def run_case(subject: Subject, seeds: Path, seed: int, number: int, keep: Path | None = None) -> tuple[str, str | None]:
