@@ -640,3 +640,24 @@ def test_from_python_as_by_the_command(tmp_path: Path) -> None:
     np.testing.assert_array_equal(here.signal(), there.signal())
     with pytest.raises(HeartlmError, match="nowhere"):
         heartlm.convert(tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_an_entry_that_is_not_as_it_was_written_is_converted_again(folder: Path, tmp_path: Path) -> None:
+    assert not converted(folder, tmp_path / "out").left_out
+    table = tmp_path / "out/convert.json"
+    about = json.loads(table.read_text())
+    entry = next(entry for entry in about["records"] if entry["split"] is not None)
+    entry["split"] = "everything"
+    table.write_text(json.dumps(about))
+    assert not converted(folder, tmp_path / "out").left_out
+    assert all(each["split"] in ("train", "validation", "test") for each in json.loads(table.read_text())["records"])
+
+
+def test_values_that_no_ecg_has_are_left_out(tmp_path: Path) -> None:
+    signal = np.full((1, 5000), 1e30, np.float32)
+    signal[0, ::2] = 0
+    recording = Recording.from_array(signal, rate_hz=250.0, leads=["II"])
+    (tmp_path / "in").mkdir()
+    write_parquet(recording, tmp_path / "in", "huge")
+    done = converted(tmp_path / "in", tmp_path / "out")
+    assert len(done.left_out) == 1 and not list((tmp_path / "out").glob("*.hea"))

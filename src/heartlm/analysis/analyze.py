@@ -308,7 +308,9 @@ class Analyst:
         # Events of beats, and those that only the waveform shows.
         rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1] | hiding, limits)
         silent = (second_class == ASYSTOLE) & ~poor
-        by_waveform = second_events("asystole", seconds[:, ASYSTOLE], silent, SHORTEST_S, rate_hz)
+        by_waveform = second_events(
+            "asystole", seconds[:, ASYSTOLE], silent, max(SHORTEST_S, limits.asystole_s), rate_hz
+        )
         by_waveform = [each for each in by_waveform if not np.any((sample >= each.start) & (sample < each.stop))]
         vt_events = second_events("VT", seconds[:, VT], (second_class == VT) & ~poor, SHORTEST_S, rate_hz)
         by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]

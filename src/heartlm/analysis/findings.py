@@ -29,7 +29,7 @@ KINDS = {
     "VT": "ventricular tachycardia: 3 or more ventricular beats in a row at 100/min or faster, or its wave for 4 s",
     "IVR": "slow ventricular run: 3 or more ventricular beats in a row below 100/min",
     "SVT": "supraventricular tachycardia: 3 or more supraventricular ectopic beats in a row at 100/min or faster",
-    "flutter": "atrial flutter: a steady wave, 231 to 351 a minute, between the QRS complexes",
+    "flutter": "atrial flutter: a steady wave, 231 to 351 a minute, between the QRS complexes, for 10 s or more",
     "AF": "atrial fibrillation, or flutter whose wave is not seen, for 30 s or in all of a shorter recording",
     "pause": "2 s or more between two beats",
     "bradycardia": "below 50/min over 5 beats or more",
@@ -42,7 +42,7 @@ KINDS = {
     "RBBB": "right bundle branch block: QRS of 120 ms or more, its end positive in V1, negative in I or V6",
     "wide QRS": "median QRS of normal beats 120 ms or more without the signs of a bundle branch block, or without V1",
     "long QT": "median QTc (Framingham) of normal beats 460 ms or more, in men 450, outside of AF and wide QRS",
-    "unreadable": "no lead can be read",
+    "unreadable": "no lead can be read for 4 s or more, or the signal of all is lost for 1 s or more",
 }
 """Kinds of events with definitions by the usual limits, the most dangerous first."""
 

@@ -24,11 +24,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from heartlm.ecg.anonymize import Anonymizer
 from heartlm.ecg.database import Database, locate, open_database
 from heartlm.ecg.databases_known import KNOWN_DATABASES, database_name
 from heartlm.ecg.each_recording import source_digest
 from heartlm.ecg.readers.annotation_file import others_of, read_annotation_file
+from heartlm.ecg.readers.foreign import check_calibration
 from heartlm.ecg.recording import ARTEFACT, Damaged, Note, Recording, Repaired
 from heartlm.ecg.splits import Split
 from heartlm.ecg.whole_steps import LeadSteps, lead_steps
@@ -235,8 +238,20 @@ def _earlier(task: Conversion) -> dict[str, dict[str, Any]]:
         raise HeartlmError(f"{folder}: exists and holds other files, for example {min(others)}; choose another folder")
     if settings is not None and settings != task.settings:
         raise HeartlmError(f"{folder}: holds a conversion with other settings, {settings}; choose another folder")
+    # what is not as it was written is converted again
     needed = {"record", "files", "source_mark"}
-    return {entry["record"]: entry for entry in entries if isinstance(entry, dict) and needed <= set(entry)}
+    splits = (*get_args(Split), *([None] if task.anonymize else []))
+    return {
+        entry["record"]: entry
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict)
+        and needed <= set(entry)
+        and isinstance(entry["record"], str)
+        and isinstance(entry["files"], list)
+        and all(isinstance(file, str) for file in entry["files"])
+        and isinstance(entry.get("patient"), str)
+        and entry.get("split") in splits
+    }
 
 
 def _digest(database: Database, record_ids: Sequence[str]) -> str:
@@ -339,6 +354,9 @@ class _Work:
         else:
             is_wfdb = task.to == "wfdb"
             steps = lead_steps(recording, whole_zero=is_wfdb, most_bits=32 if is_wfdb else 24)
+            # values that no ECG has, as of a damaged file of floats, make a header that is refused on reading
+            gain, zero = np.array([(each.gain, each.zero) for each in steps]).reshape(-1, 2).T
+            check_calibration(recording.path, recording.lead_names, recording.units, gain, zero)
         annotations = recording.annotations
         if task.damaged == "refuse":
             recording.refuse_if_damaged()
