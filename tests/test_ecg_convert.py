@@ -653,11 +653,12 @@ def test_an_entry_that_is_not_as_it_was_written_is_converted_again(folder: Path,
     assert all(each["split"] in ("train", "validation", "test") for each in json.loads(table.read_text())["records"])
 
 
-def test_values_that_no_ecg_has_are_left_out(tmp_path: Path) -> None:
+def test_values_that_no_ecg_has_are_refused(tmp_path: Path) -> None:
     signal = np.full((1, 5000), 1e30, np.float32)
     signal[0, ::2] = 0
     recording = Recording.from_array(signal, rate_hz=250.0, leads=["II"])
     (tmp_path / "in").mkdir()
     write_parquet(recording, tmp_path / "in", "huge")
-    done = converted(tmp_path / "in", tmp_path / "out")
-    assert len(done.left_out) == 1 and not list((tmp_path / "out").glob("*.hea"))
+    with pytest.raises(HeartlmError, match=r"huge.parquet: lead II has gain 1e-30"):
+        converted(tmp_path / "in", tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.hea"))
