@@ -14,7 +14,7 @@ from heartlm.ecg.spans import runs
 
 NEAR_BEATS = 15
 """Number of consecutive normal beats that are judged together, and fewest that deny."""
-P_SHARE, STEADY_PR_MS = 0.5, 40.0
+P_SHARE, STEADY_PR_MS = 0.5, 25.0
 """P waves deny AF in normal beats of which at least this fraction has one, with at most this interquartile range of PR.
 In DS1 of mitdb, 30 s of AF have at most 0.13, of sinus rhythm called AF at least 0.61 with 23 ms."""
 
