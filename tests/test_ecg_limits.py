@@ -26,7 +26,7 @@ from tests.fuzz.campaign import run_forked
 
 RATE_HZ = 250
 Build = Callable[[Path, int], Path]
-"""`build(folder, samples)` writes a file of so many samples, all of them 0, and returns its path."""
+"""`build(folder, samples)` writes a file of that number of samples, all of them 0, and returns its path."""
 
 
 def test_two_weeks_of_twelve_leads_are_less_than_the_bound_and_real_signals_take_a_byte() -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -213,17 +213,9 @@ class Analyst:
         second_class = predicted_classes(seconds, self.waveform.info.threshold, noise_denies=False)
         events = second_events("VF", seconds[:, VF], second_class == VF, SHORTEST_S, rate_hz)
         events = [event for event in events if event.confidence >= VF_CONFIDENCE]
-        regular_waves = [
-            replace(event, kind="VT")
-            for event in events
-            if joined.waves[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean() >= 0.5
-        ]
-        events = [event for event in events if replace(event, kind="VT") not in regular_waves]
-        refuted = [
-            event
-            for event in events
-            if joined.regular[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean() >= 0.5
-        ]
+        with_waves = [event for event in events if _fraction(joined.waves, event, rate_hz) >= 0.5]
+        events = [event for event in events if event not in with_waves]
+        refuted = [event for event in events if _fraction(joined.regular, event, rate_hz) >= 0.5]
         if refuted:
             lasting_s = sum(each.stop - each.start for each in refuted) / rate_hz
             notes.append(f"{lasting_s:.0f} s would be VF by the waveform of one lead; a lead shows regular beats there")
@@ -279,27 +271,26 @@ class Analyst:
         # Classes of beats.
         classes, probability = self._heartbeats, joined.probability[kept].copy()
         in_af = covered(in_order(af), sample)
-        supraventricular = list(classes).index("S")
+
+        def allow(beats: NDArray[np.bool_], allowed: NDArray[np.bool_]) -> Places:
+            """Leave these beats the allowed classes; return the most probable class of each beat."""
+            probability[beats] *= allowed
+            probability[:] /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
+            return probability.argmax(axis=1)
+
         choice = probability.argmax(axis=1)
-        changed = in_af & (choice == supraventricular)
+        changed = in_af & (classes[choice] == "S")
         if changed.any():
-            probability[in_af, supraventricular] = 0
-            probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
-            choice = probability.argmax(axis=1)
+            choice = allow(in_af, classes != "S")
             notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
         paced = joined.paced[kept]
         if paced.any():
-            probability[paced] *= classes == "N"
+            choice = allow(paced, classes == "N")
             notes.append(f"paced: {paced.sum():,} of {len(paced):,} beats follow a pacing spike; they count as N")
-            probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
-            choice = probability.argmax(axis=1)
         no_v, no_s = excluded_classes(classes[choice], joined.likeness[kept], limits.run_beats)
-        if (no_v | no_s).any():
+        if (excluded := no_v | no_s).any():
             above = np.isin(classes, ["N", "S"])  # activation through the conduction system
-            probability[no_v] *= above
-            probability[no_s] *= ~above
-            probability /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
-            choice = probability.argmax(axis=1)
+            choice = allow(excluded, np.where(no_v[excluded, None], above, ~above))
             for which, was, reason in ((no_v, "V", "they have the usual shape"), (no_s, "S", "they are wide")):
                 if which.any():
                     notes.append(f"{which.sum():,} beats in runs would be {was} by the model of beats; {reason}")
@@ -314,7 +305,7 @@ class Analyst:
         by_waveform = [each for each in by_waveform if not np.any((sample >= each.start) & (sample < each.stop))]
         vt_events = second_events("VT", seconds[:, VT], (second_class == VT) & ~poor, SHORTEST_S, rate_hz)
         by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
-        by_waveform += regular_waves
+        by_waveform += [replace(event, kind="VT") for event in with_waves]
         in_vt = [rule for rule in rules if rule.kind == "SVT" and _overlaps(rule, by_waveform, "VT")]
         rules = [rule for rule in rules if rule not in in_vt]
         rules += [each for each in by_waveform if not _overlaps(each, rules, each.kind)]
@@ -563,6 +554,11 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     positions = sample[is_choice & kept[group]]
     keep = np.diff(positions, prepend=-reach - 1) > reach
     return np.asarray(positions[keep])
+
+
+def _fraction(seconds: NDArray[Any], event: Event, rate_hz: float) -> float:
+    """Return the mean over the seconds of an event."""
+    return float(seconds[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean())
 
 
 def _overlaps(event: Event, others: list[Event], kind: str) -> bool:

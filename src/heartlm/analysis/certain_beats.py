@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import QUALITY_S
-from heartlm.analysis.signal_quality import LeadQuality
+from heartlm.analysis.signal_quality import LeadQuality, around_beats
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 
 Places = NDArray[np.int64]
@@ -67,23 +67,17 @@ def certain_beats(
     if not certain.any():
         return certain, certain
     step, width = max(1, round(SLOPE_S * rate_hz)), np.zeros(len(sample))
+    half = round(REPEATED_S * rate_hz)
     for signal_mv in signals_mv:
-        shape = _shapes(sample, signal_mv, rate_hz)
+        shape = around_beats(signal_mv, sample, half)
         own = np.ptp(shape, axis=1) / np.maximum(np.abs(shape[:, step:] - shape[:, :-step]).max(axis=1), 1e-9)
         width += own / max(float(np.quantile(own, 0.25)), 1e-9)
     return certain, certain & (width >= WIDE * len(signals_mv))
 
 
-def _shapes(sample: Places, signal_mv: Floats, rate_hz: float) -> Floats:
-    """Return the signal around each detection, `[num_beats, 2 reach + 1]`."""
-    reach = round(REPEATED_S * rate_hz)
-    around = np.clip(sample[:, None] + np.arange(-reach, reach + 1), 0, len(signal_mv) - 1)
-    return np.asarray(np.nan_to_num(signal_mv[around]), np.float32)
-
-
 def _repeated(sample: Places, signal_mv: Floats, rate_hz: float) -> NDArray[np.bool_]:
     """Return whether each detection of a lead repeats in shape, height and distance from the one before."""
-    shape = _shapes(sample, signal_mv, rate_hz)
+    shape = around_beats(signal_mv, sample, round(REPEATED_S * rate_hz))
     height = np.maximum(np.ptp(shape, axis=1), 1e-9)
     shape -= shape.mean(axis=1, keepdims=True)
     shape /= np.maximum(np.linalg.norm(shape, axis=1, keepdims=True), 1e-9)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import Event, Findings, crossed
-from heartlm.delineation.delineate import LOWEST_RATE_HZ, OFFSET, ONSET, PEAK, QRS, P
+from heartlm.delineation.delineate import LOWEST_RATE_HZ, OFFSET, ONSET, QRS
 from heartlm.delineation.intervals import Intervals
 
 LONGEST_PR_MS, WIDE_QRS_MS = 200.0, 120.0
@@ -65,7 +65,7 @@ def conduction(findings: Findings) -> tuple[list[Event], dict[str, str]]:
     irregular = crossed((event for event in findings.events if event.kind in ("AF", "flutter", "VF")), beats)
     regular = normal & ~np.append(irregular, False) & ~np.append(False, irregular)
     readable = np.append(False, findings.readable())
-    has_p = waves.delineation.all_leads[:, P, PEAK] >= 0
+    has_p = waves.delineation.has_p
     pr, qtc, qrs = (waves.intervals[name] for name in ("pr_ms", "qtc_framingham_ms", "qrs_ms"))
     num_blocks = max(1, round(recording.duration_s / BLOCK_S))
     block = np.minimum(beats * num_blocks // max(1, recording.num_samples), num_blocks - 1)

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import Event, covered
-from heartlm.delineation.delineate import PEAK, P
 from heartlm.delineation.intervals import Intervals
 from heartlm.ecg.spans import runs
 
@@ -57,7 +56,7 @@ def without_p(
         shortest: least duration of AF in samples, which each part must have.
     """
     sample, left = waves.delineation.beats, list[Event]()
-    has_p, pr_ms = waves.delineation.all_leads[:, P, PEAK] >= 0, waves.intervals["pr_ms"]
+    has_p, pr_ms = waves.delineation.has_p, waves.intervals["pr_ms"]
     for event in events:
         inside = covered([event], sample)
         denied = denied_by_p(has_p[inside], pr_ms[inside], normal[inside])

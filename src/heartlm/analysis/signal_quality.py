@@ -78,10 +78,15 @@ def lead_quality(signal_mv: Floats, rate_hz: float) -> LeadQuality:
     return LeadQuality(offline, alike, (agreement * valid * shape).astype(np.float32))
 
 
+def around_beats(signal: Floats, sample: NDArray[np.int64], reach: int) -> Floats:
+    """Return the samples of a lead around each beat, float32 `[num_beats, 2 reach + 1]`; 0 where invalid."""
+    around = np.clip(sample[:, None] + np.arange(-reach, reach + 1), 0, len(signal) - 1)
+    return np.asarray(np.nan_to_num(signal[around]))
+
+
 def _likeness(signal: Floats, sample: NDArray[np.int64], reach: int) -> NDArray[np.float64]:
     """Return the largest correlation of each beat with its neighbours, at least 0, float64 `[num_beats]`."""
-    around = np.clip(sample[:, None] + np.arange(-reach, reach + 1), 0, len(signal) - 1)  # [num_beats, 2 reach + 1]
-    window = np.nan_to_num(signal[around])
+    window = around_beats(signal, sample, reach)
     window -= window.mean(axis=1, keepdims=True)
     window /= np.maximum(np.linalg.norm(window, axis=1, keepdims=True), 1e-9)
     best = np.zeros(len(sample))

@@ -80,6 +80,11 @@ class Delineation:
         return len(self.beats)
 
     @property
+    def has_p(self) -> NDArray[np.bool_]:
+        """Whether the leads together show a P wave of each beat, bool `[num_beats]`."""
+        return np.asarray(self.all_leads[:, P, PEAK] >= 0)
+
+    @property
     def lead_names(self) -> list[str]:
         """Names of the leads; a later lead of the same name with its number in the recording, as `ECG (2)`."""
         names = [self.recording.lead_names[lead] for lead in self.leads]

@@ -124,7 +124,7 @@ class Intervals:
             `axis_degrees`.
         """
         delineation = self.delineation
-        share = float(np.mean(delineation.all_leads[:, P, PEAK] >= 0)) if delineation.num_beats else None
+        share = float(np.mean(delineation.has_p)) if delineation.num_beats else None
         return {
             "num_beats": delineation.num_beats,
             "p_share": share,
