@@ -33,7 +33,7 @@ import heartlm
 from benchmarks.training import CLIP, MASK_SHARE, OursPlainly, PlainGPT, Shape, optimizer_of, plain_batches, trainer
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.instrumentation.measured import MeasuredSteps
 from heartlm.instrumentation.utilization import peak_flops
 from heartlm.storage.reading import read_json

@@ -25,10 +25,10 @@ from benchmarks.chunks import CHUNK_S, measure_chunks
 from benchmarks.common.measure import BenchTable, Table, cores, kilobytes
 from benchmarks.common.output import write_results
 from benchmarks.common.places import DATA, options
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.monitor.engine import Monitor, tune_garbage_collector
 from heartlm.monitor.models import LiveModels
-from heartlm.monitor.stream import Ward, ecg_leads
+from heartlm.monitor.stream import Ward, watched_leads
 from heartlm.system.parent import end_with_parent
 
 RATE_HZ = 250
@@ -47,7 +47,7 @@ def stretches(number: int, seconds: int) -> list[list[float]]:
         turn, which = divmod(place, len(database.record_ids))
         recording = database.recording(database.record_ids[which])
         start, stop = (round((97 * turn + second) * recording.rate_hz) for second in (0, seconds))
-        signal = recording.signal(start, stop, ecg_leads(recording, 1))[0].astype(float)
+        signal = recording.signal(start, stop, watched_leads(recording, 1))[0].astype(float)
         signals.append(resample_poly(signal, RATE_HZ, round(recording.rate_hz)).round(4).tolist())
     return signals
 

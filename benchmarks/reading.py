@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from benchmarks.common.measure import Table, interleaved, one_by_one, pin, rates, seconds
 from benchmarks.common.output import write_results
 from benchmarks.common.places import options
-from heartlm.ecg.database import open_database
-from heartlm.ecg.readers.annotation_file import read_annotation_file
-from heartlm.ecg.readers.wfdb import read_wfdb
-from heartlm.ecg.readers.wfdb_header import adu_type, decode, read_header
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.synthesis import simulate_recording
+from heartlm.databases.database import open_database
+from heartlm.formats.annotation_file import read_annotation_file
+from heartlm.formats.wfdb import read_wfdb
+from heartlm.formats.wfdb_header import adu_type, decode, read_header
 from heartlm.kernels.library import chosen_variant, using, variants
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.synthesis import simulate_recording
 
 RATE_HZ = 500
 LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")

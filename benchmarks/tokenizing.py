@@ -35,7 +35,7 @@ from benchmarks.reading import LEADS, RATE_HZ, first_hour, generate, plain, unca
 from benchmarks.usual_script import detectors, differing_codes, tokenise_record
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.tokenizers.base import KINDS, Tokenizer, load_tokenizer, tokenizer_class
 from heartlm.tokenizers.beat import BeatTokenizer
 

@@ -18,7 +18,7 @@ import numpy as np
 import wfdb
 from wfdb.processing import XQRS, gqrs_detect
 
-from heartlm.ecg.database import Database
+from heartlm.databases.database import Database
 from heartlm.ecg.detect import detect_beats
 from heartlm.ecg.recording import Annotations
 from heartlm.errors import HeartlmError

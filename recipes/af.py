@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.common.places import database_of, splits_of
 from benchmarks.common.steps import Steps
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 
 SHORTEST, WIDEST = 16, 512
 """Beats of the windows that a model learns from."""

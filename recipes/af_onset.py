@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from benchmarks.common.places import DATA, annotations_of, labels_of, options
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Annotations
 from heartlm.models.pretrained import FOLDER
 from heartlm.monitor.af_onset import CLASSES, CODES, NUM_CLASSIFIED, NUM_INTERVALS, AfOnset, interval_measures

@@ -19,18 +19,18 @@ from pathlib import Path
 
 import numpy as np
 
-import heartlm.ecg.splits as splits
+import heartlm.databases.splits as splits
 from benchmarks.common.places import DATA, annotations_of, labels_of
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
 from heartlm.ecg.recording import Recording
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
 from heartlm.inference.finetuned import load_finetuned
 from heartlm.models.pretrained import find_run
 from heartlm.monitor.alarms import Alarm
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.rules import JudgedSeconds, LeadSecond
-from heartlm.monitor.stream import LiveStream, Ward, ecg_leads
+from heartlm.monitor.stream import LiveStream, Ward, watched_leads
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
 
 CASE_S = 90
 LAST_S = 12.0
@@ -75,7 +75,7 @@ def cases(noise: Path, test: bool) -> list[Case]:
             stop = min(span.stop, span.start + round(9 * recording.rate_hz), recording.num_samples)
             start = stop - round(CASE_S * recording.rate_hz)
             if start >= 0 and stop - span.start >= 6 * recording.rate_hz:
-                signal = recording.signal(start, stop, ecg_leads(recording))
+                signal = recording.signal(start, stop, watched_leads(recording))
                 out.append(Case(f"cudb/{record_id}", f"cudb/{record_id}", "VF", ("VF",), recording.rate_hz, signal))
     return out
 
@@ -94,7 +94,7 @@ def of_recording(name: str, recording: Recording, noises: Noises) -> list[Case]:
     choose, out, rate_hz = random.Random(name), list[Case](), recording.rate_hz
     beats = annotations_of(recording)
     symbols = np.array(list("NSVFQ?"))[beats.beat_classes()]
-    leads = ecg_leads(recording)
+    leads = watched_leads(recording)
     length = round(CASE_S * rate_hz)
 
     def cut(stop: int) -> np.ndarray:
@@ -339,7 +339,7 @@ def judged_recordings(
         own_cases = list[Case]()
         for record_id in record_ids[begin : begin + together]:
             recording = database.recording(record_id)
-            signal = recording.signal(0, recording.num_samples, ecg_leads(recording))
+            signal = recording.signal(0, recording.num_samples, watched_leads(recording))
             own_cases.append(Case(record_id, record_id, database.name, (), recording.rate_hz, signal))
         found = judged(models, own_cases)
         print(database.name, begin + len(own_cases), "of", len(record_ids), flush=True)

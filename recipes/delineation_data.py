@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.database import open_database
-from heartlm.ecg.readers.annotation_file import read_annotation_file
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import CLASS_OF_SYMBOL, Recording
+from heartlm.formats.annotation_file import read_annotation_file
 
 P, QRS, T = range(3)
 NAMES = ("P", "QRS", "T")

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-import heartlm.ecg.splits as splits
+import heartlm.databases.splits as splits
 from benchmarks.common.places import DATA, annotations_of
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import Recording, RhythmSpan
-from heartlm.monitor.stream import ecg_leads
+from heartlm.monitor.stream import watched_leads
 from recipes.bedside_cases import MOVEMENTS, Case, Noises, add_noise, moved, noises_of, simulated_patients
 
 FAULTS = ("muscle", "wander", "muscle and wander", "steps", "off and back", "saturated", *MOVEMENTS)
@@ -81,7 +81,7 @@ def _with_faults(name: str, recording: Recording, noises: Noises) -> NoisyRhythm
     choose, rate_hz, annotations = random.Random(name), recording.rate_hz, annotations_of(recording)
     length = min(recording.num_samples, round(MOST_S * rate_hz))
     first = choose.randrange(recording.num_samples - length + 1)
-    clean = np.nan_to_num(recording.signal(first, first + length, ecg_leads(recording)))
+    clean = np.nan_to_num(recording.signal(first, first + length, watched_leads(recording)))
     signal, faults = clean.copy(), list[Fault]()
     stop = round(60 * rate_hz)
     while (stop := stop + round((EVERY_S + choose.uniform(0, 10)) * rate_hz)) < length:
@@ -137,7 +137,7 @@ def _tachycardia(name: str, recording: Recording, bpm: int, noises: Noises, dist
     v = beats.sample[(symbols == "V") & (beats.sample > before) & (beats.sample < recording.num_samples - after)]
     if len(v) < 3:
         return None
-    leads = ecg_leads(recording)
+    leads = watched_leads(recording)
     start = choose.randrange(around, recording.num_samples - around)
     sinus = np.nan_to_num(recording.signal(start - around, start + around, leads))
     focus = int(choose.choice(v.tolist()))

@@ -24,7 +24,7 @@ from benchmarks.common.intervals import shown
 from benchmarks.common.places import ROOT, labels_of, options
 from heartlm.analysis.short_af import AF_BY_RR, MEASURES
 from heartlm.api import load_model
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.evaluation.bootstrap import Resampling
 from heartlm.storage.atomic import write_json
 from recipes.beats import by_hash

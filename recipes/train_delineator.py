@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.common.places import options
+from heartlm.databases.database import open_database
 from heartlm.delineation.network import NETWORK_HZ, prepare
-from heartlm.ecg.database import open_database
 from recipes.delineation_data import NUM_FOLDS, QRS, Annotated, P, T, annotated_recordings
 
 LENGTH = 2048

@@ -25,10 +25,10 @@ from scipy.signal import resample_poly
 from scipy.signal.windows import hann
 
 from benchmarks.common.places import annotations_of, options
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
+from heartlm.databases.splits import DS1
 from heartlm.ecg.detect import SETTINGS, Detector, DetectorSettings, Mode
 from heartlm.ecg.matching import match_beats
-from heartlm.ecg.splits import DS1
 
 SHARED = ("slope_s", "smooth_s", "even_weight")
 FIXED = ("looks_ahead", "refractory_s")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.common.places import database_of, files_of, labels_of, splits_of
 from benchmarks.common.steps import Steps
-from heartlm.ecg.splits import DS1
+from heartlm.databases.splits import DS1
 
 OF_CINC2017 = {"~": 1000, "A": 150, "N": 200, "O": 200}
 """Recordings of each class at most: all noisy ones."""

@@ -24,12 +24,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import heartlm.ecg.splits as splits
+import heartlm.databases.splits as splits
 import heartlm.monitor.rules as live_rules
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
 from benchmarks.common.places import DATA, annotations_of, options
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.spans import runs
 from heartlm.monitor.alarms import AlarmRules

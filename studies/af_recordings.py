@@ -28,7 +28,7 @@ from benchmarks.common.output import write_results
 from benchmarks.common.places import database_of, labels_of, numbers_of, options, splits_of
 from benchmarks.common.steps import Steps, kept
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.evaluation import zhou
 from heartlm.evaluation.bootstrap import Counts, Floats
 from heartlm.evaluation.config import SMALLEST_WINDOW

@@ -24,12 +24,12 @@ import torch
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
 from benchmarks.common.places import options
-from heartlm.corpus.encode import NO_ECG_LEAD
-from heartlm.ecg.database import read_recording
+from heartlm.ecg.leads import NO_ECG_LEAD
 from heartlm.errors import HeartlmError
+from heartlm.formats.read import read_recording
 from heartlm.monitor.alarms import AlarmRules, read_rules
 from heartlm.monitor.models import LiveModels
-from heartlm.monitor.stream import NUM_LEADS, ecg_leads
+from heartlm.monitor.stream import NUM_LEADS, watched_leads
 from heartlm.storage.atomic import atomic_file
 from recipes.bedside_cases import TOGETHER, Case, judged
 from studies.bedside import OF_CHALLENGE, called, challenge_score
@@ -59,7 +59,7 @@ def read_case(path: Path, name: str) -> Case:
     if recording.rate_hz != RATE_HZ or recording.duration_s < ALARM_S:
         found = f"{recording.duration_s:g} s at {recording.rate_hz:g} Hz"
         raise HeartlmError(f"{path}: {found} found, at least {ALARM_S} s at {RATE_HZ} Hz expected")
-    leads = ecg_leads(recording)
+    leads = watched_leads(recording)
     if not leads:
         raise HeartlmError(f"{path}: {NO_ECG_LEAD}")
     signal_mv = recording.signal(0, ALARM_S * RATE_HZ, leads)

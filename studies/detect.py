@@ -29,12 +29,12 @@ from benchmarks.common.measure import Table, interleaved, one_by_one, pin
 from benchmarks.common.output import write_results
 from benchmarks.common.places import annotations_of, link, options
 from benchmarks.usual_script import detectors
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
+from heartlm.databases.splits import DS1, DS2, PACED
 from heartlm.ecg.detect import StreamingDetector, detect_beats
 from heartlm.ecg.matching import MATCH_WINDOW_S, match_beats
-from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import RHYTHM_INDEX, is_beat
-from heartlm.ecg.splits import DS1, DS2, PACED
+from heartlm.formats.annotation_file import read_annotation_file
 from recipes.delineation_data import QRS, annotated_recordings
 
 Positions = NDArray[np.int64]

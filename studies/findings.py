@@ -37,13 +37,13 @@ from benchmarks.common.places import labels_of, link, options
 from benchmarks.common.steps import Steps
 from heartlm.analysis.events import beat_events
 from heartlm.analysis.findings import KINDS
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
+from heartlm.databases.splits import DS1, DS2
 from heartlm.ecg.matching import match_beats
-from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Annotations
-from heartlm.ecg.splits import DS1, DS2
 from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
 from heartlm.evaluation.episodes import compare_spans
+from heartlm.formats.annotation_file import read_annotation_file
 
 NUM_DRAWN = 200
 OURS, OTHER = "heartlm", "NeuroKit2"

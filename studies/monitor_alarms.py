@@ -25,19 +25,19 @@ from typing import Any
 import numpy as np
 import torch
 
-import heartlm.ecg.splits as splits
+import heartlm.databases.splits as splits
 from benchmarks.common.intervals import shown
 from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
 from benchmarks.common.places import DATA, annotations_of, labels_of, options
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Recording, RhythmSpan
 from heartlm.ecg.spans import runs
 from heartlm.evaluation.bootstrap import Resampling
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.models import LiveModels
-from heartlm.monitor.stream import Ward, ecg_leads
+from heartlm.monitor.stream import Ward, watched_leads
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json
 from recipes.beats import by_hash
@@ -75,7 +75,7 @@ def watched(models: LiveModels, database: Database, record_ids: list[str], work:
         ward, own = Ward(models), dict[str, dict[str, Alarm]]()
         for record_id in missing[begin : begin + TOGETHER]:
             recording = database.recording(record_id)
-            leads = ecg_leads(recording)
+            leads = watched_leads(recording)
             assert leads, f"{record_id} has an ECG lead"
             ward.add(record_id, recording.rate_hz, num_leads=len(leads))
             ward.push(record_id, recording.signal(0, recording.num_samples, leads))
@@ -300,7 +300,7 @@ def study_beats(runs: list[str], cinc2017: Path) -> list[Table]:
 
 def signal_of(database: Database, record_id: str) -> tuple[np.ndarray, float]:
     recording = database.recording(record_id)
-    return recording.signal(0, round(40 * recording.rate_hz), ecg_leads(recording, 1))[0], recording.rate_hz
+    return recording.signal(0, round(40 * recording.rate_hz), watched_leads(recording, 1))[0], recording.rate_hz
 
 
 def mutated(name: str, signal: np.ndarray, rate_hz: float, choose: random.Random, faults: Counter[str]) -> list[bytes]:

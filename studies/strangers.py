@@ -42,7 +42,7 @@ from benchmarks.common.places import labels_of, options, unpacked
 from benchmarks.common.steps import Steps
 from heartlm.api import load_model
 from heartlm.corpus.encode import SelectedLeads, Unusable, usable_leads
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.evaluation.bootstrap import Resampling, ratio
 from heartlm.models.store import build_model, geometry_of
 from recipes.beats import SELECTION_FOLDS, by_hash

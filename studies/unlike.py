@@ -23,7 +23,7 @@ from benchmarks.common.output import write_results
 from benchmarks.common.places import annotations_of, options
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.unlike import USUAL, measures_of_beats, medians, unlike
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
 from heartlm.ecg.detect import detect_beats
 from heartlm.ecg.recording import Annotations
 from heartlm.tokenizers.base import Lead, Tokenizer

@@ -42,8 +42,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def tiny_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A simulated database of a few patients in every split; read it only."""
-    from heartlm.ecg.simulator.config import SimulationConfig
-    from heartlm.ecg.simulator.write import simulate_database
+    from heartlm.simulate.config import SimulationConfig
+    from heartlm.simulate.write import simulate_database
 
     folder = tmp_path_factory.mktemp("tiny") / "tinydb"
     simulate_database(folder, SimulationConfig(patients=16, minutes=2.0, seed=3, name="tinydb"))
@@ -53,8 +53,8 @@ def tiny_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def unspoilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A simulated database of half a minute a patient; record s0001 is in its training split. Read it only."""
-    from heartlm.ecg.simulator.config import SimulationConfig
-    from heartlm.ecg.simulator.write import simulate_database
+    from heartlm.simulate.config import SimulationConfig
+    from heartlm.simulate.write import simulate_database
 
     folder = tmp_path_factory.mktemp("unspoilt") / "tinydb"
     simulate_database(folder, SimulationConfig(patients=5, minutes=0.5, seed=3, name="tinydb"))

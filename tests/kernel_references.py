@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from heartlm.corpus.windows import RandomSampler
-from heartlm.ecg.readers.annotation_file import DecodedAnnotations
-from heartlm.ecg.readers.wfdb_header import _NUM_BITS, DECODED, num_bytes
+from heartlm.formats.annotation_file import DecodedAnnotations
+from heartlm.formats.wfdb_header import _NUM_BITS, DECODED, num_bytes
 from heartlm.kernels.draws import Stream, mix, uniform
 from heartlm.kernels.library import using, variants
 from heartlm.tokenizers.quantize import Codebooks

@@ -14,7 +14,7 @@ from heartlm.analysis.findings import Event, Findings
 from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
 from heartlm.analysis.signal_quality import LeadQuality, lead_quality
 from heartlm.cli.main import main
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
 from tests.conftest import shared_data
 
 RATE = 250.0

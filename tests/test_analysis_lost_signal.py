@@ -12,8 +12,8 @@ from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches
 from heartlm.api import detect_beats
 from heartlm.cli.main import main
-from heartlm.ecg.database import read_recording
 from heartlm.ecg.recording import Recording
+from heartlm.formats.read import read_recording
 from tests.conftest import shared_data
 from tests.edf_files import Lead, edf_bytes, times
 from tests.synthetic_leads import beat_times_s, ecg_mv

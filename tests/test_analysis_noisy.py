@@ -15,11 +15,11 @@ from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.noisy import add_noise, detections, weak_labels
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import open_corpus
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES, Annotations
-from heartlm.ecg.simulator.randomness import stream
 from heartlm.models.store import load_model
 from heartlm.runs.run_folder import RunFolder
+from heartlm.simulate.randomness import stream
 from heartlm.storage.reading import read_json
 
 RATE = 250.0

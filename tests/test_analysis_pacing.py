@@ -10,8 +10,8 @@ import pytest
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.pacing import BLOCK_S, paced_beats
 from heartlm.ecg.recording import Recording
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.synthesis import simulate_recording
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.synthesis import simulate_recording
 
 
 def lead(rate_hz: float, beats: int, spike_mv: float) -> tuple[np.ndarray, np.ndarray]:

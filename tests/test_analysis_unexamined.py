@@ -13,7 +13,7 @@ from heartlm.analysis.findings import KINDS
 from heartlm.analysis.limits import Limits
 from heartlm.analysis.unexamined import too_short
 from heartlm.cli.main import main
-from heartlm.ecg.write_wfdb import write_signals
+from heartlm.formats.write_wfdb import write_signals
 from heartlm.storage.reading import read_json
 
 TWELVE = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")

@@ -11,9 +11,9 @@ from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.usual_shape import UNLIKE, USUAL, excluded_classes, likeness_to_usual
 from heartlm.ecg.matching import match_beats
 from heartlm.ecg.recording import Recording
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.evaluation.episodes import compare_spans
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.synthesis import simulate_recording
 
 RATE_HZ = 250.0
 

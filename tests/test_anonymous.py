@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.ecg.database import open_database
-from heartlm.ecg.lead_kinds import is_usual_name
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
-from heartlm.ecg.write_wfdb import annotation_bytes, write_signals
+from heartlm.databases.database import open_database
+from heartlm.ecg.leads import is_usual_name
 from heartlm.errors import HeartlmError
+from heartlm.formats.write_wfdb import annotation_bytes, write_signals
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
 from tests import clinical_files
 from tests.edf_files import Lead, edf_bytes, times
 

@@ -17,11 +17,11 @@ import heartlm
 from heartlm import Corpus, HeartlmError, Recording
 from heartlm.analysis.embed import embed, hidden_states, leads_of_recordings
 from heartlm.cli.main import main
-from heartlm.ecg.database import open_database
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
+from heartlm.databases.database import open_database
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.runs.run_folder import RunFolder
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
 
 STEPS = {"steps": 2, "batch_size": 2, "window": 16, "threads": 1}
 

@@ -24,7 +24,7 @@ from heartlm.cli.main import COMMANDS, main
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.journal import Journal
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import sha256_of
 from heartlm.tokenizers.base import Lead, Tokens

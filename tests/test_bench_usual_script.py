@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.usual_script import differing_codes
 from heartlm.corpus.build import build_corpus
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.tokenizers.beat import BeatTokenizer
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from heartlm.ecg.catalogue import CATALOGUE, PHYSIONET_CITATION, DatabaseInfo, find
+from heartlm.databases.catalogue import CATALOGUE, PHYSIONET_CITATION, DatabaseInfo, find
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import wfdb
 
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.errors import HeartlmError
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.synthesis import simulate_recording
 from studies.challenge2015 import COLUMNS, KINDS, main, read_case, score
 from tests.conftest import shared_data
 

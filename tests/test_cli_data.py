@@ -18,14 +18,14 @@ import pytest
 from heartlm.cli.data import SUBCOMMANDS
 from heartlm.cli.data_tables import print_findings
 from heartlm.cli.main import main
-from heartlm.ecg.catalogue import CATALOGUE, PHYSIONET_CITATION
-from heartlm.ecg.database import locate
+from heartlm.databases.catalogue import CATALOGUE, PHYSIONET_CITATION
+from heartlm.databases.database import locate
+from heartlm.databases.verify import Finding
 from heartlm.ecg.recording import BEAT_CLASSES
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
-from heartlm.ecg.verify import Finding
 from heartlm.errors import HeartlmError
 from heartlm.report.render import Markup
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
 from tests.conftest import shared_data
 
 
@@ -284,7 +284,7 @@ def test_download_fetches_and_says_what_it_did(
 def test_download_with_a_file_that_never_verifies_is_status_2(
     mirror: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("heartlm.ecg.download.ATTEMPTS", 1)
+    monkeypatch.setattr("heartlm.databases.download.ATTEMPTS", 1)
     url, database = mirror
     (database / "100.dat").write_bytes(b"other")
     target = tmp_path / "mitdb"

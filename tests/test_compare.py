@@ -11,9 +11,9 @@ import pytest
 import wfdb
 
 from heartlm.cli.main import main
-from heartlm.ecg.database import open_database
-from heartlm.ecg.readers.annotation_file import AnnotationFile, read_annotation_file
+from heartlm.databases.database import open_database
 from heartlm.evaluation.ec57 import LABELS, BeatComparison, beat_ratios, compare_beats
+from heartlm.formats.annotation_file import AnnotationFile, read_annotation_file
 from tests.conftest import shared_data
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "ec57.json").read_text())

@@ -17,10 +17,10 @@ import wfdb
 from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.ecg.database import open_database
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
+from heartlm.databases.database import open_database
 from heartlm.errors import HeartlmError
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
 from heartlm.tokenizers.base import Lead, Tokens, load_tokenizer
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer

@@ -23,9 +23,9 @@ from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.schema import FILES
 from heartlm.ecg.recording import RHYTHM_INDEX
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
 from heartlm.storage.atomic import sha256_of
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer

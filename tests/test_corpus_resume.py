@@ -23,10 +23,10 @@ from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.encode import encode_part
 from heartlm.corpus.journal import partial_folder
 from heartlm.corpus.plan import BuildSettings, make_plan
-from heartlm.ecg.database import open_database
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
+from heartlm.databases.database import open_database
 from heartlm.errors import HeartlmError
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
 from heartlm.system.processes import AHEAD, encode_all
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.beat import BeatTokenizer

@@ -12,12 +12,12 @@ import pytest
 import wfdb
 
 from heartlm.cli.main import main
-from heartlm.ecg.database import open_database
-from heartlm.ecg.readers.annotation_file import read_annotation_file
-from heartlm.ecg.readers.wfdb import read_wfdb
+from heartlm.databases.database import open_database
+from heartlm.databases.verify import verify_database
 from heartlm.ecg.recording import CLASS_OF_SYMBOL
-from heartlm.ecg.verify import verify_database
 from heartlm.errors import HeartlmError
+from heartlm.formats.annotation_file import read_annotation_file
+from heartlm.formats.wfdb import read_wfdb
 from tests.conftest import shared_data
 from tests.test_ecg_wfdb import edit_header, write_record
 

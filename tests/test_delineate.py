@@ -27,9 +27,9 @@ from heartlm.delineation.delineate import (
 from heartlm.delineation.intervals import Intervals, measure
 from heartlm.delineation.network import CLASSES, Waves
 from heartlm.delineation.recordings import write_waves
-from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
+from heartlm.formats.annotation_file import read_annotation_file
 from tests.synthetic_leads import VENTRICULAR, WAVES
 
 RATES = (100.0, 128.0, 250.0, 257.0, 360.0, 500.0, 1000.0)

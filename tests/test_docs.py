@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "docs/quickstart.md", *sorted((ROOT / "docs/tutorials").glob("*.md"))]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from heartlm.ecg import download
-from heartlm.ecg.download import DownloadSummary, download_database
+from heartlm.databases import download
+from heartlm.databases.download import DownloadSummary, download_database
 from heartlm.errors import HeartlmError
 from heartlm.system import progress
 

@@ -9,10 +9,10 @@ import wfdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.database import open_database
-from heartlm.ecg.readers.annotation_file import beats_of, positions_at_rate, read_annotation_file, rhythms_of
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import Note
 from heartlm.errors import HeartlmError
+from heartlm.formats.annotation_file import beats_of, positions_at_rate, read_annotation_file, rhythms_of
 from tests.conftest import shared_data
 from tests.test_ecg_wfdb import write_record
 

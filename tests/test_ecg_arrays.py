@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heartlm.ecg.database import open_database, read_recording
-from heartlm.ecg.readers.stated import Stated
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
+from heartlm.formats.read import read_recording
+from heartlm.formats.stated import Stated
 
 SIGNAL = np.round(np.stack([np.sin(np.arange(500) / 20), np.cos(np.arange(500) / 9)]), 4)
 

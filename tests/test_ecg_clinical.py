@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.ecg.database import locate, open_database, read_recording
-from heartlm.ecg.readers.formats import FORMATS, format_of
+from heartlm.databases.database import locate, open_database
 from heartlm.ecg.recording import Patient
 from heartlm.errors import HeartlmError
+from heartlm.formats.read import read_recording
+from heartlm.formats.registry import FORMATS, format_of
 from tests.clinical_files import (
     IDENTIFIER,
     NV_PER_STEP,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heartlm.ecg.readers.clock import UnusableClockError, counter_modulus, grid_of_counter, regular_grid
+from heartlm.formats.clock import UnusableClockError, counter_modulus, grid_of_counter, regular_grid
 
 NUM = 7200
 RATES = (125.0, 128.0, 130.0, 130.63, 250.0, 256.0, 360.0, 500.0, 512.0, 700.0, 1000.0, 1024.0)

@@ -20,15 +20,16 @@ import wfdb
 
 import heartlm
 from heartlm.cli.main import main
-from heartlm.ecg.convert import Conversion, Converted, Target, convert_recordings
-from heartlm.ecg.database import open_database, read_recording
-from heartlm.ecg.readers.edf import read_edf
-from heartlm.ecg.readers.stated import VARIABLE, Stated
+from heartlm.databases.convert import Conversion, Converted, Target, convert_recordings
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import Annotations, Note, Patient, Recording, RhythmSpan
-from heartlm.ecg.whole_steps import lead_steps
-from heartlm.ecg.write_edf import write_edf
-from heartlm.ecg.write_recording import write_parquet, write_wfdb
 from heartlm.errors import HeartlmError
+from heartlm.formats.edf import read_edf
+from heartlm.formats.read import read_recording
+from heartlm.formats.stated import VARIABLE, Stated
+from heartlm.formats.whole_steps import lead_steps
+from heartlm.formats.write_edf import write_edf
+from heartlm.formats.write_recording import write_parquet, write_wfdb
 from tests.clinical_files import write_dicom, write_ishne, write_scp
 from tests.conftest import shared_data
 from tests.edf_files import Lead, edf_bytes, times
@@ -296,7 +297,7 @@ def test_an_interrupted_conversion_continues(folder: Path, tmp_path: Path, monke
         written.append(recording.record_id)
         return write_wfdb(recording, *arguments, **named)
 
-    monkeypatch.setattr("heartlm.ecg.convert.write_wfdb", stopping)
+    monkeypatch.setattr("heartlm.databases.convert.write_wfdb", stopping)
     with pytest.raises(KeyboardInterrupt):
         converted(folder, out)
     assert written == ["a", "b", "c"]
@@ -529,7 +530,7 @@ def test_an_interrupted_anonymous_conversion_continues(
             raise KeyboardInterrupt
         return write_wfdb(*arguments, **named)
 
-    monkeypatch.setattr("heartlm.ecg.convert.write_wfdb", stopping)
+    monkeypatch.setattr("heartlm.databases.convert.write_wfdb", stopping)
     with pytest.raises(KeyboardInterrupt):
         converted(patients, out, anonymize=True)
     key = next((tmp_path / "cache").rglob("*.key"))

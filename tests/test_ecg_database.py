@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import wfdb
 
-from heartlm.ecg.database import locate, open_database
-from heartlm.ecg.databases_known import database_name
-from heartlm.ecg.readers.stated import Stated
+from heartlm.databases.database import locate, open_database
+from heartlm.databases.known import database_name
 from heartlm.ecg.recording import BEAT_CLASSES
 from heartlm.errors import HeartlmError
+from heartlm.formats.stated import Stated
 from tests.conftest import shared_data
 from tests.test_ecg_wfdb import write_record
 

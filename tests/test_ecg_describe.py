@@ -13,8 +13,9 @@ import pytest
 import wfdb
 
 from heartlm.cli.main import main
-from heartlm.ecg.database import locate, open_database, read_recording
+from heartlm.databases.database import locate, open_database
 from heartlm.errors import HeartlmError
+from heartlm.formats.read import read_recording
 from tests.clinical_files import write_ishne
 from tests.test_ecg_wfdb import write_record
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.ecg.detect import SETTINGS, Mode, StreamingDetector, detect_beats
 from heartlm.ecg.matching import BeatMatch, match_beats
 from heartlm.ecg.recording import RHYTHM_INDEX

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from heartlm.api import open_recording
 from heartlm.cli.main import main
-from heartlm.ecg.database import open_database, read_recording
+from heartlm.databases.database import open_database
+from heartlm.databases.verify import verify_database
 from heartlm.ecg.recording import Note, Patient, Recording, RhythmSpan
-from heartlm.ecg.verify import verify_database
 from heartlm.errors import HeartlmError
+from heartlm.formats.read import read_recording
 from tests.conftest import shared_data
 from tests.edf_files import Lead, edf_bytes, times
 

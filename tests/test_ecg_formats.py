@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import wfdb
 
-from heartlm.ecg.database import read_recording
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError
+from heartlm.formats.read import read_recording
 from tests.conftest import DATA, shared_data
 
 FORMATS = DATA / "formats"

@@ -16,9 +16,10 @@ import pytest
 import wfdb
 
 from heartlm.api import open_recording
-from heartlm.ecg.database import open_database, read_recording
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import Annotations, Note, Patient, Recording, RhythmSpan
 from heartlm.errors import HeartlmError
+from heartlm.formats.read import read_recording
 from tests.conftest import shared_data
 
 RATE_HZ = 250.0

@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heartlm.corpus.encode import ecg_leads
-from heartlm.ecg.lead_kinds import channels_without_ecg, is_ecg_name
-from heartlm.ecg.readers.arrays import array_recording
+from heartlm.ecg.leads import channels_without_ecg, ecg_leads, is_ecg_name
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
+from heartlm.formats.arrays import array_recording
 from tests.synthetic_leads import beat_times_s, ecg_mv
 
 RATE = 250.0

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heartlm.ecg.database import read_recording
 from heartlm.errors import HeartlmError
+from heartlm.formats.read import read_recording
 from heartlm.storage import limits
 from heartlm.storage.limits import MAX_SAMPLES, SAMPLES_PER_BYTE, SMALL_SAMPLES, check_samples, most_samples
 from tests.clinical_files import WRITERS, write_ishne
@@ -240,8 +240,8 @@ def test_a_file_that_unpacks_to_more_than_its_size_allows_is_refused(
     for name in ("SMALL_SAMPLES", "GAP_SAMPLES"):
         monkeypatch.setattr(limits, name, 20_000)
     monkeypatch.setattr(limits, "SAMPLES_PER_BYTE", 1)
-    monkeypatch.setattr("heartlm.ecg.readers.sample_table.GAP_SAMPLES", 20_000)
-    monkeypatch.setattr("heartlm.ecg.readers.clinical._XLI_SAMPLES", 20_000)
+    monkeypatch.setattr("heartlm.formats.sample_table.GAP_SAMPLES", 20_000)
+    monkeypatch.setattr("heartlm.formats.clinical._XLI_SAMPLES", 20_000)
     with pytest.raises(HeartlmError, match=REFUSED) as refused:
         read_recording(path).signal(0, 1)
     assert str(refused.value).startswith(str(tmp_path)) and "\n" not in str(refused.value)
@@ -412,7 +412,7 @@ def test_annotations_of_edf_without_an_end_are_searched_once(tmp_path: Path) -> 
 
 
 def test_segments_that_are_named_often_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heartlm.ecg.readers import wfdb_header
+    from heartlm.formats import wfdb_header
 
     (tmp_path / "s.hea").write_text("s 1 250 10\ns.dat 16 200/mV 16 0 0 0 0 I\n")
     (tmp_path / "a.hea").write_text("a/1000 1 250 10000\n" + "s 10\n" * 1000)
@@ -424,7 +424,7 @@ def test_segments_that_are_named_often_are_read_once(tmp_path: Path, monkeypatch
 
 
 def test_markup_of_many_elements_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heartlm.ecg.readers.clinical._MOST_MARKS", 1000)
+    monkeypatch.setattr("heartlm.formats.clinical._MOST_MARKS", 1000)
     for name in ("aecg.xml", "muse.xml", "kardia.json"):
         WRITERS[name](tmp_path / name, np.zeros((2, 500), np.int16), RATE_HZ, ("I", "II"))
         assert read_recording(tmp_path / name).num_samples == 500

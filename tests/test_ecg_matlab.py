@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy.io import loadmat, savemat
 
-from heartlm.ecg.readers.matlab import matlab_variables
 from heartlm.errors import HeartlmError
+from heartlm.formats.matlab import matlab_variables
 
 ECG = np.round(np.sin(np.arange(1500) / 9), 3)
 CONTENTS: dict[str, dict[str, Any]] = {

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.ecg.database import open_database
-from heartlm.ecg.patient_rhythms import ATRIAL, NORMAL, OWN, PatientRhythms, PlannedBeat
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import Annotations
-from heartlm.ecg.retime import lay_out, retime_database, source_beats
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.patient_rhythms import ATRIAL, NORMAL, OWN, PatientRhythms, PlannedBeat
+from heartlm.simulate.retime import lay_out, retime_database, source_beats
+from heartlm.simulate.write import simulate_database
 from heartlm.storage.reading import read_json
 
 

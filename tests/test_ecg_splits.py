@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from heartlm.ecg.database import open_database
-from heartlm.ecg.splits import DS1, DS2, PACED, Split, de_chazal_split, hash_split
+from heartlm.databases.database import open_database
+from heartlm.databases.splits import DS1, DS2, PACED, Split, de_chazal_split, hash_split
 from tests.conftest import shared_data
 
 patients = st.text(min_size=1, max_size=12)

@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from heartlm.ecg.database import locate, open_database, read_recording
-from heartlm.ecg.readers.sample_table import facts_of
-from heartlm.ecg.readers.stated import Stated
-from heartlm.ecg.readers.units import parse_unit, split_name
+from heartlm.databases.database import locate, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
+from heartlm.formats.read import read_recording
+from heartlm.formats.sample_table import facts_of
+from heartlm.formats.stated import Stated
+from heartlm.formats.units import parse_unit, split_name
 from tests.conftest import shared_data
 
 RATE_HZ, NUM = 360.0, 7200
@@ -402,7 +403,7 @@ def test_what_the_user_states(tmp_path: Path) -> None:
 
 
 def test_a_file_that_states_its_rate_refuses_another(tmp_path: Path) -> None:
-    from heartlm.ecg.write_wfdb import write_signals
+    from heartlm.formats.write_wfdb import write_signals
 
     adu = np.stack([np.round(200 * ECG), np.round(-200 * ECG)]).astype(np.int64)
     write_signals(tmp_path, "r", adu, signal_format="16", rate_hz=360, leads=["I", "II"], gain=200)

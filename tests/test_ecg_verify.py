@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import wfdb
 
-from heartlm.ecg.database import open_database
-from heartlm.ecg.verify import verify_database
+from heartlm.databases.database import open_database
+from heartlm.databases.verify import verify_database
 from tests.conftest import shared_data
 from tests.test_ecg_annotation_files import write_out_of_order
 from tests.test_ecg_database import write_database
@@ -101,7 +101,7 @@ def test_databases_published_without_calibration_are_read(name: str, tmp_path: P
 
 @pytest.mark.parametrize("read_bytes", [1 << 27, 1])
 def test_flat_and_invalid_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int) -> None:
-    monkeypatch.setattr("heartlm.ecg.verify._READ_BYTES", read_bytes)
+    monkeypatch.setattr("heartlm.databases.verify._READ_BYTES", read_bytes)
     signal = np.stack([np.zeros(1000), np.full(1000, np.nan)], axis=1)
     wfdb.wrsamp("r", 250, ["mV"] * 2, ["flat", "none"], p_signal=signal, fmt=["16"] * 2, adc_gain=[200.0] * 2,
                 baseline=[0] * 2, write_dir=str(tmp_path))  # fmt: skip

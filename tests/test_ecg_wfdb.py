@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.api import open_recording
-from heartlm.ecg.readers import wfdb_header
-from heartlm.ecg.readers.wfdb import read_wfdb, sums_of
-from heartlm.ecg.readers.wfdb_header import read_header
+from heartlm.databases.verify import verify_database
 from heartlm.ecg.recording import Patient, Recording
-from heartlm.ecg.verify import verify_database
 from heartlm.errors import HeartlmError
+from heartlm.formats import wfdb_header
+from heartlm.formats.wfdb import read_wfdb, sums_of
+from heartlm.formats.wfdb_header import read_header
 from tests.conftest import shared_data
 
 RATE_HZ = 250
@@ -376,7 +376,7 @@ def test_common_formats_are_read_without_the_wfdb_package(tmp_path: Path) -> Non
     script = f"""
 import sys
 from pathlib import Path
-from heartlm.ecg.verify import verify_database
+from heartlm.databases.verify import verify_database
 assert verify_database(Path({str(tmp_path)!r})) == []
 print([name for name in ("wfdb", "pandas", "scipy") if name in sys.modules])
 """

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.readers.annotation_file import SYMBOL_OF_CODE, read_annotation_file
-from heartlm.ecg.readers.wfdb import read_wfdb
-from heartlm.ecg.write_wfdb import BITS, annotation_bytes, write_signals
 from heartlm.errors import HeartlmError
+from heartlm.formats.annotation_file import SYMBOL_OF_CODE, read_annotation_file
+from heartlm.formats.wfdb import read_wfdb
+from heartlm.formats.write_wfdb import BITS, annotation_bytes, write_signals
 
 SYMBOLS = sorted(set(SYMBOL_OF_CODE.tolist()) - {"", " "})
 RATES_HZ = [250.0, 360, 257.5, 1000.0]

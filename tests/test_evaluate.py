@@ -14,7 +14,7 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.errors import HeartlmError
 from heartlm.inference.finetuned import load_finetuned, load_random_init
 from heartlm.report.page import write_report

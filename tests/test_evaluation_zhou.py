@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import RHYTHM_INDEX
 from heartlm.evaluation import zhou
 from studies.af_rhythm import fit_threshold

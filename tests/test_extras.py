@@ -15,9 +15,9 @@ import pytest
 from heartlm.analysis.embeddings import Embeddings
 from heartlm.analysis.findings import Findings
 from heartlm.api import Scores
-from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
+from heartlm.formats.wfdb import read_wfdb
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

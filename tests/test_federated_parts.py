@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heartlm.databases.splits import DS1
 from heartlm.distributed.communicator import Communicator, Pending, local_rank
-from heartlm.ecg.splits import DS1
 from heartlm.errors import HeartlmError
 from heartlm.extensions.federated.aggregate import Aggregator, PendingMean
 from heartlm.extensions.federated.client import ClientTask, Update

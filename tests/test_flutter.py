@@ -70,7 +70,7 @@ def test_too_short_empty_and_invalid_signals_have_no_flutter() -> None:
 @pytest.mark.slow
 def test_simulated_flutter_is_found_by_analyze_and_named_in_the_annotations(tmp_path: Path) -> None:
     assert main(["data", "simulate", str(tmp_path / "ecg"), "--patients", "24", "--minutes", "10", "--seed", "4"]) == 0
-    from heartlm.ecg.database import open_database
+    from heartlm.databases.database import open_database
 
     database, model, seconds = open_database(tmp_path / "ecg"), load_model(), []
     for record_id in database.record_ids:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.ecg.database import open_database
-from heartlm.ecg.verify import verify_database
+from heartlm.databases.database import open_database
+from heartlm.databases.verify import verify_database
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
 from tests.test_ecg_wfdb import write_record

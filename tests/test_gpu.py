@@ -24,8 +24,8 @@ import pytest
 import torch
 
 import heartlm
+from heartlm.databases.database import open_database
 from heartlm.distributed.device import device_and_precision
-from heartlm.ecg.database import open_database
 from heartlm.extensions.cluster.gpus import MASK, visible_gpus
 from heartlm.inference.annotate import second_probabilities
 from heartlm.inference.finetuned import load_finetuned

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.findings import Event, Findings
 from heartlm.analysis.hrv import PIECE_S, band_powers, variability
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import Recording
 from tests.conftest import shared_data
 

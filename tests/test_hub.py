@@ -19,10 +19,10 @@ import pytest
 import heartlm
 from heartlm import HeartlmError
 from heartlm.cli.main import main
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
 from heartlm.models import hub
 from heartlm.models.pretrained import FOLDER
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 

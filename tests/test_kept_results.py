@@ -12,7 +12,7 @@ import pytest
 
 import heartlm
 from heartlm.cli.main import main
-from heartlm.ecg import each_recording
+from heartlm.databases import each_recording
 from heartlm.ecg.recording import Recording
 from heartlm.models.pretrained import FOLDER
 from tests.synthetic_leads import heart_lead

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.ecg.detect import SETTINGS, Detector, Mode, plan_detector
 from tests.conftest import shared_data
 from tests.detect_reference import ReferenceDetector

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.tokenizers.quantize import fit_quantizer, prepare_codebooks, residual_codes, sums_by_code
 from heartlm.tokenizers.rhythm import RHYTHM_SCALES
 from heartlm.tokenizers.rr import CAUSAL_SCALES, OFFLINE_SCALES, LogScale, rr_codes, trailing_median

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.annotation_file import decode_annotations
-from heartlm.ecg.readers.wfdb_header import DECODED, MAX_WIDTH, adu_type, decode, num_bytes
+from heartlm.formats.annotation_file import decode_annotations
+from heartlm.formats.wfdb_header import DECODED, MAX_WIDTH, adu_type, decode, num_bytes
 from tests.kernel_references import decode_annotations_reference, decode_reference, each_variant
 
 NUM_BITS = {"212": 12, "16": 16, "61": 16, "80": 8, "24": 24, "32": 32}

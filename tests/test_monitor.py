@@ -29,11 +29,8 @@ from numpy.typing import NDArray
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.limits import Limits
 from heartlm.cli.main import main
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import ARTEFACT, Recording
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.synthesis import simulate_recording
-from heartlm.ecg.simulator.write import write_record
 from heartlm.errors import HeartlmError
 from heartlm.inference.waveform import regular_waves
 from heartlm.kernels.library import using, variants
@@ -47,6 +44,9 @@ from heartlm.monitor.state import packed, unpacked
 from heartlm.monitor.stream import Ward, alarms_of
 from heartlm.monitor.trend import NUM_MINUTES, Trend
 from heartlm.monitor.webhook import Webhook, observation
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.synthesis import simulate_recording
+from heartlm.simulate.write import write_record
 from heartlm.storage.atomic import sole_holder
 from heartlm.tasks.waveform import NOISE
 from heartlm.tokenizers.base import Lead

@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.leases import NUM_PARTITIONS
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.nats import Worker, partition_of, subject_of, token_of
 from heartlm.monitor.stream import Ward
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.synthesis import simulate_recording
 
 nats = pytest.importorskip("nats", reason="nats-py is not installed")
 

@@ -217,7 +217,7 @@ def test_another_time_is_refused(text: str):
 
 
 def test_options_of_commands_that_open_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
-    from heartlm.ecg.readers.stated import VARIABLE, Stated
+    from heartlm.formats.stated import VARIABLE, Stated
 
     monkeypatch.delenv(VARIABLE, raising=False)
     words = ["a", "--rate", "250", "--units", "uV,200(1024)/mV", "--leads", "I, V5"]

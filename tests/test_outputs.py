@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.ecg.readers.stated import VARIABLE
+from heartlm.formats.stated import VARIABLE
 from heartlm.storage.atomic import sha256_of
 from tests.clinical_files import write_kardia
 from tests.synthetic_leads import beat_times_s, ecg_mv

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
 from heartlm.ecg.matching import nearest
-from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Annotations, RhythmSpan
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
-from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
+from heartlm.formats.annotation_file import read_annotation_file
+from heartlm.formats.write_annotations import write_annotations
 from heartlm.inference.annotate import annotate, rhythm_spans
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import SampleTokenizer
 from tests.conftest import shared_data

@@ -15,10 +15,10 @@ import pytest
 from benchmarks import figures, runner
 from benchmarks.common import catalog, output, places, weights
 from benchmarks.common.measure import BenchTable, Spread
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import FOLDER
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
 from heartlm.storage.reading import read_json
 from studies import quality
 

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from heartlm.analysis.events import USUAL_LIMITS
 from heartlm.analysis.findings import KINDS, Event, Findings, definitions
 from heartlm.analysis.limits import Limits
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import Patient, Recording
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.report.holter import context, holter_page
 from heartlm.report.holter_charts import time_ticks
 from heartlm.report.holter_index import index_page
 from heartlm.report.numbers import elapsed
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.synthesis import simulate_recording
 from tests.browser import find_chromium, open_page, print_page
 from tests.conftest import shared_data
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.ecg.database import open_database
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.write import simulate_database
-from heartlm.ecg.splits import DS2
+from heartlm.databases.database import open_database
+from heartlm.databases.splits import DS2
 from heartlm.errors import HeartlmError
 from heartlm.models import pretrained
 from heartlm.models.pretrained import FOLDER, find_run, shipped_models
 from heartlm.models.store import load_model, whole_tensors
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
 from recipes import models
 from recipes.beats import for_training
 

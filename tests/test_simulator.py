@@ -16,17 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES
-from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.heart import Heart, rr_variability
-from heartlm.ecg.simulator.morphology import REPOLARISATION_S
-from heartlm.ecg.simulator.patients import PROFILES, SimulatedPatient, draw_splits, profile_of
-from heartlm.ecg.simulator.randomness import stream
-from heartlm.ecg.simulator.rhythms import simulate_rhythm
-from heartlm.ecg.simulator.synthesis import simulate_recording
-from heartlm.ecg.simulator.write import BASELINE, GAIN, digitise, simulate_database
 from heartlm.errors import HeartlmError
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.heart import Heart, rr_variability
+from heartlm.simulate.morphology import REPOLARISATION_S
+from heartlm.simulate.patients import PROFILES, SimulatedPatient, draw_splits, profile_of
+from heartlm.simulate.randomness import stream
+from heartlm.simulate.rhythms import simulate_rhythm
+from heartlm.simulate.synthesis import simulate_recording
+from heartlm.simulate.write import BASELINE, GAIN, digitise, simulate_database
 from heartlm.storage.atomic import sha256_of
 
 CONFIG = SimulationConfig(patients=40, minutes=3)
@@ -75,7 +75,7 @@ def test_an_impossible_setting_is_refused_by_name(field: str, value: Any) -> Non
 
 
 def test_settings_import_nothing_heavy() -> None:
-    code = "import sys; from heartlm.ecg.simulator.config import SimulationConfig; print('numpy' in sys.modules)"
+    code = "import sys; from heartlm.simulate.config import SimulationConfig; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

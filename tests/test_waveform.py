@@ -18,13 +18,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.ecg.database import open_database
-from heartlm.ecg.readers.annotation_file import read_annotation_file
+from heartlm.databases.database import open_database
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.ec57 import spans_of
 from heartlm.evaluation.waveform_features import NAMES, waveform_features
 from heartlm.evaluation.waveform_task import WaveformWindows, forest_verdicts
+from heartlm.formats.annotation_file import read_annotation_file
 from heartlm.inference.leads import lead_of_row
 from heartlm.inference.waveform import class_probabilities, predicted_classes, smoothed, vf_scores
 from heartlm.models.config import ModelConfig

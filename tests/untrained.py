@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from heartlm.ecg.database import Database
+from heartlm.databases.database import Database
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model, save_model

@@ -5,9 +5,11 @@ The public interface is that of `heartlm.api`. Names are imported on first use.
 
 from typing import TYPE_CHECKING, Any
 
+from heartlm.system.attached import attach as _attach
 from heartlm.system.cores import limit_spinning as _limit_spinning
 
 _limit_spinning()  # before anything loads torch
+_attach(anonymity="heartlm.databases.anonymize", drawings="heartlm.report.plots", exchange="heartlm.formats.exchange")
 
 __version__ = "0.1.0"
 

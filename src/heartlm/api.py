@@ -23,12 +23,12 @@ from heartlm.analysis.model import Model
 from heartlm.corpus.build import build_configured
 from heartlm.corpus.config import TokenizeConfig, TokenizeSettings
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.ecg.database import locate, opened
-from heartlm.ecg.readers.stated import Stated
+from heartlm.databases.database import locate, opened
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig, EvaluationSettings
 from heartlm.evaluation.results import Scores
+from heartlm.formats.stated import Stated
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.typed import typed
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from heartlm.analysis.limits import Limits
     from heartlm.analysis.recordings import Analyses
     from heartlm.corpus.plan import Beats
+    from heartlm.databases.convert import Converted, Target
     from heartlm.delineation.intervals import Intervals
-    from heartlm.ecg.convert import Converted, Target
     from heartlm.ecg.recording import Damaged
     from heartlm.inference.annotate import Annotated
     from heartlm.monitor.alarms import Alarm, AlarmRules
@@ -126,7 +126,7 @@ def convert(
         >>> import heartlm
         >>> done = heartlm.convert("data/mitdb/100", "shared", to="edf", anonymize=True)
     """
-    from heartlm.ecg.convert import Conversion, convert_recordings
+    from heartlm.databases.convert import Conversion, convert_recordings
 
     task = Conversion(
         source=Path(source),
@@ -153,7 +153,8 @@ def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) 
     Raises:
         HeartlmError: the recording has no ECG lead, or its sampling rate is too low for the detector.
     """
-    from heartlm.corpus.encode import beats_for, ecg_lead
+    from heartlm.corpus.encode import beats_for
+    from heartlm.ecg.leads import ecg_lead
 
     found = opened(recording)
     return beats_for(found, None, "detected", ecg_lead(found, lead)).sample

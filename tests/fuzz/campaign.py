@@ -38,7 +38,7 @@ _PARSERS = "scp_ecg dicom_waveform hl7_aecg sierra_xml ge_muse_xml mortara_el250
 PRELOADED = (
     *("pyarrow.csv", "pyarrow.parquet", "pyarrow.compute", "h5py", "pydicom", "soundfile", "wfdb"),
     *(f"ecgdatakit.parsing.parsers.{name}" for name in _PARSERS.split()),
-    *("heartlm.ecg.readers.table_files", "heartlm.corpus.build"),
+    *("heartlm.formats.table_files", "heartlm.corpus.build"),
     *("heartlm.tokenizers.sample", "heartlm.tokenizers.rhythm"),
 )
 """Modules that commands import when they need them."""

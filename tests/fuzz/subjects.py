@@ -53,8 +53,8 @@ CPU = ("--threads", "1", "--device", "cpu")
 
 
 def _simulate(folder: Path, patients: int = 3) -> None:
-    from heartlm.ecg.simulator.config import SimulationConfig
-    from heartlm.ecg.simulator.write import simulate_database
+    from heartlm.simulate.config import SimulationConfig
+    from heartlm.simulate.write import simulate_database
 
     simulate_database(folder / "tinydb", SimulationConfig(patients=patients, minutes=0.5, seed=3, name="tinydb"))
 
@@ -274,8 +274,8 @@ _MOST_CHANGED, _PACKETS = 12, 2 * 16
 
 def _table_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> str | None:
     """Samples of a damaged table stand at their times, unless the damage is in its header."""
-    from heartlm.ecg.database import read_recording
     from heartlm.errors import HeartlmError
+    from heartlm.formats.read import read_recording
 
     content, original = damaged.read_bytes(), (seed / damaged.name).read_bytes()
     try:
@@ -330,8 +330,8 @@ def _edf(folder: Path) -> None:
 
 def _edf_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> str | None:
     """The samples of the damaged file, as read here or by edfio, are those that heartlm returns."""
-    from heartlm.ecg.database import read_recording
     from heartlm.errors import HeartlmError
+    from heartlm.formats.read import read_recording
 
     try:
         recording = read_recording(damaged, repaired="accept")
@@ -415,8 +415,8 @@ def _ishne(folder: Path) -> None:
 
 def _ishne_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> str | None:
     """The samples that heartlm returns are those that stand in the file, read here without its reader."""
-    from heartlm.ecg.database import read_recording
     from heartlm.errors import HeartlmError
+    from heartlm.formats.read import read_recording
 
     if damaged.suffix == ".ann":
         return None
@@ -436,8 +436,8 @@ def _ishne_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> 
 
 def _convert(folder: Path) -> None:
     """Recordings of several formats, those that heartlm writes among them, and a conversion that was interrupted."""
-    from heartlm.ecg.convert import JOURNAL, Conversion, convert_recordings
-    from heartlm.ecg.database import read_recording
+    from heartlm.databases.convert import JOURNAL, Conversion, convert_recordings
+    from heartlm.formats.read import read_recording
 
     ward, others = folder / "ward", folder / "others"
     ward.mkdir()
@@ -473,8 +473,9 @@ def _convert(folder: Path) -> None:
 
 def _converted_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> str | None:
     """Converted recordings have the samples of their sources, as nearly as the report says."""
-    from heartlm.ecg.database import open_database, read_recording
+    from heartlm.databases.database import open_database
     from heartlm.errors import HeartlmError
+    from heartlm.formats.read import read_recording
 
     for folder in (case / "out", case / "in" / "done"):
         if not (folder / "convert.json").is_file() or (damaged.parent == folder and stderr == ""):

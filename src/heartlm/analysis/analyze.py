@@ -48,11 +48,10 @@ from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unexamined import FEWEST_AF_BEATS, SHORTEST_S, too_short
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.analysis.usual_shape import excluded_classes, likeness_to_usual
-from heartlm.corpus.encode import ecg_leads, no_ecg_lead
+from heartlm.databases.each_recording import Watch, build
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure
-from heartlm.ecg.each_recording import Watch, build
-from heartlm.ecg.lead_kinds import channels_without_ecg
+from heartlm.ecg.leads import channels_without_ecg, ecg_leads, no_ecg_lead
 from heartlm.ecg.mains import HumFree
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording

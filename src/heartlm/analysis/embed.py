@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.embeddings import Embeddings, Vectors
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.corpus.encode import Unusable, beats_for, canonical_lead, ecg_leads, source_of, usable_leads
-from heartlm.ecg.database import open_database, opened
+from heartlm.corpus.encode import Unusable, beats_for, source_of, usable_leads
+from heartlm.databases.database import open_database, opened
+from heartlm.ecg.leads import canonical_lead, ecg_leads
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead, lead_of, lead_of_row, scored_lead

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_file
-from heartlm.system.late import pandas
+from heartlm.system.frames import pandas
 
 Vectors = NDArray[np.float32]
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from heartlm.analysis.limits import Limits
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import joined_spans
-from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
-from heartlm.system.late import pandas, plots
+from heartlm.formats.write_annotations import write_annotations
+from heartlm.system.attached import attached
+from heartlm.system.frames import pandas
 
 if TYPE_CHECKING:
     from heartlm.delineation.intervals import Intervals
@@ -182,7 +183,7 @@ class Findings:
             if self.of_kind(kind)
         ]
         worst = next((self.of_kind(kind)[0] for kind in KINDS if self.of_kind(kind)), None)
-        return str(plots().shown_html(repr(self)[1:-1], rows, lambda: self.plot(worst)))
+        return str(attached("drawings").shown_html(repr(self)[1:-1], rows, lambda: self.plot(worst)))
 
     def plot(self, event: Event | int | None = None, *, ax: Any = None) -> Any:
         """Draw ten seconds around an event, with beats, probabilities and events.
@@ -197,7 +198,7 @@ class Findings:
         Raises:
             HeartlmError: there is no signal to draw.
         """
-        return plots().plot_findings(self, event, ax)
+        return attached("drawings").plot_findings(self, event, ax)
 
     def report(self, path: str | Path) -> Path:
         """Write the page about the recording that `heartlm analyze` writes: one HTML file without network requests.
@@ -205,7 +206,7 @@ class Findings:
         Raises:
             HeartlmError: the file cannot be written, or the signal of a strip cannot be read.
         """
-        return Path(plots().write_page(self, Path(path)))
+        return Path(attached("drawings").write_page(self, Path(path)))
 
     @property
     def num_beats(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heartlm.analysis.findings import Findings
-from heartlm.ecg.database import opened
+from heartlm.databases.database import opened
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import FOLDER
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from heartlm.analysis.embeddings import Embeddings
     from heartlm.analysis.limits import Limits
     from heartlm.corpus.corpus import Corpus
-    from heartlm.ecg.each_recording import Watch
+    from heartlm.databases.each_recording import Watch
     from heartlm.models.heart import HeartModel
     from heartlm.models.store import ModelInfo
 

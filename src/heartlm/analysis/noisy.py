@@ -22,14 +22,14 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from heartlm.analysis.signal_quality import lead_quality
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
 from heartlm.ecg.detect import detect_beats
-from heartlm.ecg.lead_kinds import ecg_channels
+from heartlm.ecg.leads import ecg_channels
 from heartlm.ecg.matching import match_beats
 from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES, Annotations, Recording
-from heartlm.ecg.simulator.randomness import log_uniform, stream
-from heartlm.ecg.simulator.write import finish_database, write_record
 from heartlm.errors import HeartlmError
+from heartlm.simulate.randomness import log_uniform, stream
+from heartlm.simulate.write import finish_database, write_record
 from heartlm.storage.atomic import atomic_folder
 from heartlm.system.progress import track
 

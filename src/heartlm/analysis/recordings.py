@@ -18,15 +18,15 @@ from heartlm.analysis.analyze import Analyst, notes_of
 from heartlm.analysis.events import USUAL_LIMITS
 from heartlm.analysis.findings import EVENT_FIELDS, Findings, definitions
 from heartlm.analysis.limits import Limits
+from heartlm.databases.database import locate
+from heartlm.databases.each_recording import RecordingTask, Summary, Watch, each_recording
 from heartlm.distributed.device import device_and_precision
-from heartlm.ecg.database import locate
-from heartlm.ecg.each_recording import RecordingTask, Summary, Watch, each_recording
 from heartlm.ecg.recording import Recording
-from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
+from heartlm.formats.write_annotations import write_annotations
 from heartlm.storage.atomic import write_csv, write_text
 from heartlm.system.cores import usable_cores
-from heartlm.system.late import pandas
+from heartlm.system.frames import pandas
 from heartlm.system.progress import say, track
 
 SCHEMA_VERSION = 13

@@ -140,10 +140,10 @@ def _print_findings(summary: dict[str, Any], kinds: dict[str, str]) -> None:
 def _causal(options: AnalyzeOptions) -> int:
     """Write a table of the alarms that `heartlm monitor` would raise for each recording."""
     from heartlm import api
-    from heartlm.ecg.database import locate, open_database
+    from heartlm.databases.database import locate, open_database
     from heartlm.ecg.recording import Repaired
     from heartlm.monitor.alarms import read_rules
-    from heartlm.monitor.stream import ecg_leads
+    from heartlm.monitor.stream import watched_leads
     from heartlm.storage.atomic import write_csv
     from heartlm.system.progress import track
 
@@ -175,7 +175,7 @@ def _causal(options: AnalyzeOptions) -> int:
         columns = ["key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence", "count"]
         write_csv(rows, table, columns, digits=4)
         lethal = sum(row["severity"] == "lethal" for row in rows)
-        watched = ", ".join(recording.leads[lead] for lead in ecg_leads(recording))
+        watched = ", ".join(recording.leads[lead] for lead in watched_leads(recording))
         print(f"{table}: leads {watched}: {len(rows):,} alarms, {lethal:,} of them lethal")
         for row in rows:
             until = "lasts" if row["stop_s"] is None else f"until {row['stop_s']} s"

@@ -11,7 +11,7 @@ from heartlm.cli.options import check_out, parse
 from heartlm.errors import HeartlmError
 
 if TYPE_CHECKING:
-    from heartlm.ecg.database import Database
+    from heartlm.databases.database import Database
 
 
 SCORES = {"qrs_se": "Q Se", "qrs_ppv": "Q +P", "v_se": "V Se", "v_ppv": "V +P", "s_se": "S Se", "s_ppv": "S +P"}
@@ -61,8 +61,8 @@ def run(arguments: Sequence[str]) -> int:
     for name, value in (("learning", options.learning), ("window", options.window)):
         if not 0 <= value < 1e6:
             raise HeartlmError(f"{name}: {value:g} found, seconds expected, for example 0.15")
-    from heartlm.ecg.readers.annotation_file import read_annotation_file
     from heartlm.evaluation.ec57 import LABELS, compare_record, summarize
+    from heartlm.formats.annotation_file import read_annotation_file
     from heartlm.storage.atomic import write_json
 
     how: dict[str, Any] = {"learning_s": options.learning, "window_s": options.window, "exclude_vf": options.exclude_vf}
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]]:
     """Yield each recording with its reference file and its test file."""
-    from heartlm.ecg.database import locate, open_database
+    from heartlm.databases.database import locate, open_database
 
     endings = options.annotators.split(",")
     if len(endings) != 2 or not all(each.isalnum() for each in endings):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from heartlm.cli.options import existing, parse
 from heartlm.cli.subcommands import run_subcommand
-from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.errors import HeartlmError, require
+from heartlm.simulate.config import SimulationConfig
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def run_list(argv: Sequence[str]) -> int:
         heartlm data list mitdb
     """
     from heartlm.cli.data_tables import print_catalogue, print_database
-    from heartlm.ecg.catalogue import CATALOGUE, find
+    from heartlm.databases.catalogue import CATALOGUE, find
 
     options = parse(ListOptions, argv, "data list", run_list, positionals=["name"])
     if options.name is None:
@@ -139,7 +139,7 @@ def run_simulate(argv: Sequence[str]) -> int:
         heartlm data simulate data/clean --leads "[II, V1, V5]" --noise 0 --rate-hz 360
     """
     options = parse(SimulateOptions, argv, "data simulate", run_simulate, positionals=["folder"])
-    from heartlm.ecg.simulator.write import simulate_database
+    from heartlm.simulate.write import simulate_database
 
     _check_unused(options.folder, options.replace)
     simulate_database(options.folder, options)
@@ -158,7 +158,7 @@ def run_retime(argv: Sequence[str]) -> int:
     options = parse(RetimeOptions, argv, "data retime", run_retime, positionals=["database", "folder"])
     require(options, lambda number: number >= 1, "at least 1", "copies", "beats")
     require(options, lambda number: number >= 0, "at least 0", "seed")
-    from heartlm.ecg.retime import retime_database
+    from heartlm.simulate.retime import retime_database
 
     _check_unused(options.folder, source=options.database)
     skipped = retime_database(
@@ -225,7 +225,7 @@ def run_verify(argv: Sequence[str]) -> int:
     """
     options = parse(VerifyOptions, argv, "data verify", run_verify, positionals=["folder"])
     from heartlm.cli.data_tables import print_findings
-    from heartlm.ecg.verify import verify_database
+    from heartlm.databases.verify import verify_database
 
     findings = verify_database(existing(options.folder, "folder"))
     print_findings(options.folder, findings)

@@ -51,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
     """
     options = parse(ConvertOptions, argv, "data convert", run, positionals=["source", "folder"])
     require(options, lambda number: number >= 1, "at least 1", "processes")
-    from heartlm.ecg.convert import Conversion, convert_recordings
+    from heartlm.databases.convert import Conversion, convert_recordings
 
     task = Conversion(
         source=options.source,

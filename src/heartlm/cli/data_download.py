@@ -41,8 +41,8 @@ def run(argv: Sequence[str]) -> int:
     """
     options = parse(DownloadOptions, argv, "data download", run, positionals=["name", "folder"])
     require(options, lambda number: number >= 1, "at least 1", "workers")
-    from heartlm.ecg.catalogue import find
-    from heartlm.ecg.download import download_database
+    from heartlm.databases.catalogue import find
+    from heartlm.databases.download import download_database
 
     info = find(options.name)
     records = None if options.records is None else [name.strip() for name in options.records.split(",")]

@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
         heartlm data show data/mitdb/203 --start 100 --stop 130 --leads MLII --out vt.svg
     """
     options = parse(ShowOptions, argv, "data show", run, positionals=["record"])
-    from heartlm.ecg.database import locate
+    from heartlm.databases.database import locate
     from heartlm.report.figures import save_strip
     from heartlm.report.plots import recording_strip
 

@@ -11,11 +11,11 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from heartlm.cli.score_table import aligned
-from heartlm.ecg.catalogue import DatabaseInfo
+from heartlm.databases.catalogue import DatabaseInfo
 from heartlm.system.progress import plural
 
 if TYPE_CHECKING:
-    from heartlm.ecg.verify import Finding
+    from heartlm.databases.verify import Finding
 
 _WIDTH_WITH_TITLES = 140
 
@@ -49,7 +49,7 @@ def print_database(info: DatabaseInfo) -> None:
 
 def print_formats() -> None:
     """Print one line per format: usual endings, the extra that it needs, and whether that is installed."""
-    from heartlm.ecg.readers.formats import FORMATS, WFDB
+    from heartlm.formats.registry import FORMATS, WFDB
 
     rows = [["format", "usual endings", "extra", "installed"]]
     for form in (WFDB, *FORMATS):

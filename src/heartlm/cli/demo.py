@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     steps = read_yaml(Path(__file__).with_suffix(".yaml"), "the steps of the demo")
     for number, (title, command) in enumerate(steps.items(), start=1):
         if "{record}" in command:
-            from heartlm.ecg.database import open_database
+            from heartlm.databases.database import open_database
 
             database = open_database(options.out / "data")
             test = [name for name in database.record_ids if database.split_of(name) == "test"]

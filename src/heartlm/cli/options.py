@@ -121,9 +121,9 @@ def _add_stated(parser: ArgumentParser, fields: Collection[str]) -> None:
 
 def _state(options: type[Any], values: dict[str, Any]) -> None:
     """State the rate, units and leads for all recordings that the command opens, and remove them from `values`."""
-    from heartlm.ecg.readers.foreign import RATES_HZ
-    from heartlm.ecg.readers.stated import Stated
-    from heartlm.ecg.readers.units import parse_unit
+    from heartlm.formats.plausible import RATES_HZ
+    from heartlm.formats.stated import Stated
+    from heartlm.formats.units import parse_unit
 
     rate_hz, units = values.pop("rate"), _listed(values.pop("units"))
     is_field = any(field.name == "leads" for field in dataclasses.fields(options))

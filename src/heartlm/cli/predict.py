@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     options = parse(PredictOptions, arguments, "predict", run, positionals=["run", "record"])
     from heartlm import api
-    from heartlm.ecg.write_annotations import write_annotations
+    from heartlm.formats.write_annotations import write_annotations
     from heartlm.storage.atomic import write_csv
     from heartlm.tasks.waveform import CLASSES
 

@@ -23,7 +23,7 @@ from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source,
 from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
 from heartlm.corpus.plan import Beats, BuildSettings, Parts, TrainingLeads, make_plan
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
 from heartlm.ecg.recording import Damaged, Repaired
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import explained, publish_folder, recover_folder

@@ -7,7 +7,6 @@ recordings only one lead is encoded, so that scores are single-lead scores.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,22 +16,13 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.plan import Beats, BuildSettings, TrainingLeads
 from heartlm.corpus.schema import FILES
-from heartlm.ecg.database import Database
+from heartlm.databases.database import Database
+from heartlm.databases.splits import Split
 from heartlm.ecg.detect import detect_beats
-from heartlm.ecg.lead_kinds import channels_without_ecg, ecg_channels
-from heartlm.ecg.readers.stated import NO_UNIT
+from heartlm.ecg.leads import channels_without_ecg, ecg_leads, no_ecg_lead
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Damaged, Recording
-from heartlm.ecg.splits import Split
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
-
-PREFERRED_LEADS: tuple[str, ...] = ("mlii", "ii", "ecg1", "ecg", "i")
-"""Preference order if a single lead is used: the first of these that exists, else the first ECG lead of the file. `ECG`
-or `Lead` before the name, as in `ECG II` of EDF files, is ignored."""
-
-_PREFIX = re.compile(r"(ecg|ekg|lead)[\s_-]+")
-
-NO_ECG_LEAD = "no ECG lead (no channel in mV that is an ECG by its name or its beats)"
 
 # Minimum number of tokens in a row for its digest to identify a recording.
 _TELLING_TOKENS = 16
@@ -98,42 +88,6 @@ def source_of(
     leads = chosen_leads(recording, split, training_leads) if tokenizer.reads_signal else (0,)
     leads = leads or (() if tokenizer.needs_signal else (0,))
     return SelectedLeads(recording, split, leads) if leads else Unusable(no_ecg_lead(recording))
-
-
-def ecg_leads(recording: Recording) -> tuple[int, ...]:
-    """Return the ECG leads, see `ecg_channels`: preferred leads first, the others in the order of the recording."""
-    order = {name: rank for rank, name in enumerate(PREFERRED_LEADS)}
-    names = [canonical_lead(name) for name in recording.lead_names]
-    return tuple(sorted(ecg_channels(recording), key=lambda lead: order.get(names[lead], len(order))))
-
-
-def canonical_lead(name: str) -> str:
-    """Return the name of a lead in lower case, without a prefix such as "ECG "."""
-    return _PREFIX.sub("", name.lower().strip(), count=1)
-
-
-def no_ecg_lead(recording: Recording) -> str:
-    """Return why a recording without ECG leads has none, with the reason for each channel."""
-    others = channels_without_ecg(recording)
-    reasons = (
-        f"{name} {others.get(lead) or ('in no unit: give --units' if unit.casefold() in NO_UNIT else f'in {unit}')}"
-        for lead, (name, unit) in enumerate(zip(recording.lead_names, recording.units, strict=True))
-    )
-    return f"no ECG lead ({', '.join(reasons)})" if recording.lead_names else NO_ECG_LEAD
-
-
-def ecg_lead(recording: Recording, lead: int | str | None = None) -> int:
-    """Return the index of a lead, by default of the preferred ECG lead.
-
-    Raises:
-        HeartlmError: there is no such lead, or no ECG lead.
-    """
-    if lead is not None:
-        return recording.lead_index(lead)
-    leads = ecg_leads(recording)
-    if not leads:
-        raise HeartlmError(f"{recording.path}: {no_ecg_lead(recording)}")
-    return leads[0]
 
 
 def chosen_leads(recording: Recording, split: Split, training_leads: TrainingLeads) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from heartlm import __version__
 from heartlm.corpus.schema import SCHEMA_VERSION
-from heartlm.ecg.database import Database
+from heartlm.databases.database import Database
 from heartlm.ecg.recording import Damaged
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Tokenizer

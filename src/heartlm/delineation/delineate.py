@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.encode import ecg_leads, no_ecg_lead
 from heartlm.delineation.network import CLASSES, Network, Waves, find_waves
+from heartlm.ecg.leads import ecg_leads, no_ecg_lead
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 

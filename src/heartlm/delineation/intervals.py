@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, QRS, Delineation, P, T
-from heartlm.system.late import pandas
+from heartlm.system.frames import pandas
 
 Doubles = NDArray[np.float64]
 

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from heartlm.databases.database import locate
+from heartlm.databases.each_recording import RecordingTask, Summary, Watch, build, each_recording
 from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, QRS, Delineation, P, T, delineate
 from heartlm.delineation.intervals import INTERVALS, measure
-from heartlm.ecg.database import locate
-from heartlm.ecg.each_recording import RecordingTask, Summary, Watch, build, each_recording
 from heartlm.ecg.recording import Recording
-from heartlm.ecg.write_wfdb import annotation_bytes
 from heartlm.errors import HeartlmError
+from heartlm.formats.write_wfdb import annotation_bytes
 from heartlm.storage.atomic import atomic_file, write_csv
 
 SCHEMA_VERSION = 3

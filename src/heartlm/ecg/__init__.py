@@ -1,1 +1,1 @@
-"""Readers, annotations, databases, splits, QRS detection and the simulator."""
+"""Recordings, annotations and leads, and the detection and matching of heartbeats."""

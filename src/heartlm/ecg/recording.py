@@ -19,11 +19,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import one_line
 from heartlm.errors import HeartlmError
+from heartlm.storage.foreign import one_line
 from heartlm.storage.limits import MEMORY_BYTES
 from heartlm.storage.reading import read_json
-from heartlm.system.late import pandas, plots
+from heartlm.system.attached import attached
+from heartlm.system.frames import pandas
 from heartlm.system.progress import say
 
 ARTEFACT = "|"
@@ -142,7 +143,7 @@ class Recording:
     def _repr_html_(self) -> str:
         patient = " ".join(filter(None, (self.patient_id, self.patient.sex, str(self.age or ""))))
         rows = [("patient", patient), ("start", self.clock_time(0) or ""), ("repairs", "; ".join(self.repairs))]
-        return str(plots().shown_html(repr(self)[1:-1], [row for row in rows if row[1]], self.plot))
+        return str(attached("drawings").shown_html(repr(self)[1:-1], [row for row in rows if row[1]], self.plot))
 
     def plot(
         self,
@@ -166,7 +167,7 @@ class Recording:
         Raises:
             HeartlmError: there is no signal or no such lead, or the section is outside the recording or too long.
         """
-        return plots().plot_recording(self, start_s, stop_s, leads, ax)
+        return attached("drawings").plot_recording(self, start_s, stop_s, leads, ax)
 
     @cached_property
     def annotations(self) -> Annotations | None:
@@ -250,9 +251,8 @@ class Recording:
         Raises:
             HeartlmError: the shape, a unit or the number of names does not fit, or the rate is unknown.
         """
-        from heartlm.ecg.interchange import recording_of_array
-
-        return recording_of_array(x, rate_hz, leads, units, start, record_id)
+        made: Recording = attached("exchange").recording_of_array(x, rate_hz, leads, units, start, record_id)
+        return made
 
     @staticmethod
     def from_mne(raw: Any, *, record_id: str = "raw") -> Recording:
@@ -261,9 +261,8 @@ class Recording:
         Raises:
             HeartlmError: the rate is implausible.
         """
-        from heartlm.ecg.interchange import recording_of_mne
-
-        return recording_of_mne(raw, record_id)
+        made: Recording = attached("exchange").recording_of_mne(raw, record_id)
+        return made
 
     def to_frame(self, start: int = 0, stop: int | None = None, leads: Sequence[int | str] | None = None) -> Any:
         """Return samples `start` to `stop` as a pandas frame: one column a lead, the index in seconds since the start.
@@ -273,9 +272,7 @@ class Recording:
         Raises:
             HeartlmError: pandas is not installed; or see `signal`.
         """
-        from heartlm.ecg.interchange import frame_of
-
-        return frame_of(self, start, stop, leads)
+        return attached("exchange").frame_of(self, start, stop, leads)
 
     def with_annotations(self, annotations: Annotations | None) -> Recording:
         """Return the recording with other annotations, for example to write both by `to_wfdb`.
@@ -307,9 +304,7 @@ class Recording:
         Raises:
             HeartlmError: there is no signal, the name is no WFDB name, the record exists, or it cannot be written.
         """
-        from heartlm.ecg.interchange import write_record
-
-        return write_record(self, Path(folder), name or self.record_id or self.path.stem)
+        return Path(attached("exchange").write_record(self, Path(folder), name or self.record_id or self.path.stem))
 
     def to_mne(self) -> Any:
         """Return the recording as an `mne.io.RawArray` in volts; leads in mV are of type ecg, other channels misc.
@@ -317,9 +312,7 @@ class Recording:
         Raises:
             HeartlmError: mne is not installed, there is no signal, or it does not fit into memory.
         """
-        from heartlm.ecg.interchange import mne_of
-
-        return mne_of(self)
+        return attached("exchange").mne_of(self)
 
     def anonymous(self) -> Recording:
         """Return the recording without patient data, date of its start, and texts that may name people.
@@ -327,10 +320,9 @@ class Recording:
         These are comments, notes and repairs, the names of patient and database, and names and units of leads that are
         not usual ones, in place of which there are numbers. `record_id` and `path` stay.
         """
-        from heartlm.ecg.anonymize import without_texts
-
         start = self.start.time() if isinstance(self.start, datetime) else self.start
-        return replace(without_texts(self)[0], start=start)
+        hidden: Recording = attached("anonymity").without_texts(self)[0]
+        return replace(hidden, start=start)
 
     def lead_index(self, name: str | int) -> int:
         """Return the index of the lead called `name`, ignoring case; an index is returned unchanged.
@@ -507,9 +499,8 @@ class Annotations:
         Raises:
             HeartlmError: a column is missing, or has a position, code or name that cannot be.
         """
-        from heartlm.ecg.interchange import annotations_of_frames
-
-        return annotations_of_frames(beats, rate_hz, rhythms)
+        made: Annotations = attached("exchange").annotations_of_frames(beats, rate_hz, rhythms)
+        return made
 
     def to_frame(self) -> Any:
         """Return the beats as a pandas frame: `sample`, `time_s`, `symbol`, and `rhythm`, empty outside all spans.

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from heartlm.ecg.matching import MATCH_WINDOW_S
-from heartlm.ecg.readers.annotation_file import AnnotationFile
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.episodes import NUM_COUNTS, Episodes, compare_spans, episode_ratios, score_episodes
+from heartlm.formats.annotation_file import AnnotationFile
 
 LEARNING_S = 300.0
 """Learning period of EC57 in seconds: the start of a recording, which is not scored."""

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead
 from heartlm.storage.atomic import atomic_folder, write_json
-from heartlm.system.late import pandas, plots
+from heartlm.system.attached import attached
+from heartlm.system.frames import pandas
 
 SCHEMA_VERSION = 1
 
@@ -124,7 +125,7 @@ class Scores:
             for name, value, low, high in _flat(block or {}, "")
             if value is not None
         ]
-        return str(plots().shown_html(repr(self)[1:-1], rows))
+        return str(attached("drawings").shown_html(repr(self)[1:-1], rows))
 
     def plot(self, *, ax: Any = None) -> Any:
         """Draw the scores of the model and of the baselines with their intervals.
@@ -135,7 +136,7 @@ class Scores:
         Returns:
             A picture that a notebook shows, with `.save("scores.svg")`; or `ax`.
         """
-        return plots().plot_scores(self.content, ax)
+        return attached("drawings").plot_scores(self.content, ax)
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame of all scores with an interval: method, score, value, low, high."""

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.encode import PREFERRED_LEADS, Unusable
-from heartlm.ecg.database import open_database
+from heartlm.corpus.encode import Unusable
+from heartlm.databases.database import open_database
+from heartlm.ecg.leads import PREFERRED_LEADS
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.inference.leads import ScoredLead, lead_of_row, scored_lead

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.encode import SelectedLeads, Unusable, beats_for, ecg_lead, usable_leads
+from heartlm.corpus.encode import SelectedLeads, Unusable, beats_for, usable_leads
 from heartlm.corpus.plan import Beats
+from heartlm.databases.database import Database
 from heartlm.distributed.device import device_and_precision
-from heartlm.ecg.database import Database
+from heartlm.ecg.leads import ecg_lead
 from heartlm.ecg.matching import nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording, RhythmSpan
 from heartlm.ecg.spans import joined_spans

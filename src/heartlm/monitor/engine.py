@@ -24,9 +24,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.arrays import MOST_MV, typical_range
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.errors import HeartlmError
+from heartlm.formats.arrays import MOST_MV, typical_range
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm
 from heartlm.monitor.connection import Connection, utc_now
 from heartlm.monitor.journal import MessageJournal

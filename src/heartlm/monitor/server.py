@@ -26,8 +26,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from heartlm.ecg.database import read_recording
 from heartlm.errors import HeartlmError
+from heartlm.formats.read import read_recording
 from heartlm.monitor.acceptor import Address, most_connections
 from heartlm.monitor.alarms import SEVERITIES
 from heartlm.monitor.connection import Connection

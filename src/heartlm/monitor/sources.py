@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from heartlm.ecg.database import open_database
+from heartlm.databases.database import open_database
 from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import MAX_BYTES, MAX_LEADS
-from heartlm.monitor.stream import BLOCK_S, ecg_leads
+from heartlm.monitor.stream import BLOCK_S, watched_leads
 
 FRAME_S = 1.0
 """Length of the frames of a replay."""
@@ -45,7 +45,7 @@ def replay_streams(folder: Path, num_streams: int | None = None) -> list[Iterato
     usable = list[tuple[Recording, tuple[int, ...]]]()
     for record_id in database.record_ids:
         recording = database.recording(record_id)
-        leads = ecg_leads(recording)
+        leads = watched_leads(recording)
         if leads and recording.rate_hz >= LOWEST_RATE_HZ:
             usable.append((recording, leads))
     if not usable:

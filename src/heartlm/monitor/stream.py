@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.encode import NO_ECG_LEAD, chosen_leads
+from heartlm.ecg.leads import NO_ECG_LEAD, ecg_leads
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.inference.waveform import LEAST_VF, regular_waves
@@ -371,13 +371,9 @@ class Ward:
         return rhythms
 
 
-def ecg_leads(recording: Recording, most: int = NUM_LEADS) -> tuple[int, ...]:
-    """Return the leads in millivolts to watch: the preferred one first, then in the order of the recording."""
-    if not recording.has_signal or recording.num_samples == 0:
-        return ()
-    first = chosen_leads(recording, "test", "first")
-    others = (lead for lead in chosen_leads(recording, "train", "all") if lead not in first)
-    return (*first, *others)[:most]
+def watched_leads(recording: Recording, most: int = NUM_LEADS) -> tuple[int, ...]:
+    """Return the leads to watch: the first of `ecg_leads`."""
+    return ecg_leads(recording)[:most] if recording.num_samples else ()
 
 
 def alarms_of(
@@ -386,7 +382,7 @@ def alarms_of(
     """Return the alarms that a monitor raises on the stream of a whole recording.
 
     Args:
-        recording: has an ECG lead; the leads that `ecg_leads` chooses are watched.
+        recording: has an ECG lead; the leads that `watched_leads` chooses are watched.
         models: models of live streams.
         rules: rules that raise alarms.
         most_leads: largest number of leads that are watched.
@@ -397,7 +393,7 @@ def alarms_of(
     Raises:
         HeartlmError: no ECG lead, a rate too low for the detector, or an unreadable file.
     """
-    leads = ecg_leads(recording, most_leads)
+    leads = watched_leads(recording, most_leads)
     if not leads:
         raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to watch")
     ward = Ward(models, rules)

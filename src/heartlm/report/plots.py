@@ -1,6 +1,6 @@
 """Drawings of the pages in Python and notebooks: `plot` and the rich display of the public classes.
 
-Classes of lower rooms call this module when they are drawn; see `heartlm.system.late`.
+Classes of lower rooms call this module when they are drawn; see `heartlm.system.attached`.
 """
 
 from __future__ import annotations

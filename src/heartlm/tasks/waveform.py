@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.ecg.databases_known import KNOWN_DATABASES
+from heartlm.databases.known import KNOWN_DATABASES
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED
 from heartlm.ecg.spans import runs
 from heartlm.tasks.task import IGNORE, Task

@@ -40,7 +40,7 @@ from heartlm.storage.reading import read_json
 from heartlm.system.cores import bind, cpus_of, share_of_cores, usable_cores
 from heartlm.system.parent import end_with_parent
 
-PRELOADED = ["torch", "torch._dynamo", "heartlm.api", "heartlm.training.finetune"]
+PRELOADED = ["torch", "torch._dynamo", "heartlm.training.finetune"]
 GRACE_S = 15.0
 """Time in seconds that the other ranks have to exit after one rank has failed."""
 
@@ -237,7 +237,7 @@ def run_rank(rank: Rank) -> None:
     os.dup2(descriptor, 2)
     try:
         module, _, name = rank.command.rpartition(":")
-        getattr(importlib.import_module(module or "heartlm.api"), name)(**rank.fields)
+        getattr(importlib.import_module(module or "heartlm"), name)(**rank.fields)
     except HeartlmError as error:
         print(error, flush=True)
         sys.exit(2)

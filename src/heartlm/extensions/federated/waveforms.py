@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.database import Database, open_database
+from heartlm.databases.database import Database, open_database
 from heartlm.evaluation.beats import SCORED_CLASSES
 from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms
 

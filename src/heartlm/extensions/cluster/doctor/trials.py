@@ -161,8 +161,8 @@ def summary(step_s: float, noise: float | None, num_threads: int, outcomes: list
 def small_corpus(scratch: Path) -> Path:
     """Simulate a database and tokenize it with one token per sample; it takes a few seconds."""
     from heartlm.corpus.build import build_corpus
-    from heartlm.ecg.simulator.config import SimulationConfig
-    from heartlm.ecg.simulator.write import simulate_database
+    from heartlm.simulate.config import SimulationConfig
+    from heartlm.simulate.write import simulate_database
     from heartlm.tokenizers.sample import SampleTokenizer
 
     folder = scratch / "corpus"

@@ -1,0 +1,152 @@
+"""Find the records of a folder and the files of each record.
+
+Records are the entries of RECORDS. Without RECORDS they are the files in the folder: WFDB headers (except those of
+segments), files whose content is of one of the `FORMATS`, and annotation files without a signal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from heartlm.errors import HeartlmError
+from heartlm.formats.annotation_file import TABLE_SUFFIX, is_beat_table
+from heartlm.formats.describe import describe_folder, kind_by_mark
+from heartlm.formats.registry import BEGIN_BYTES, FORMATS, format_of
+from heartlm.storage.foreign import HEADER_BYTES, LIST_BYTES, first_bytes, is_there, read_bytes, stays_inside
+
+STANDALONE_ANNOTATORS = ("atr", "qrsc", "qrs", "ecg")
+
+
+class NoRecordingsError(HeartlmError):
+    """A folder has no recordings; the message states what its files are."""
+
+
+@dataclass(frozen=True)
+class RecordFiles:
+    """The files of one record.
+
+    Attributes:
+        stem: path of the files without suffix.
+        signal: header, or file with the signal; None for annotation-only records.
+    """
+
+    stem: Path
+    signal: Path | None
+
+    @property
+    def annotation_paths(self) -> list[Path]:
+        """Annotation files that form a record without a signal, the reviewed file first."""
+        if self.signal is None and is_beat_table(table := _with_suffix(self.stem, TABLE_SUFFIX)):
+            return [table]
+        return [path for name in STANDALONE_ANNOTATORS if is_there(path := _with_suffix(self.stem, f".{name}"))]
+
+    def annotation(self, annotators: Iterable[str]) -> Path | None:
+        """Return the file of the first of `annotators` that exists."""
+        paths = (_with_suffix(self.stem, f".{name}") for name in annotators)
+        return next((path for path in paths if path != self.signal and is_there(path)), None)
+
+
+def find_records(folder: Path) -> dict[str, RecordFiles]:
+    """Find the records of a folder: record id to files.
+
+    The id of a record is the name of its files. If records in different subfolders have the same name, the ids are
+    their paths below `folder`. Bytes that are not text are written as `\\x..`.
+
+    Of files of several formats with one name, the WFDB header is the record, and those that it does not name are left
+    out as copies. Without a header all are records: the first by its ending has the name, the others have their endings
+    in theirs.
+
+    Raises:
+        NoRecordingsError: there are no records.
+        HeartlmError: RECORDS lists a record that is missing or outside `folder`.
+    """
+    listed = folder / "RECORDS"
+    records = list(_listed(listed) if is_there(listed) else _unlisted(folder))
+    if not records:
+        raise NoRecordingsError(f"{folder}: no recordings found; {describe_folder(folder)}")
+    names = [files.stem.name for files in records]
+    unique = len(set(names)) == len(names)
+    return {
+        printable(files.stem.name if unique else files.stem.relative_to(folder).as_posix()): files for files in records
+    }
+
+
+def printable(name: str) -> str:
+    """Return a file name as text, with undecodable bytes as `\\x..`."""
+    return name if name.isprintable() else ascii(os.fsencode(name))[2:-1]
+
+
+def _listed(records: Path) -> list[RecordFiles]:
+    listed = []
+    for name in dict.fromkeys(read_bytes(records, LIST_BYTES).decode("utf-8", "replace").split()):
+        if not stays_inside(name):
+            raise HeartlmError(f"{records}: lists {name!r}, expected a record below its folder; take it out")
+        stem = records.parent / name
+        if is_there(header := _with_suffix(stem, ".hea")):
+            listed.append(RecordFiles(stem, header))
+            continue
+        paths = (stem, *(_with_suffix(stem, ending) for form in FORMATS for ending in form.endings))
+        signal = next((path for path in paths if is_there(path) and format_of(path)), None)
+        listed.append(RecordFiles(stem.with_suffix("") if signal == stem else stem, signal))
+    missing = [files.stem for files in listed if files.signal is None and not files.annotation_paths]
+    if missing:
+        others = f" (and {len(missing) - 1} more records)" if len(missing) > 1 else ""
+        raise HeartlmError(
+            f"{missing[0]}.hea: listed in {records} and missing{others}; fetch it or take the line out of RECORDS"
+        )
+    return listed
+
+
+def _unlisted(folder: Path) -> Iterator[RecordFiles]:
+    paths = sorted(_files_below(folder))
+    headers = {stem for stem, suffix in paths if suffix == ".hea"}
+    segments = {segment for stem in headers for segment in _segments(stem)}
+    yield from (RecordFiles(Path(stem), Path(f"{stem}.hea")) for stem in sorted(headers - segments))
+    taken, alone = set[str](), list[str]()
+    for stem, suffix in paths:
+        if stem in headers:  # its signal and annotation files
+            continue
+        path = Path(stem + suffix)
+        is_table = suffix == TABLE_SUFFIX and is_beat_table(path)
+        if is_table or format_of(path) is not None:
+            # of two files with one name the second has its ending in the name of the record
+            yield RecordFiles(path if stem in taken else Path(stem), None if is_table else path)
+            taken.add(stem)
+        elif suffix.removeprefix(".") in STANDALONE_ANNOTATORS:
+            begin = first_bytes(path, BEGIN_BYTES)
+            if begin is None or kind_by_mark(begin) is None:  # an image may have the ending .ecg too
+                alone.append(stem)
+    yield from (RecordFiles(Path(stem), None) for stem in dict.fromkeys(alone) if stem not in taken)
+
+
+def _files_below(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield path without suffix, and suffix, as strings for speed, of all files below `folder` that are not hidden.
+
+    A number at the end is no suffix: DICOM files are often named by identifiers such as 1.2.840.
+    """
+    for root, _, names in os.walk(folder):
+        for name in names:
+            if not name.startswith("."):
+                stem, dot, suffix = name.rpartition(".")
+                is_suffix = dot and not suffix.isdigit()
+                yield (f"{root}/{stem}", f".{suffix}") if is_suffix else (f"{root}/{name}", "")
+
+
+def _segments(stem: str) -> list[str]:
+    """Return the stems of the segments of a multi-segment header, whose first line is `NAME/COUNT ...`."""
+    try:
+        lines = read_bytes(Path(f"{stem}.hea"), HEADER_BYTES).splitlines()
+    except HeartlmError:
+        return []  # the reader then reports the error
+    stated = (fields for line in lines if (fields := line.split()) and not fields[0].startswith(b"#"))
+    if b"/" not in next(stated, [b""])[0]:
+        return []
+    folder, _, _ = stem.rpartition("/")
+    return [f"{folder}/{fields[0].decode(errors='replace')}" for fields in stated]
+
+
+def _with_suffix(stem: Path, suffix: str) -> Path:
+    return stem.parent / f"{stem.name}{suffix}"

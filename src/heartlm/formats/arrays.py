@@ -1,0 +1,233 @@
+"""NumPy files, and recordings of arrays in memory, for the readers of other formats too.
+
+Metadata are in a `.json` file of the same name: `rate_hz`, `units` (one for all leads, or a list), `lead_names`, and
+`start` (`"2024-03-01 13:00:00"`, or `"13:00:00"` if the date is unknown).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, time
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+from heartlm.formats.plausible import check_rate, to_millivolts, without_infinities
+from heartlm.formats.stated import Stated
+from heartlm.formats.units import Unit, parse_unit
+from heartlm.storage.foreign import is_there, size_of
+from heartlm.storage.limits import check_samples
+from heartlm.storage.reading import read_json
+
+# Most leads, and fewest samples, of an array whose rows are taken as samples.
+_MOST_LEADS, _FEWEST_SAMPLES = 64, 100
+
+
+class ArraySettings(TypedDict, total=False):
+    """Fields of the `.json` file."""
+
+    rate_hz: float
+    units: str | list[str]
+    lead_names: list[str]
+    start: str
+
+
+def sidecar_of(path: Path) -> Path:
+    """Return the path of the `.json` file next to a file, which may be compressed."""
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).with_suffix(".json")
+
+
+def is_array_recording(path: Path) -> bool:
+    """Return whether a file of numbers is a recording: its rate is stated, in a `.json` file or by the user."""
+    return is_there(sidecar_of(path)) or Stated.current().rate_hz is not None
+
+
+def settings_of(path: Path) -> ArraySettings:
+    """Return the fields of the `.json` file next to a file; none if there is no such file.
+
+    Raises:
+        HeartlmError: the file is malformed.
+    """
+    sidecar = sidecar_of(path)
+    return read_json(sidecar, ArraySettings) if sidecar != path and is_there(sidecar) else {}
+
+
+def stated_units(path: Path, settings: ArraySettings, num_leads: int) -> list[Unit]:
+    """Return the unit of each of the file's `num_leads` leads as the `.json` file next to `path` states it, else mV.
+
+    Raises:
+        HeartlmError: it states another number of units.
+    """
+    texts = settings.get("units", "mV")
+    texts = [texts] * num_leads if isinstance(texts, str) else texts
+    if len(texts) != num_leads:
+        raise HeartlmError(f"{sidecar_of(path)}: {len(texts)} units for the {num_leads} leads of {path.name}")
+    return [parse_unit(text) or Unit(text) for text in texts]
+
+
+def start_of(where: object, text: str) -> datetime | time:
+    """Return the start that `where`, a file or another source, states as a text.
+
+    Raises:
+        HeartlmError: it is no time.
+    """
+    for kind in (time, datetime):
+        with suppress(ValueError):
+            return kind.fromisoformat(text).replace(tzinfo=None)
+    raise HeartlmError(f"{where}: start: {text!r} found, expected a time such as 2024-03-01 13:00:00 or 13:00:00")
+
+
+def checked_leads(where: object, array: Any) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return an array of samples as `[num_leads, num_samples]`, and what was repaired.
+
+    An array with more rows than columns, which has at most `_MOST_LEADS`, is one of `[num_samples, num_leads]`.
+
+    Raises:
+        HeartlmError: it has another shape or type.
+    """
+    try:
+        signal = np.atleast_2d(array)
+    except (RuntimeError, TypeError, ValueError) as error:  # rows of several lengths; a tensor of torch on a GPU
+        reason = " ".join(str(error).split())
+        raise HeartlmError(f"{where}: numbers [num_leads, num_samples] expected ({reason})") from None
+    repairs = tuple[str, ...]()
+    if signal.ndim == 2 and 0 < signal.shape[1] <= _MOST_LEADS and len(signal) > max(signal.shape[1], _FEWEST_SAMPLES):
+        shape = f"[{len(signal)}, {signal.shape[1]}]"
+        repairs = (f"an array of {shape} is taken as [num_samples, num_leads] and transposed",)
+        signal = signal.T
+    # More leads than samples would be read without an error.
+    if signal.ndim != 2 or signal.dtype.kind not in "iuf" or not 0 < len(signal) <= max(signal.shape[1], 1):
+        raise HeartlmError(
+            f"{where}: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers "
+            "[num_leads, num_samples], transposed if its rows are samples"
+        )
+    return signal, repairs
+
+
+def read_numpy(path: Path) -> Recording:
+    """Map a `.npy` file: an array `[num_leads, num_samples]` or `[num_samples]`.
+
+    Raises:
+        HeartlmError: the array has another shape or type, or its rate is unknown.
+    """
+    from heartlm.formats.text_table import is_gzip
+
+    signal, repairs = checked_leads(path, _unpacked(path) if is_gzip(path) else np.lib.format.open_memmap(path, "r"))
+    check_samples(path, signal.size)
+    stated, settings, sidecar = Stated.current(), settings_of(path), sidecar_of(path)
+    names = settings.get("lead_names") or [f"lead {place}" for place in range(1, len(signal) + 1)]
+    if len(names) != len(signal):
+        raise HeartlmError(f"{sidecar}: {len(names)} lead names for the {len(signal)} leads of {path.name}")
+    chosen, names = stated.leads_of(names, path)
+    rate_hz = stated.rate_hz or settings.get("rate_hz")
+    if rate_hz is None:
+        raise HeartlmError(
+            f'{path}: states no sampling rate; give --rate HZ, or write it into {sidecar.name} as {{"rate_hz": …}}'
+        )
+    rate_hz = check_rate(sidecar, rate_hz, "rate_hz")
+    units = stated.units_of(len(names))
+    if units is None:
+        units_in_file = stated_units(path, settings, len(signal))
+        units = [units_in_file[column] for column in chosen]
+    if len(chosen) < len(signal):
+        signal = signal[chosen]
+    if not stated.units and "units" not in settings:
+        check_size(path, signal, rate_hz)
+    recording = array_recording(path, signal, names, units, rate_hz)
+    start = start_of(sidecar, settings["start"]) if "start" in settings else None
+    return replace(recording, start=start, repairs=(*repairs, *recording.repairs))
+
+
+def _unpacked(path: Path) -> NDArray[Any]:
+    """Return the array of a file that is compressed by gzip; its header states the size before anything is unpacked."""
+    from heartlm.formats.text_table import gunzip
+
+    with gunzip(path) as stream:
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        version = np.lib.format.read_magic(stream)
+        if version not in read_header:
+            raise HeartlmError(f"{path}: NumPy format {version} found, expected 1.0 or 2.0; save the array again")
+        shape, is_fortran, kind = read_header[version](stream)
+        if kind.hasobject:
+            raise HeartlmError(f"{path}: array of objects, expected numbers; save it again")
+        check_samples(path, math.prod(shape) * max(1, kind.itemsize // 8), size_of(path), held_bytes=kind.itemsize + 4)
+        signal = np.empty(shape, kind, order="F" if is_fortran else "C")
+        content = signal.reshape(-1, order="A").view(np.uint8).data
+        done = 0
+        while done < len(content) and (length := stream.readinto(content[done:])):
+            done += length
+    if done < len(content):
+        raise HeartlmError(f"{path}: ends after {done} of {len(content)} bytes of its array; fetch it again")
+    return signal
+
+
+LEAST_MV, MOST_MV = 0.03, 20.0
+"""Plausible range of an ECG within a second, in mV."""
+
+
+def typical_range(values: NDArray[Any], rate_hz: float) -> float:
+    """Return the median of the ranges within seconds of the first minutes of a signal; 0 if it is flat or empty."""
+    size = max(2, round(rate_hz))
+    values = values[: 300 * size]
+    blocks = values[: len(values) // size * size].reshape(-1, size) if len(values) >= size else values[np.newaxis]
+    blocks = np.where(np.isfinite(blocks), blocks, np.nan)
+    blocks = blocks[~np.isnan(blocks).all(axis=1)]
+    return float(np.median(np.nanmax(blocks, axis=1) - np.nanmin(blocks, axis=1))) if blocks.size else 0.0
+
+
+def check_size(path: Path, signal: NDArray[Any], rate_hz: float) -> None:
+    """Check that values without a unit are plausible as millivolts in some lead.
+
+    Args:
+        path: path of the file.
+        signal: values `[num_leads, num_samples]`.
+        rate_hz: samples per second.
+
+    Raises:
+        HeartlmError: no lead is plausible.
+    """
+    sizes = [typical_range(lead, rate_hz) for lead in signal]
+    if sizes and not any(size == 0 or LEAST_MV <= size <= MOST_MV for size in sizes):
+        raise HeartlmError(
+            f"{path}: states no unit, and values that vary by {sizes[0]:.3g} within a second are no millivolts; give "
+            f"--units, for example uV, or 200/mV for steps of a converter, or write it into {sidecar_of(path).name} as "
+            '{"units": …}'
+        )
+
+
+def array_recording(
+    path: Path, signal: NDArray[Any], names: Sequence[str], units: Sequence[str | Unit], rate_hz: float
+) -> Recording:
+    """Return the recording of samples `[num_leads, num_samples]` in `units`; voltages are converted on reading."""
+    converted = [unit if isinstance(unit, Unit) else Unit(*to_millivolts(unit)) for unit in units]
+    scale = np.array([unit.factor for unit in converted])
+    baseline = np.array([unit.baseline for unit in converted])
+    faults = list[str]()
+
+    def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
+        chosen = list(leads)
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = signal[chosen, start:stop]
+            if baseline[chosen].any():
+                part = part - baseline[chosen, np.newaxis]
+            if part.dtype != np.float32 or (scale[chosen] != 1).any():
+                part = (part * scale[chosen, np.newaxis]).astype(np.float32)
+        return without_infinities(part, [names[lead] for lead in chosen], faults)
+
+    return Recording(
+        rate_hz=rate_hz,
+        num_samples=signal.shape[1],
+        lead_names=tuple(names),
+        units=tuple(unit.name for unit in converted),
+        path=path,
+        samples=samples,
+        faults=faults,
+        steps=tuple((1 / unit.factor, unit.baseline) for unit in converted) if signal.dtype.kind in "iu" else (),
+    )

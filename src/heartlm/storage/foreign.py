@@ -1,0 +1,138 @@
+"""Open files that heartlm did not write.
+
+Files must be regular and of limited size. Each error message is one line.
+
+Libraries raise arbitrary exceptions for a damaged file, from `IndexError` to a codec's own. `one_line` converts them to
+a `HeartlmError` that names the file. FIFOs and devices are refused before they are opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from itertools import accumulate
+from pathlib import Path, PurePosixPath
+
+from heartlm.errors import HeartlmError
+
+HEADER_BYTES = 1 << 24
+"""Maximum size of a WFDB header, about that of a header with 400,000 segments."""
+LIST_BYTES = 1 << 28
+"""Maximum size of a list or table of a database (RECORDS, checksums, patients) and of an annotation file."""
+TEXT_BYTES = 1 << 31
+"""Maximum size of a recording in text form, which is read as a whole."""
+
+_LONGEST_REASON = 200
+_PIECE_BYTES = 1 << 20
+
+
+@contextmanager
+def one_line(path: Path, what: str) -> Iterator[None]:
+    """Convert any exception in the block to a one-line error: `path` is not readable as `what`.
+
+    Raises:
+        HeartlmError: the block raised an exception.
+    """
+    try:
+        yield
+    except HeartlmError:
+        raise
+    except MemoryError as error:
+        raise HeartlmError(f"{path}: does not fit into memory; correct the sizes it states") from error
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise HeartlmError(f"{path}: not readable as {what} ({reason[:_LONGEST_REASON]}); fetch it again") from error
+
+
+def open_file(path: Path, largest: int | None = None) -> FileIO:
+    """Open a regular file of at most `largest` bytes for unbuffered reading; links are followed.
+
+    Raises:
+        HeartlmError: the file cannot be opened, is not a regular file or is too large.
+    """
+    try:
+        # O_NONBLOCK: opening a FIFO without a writer would block.
+        stream = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except (OSError, ValueError) as error:
+        raise _cannot_open(path, error) from error
+    status, problem = os.fstat(stream.fileno()), ""
+    if not stat.S_ISREG(status.st_mode):
+        problem = "is not a regular file; put the file itself there, or take the name away"
+    elif largest is not None and status.st_size > largest:
+        problem = f"has {status.st_size} bytes, at most {largest} expected; the file is damaged"
+    if problem:
+        stream.close()
+        raise HeartlmError(f"{path}: {problem}")
+    return stream
+
+
+def size_of(path: Path, largest: int | None = None) -> int:
+    """Return the size in bytes of a file that `open_file` accepts."""
+    with open_file(path, largest) as stream:
+        return os.fstat(stream.fileno()).st_size
+
+
+def read_bytes(path: Path, largest: int) -> bytes:
+    """Read all bytes of a regular file of at most `largest` bytes.
+
+    Raises:
+        HeartlmError: the file cannot be read, is not a regular file or is too large.
+    """
+    with open_file(path, largest) as stream:
+        try:
+            return stream.read(largest) or b""
+        except OSError as error:
+            raise _cannot_open(path, error) from error
+
+
+def first_bytes(path: Path, num_bytes: int) -> bytes | None:
+    """Return the first bytes of a regular file; None if it cannot be read."""
+    try:
+        with open_file(path) as stream:
+            return stream.read(num_bytes) or b""
+    except HeartlmError:
+        return None
+
+
+def inflated(packed: bytes | memoryview, window_bits: int = zlib.MAX_WBITS) -> Iterator[bytes]:
+    """Yield the content of a deflated stream in pieces of at most a mebibyte, as far as it goes."""
+    unpacker = zlib.decompressobj(window_bits)
+    # pieces of the input too: what is left of it is copied after each piece of the output
+    for first in range(0, len(packed), _PIECE_BYTES):
+        rest, piece = bytes(packed[first : first + _PIECE_BYTES]), b" "
+        while (rest or piece) and not unpacker.eof:
+            piece = unpacker.decompress(rest, _PIECE_BYTES)
+            rest = unpacker.unconsumed_tail
+            yield piece
+
+
+def inflates_beyond(packed: bytes, most: int, window_bits: int = zlib.MAX_WBITS) -> bool:
+    """Return whether a deflated stream has more than `most` bytes; a piece of it is in memory at a time."""
+    return any(num_bytes > most for num_bytes in accumulate(map(len, inflated(packed, window_bits))))
+
+
+def ending_of(path: Path) -> str:
+    """Return the ending of a file name in lower case, without that of a compressed file."""
+    return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
+
+
+def is_there(path: Path) -> bool:
+    """Return whether the path exists in any form, including a dangling link or a FIFO, which fail when read."""
+    return os.path.lexists(path)
+
+
+def stays_inside(name: str) -> bool:
+    """Return whether a file name is relative, never leaves the folder, and has no control characters."""
+    path = PurePosixPath(name)
+    return name.isprintable() and not path.is_absolute() and ".." not in path.parts
+
+
+def _cannot_open(path: Path, error: OSError | ValueError) -> HeartlmError:
+    if isinstance(error, FileNotFoundError):
+        return HeartlmError(f"{path}: no such file; fetch it")
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return HeartlmError(f"{path}: cannot be read ({reason}); check its name and permissions")
