@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -19,6 +22,7 @@ from heartlm.analysis.embed import embed, hidden_states, leads_of_recordings
 from heartlm.cli.main import main
 from heartlm.databases.database import open_database
 from heartlm.monitor.alarms import AlarmRules
+from heartlm.monitor.config import MonitorConfig
 from heartlm.runs.run_folder import RunFolder
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
@@ -204,6 +208,20 @@ def test_alarms_of_a_recording_are_found(recording: Recording) -> None:
     assert all(0 <= each.start <= each.raised <= recording.num_samples for each in alarms)
     slow = AlarmRules(bradycardia_bpm=250, bradycardia_beats=5)
     assert "extreme bradycardia" in {each.kind for each in heartlm.find_alarms(recording, slow)}
+
+
+def test_streams_are_watched_until_a_signal(folder: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("bradycardia_bpm: 250\nbradycardia_beats: 5\n")
+    raised = list[dict[str, Any]]()
+
+    def stop(alarm: dict[str, Any]) -> None:
+        raised.append(alarm)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    config = MonitorConfig(replay=folder, streams=1, speed=100, page=False, rules=rules)
+    heartlm.watch(config, stop)
+    assert (raised[0]["kind"], raised[0]["stop_s"]) == ("extreme bradycardia", None)
 
 
 def test_the_command_writes_the_same(run: RunFolder, folder: Path, tmp_path: Path, capsys) -> None:

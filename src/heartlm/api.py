@@ -13,9 +13,9 @@ Errors that the user can correct raise `HeartlmError`. The functions print nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from heartlm.analysis.embeddings import Embeddings
 from heartlm.analysis.findings import Findings
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from heartlm.ecg.recording import Damaged
     from heartlm.inference.annotate import Annotated
     from heartlm.monitor.alarms import Alarm, AlarmRules
+    from heartlm.monitor.config import MonitorConfig
 
 AnyPath = str | Path
 
@@ -376,6 +377,27 @@ def find_alarms(
 
 
 @public
+def watch(config: MonitorConfig, on_alarm: Callable[[dict[str, Any]], None] | None = None) -> None:
+    """Watch live streams, as `heartlm monitor`, until a signal, or until the input ends with `lines=True`.
+
+    Args:
+        config: sources, rules, page and where alarms go: `heartlm.monitor.config.MonitorConfig`.
+        on_alarm: is called with each change of an alarm: the fields of the alarm log.
+
+    Raises:
+        HeartlmError: settings contradict each other, or a source, a broker or the page cannot be used.
+
+    Examples:
+        >>> import heartlm
+        >>> from heartlm.monitor.config import MonitorConfig
+        >>> heartlm.watch(MonitorConfig(replay=Path("data/mitdb"), streams=20), print)  # doctest: +SKIP
+    """
+    from heartlm.monitor.service import watch as serve
+
+    serve(config, [] if on_alarm is None else [on_alarm])
+
+
+@public
 def annotate(
     run: RunFolder | AnyPath,
     recording: AnyPath,
@@ -472,4 +494,5 @@ __all__ = [
     "pretrain",
     "show_progress",
     "tokenize",
+    "watch",
 ]

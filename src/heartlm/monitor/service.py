@@ -1,0 +1,191 @@
+"""The service of a monitor: its sources, its judgement ten times a second, and where its alarms go.
+
+replay, lines, LSL, MQTT, NATS ─► Monitor (journal, models, rules) ─► listeners, page, webhook, MQTT
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from heartlm.errors import HeartlmError, needs
+from heartlm.monitor import sources
+from heartlm.monitor.alarms import read_rules
+from heartlm.monitor.config import MonitorConfig, read_token
+from heartlm.monitor.connection import Access, Connection, read_secret
+from heartlm.monitor.engine import Listener, Monitor, tune_garbage_collector
+from heartlm.monitor.models import LiveModels
+from heartlm.monitor.mqtt import Mqtt
+from heartlm.monitor.stream import Ward
+from heartlm.monitor.webhook import Webhook, observation
+from heartlm.storage.atomic import sole_holder
+from heartlm.system.progress import say
+
+# Interval between polls of the streams, and time limit for sending the last alarms at the end, in seconds.
+_POLL_S, _LAST_ALARMS_S = 0.1, 10.0
+
+
+def watch(config: MonitorConfig, listeners: Sequence[Listener] = ()) -> int:
+    """Watch streams until a signal or, with `lines`, the end of the input; return the exit status of the command.
+
+    Args:
+        config: settings.
+        listeners: are called with each change of an alarm.
+
+    Raises:
+        HeartlmError: settings contradict each other, a source or broker cannot be used, or another monitor writes to
+            the same folder.
+    """
+    token = read_token(config)
+    torch.set_num_threads(1)
+    tune_garbage_collector()
+    common, rules_by_patient = read_rules(config.rules)
+    models = LiveModels(config.beats)
+    with contextlib.ExitStack() as stack:
+        if config.out is not None:
+            in_use = f"out: {config.out}: another monitor writes there: choose another --out"
+            stack.enter_context(sole_holder(config.out / "lock", in_use))
+        ward = Ward(models, common, rules_by_patient)
+        monitor = Monitor(ward, config.out, say, config.max_streams, config.forget_h)
+        stack.enter_context(contextlib.closing(monitor))
+        monitor.listeners.extend(listeners)
+        return asyncio.run(_watch(config, monitor, token))
+
+
+async def _watch(config: MonitorConfig, monitor: Monitor, token: str | None) -> int:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    if threading.current_thread() is threading.main_thread():
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(signal_number, stop.set)
+    tasks, connections = list[asyncio.Task[None]](), list[Connection]()
+    server, broker, lines = None, None, None
+    password = None if config.user is None else read_secret(config.password_file, "HEARTLM_PASSWORD")
+    if config.user is not None and password is None:
+        raise HeartlmError("user: needs --password-file or the environment variable HEARTLM_PASSWORD")
+    access = Access(config.user, password, config.credentials, config.ca, config.client_certificate, config.client_key)
+    name = config.client_id or f"{re.sub('[^A-Za-z0-9]', '_', socket.gethostname())[:50]}-{os.getpid()}"
+    if config.webhook:
+        header = read_secret(config.webhook_header, "HEARTLM_WEBHOOK_HEADER")
+        webhook = Webhook(config.webhook, monitor, observation if config.fhir else dict, header, config.ca)
+        await webhook.connect()
+        connections.append(webhook.connection)
+        tasks.append(asyncio.create_task(webhook.run()))
+    if config.nats:
+        from heartlm.monitor.nats import Worker
+
+        logging.getLogger("asyncio").setLevel(logging.ERROR)  # nats-py lets it warn whenever a TLS connection ends
+        worker = Worker(monitor, config.nats, name, access)
+        await worker.connect()
+        connections.append(worker.connection)
+        tasks.append(asyncio.create_task(worker.run()))
+    if config.mqtt:
+        broker = Mqtt(config.mqtt, monitor, access, config.topic, config.alarm_topic, name)
+        await broker.connect()
+        connections.append(broker.connection)
+    if config.page:
+        shown = [*connections, *([monitor.disk] if monitor.disk else [])]
+        server, acceptor = await _serve(config, monitor, token, shown)
+        tasks += [asyncio.create_task(server.main_loop()), asyncio.create_task(acceptor.run())]
+    if config.replay is not None:
+        streams = sources.replay_streams(config.replay, config.streams)
+        tasks.append(asyncio.create_task(sources.replay(monitor, streams, config.speed)))
+    if config.lsl:
+        tasks.append(asyncio.create_task(sources.read_lsl(monitor)))
+    if config.lines:
+        lines = asyncio.create_task(sources.read_lines(monitor))
+    while not stop.is_set() and not (lines and lines.done()):
+        for task in tasks:
+            if task.done():
+                task.result()
+        if not config.nats:  # a NATS worker judges on its own, with the broker's time
+            monitor.run()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(stop.wait(), _POLL_S)
+    if lines is not None and lines.done():
+        lines.result()
+    if not config.nats:
+        monitor.run()
+    end = loop.time() + _LAST_ALARMS_S
+    while any(each.waiting() for each in connections) and loop.time() < end:
+        await asyncio.sleep(_POLL_S)
+    if broker is not None:
+        broker.close()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    if server is not None:
+        await server.shutdown()
+    return 0
+
+
+async def _serve(
+    config: MonitorConfig, monitor: Monitor, token: str | None, connections: Sequence[Any]
+) -> tuple[Any, Any]:
+    """Start the server of the page, and return it with what accepts its connections.
+
+    Raises:
+        HeartlmError: the address cannot be used, or a package is missing.
+    """
+    with needs("monitor"):
+        import uvicorn
+
+        from heartlm.monitor.acceptor import BACKLOG, Acceptor
+        from heartlm.monitor.server import Page
+    listening = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
+    # A restarted monitor gets its port although connections of the earlier one are still in TIME_WAIT.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((config.host, config.port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        raise HeartlmError(f"port: {config.host}:{config.port} cannot be used ({error.strerror})") from None
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    address = f"{host}:{listening.getsockname()[1]}"
+    page = Page(monitor, token, config.pseudonyms, connections, Connection(f"page {address}", monitor.log, lambda: 0))
+    served = uvicorn.Config(
+        page.app,
+        log_config=None,
+        log_level="error",  # each invalid request is a warning
+        http="h11",  # unlike httptools it limits the size of headers
+        proxy_headers=False,  # the address of a viewer is that of its socket
+        lifespan="off",
+        ssl_certfile=config.tls_certificate,
+        ssl_keyfile=config.tls_key,
+        ws_max_size=1 << 16,
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(served)
+    try:
+        served.load()
+    except OSError as error:  # ssl.SSLError is one, too
+        listening.close()
+        files = " and ".join(str(path) for path in (config.tls_certificate, config.tls_key) if path)
+        text = f"tls_certificate: {files}: {error.strerror}, a certificate in PEM format and its key expected"
+        raise HeartlmError(text) from None
+    server.lifespan = served.lifespan_class(served)
+    await server.startup(sockets=[])  # uvicorn's own sockets accept without bounds
+
+    make_http: Any = served.http_protocol_class  # its parameters are those of uvicorn
+
+    def protocol() -> asyncio.Protocol:
+        http: asyncio.Protocol = make_http(config=served, server_state=server.server_state, app_state={})
+        return http
+
+    acceptor = Acceptor(listening, protocol, served.ssl, page.viewers.__contains__, page.own)
+    address = f"{'https' if config.tls_certificate else 'http'}://{address}/"
+    say(f"page: {address}")
+    if config.open:
+        import webbrowser
+
+        webbrowser.open(address if token is None else f"{address}?token={token}")
+    return server, acceptor
