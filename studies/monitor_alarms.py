@@ -4,7 +4,7 @@
     python -m studies.monitor_alarms --links 1000
     python -m studies.monitor_alarms --beats beats-causal RUN --cinc2017 FOLDER
 
-The shipped models run on recordings as streams, as in `analyze --causal`. Reported are annotated episodes with an
+The shipped models run on recordings as streams, as in `heartlm alarms`. Reported are annotated episodes with an
 alarm, the delay of the alarm after the onset, lethal alarms per patient-day, and how often alarms are raised again
 soon after they ended. cudb and DS1 were used to choose the
 models or rules, and so were most normal recordings of cinc2017 (none that a model was trained on); DS2 and 200 of

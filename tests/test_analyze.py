@@ -296,7 +296,7 @@ def test_limits_are_options_or_a_file_with_the_names_of_the_monitor(
         (line,) = capsys.readouterr().err.splitlines()
         assert "limits.yaml" in line and reason in line
     for words, num in ((), 0), (("--bradycardia-bpm", "300"), 1):
-        assert main(["analyze", str(record), "--out", str(out), "--causal", *words]) == 0
+        assert main(["alarms", str(record), "--out", str(out), *words]) == 0
         assert ("extreme bradycardia" in capsys.readouterr().out) == num
     assert set(LIMITS) == {field.name for field in fields(Limits)} <= {field.name for field in fields(AlarmRules)}
 
@@ -350,9 +350,7 @@ def test_leads_and_windows_are_computed_together_where_a_device_takes_many(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize(
-    "words", [["--processes", "1"], pytest.param(["--processes", "2"], marks=pytest.mark.slow), ["--causal"]]
-)
+@pytest.mark.parametrize("words", [["--processes", "1"], pytest.param(["--processes", "2"], marks=pytest.mark.slow)])
 def test_a_gpu_that_cannot_compute_is_a_user_error(
     database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:

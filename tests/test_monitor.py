@@ -191,7 +191,7 @@ def test_a_file_has_the_alarms_of_its_stream(
     write_record(tmp_path / "db", "t", signals["tachycardia"][None], ["MLII"], RATE_HZ, annotations, [])
     recording = open_database(tmp_path / "db").recording("t")
     expected = alarms_of(recording, models)
-    assert main(["analyze", str(tmp_path / "db" / "t"), "--causal", "--out", str(tmp_path / "out")]) == 0
+    assert main(["alarms", str(tmp_path / "db" / "t"), "--out", str(tmp_path / "out")]) == 0
     rows = (tmp_path / "out" / "t.alarms.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == [alarm.key for alarm in expected]
     assert any(alarm.kind == "VT" for alarm in expected)

@@ -98,8 +98,8 @@ def parse(
 
 
 OPEN_RECORDINGS = frozenset(
-    ("analyze", "compare", "data convert", "data noisy", "data retime", "data show", "data verify", "delineate",
-     "embed", "evaluate", "federate", "monitor", "predict", "tokenize")
+    ("alarms", "analyze", "compare", "data convert", "data noisy", "data retime", "data show", "data verify",
+     "delineate", "embed", "evaluate", "federate", "monitor", "predict", "tokenize")
 )  # fmt: skip
 """Commands with the options `--rate`, `--units` and `--leads`, which state what files of recordings do not state."""
 
