@@ -14,7 +14,8 @@ from itertools import pairwise
 from statistics import fmean
 from types import SimpleNamespace
 
-from heartlm.monitor.alarms import MAX_RULE_BEATS, SEVERITIES, Alarm, AlarmRules
+from heartlm.ecg.definitions import ALARMS
+from heartlm.monitor.alarms import MAX_RULE_BEATS, Alarm, AlarmRules
 from heartlm.monitor.rules import LIMITS, JudgedBeat, LeadSecond
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT
 
@@ -367,7 +368,7 @@ class ReferenceStream:
         """The alarms whose condition has been absent long enough."""
         for kind in self.active.keys() - self.held:
             self.absent.setdefault(kind, now)
-        delay_s = dict(zip(SEVERITIES, self.limits.off_delay_s, strict=True))
+        delay_s = dict(zip(ALARMS, self.limits.off_delay_s, strict=True))
         over = [kind for kind, since in self.absent.items() if kind not in self.held]
         over = [kind for kind in over if now - self.absent[kind] >= self.limits.samples(delay_s[kind])]
         return [replace(self.active.pop(kind), stop=self.absent.pop(kind)) for kind in in_order(over)]
@@ -447,6 +448,6 @@ class ReferenceStream:
 
 
 def in_order(kinds: Iterable[str]) -> list[str]:
-    """The kinds in the order of `SEVERITIES`."""
+    """The kinds in the order of `ALARMS`."""
     own = set(kinds)
-    return [kind for kind in SEVERITIES if kind in own]
+    return [kind for kind in ALARMS if kind in own]

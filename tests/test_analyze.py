@@ -19,9 +19,9 @@ from heartlm.analysis.analyze import Analyst, _blocks, _voted
 from heartlm.analysis.findings import Findings
 from heartlm.analysis.limits import Limits
 from heartlm.analysis.signal_quality import best_leads, lead_quality
-from heartlm.cli.analyze import LIMITS, _print_findings
 from heartlm.cli.main import main
 from heartlm.databases.database import Database, open_database
+from heartlm.ecg.definitions import LIMITS, _print_findings
 from heartlm.ecg.matching import match_beats
 from heartlm.ecg.recording import Recording
 from heartlm.models.heart import TOKENS_AT_ONCE, HeartModel

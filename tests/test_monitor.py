@@ -30,11 +30,12 @@ from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.limits import Limits
 from heartlm.cli.main import main
 from heartlm.databases.database import open_database
+from heartlm.ecg.definitions import ALARMS
 from heartlm.ecg.recording import ARTEFACT, Recording
 from heartlm.errors import HeartlmError
 from heartlm.inference.waveform import regular_waves
 from heartlm.kernels.library import using, variants
-from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, SEVERITIES, Alarm, AlarmRules, read_rules
+from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
@@ -85,7 +86,7 @@ def whole(models: LiveModels, signals: dict[str, Floats]) -> dict[str, list[Alar
 @pytest.fixture
 def short_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alarms end two seconds after their condition."""
-    monkeypatch.setitem(LIMITS, "off_delay_s", (2.0,) * len(SEVERITIES))
+    monkeypatch.setitem(LIMITS, "off_delay_s", (2.0,) * len(ALARMS))
 
 
 def _alarms(models: LiveModels, pieces: dict[str, list[Floats]]) -> dict[str, list[Alarm]]:
@@ -865,7 +866,7 @@ def test_af_after_sinus_rhythm_is_raised_before_it_fills_the_long_window(models:
 
 
 def test_beats_of_af_add_up_and_raise_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LIMITS, "off_delay_s", (0.0,) * len(SEVERITIES))
+    monkeypatch.setitem(LIMITS, "off_delay_s", (0.0,) * len(ALARMS))
     rules, found = Rules("a", AlarmRules(), 250.0), dict[int, str]()
 
     def second(number: int, log_odds: float, valid: float = 1.0, af: tuple[float, int] | None = None) -> None:

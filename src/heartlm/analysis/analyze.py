@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.conduction import conduction
 from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
-from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
+from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
@@ -51,6 +51,7 @@ from heartlm.analysis.usual_shape import excluded_classes, likeness_to_usual
 from heartlm.databases.each_recording import Watch, build
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure
+from heartlm.ecg.definitions import definitions
 from heartlm.ecg.leads import channels_without_ecg, ecg_leads, no_ecg_lead
 from heartlm.ecg.mains import HumFree
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
@@ -322,7 +323,7 @@ class Analyst:
             tuple(notes),
             self.made_by,
             unlike(joined.measures),
-            definitions(limits),
+            definitions(vars(limits)),
             lost=np.flatnonzero(num_lost),
             left_out=left_out,
             hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from heartlm.cli.analyze import LIMITS
-from heartlm.cli.options import parse
+from heartlm.cli.options import limit_options, parse
+from heartlm.ecg.definitions import LIMITS, LIVE
 from heartlm.errors import HeartlmError
 
 
-@dataclass(frozen=True)
-class AlarmsOptions:
+@dataclass(frozen=True, kw_only=True)
+class AlarmsOptions(limit_options(LIVE)):  # type: ignore[misc]
     """Options of `heartlm alarms`.
 
     Attributes:
@@ -23,14 +23,6 @@ class AlarmsOptions:
         waveform: model for ventricular fibrillation, asystole and noise: a shipped model or a run folder.
         strict: refuse a recording whose file must be repaired to be read, instead of reading it with a warning.
         rules: YAML file of alarm rules as for the monitor, or second-opinion.
-        pause_s: seconds between two beats of a pause; 2 by default.
-        asystole_s: seconds between two beats of an asystole; 4 by default.
-        bradycardia_bpm: extreme bradycardia is a mean rate below this value; 40 by default.
-        bradycardia_beats: number of beats of extreme bradycardia; 5 by default.
-        tachycardia_bpm: extreme tachycardia is a mean rate above this value; 140 by default.
-        tachycardia_beats: number of beats of extreme tachycardia; 17 by default.
-        vt_bpm: least rate of ventricular tachycardia; 100 by default.
-        run_beats: number of ventricular beats in a row of a run; 3 by default.
     """
 
     path: Path
@@ -40,14 +32,6 @@ class AlarmsOptions:
     waveform: Path = Path("waveform")
     strict: bool = False
     rules: Path | None = None
-    pause_s: float | None = None
-    asystole_s: float | None = None
-    bradycardia_bpm: float | None = None
-    bradycardia_beats: int | None = None
-    tachycardia_bpm: float | None = None
-    tachycardia_beats: int | None = None
-    vt_bpm: float | None = None
-    run_beats: int | None = None
 
 
 def run(arguments: Sequence[str]) -> int:

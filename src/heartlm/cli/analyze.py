@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from heartlm.cli.options import parse
+from heartlm.cli.options import limit_options, parse
+from heartlm.ecg.definitions import LIMITS, REPORT, definitions
 from heartlm.errors import require
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.typed import typed
 
 
-@dataclass(frozen=True)
-class AnalyzeOptions:
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
     """Options of `heartlm analyze`.
 
     Attributes:
@@ -29,15 +30,7 @@ class AnalyzeOptions:
         processes: number of recordings analysed in parallel; by default one per core.
         device: device of the models; auto uses a GPU if there is one, of which every process needs some memory. Beats
             and waves are found on the CPU.
-        rules: YAML file with the limits below.
-        pause_s: seconds between two beats of a pause; 2 by default.
-        asystole_s: seconds between two beats of an asystole; 4 by default.
-        bradycardia_bpm: bradycardia is a mean rate below this value; 50 by default.
-        bradycardia_beats: number of beats of bradycardia; 5 by default.
-        tachycardia_bpm: tachycardia is a mean rate above this value; 100 by default.
-        tachycardia_beats: number of beats of tachycardia; 16 by default.
-        vt_bpm: least rate of ventricular tachycardia; 100 by default.
-        run_beats: number of ventricular beats in a row of a run, which is VT if it is fast; 3 by default.
+        rules: YAML file with limits of the rules; options go before it.
     """
 
     path: Path
@@ -51,26 +44,11 @@ class AnalyzeOptions:
     processes: int | None = None
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     rules: Path | None = None
-    pause_s: float | None = None
-    asystole_s: float | None = None
-    bradycardia_bpm: float | None = None
-    bradycardia_beats: int | None = None
-    tachycardia_bpm: float | None = None
-    tachycardia_beats: int | None = None
-    vt_bpm: float | None = None
-    run_beats: int | None = None
 
     @property
     def given_limits(self) -> dict[str, Any]:
         """Limits that are given on the command line."""
         return {name: value for name, value in vars(self).items() if name in LIMITS and value is not None}
-
-
-LIMITS = (
-    *("pause_s", "asystole_s", "bradycardia_bpm", "bradycardia_beats"),
-    *("tachycardia_bpm", "tachycardia_beats", "vt_bpm", "run_beats"),
-)
-"""Options that are fields of `heartlm.analysis.limits.Limits`."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -91,7 +69,6 @@ def run(arguments: Sequence[str]) -> int:
 
     torch.set_num_threads(1)
     from heartlm import api
-    from heartlm.analysis.findings import definitions
     from heartlm.analysis.limits import Limits
 
     limit_values = {} if options.rules is None else read_yaml(options.rules, "limits")
@@ -105,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
         if num_unlike := sum(bool(each["unlike"]) for each in result.summaries):
             print(f"{num_unlike:,} unlike those that the models learned from, expect more errors there: column unlike")
     else:
-        _print_findings(result.summaries[0], definitions(limits))
+        _print_findings(result.summaries[0], definitions(vars(limits)))
     for line in result.unwritten:
         print(line)
     print(result.file)

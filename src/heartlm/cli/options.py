@@ -23,6 +23,7 @@ from docstring_parser import parse as parse_docstring
 from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentError, ArgumentParser, set_loader
 from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
 
+from heartlm.ecg.definitions import LIMITS
 from heartlm.errors import HeartlmError
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.safe_yaml import parse_yaml
@@ -95,6 +96,15 @@ def parse(
     if command in OPEN_RECORDINGS:
         _state(options, values)
     return options(**values)
+
+
+def limit_options(defaults: dict[str, float]) -> type[Any]:
+    """Return a dataclass with an option for each of `LIMITS`, None if it is not given, and with its help."""
+    kinds = {name: int if name.endswith("_beats") else float for name in LIMITS}
+    fields = [(name, kind | None, dataclasses.field(default=None)) for name, kind in kinds.items()]
+    helps = (f"    {name}: {limit.meaning}; {defaults[name]:g} by default." for name, limit in LIMITS.items())
+    text = "\n".join(["Limits of the rules.", "", "Attributes:", *helps])
+    return dataclasses.make_dataclass("LimitOptions", fields, frozen=True, namespace={"__doc__": text})
 
 
 OPEN_RECORDINGS = frozenset(

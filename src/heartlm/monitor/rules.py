@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.definitions import ALARMS, LETHAL, TECHNICAL, WARNING
 from heartlm.kernels.library import constants, kernel, struct_of, structure
-from heartlm.monitor.alarms import LETHAL, MAX_RULE_BEATS, SEVERITIES, TECHNICAL, WARNING, Alarm, AlarmRules
+from heartlm.monitor.alarms import MAX_RULE_BEATS, Alarm, AlarmRules
 from heartlm.monitor.state import Stateful
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
@@ -133,11 +134,11 @@ LIMITS: dict[str, Any] = {
     # The life of an alarm. IEC 60601-1-8 leaves its times to the maker; bedside monitors do not announce the same
     # arrhythmia again for up to five minutes. An alarm ends when its condition has been absent for `off_delay_s`. A
     # condition that was absent for `repeat_s` and holds again before is a repetition, which the alarm counts.
-    "off_delay_s": tuple(OFF_DELAY_S[severity] for severity in SEVERITIES.values()),
+    "off_delay_s": tuple(OFF_DELAY_S[severity] for severity in ALARMS.values()),
     "repeat_s": 5.0,
 }
 """Limits that are the same for all patients, by their names in `struct rules` of kernels.h."""
-_BITS = {kind: constants()[kind.upper().replace(" ", "_")] for kind in SEVERITIES}
+_BITS = {kind: constants()[kind.upper().replace(" ", "_")] for kind in ALARMS}
 _NUM_KINDS = constants()["KINDS"]
 assert list(_BITS.values()) == list(range(_NUM_KINDS)) and constants()["BEATS"] >= MAX_RULE_BEATS
 
