@@ -193,7 +193,7 @@ def _phones(folder: Path) -> None:
 
 
 def _labchart(folder: Path) -> None:
-    """One block, two with times, comments and a gap between them, in another language, and compressed by gzip."""
+    """One block with and without times, in another language and compressed; two with times, comments and a gap."""
     ecg = _ecg()
 
     def block(
@@ -206,6 +206,8 @@ def _labchart(folder: Path) -> None:
     rows = [f"{v:.4f}\t0.0" + "\t#* moved" * (n == 700) for n, v in enumerate(ecg)]
     (folder / "one.txt").write_text(block(rows), newline="")
     timed = [f"{n % 1500 / 250:.3f}\t{row}" + "\t#1 a" * (n % 900 == 5) for n, row in enumerate(rows)]
+    own_times = [f"{n / 250:.3f}\t{row}" for n, row in enumerate(rows)]
+    (folder / "timed.txt").write_text(block(own_times), newline="")
     blocks = block(timed[:1500]) + block(timed[1500:], "4.5356354513888E+04\t2024-03-05 08:30:30")
     (folder / "blocks.txt").write_text(blocks, newline="")
     comma = block(rows, title="Kanal").replace(".", ",").replace("mV", "µV").replace("Title", "titel")
@@ -312,7 +314,7 @@ def _of_writers(*names: str) -> Callable[[Path], None]:
 
 
 # No clock in each row, and a header within the rows.
-_WITHOUT_CHECK = ("apple.csv", "blocks.txt")
+_WITHOUT_CHECK = ("apple.csv", "labchart.txt", "one.txt", "comma.txt", "blocks.txt")
 _MOST_CHANGED, _PACKETS = 12, 2 * 16
 """Samples that one mutation can change so that they are still numbers in their places, and rows between two times."""
 
