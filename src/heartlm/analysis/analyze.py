@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.conduction import conduction
-from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
+from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, mean_rate_bpm, second_events, seconds_of
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
@@ -116,6 +116,8 @@ class AnalysedBlock(NamedTuple):
             float64 `[num_seconds]`.
         regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
+        atrial: fraction of the signal that a wave of flutter explains in each second, see `flutter`, float64
+            `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
         stretches: start and stop of each stretch of lost signal, int64 `[num_stretches, 2]`.
         measures: measures of some beats, see `measures_of_beats`.
@@ -132,6 +134,7 @@ class AnalysedBlock(NamedTuple):
     waves: NDArray[np.float64]
     regular: NDArray[np.bool_]
     flutter: NDArray[np.float64]
+    atrial: NDArray[np.float64]
     quality: NDArray[np.float32]
     stretches: NDArray[np.int64]
     measures: NDArray[np.float64]
@@ -207,11 +210,15 @@ class Analyst:
         joined = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
         seconds, quality = joined.seconds, joined.quality.T
         rate_hz, notes = recording.rate_hz, notes_of(recording)
+        # Pieces and blocks have whole samples, so at a rate such as 127.97 Hz ten of their seconds are not quite ten.
+        edges = np.minimum(np.round(np.arange(len(seconds) + 1) * rate_hz), recording.num_samples).astype(np.int64)
 
         # VF, and stretches that cannot be read.
         # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
         second_class = predicted_classes(seconds, self.waveform.info.threshold, noise_denies=False)
-        events = second_events("VF", seconds[:, VF], second_class == VF, SHORTEST_S, rate_hz)
+        lost = lost_events(joined.stretches, rate_hz)
+        present = ~seconds_of(lost, edges)
+        events = second_events("VF", seconds[:, VF], (second_class == VF) & present, SHORTEST_S, edges, rate_hz)
         events = [event for event in events if event.confidence >= VF_CONFIDENCE]
         with_waves = [event for event in events if _fraction(joined.waves, event, rate_hz) >= 0.5]
         events = [event for event in events if event not in with_waves]
@@ -220,15 +227,12 @@ class Analyst:
             lasting_s = sum(each.stop - each.start for each in refuted) / rate_hz
             notes.append(f"{lasting_s:.0f} s would be VF by the waveform of one lead; a lead shows regular beats there")
             events = [each for each in events if each not in refuted]
-        # Pieces and blocks have whole samples, so at a rate such as 127.97 Hz ten of their seconds are not quite ten.
-        second_start = np.arange(len(seconds)) * rate_hz  # [num_seconds], in samples
-        pieces = (second_start // round(QUALITY_S * rate_hz)).astype(np.int64)
+        pieces = edges[:-1] // round(QUALITY_S * rate_hz)
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
-        in_vf = covered(events, second_start)
+        in_vf = seconds_of([*events, *with_waves], edges)
         poor = ~in_vf & ((best < UNREADABLE) | ((second_class == NOISE) & (best < DOUBTFUL)))
-        noisy = second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
-        lost = lost_events(joined.stretches, rate_hz)
-        poor |= covered(lost, second_start)
+        noisy = second_events("unreadable", 1 - best, poor, SHORTEST_S, edges, rate_hz)
+        readable = ~(poor | in_vf) & present
         events += joined_events([*noisy, *lost])
 
         # Beats that are kept, and intervals between them in which signal is lost.
@@ -251,7 +255,7 @@ class Analyst:
         clear = ~crossed(events, sample) & (num_lost == 0)
 
         # Flutter and AF. Of both, flutter counts.
-        flutters = second_events("flutter", joined.flutter, (joined.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
+        flutters = second_events("flutter", joined.flutter, joined.flutter > 0, FLUTTER_S, edges, rate_hz, readable)
         af, af_probability = self._af_events(sample, clear, rate_hz)
         is_short = recording.duration_s <= LONGEST_S
         waves, measured = _waves(recording, sample, leads), dict[str, float]()
@@ -263,7 +267,8 @@ class Analyst:
             af = (af or [whole]) if odds >= WEIGHTS["threshold"] else []
         elif waves is not None:
             normal = self._heartbeats[joined.probability[kept].argmax(axis=1)] == "N"
-            af, denied = without_p(af, waves, normal, SHORTEST_AF_S * rate_hz)
+            atrial = joined.atrial[np.searchsorted(edges[1:-1], sample, side="right")]
+            af, denied = without_p(af, waves, normal, atrial, SHORTEST_AF_S * rate_hz)
             if denied:
                 notes.append(f"{denied / rate_hz:.0f} s would be AF by RR intervals; P waves at a steady PR deny it")
         af = flutters + [each for each in af if covered(flutters, sample[covered([each], sample)]).mean() < 0.5]
@@ -298,20 +303,24 @@ class Analyst:
 
         # Events of beats, and those that only the waveform shows.
         rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1] | hiding, limits)
-        silent = (second_class == ASYSTOLE) & ~poor
+        silent_s = max(SHORTEST_S, limits.asystole_s)
         by_waveform = second_events(
-            "asystole", seconds[:, ASYSTOLE], silent, max(SHORTEST_S, limits.asystole_s), rate_hz
+            "asystole", seconds[:, ASYSTOLE], second_class == ASYSTOLE, silent_s, edges, rate_hz, readable
         )
         by_waveform = [each for each in by_waveform if not np.any((sample >= each.start) & (sample < each.stop))]
-        vt_events = second_events("VT", seconds[:, VT], (second_class == VT) & ~poor, SHORTEST_S, rate_hz)
-        by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
-        by_waveform += [replace(event, kind="VT") for event in with_waves]
+        vt_events = second_events("VT", seconds[:, VT], second_class == VT, SHORTEST_S, edges, rate_hz, readable)
+        # Regular waves are VT whatever beats are detected in them, unless a lead shows regular beats.
+        vt_waves = [replace(event, kind="VT") for event in with_waves]
+        sure = [each for each in vt_waves if _fraction(joined.regular, each, rate_hz) < 0.5]
+        vt_events += [each for each in vt_waves if each not in sure]
+        by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm, rate_hz)] + sure
         in_vt = [rule for rule in rules if rule.kind == "SVT" and _overlaps(rule, by_waveform, "VT")]
         rules = [rule for rule in rules if rule not in in_vt]
         rules += [each for each in by_waveform if not _overlaps(each, rules, each.kind)]
-        events = [_timed(each, sample, rate_hz, recording.num_samples) for each in (*events, *af, *rules)]
+        events = [_timed(each, sample, limits.vt_bpm, rate_hz) for each in (*events, *af, *rules)]
         notes += [f"damaged: {fault}" for fault in recording.faults]
-        num_readable = int((~poor & ~in_vf).sum())
+        # The last second may be a part, or lack its last sample.
+        in_seconds = int((edges[-1] + 1) // rate_hz), int((np.diff(edges)[readable].sum() + 1) // rate_hz)
         findings = Findings(
             source,
             leads,
@@ -329,7 +338,7 @@ class Analyst:
             hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},
             waves=waves,
             short_af=measured,
-            unexamined=too_short(sample, clear, rate_hz, len(seconds), num_readable, limits),
+            unexamined=too_short(sample, clear, rate_hz, *in_seconds, limits),
         )
         intervals, not_measured = conduction(findings)
         events = [*findings.events, *intervals]
@@ -390,7 +399,7 @@ class Analyst:
             seconds[begin_s : begin_s + num_seconds],
             waves[begin_s : begin_s + num_seconds],
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
-            flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
+            *(each[begin_s : begin_s + num_seconds] for each in flutter(atrial_signals, sample, rate_hz)),
             quality[:, pieces][:, :num_pieces].T,
             np.clip(stretches + first, start, stop)[
                 (stretches[:, 0] + first < stop) & (stretches[:, 1] + first > start)
@@ -565,24 +574,18 @@ def _overlaps(event: Event, others: list[Event], kind: str) -> bool:
     return any(each.kind == kind and each.start < event.stop and event.start < each.stop for each in others)
 
 
-def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest: float) -> bool:
-    """Return whether the beats are consistent with VT: there are none, or half of them are V and they are fast.
-
-    Args:
-        event: stretch that is VT by its waveform.
-        sample: position of each beat, ascending; `symbol`, their classes.
-        slowest: rate of VT in beats per sample.
-    """
+def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest_bpm: float, rate_hz: float) -> bool:
+    """Return whether the beats are consistent with VT: there are none, or half of them are V and they are fast."""
     first, last = np.searchsorted(sample, [event.start, event.stop])
-    is_fast = last - first < 2 or (last - first - 1) / (sample[last - 1] - sample[first]) >= slowest
-    return first == last or (is_fast and float(np.mean(symbol[first:last] == "V")) >= 0.5)
+    is_slow = mean_rate_bpm(sample[first:last], rate_hz) < slowest_bpm
+    return first == last or (not is_slow and float(np.mean(symbol[first:last] == "V")) >= 0.5)
 
 
-def _timed(event: Event, sample: Places, rate_hz: float, num_samples: int) -> Event:
-    """Return the event with the number of its beats and their mean rate, clipped to the recording."""
-    stop = min(event.stop, num_samples)
-    first, last = np.searchsorted(sample, [event.start, stop])
-    if event.num_beats or last - first < 2:
-        return replace(event, stop=stop)
-    rate = 60 * rate_hz * (last - first - 1) / (sample[last - 1] - sample[first])
-    return replace(event, stop=stop, num_beats=int(last - first), rate_bpm=float(rate))
+def _timed(event: Event, sample: Places, vt_bpm: float, rate_hz: float) -> Event:
+    """Return the event with the number of its beats and their mean rate."""
+    first, last = np.searchsorted(sample, [event.start, event.stop])
+    rate_bpm = mean_rate_bpm(sample[first:last], rate_hz)
+    # Beats that are slower than VT were not all detected in its wave.
+    if event.num_beats or last - first < 2 or (event.kind == "VT" and rate_bpm < vt_bpm):
+        return event
+    return replace(event, num_beats=int(last - first), rate_bpm=rate_bpm)

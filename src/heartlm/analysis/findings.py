@@ -30,7 +30,7 @@ KINDS = {
     "IVR": "slow ventricular run: 3 or more ventricular beats in a row below 100/min",
     "SVT": "supraventricular tachycardia: 3 or more supraventricular ectopic beats in a row at 100/min or faster",
     "flutter": "atrial flutter: a steady wave, 231 to 351 a minute, between the QRS complexes, for 10 s or more",
-    "AF": "atrial fibrillation, or flutter whose wave is not seen, for 30 s or in all of a shorter recording",
+    "AF": "atrial fibrillation, or flutter whose wave is not seen, for 30 s or more, or in all beats if they last less",
     "pause": "2 s or more between two beats",
     "bradycardia": "below 50/min over 5 beats or more",
     "tachycardia": "above 100/min over 16 beats or more",
