@@ -71,6 +71,9 @@ from heartlm.tokenizers.base import Lead, Tokens
 BLOCK_S, MARGIN_S = 3600.0, 300.0
 AF_BEATS = 128
 """Beats per window for AF detection."""
+SHORT_AF_BEATS, SHORT_AF_THRESHOLD = 48, 0.95
+"""Beats per shorter window, and minimum probability of AF in it. Windows of `AF_BEATS` are in part sinus rhythm around
+episodes of 30 to 100 s. Chosen on simulated patients, DS1 and svdb (docs/log/af.md)."""
 FEW_BEATS_THRESHOLD = 0.6
 """Minimum probability of AF in fewer beats than the windows that the model learnt from. On 1,048 recordings of PTB-XL
 (folds 1 to 6) with 9 to 15 beats it finds 50 of 71 with 3 false ones, the model's own threshold 41 with 2
@@ -484,16 +487,20 @@ class Analyst:
             self.af.tokenizer.encode(Lead(Annotations(rate_hz, each, np.full(len(each), "Q"), beats_labelled=False)))
             for each in stretches
         ]
-        codes = (tokens.codes for tokens in encoded)
-        answers = recording_probabilities(self.af.model, codes, min(AF_BEATS, info.window))
-        for tokens, answer in zip(encoded, answers, strict=True):
+        answers = (
+            recording_probabilities(self.af.model, (tokens.codes for tokens in encoded), min(width, info.window))
+            for width in (AF_BEATS, SHORT_AF_BEATS)
+        )
+        for tokens, answer, in_short in zip(encoded, *answers, strict=True):
             score = answer[:, 1]
             scores.append(score.astype(np.float64))
             is_few = tokens.num_tokens < info.shortest
             threshold = min(info.threshold, FEW_BEATS_THRESHOLD) if is_few else info.threshold
-            for begin, end in runs(score >= threshold).tolist():
+            called = (score >= threshold) | (in_short[:, 1] >= SHORT_AF_THRESHOLD)
+            score = np.maximum(score, in_short[:, 1])
+            for begin, end in runs(called).tolist():
                 start, stop = int(tokens.sample[begin]), int(tokens.sample[end - 1])
-                # AF of all beats counts in a recording that is shorter than the clinical definition of AF.
+                # AF of all beats counts if they last less than the clinical definition of AF.
                 if stop - start >= min(SHORTEST_AF_S * rate_hz, sample[-1] - sample[0]):
                     events.append(Event("AF", start, stop + 1, float(score[begin:end].mean())))
         return events, np.concatenate(scores)
