@@ -391,6 +391,7 @@ class Analyst:
         # The seconds that begin in the block: their sum over the blocks is the duration at every rate.
         num_seconds = int(-start // rate_hz) - int(-stop // rate_hz)
         begin_s = round((start - first) / rate_hz)
+        in_flutter, atrial_wave = flutter(atrial_signals, sample, rate_hz)
         return AnalysedBlock(
             sample[in_block] + first,
             no_beat[in_block],
@@ -402,7 +403,8 @@ class Analyst:
             seconds[begin_s : begin_s + num_seconds],
             waves[begin_s : begin_s + num_seconds],
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
-            *(each[begin_s : begin_s + num_seconds] for each in flutter(atrial_signals, sample, rate_hz)),
+            in_flutter[begin_s : begin_s + num_seconds],
+            atrial_wave[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
             np.clip(stretches + first, start, stop)[
                 (stretches[:, 0] + first < stop) & (stretches[:, 1] + first > start)
