@@ -18,7 +18,7 @@ import torch
 from heartlm.analysis.analyze import Analyst, _blocks, _voted
 from heartlm.analysis.findings import Findings
 from heartlm.analysis.limits import Limits
-from heartlm.analysis.signal_quality import best_leads, lead_quality
+from heartlm.analysis.signal_quality import SWINGS, LeadQuality, best_leads, lead_quality
 from heartlm.cli.analyze import LIMITS, _print_findings
 from heartlm.cli.main import main
 from heartlm.ecg.database import Database, open_database
@@ -113,19 +113,34 @@ def test_a_dead_lead_is_not_chosen_and_does_not_vote(database: Database) -> None
     assert lead_quality(dead[0], 250.0).quality.max() < 0.001
 
 
+def lead_of(sample: np.ndarray, quality: float = 1.0, off: slice = slice(0, 0)) -> LeadQuality:
+    """A lead with these beats and this quality, whose electrode is off in some samples."""
+    swings = np.zeros(100 + int(sample[-1]), np.uint8)
+    swings[off] = SWINGS
+    pieces = np.full(len(swings) // 2500 + 1, quality, np.float32)
+    return LeadQuality(sample, np.ones(len(sample)), pieces, swings)
+
+
 def test_leads_vote_by_their_quality() -> None:
     clean, noisy = np.arange(100, 2400, 200), np.arange(50, 2400, 70)
-    of_leads = [clean, clean + 4, noisy]
-    voted = _voted(of_leads, np.array([[1.0], [0.9], [0.3]], np.float32), 250.0)
+    voted = _voted([lead_of(clean), lead_of(clean + 4, 0.9), lead_of(noisy, 0.3)], 250.0)
     assert voted.tolist() == clean.tolist()
-    assert _voted([clean, noisy], np.array([[1.0], [0.9]], np.float32), 250.0).tolist() == clean.tolist()
+    assert _voted([lead_of(clean), lead_of(noisy, 0.9)], 250.0).tolist() == clean.tolist()
+
+
+def test_a_lead_does_not_vote_where_it_is_off() -> None:
+    beats = np.arange(100, 2400, 200)
+    off = slice(620, 1480)
+    shown = beats[(beats < 620) | (beats >= 1480)]
+    wrong = np.sort(np.append(shown, [850, 1040]))
+    assert _voted([lead_of(wrong, 1.0, off), lead_of(beats, 0.7)], 250.0).tolist() == beats.tolist()
+    assert _voted([lead_of(wrong), lead_of(beats, 0.7)], 250.0).tolist() == wrong.tolist()
 
 
 @pytest.mark.parametrize("rate_bpm", [75, 150, 240, 300])
 def test_leads_that_mark_the_beats_of_a_fast_rhythm_at_other_places_vote_for_each_beat(rate_bpm: int) -> None:
     beats = 100 + np.arange(100) * round(60 * 250 / rate_bpm)
-    of_leads = [beats, beats + 15, beats - 5]
-    assert _voted(of_leads, np.ones((3, 10), np.float32), 250.0).tolist() == beats.tolist()
+    assert _voted([lead_of(beats), lead_of(beats + 15), lead_of(beats - 5)], 250.0).tolist() == beats.tolist()
 
 
 @pytest.mark.parametrize("rate_bpm", [240, 300])

@@ -45,7 +45,7 @@ from heartlm.analysis.pacing import paced_beats
 from heartlm.analysis.run_shape import noise_runs, run_shape
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
-from heartlm.analysis.signal_quality import best_leads, lead_quality
+from heartlm.analysis.signal_quality import SWINGS, LeadQuality, best_leads, lead_quality
 from heartlm.analysis.unexamined import FEWEST_AF_BEATS, SHORTEST_S, too_short
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.analysis.usual_shape import excluded_classes, likeness_to_usual
@@ -82,6 +82,9 @@ VF_CONFIDENCE = 0.5
 """Minimum mean probability of VF. Of 109 predicted stretches in cudb it keeps 62, with 48 of the 49 confirmed ones."""
 UNREADABLE, DOUBTFUL = 0.65, 0.85
 """Limits of the best lead's quality: a piece is unreadable below the first, or below the second if predicted noise."""
+READABLE_ALONE = 0.75
+"""Least quality of a lead that decides while the electrode of another one is off: at 0.73, a lead of record 203 of
+mitdb shows four false V beats (docs/log/signals.md)."""
 
 FAR = 1 << 60
 SAME_BEAT = 0.4
@@ -120,6 +123,8 @@ class AnalysedBlock(NamedTuple):
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
         stretches: start and stop of each stretch of lost signal, int64 `[num_stretches, 2]`.
+        all_off: start and stop of each stretch in which an electrode is off and no other lead can be read, int64
+            `[num_stretches, 2]`.
         measures: measures of some beats, see `measures_of_beats`.
     """
 
@@ -137,6 +142,7 @@ class AnalysedBlock(NamedTuple):
     flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
     stretches: NDArray[np.int64]
+    all_off: NDArray[np.int64]
     measures: NDArray[np.float64]
 
 
@@ -231,6 +237,9 @@ class Analyst:
         poor = ~in_vf & ((best < UNREADABLE) | ((second_class == NOISE) & (best < DOUBTFUL)))
         noisy = second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
         lost = lost_events(joined.stretches, rate_hz)
+        # Fibrillation has no QRS complexes either: where the waveform shows it, the electrode may be on.
+        off = lost_events(joined.all_off, rate_hz)
+        lost = joined_events([*lost, *(each for each in off if not _overlaps(each, events, "VF"))])
         poor |= covered(lost, second_start)
         events += joined_events([*noisy, *lost])
 
@@ -369,31 +378,43 @@ class Analyst:
         atrial_signals = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
         signals = signals[: len(leads)]
         lead_qualities = [lead_quality(signal, rate_hz) for signal in signals]
+        off = np.stack([lead.off for lead in lead_qualities])
+        swings = (off == SWINGS).any(axis=0)
         stretches = lost_stretches(signals, rate_hz)
-        quality = np.stack([lead.quality for lead in lead_qualities])
         # what is lost in all leads is unreadable by itself, and no reason to leave out what is next to it
-        quality /= present_fraction(stretches, signals.shape[1], round(QUALITY_S * rate_hz), quality.shape[1])
-        voted = _voted([lead.sample for lead in lead_qualities], quality, rate_hz)
+        piece, num_pieces = round(QUALITY_S * rate_hz), len(lead_qualities[0].quality)
+        present = present_fraction(stretches, signals.shape[1], piece, num_pieces)
+        lead_qualities = [replace(lead, quality=lead.quality / present) for lead in lead_qualities]
+        quality = np.stack([lead.quality for lead in lead_qualities])
+        shows = (off == 0) & np.repeat(quality >= READABLE_ALONE, piece, axis=1)[:, : off.shape[1]]
+        all_off = runs(swings & ~shows.any(axis=0))
+        voted = _voted(lead_qualities, rate_hz)
         sample, disputed = fill_gaps(voted, lead_qualities, signals, rate_hz)
+        lost = lost_intervals(sample, np.concatenate([stretches, all_off]))
+        # Nor is an interval a pause whose beats only the lead may show that is off.
+        lost |= disputed & lost_intervals(sample, runs(swings))
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
+        beat_quality = np.stack([lead.quality_at(sample, rate_hz) for lead in lead_qualities])
         measures = np.empty((0, len(USUAL)))
 
         def classify(kept: NDArray[np.bool_]) -> NDArray[np.float32]:
             nonlocal measures
             chosen = replace(beats, sample=sample[kept], symbol=beats.symbol[kept])
-            probability, of_these = self._class_probabilities(chosen, signals, quality, stretches)
+            probability, of_these = self._class_probabilities(chosen, signals, beat_quality[:, kept], stretches)
             # All detections tell how unlike the training data a recording is: noise loses them in the next pass.
             measures = of_these if kept.all() else measures
             return probability
 
+        def part_in_block(stretches: NDArray[np.int64]) -> NDArray[np.int64]:
+            inside = (stretches[:, 0] + first < stop) & (stretches[:, 1] + first > start)
+            return np.clip(stretches[inside] + first, start, stop)
+
         certain, wide = certain_beats(sample, lead_qualities, signals, rate_hz)
         probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes, certain, wide)
         seconds, waves = self._seconds(beats, signals[0])
-        piece = round(QUALITY_S * rate_hz)
         paced = paced_beats(sample, signals, rate_hz) & ~no_beat
         is_normal = ((self._heartbeats[probability.argmax(axis=1)] == "N") | paced) & ~no_beat
-        readable = quality[:, np.minimum(sample // piece, quality.shape[1] - 1)] >= UNREADABLE
-        likeness = likeness_to_usual(sample, is_normal, signals, readable, rate_hz)
+        likeness = likeness_to_usual(sample, is_normal, signals, beat_quality >= UNREADABLE, rate_hz)
         shape = np.full((len(sample), 2, len(signals)), np.nan, np.float32)
         shape[~no_beat] = run_shape(sample[~no_beat], is_normal[~no_beat], signals, rate_hz)
         in_block, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
@@ -405,7 +426,7 @@ class Analyst:
             sample[in_block] + first,
             no_beat[in_block],
             disputed[in_block],
-            lost_intervals(sample, stretches)[in_block],
+            lost[in_block],
             probability[in_block],
             paced[in_block],
             likeness[in_block],
@@ -415,9 +436,8 @@ class Analyst:
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
             flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
-            np.clip(stretches + first, start, stop)[
-                (stretches[:, 0] + first < stop) & (stretches[:, 1] + first > start)
-            ],
+            part_in_block(stretches),
+            part_in_block(all_off),
             measures,
         )
 
@@ -430,6 +450,12 @@ class Analyst:
     ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         """Classify beats, with lost signal cut out.
 
+        Args:
+            beats: beats.
+            signals: signals in millivolts, float32 `[num_leads, num_samples]`.
+            quality: quality of each lead at each beat, float32 `[num_leads, num_beats]`.
+            stretches: see `lost_stretches`.
+
         Returns:
             Class probabilities of each beat, averaged over leads weighted by quality, float32
             `[num_beats, num_classes]`; and `measures_of_beats` of the best lead.
@@ -440,7 +466,6 @@ class Analyst:
         if beats.num_beats < 2:
             total[:, 0] = 1  # a single beat has no interval and is classified as N
             return total, measures
-        piece = beats.sample // round(QUALITY_S * beats.rate_hz)
         sample, signals = cut_lost(beats.sample, signals, stretches)
         beats = replace(beats, sample=sample)
         leads, lead_tokens = list[int](), list[Tokens]()
@@ -464,7 +489,7 @@ class Analyst:
         by_lead = [
             answer[nearest(beats.sample, tokens.sample)] for tokens, answer in zip(lead_tokens, answers, strict=True)
         ]
-        return combined(np.stack(by_lead), quality[leads][:, piece] + 1e-3, info.classes), measures
+        return combined(np.stack(by_lead), quality[leads] + 1e-3, info.classes), measures
 
     def _seconds(
         self, beats: Annotations, signal_mv: NDArray[np.float32]
@@ -544,19 +569,17 @@ def _blocks(recording: Recording) -> list[Stretch]:
     return list(pairwise([*starts, recording.num_samples]))
 
 
-def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float) -> Places:
-    """Return beats found by leads with more than half of the total quality, at the position in the best of them.
+def _voted(leads: list[LeadQuality], rate_hz: float) -> Places:
+    """Return beats found by leads with more than half of the total quality there, at the position in the best of them.
 
     Args:
-        of_leads: beats of each lead, ascending.
-        quality: quality of each lead in each piece, `[num_leads, num_pieces]`.
+        leads: beats and quality of each lead.
         rate_hz: sampling rate in Hz.
     """
+    of_leads = [lead.sample for lead in leads]
     if len(of_leads) == 1:
         return of_leads[0]
-    piece, reach = round(QUALITY_S * rate_hz), round(MATCH_WINDOW_S * rate_hz)
-    weight = quality + 1e-3
-    weight[0] *= 1.1  # decides between two leads
+    reach = round(MATCH_WINDOW_S * rate_hz)
     sample: Places = np.concatenate(of_leads)
     lead = np.repeat(np.arange(len(of_leads)), [len(each) for each in of_leads])
     # In a fast rhythm the next beat may be marked within reach in another lead.
@@ -566,11 +589,12 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     sample, lead, reaches = sample[order], lead[order], reaches[order]
     is_next = np.diff(sample, prepend=sample[:1]) > np.minimum(reaches, np.roll(reaches, 1))
     group: Places = np.cumsum(is_next)
-    piece_index = np.minimum(sample // piece, quality.shape[1] - 1)
+    weight = np.stack([each.quality_at(sample, rate_hz) for each in leads]) + 1e-3  # [num_leads, num_detections]
+    weight[0] *= 1.1  # decides between two leads
     voted = np.zeros((int(group[-1]) + 1 if len(group) else 0, len(of_leads)), np.float32)
-    voted[group, lead] = weight[lead, piece_index]
+    voted[group, lead] = weight[lead, np.arange(len(sample))]
     start = np.searchsorted(group, np.arange(len(voted)))
-    total = weight[:, piece_index[start]].sum(axis=0)
+    total = weight[:, start].sum(axis=0)
     kept = voted.sum(axis=1) > total / 2
     chosen = voted.argmax(axis=1)
     is_choice = lead == chosen[group]
