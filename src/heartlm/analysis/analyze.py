@@ -42,6 +42,7 @@ from heartlm.analysis.lost_signal import (
 )
 from heartlm.analysis.p_denial import without_p
 from heartlm.analysis.pacing import paced_beats
+from heartlm.analysis.run_shape import noise_runs, run_shape
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import SWINGS, LeadQuality, best_leads, lead_quality
@@ -117,6 +118,7 @@ class AnalysedBlock(NamedTuple):
         probability: class probabilities of each beat, float32 `[num_beats, 4]`.
         paced: whether each follows a pacing spike, see `paced_beats`, bool `[num_beats]`.
         likeness: see `likeness_to_usual`, float32 `[num_beats]`.
+        shape: see `run_shape`, float32 `[num_beats, 2, num_leads]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
         waves: fraction of the windows over each second that show regular waves at a rate of VT where they may be VF,
             float64 `[num_seconds]`.
@@ -138,6 +140,7 @@ class AnalysedBlock(NamedTuple):
     probability: NDArray[np.float32]
     paced: NDArray[np.bool_]
     likeness: NDArray[np.float32]
+    shape: NDArray[np.float32]
     seconds: NDArray[np.float64]
     waves: NDArray[np.float64]
     regular: NDArray[np.bool_]
@@ -248,13 +251,16 @@ class Analyst:
         events += joined_events([*noisy, *lost])
 
         # Beats that are kept, and intervals between them in which signal is lost.
-        no_beat = joined.no_beat
+        in_noise = self._noise_runs(joined, rate_hz, limits.run_beats)
+        no_beat = joined.no_beat | in_noise
         blank = covered(events, joined.sample)
         if blank.any():
             notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
         left_out = joined.sample[no_beat & ~blank]
         if len(left_out):
             notes.append(f"{len(left_out):,} detections left out that are artefacts, not heartbeats")
+        if num_noise := int((in_noise & ~blank).sum()):
+            notes.append(f"{num_noise:,} of them in runs would be V by the model of beats; by shape and waveform noise")
         kept = ~(blank | no_beat)
         # An interval without the beats in between is lost if one of its parts is.
         num_lost: NDArray[np.int64] = np.diff(np.cumsum(joined.lost)[kept] - joined.lost[kept])
@@ -325,7 +331,11 @@ class Analyst:
         vt_waves = [replace(event, kind="VT") for event in with_waves]
         sure = [each for each in vt_waves if _fraction(joined.regular, each, rate_hz) < 0.5]
         vt_events += [each for each in vt_waves if each not in sure]
-        by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm, rate_hz)] + sure
+        # Beats of runs that are noise refute VT as beats of other classes do.
+        named, counted = np.full(len(kept), "|"), kept | (in_noise & ~blank)
+        named[kept] = symbol
+        beats = joined.sample[counted], named[counted], limits.vt_bpm, rate_hz
+        by_waveform += [each for each in vt_events if _may_be_vt(each, *beats)] + sure
         in_vt = [rule for rule in rules if rule.kind == "SVT" and _overlaps(rule, by_waveform, "VT")]
         rules = [rule for rule in rules if rule not in in_vt]
         rules += [each for each in by_waveform if not _overlaps(each, rules, each.kind)]
@@ -358,6 +368,17 @@ class Analyst:
         for event in events:
             unexamined.pop(event.kind, None)
         return replace(findings, events=in_order(events), unexamined=unexamined)
+
+    def _noise_runs(self, joined: AnalysedBlock, rate_hz: float, run_beats: int) -> NDArray[np.bool_]:
+        """Return which beats are in runs that the model of beats calls ventricular and that are noise."""
+        beats = np.flatnonzero(~joined.no_beat)
+        symbol = self._heartbeats[joined.probability[beats].argmax(axis=1)]
+        no_v, no_s = excluded_classes(symbol, joined.likeness[beats], run_beats)
+        second = np.minimum((joined.sample[beats] // rate_hz).astype(np.int64), len(joined.seconds) - 1)
+        is_v = ((symbol == "V") & ~no_v | no_s) & ~joined.paced[beats]
+        in_noise = np.zeros(len(joined.sample), np.bool_)
+        in_noise[beats] = noise_runs(is_v, joined.shape[beats], joined.seconds[second], run_beats)
+        return in_noise
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:
         """Analyse the samples `start` to `stop`."""
@@ -407,6 +428,8 @@ class Analyst:
         paced = paced_beats(sample, signals, rate_hz) & ~no_beat
         is_normal = ((self._heartbeats[probability.argmax(axis=1)] == "N") | paced) & ~no_beat
         likeness = likeness_to_usual(sample, is_normal, signals, beat_quality >= UNREADABLE, rate_hz)
+        shape = np.full((len(sample), 2, len(signals)), np.nan, np.float32)
+        shape[~no_beat] = run_shape(sample[~no_beat], is_normal[~no_beat], signals, rate_hz)
         in_block, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
         num_pieces = -(-(stop - start) // piece)
         # The seconds that begin in the block: their sum over the blocks is the duration at every rate.
@@ -421,6 +444,7 @@ class Analyst:
             probability[in_block],
             paced[in_block],
             likeness[in_block],
+            shape[in_block],
             seconds[begin_s : begin_s + num_seconds],
             waves[begin_s : begin_s + num_seconds],
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
