@@ -60,7 +60,7 @@ EPISODES = (
     ("VF or flutter of 4 s and more, alarms of VF or VT", ("VFIB", "VFL"), ("VF", "VT"), 4),
     ("VT of 5 beats and more", ("VT",), ("VT", "VF"), 2.5),
     ("AF of 60 s and more", ("AFIB",), ("AF",), 60),
-    ("pauses of 2 s and more", ("pause",), ("pause", "asystole"), 0),
+    ("pauses of 2 s and more", ("pause",), ("pause", "asystole", "extreme bradycardia"), 0),
 )
 """Episodes: a name, annotated rhythms, kinds of alarms that find them, and their least length in seconds."""
 SHOWN_BY = {"VF": ("VFIB", "VFL"), "VT": ("VT", "VFIB", "VFL"), "extreme tachycardia": ("VFL",)}

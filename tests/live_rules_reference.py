@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 from heartlm.ecg.definitions import ALARMS
 from heartlm.monitor.alarms import MAX_RULE_BEATS, Alarm, AlarmRules
-from heartlm.monitor.rules import LIMITS, JudgedBeat, LeadSecond
+from heartlm.monitor.rules import LIMITS, OUTRANKED_BY, JudgedBeat, LeadSecond
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT
 
 KEPT_SECONDS = 8
@@ -385,8 +385,11 @@ class ReferenceStream:
     def raised(self, now: int, holding: dict[str, Found | None]) -> list[Alarm]:
         """The new alarms."""
         limits, changes = self.limits, list[Alarm]()
+        lasting = self.active.keys() | holding.keys()
         for kind in in_order(holding.keys() - self.active.keys()):
-            found = holding[kind]
+            graver, found = set(OUTRANKED_BY.get(kind, ())), holding[kind]
+            if lasting & graver or (graver and found is None):  # an end that cannot be seen is no beginning
+                continue
             assert found is not None, "only what held before holds without being found"
             start, confidence = max(0, found.start), found.confidence
             self.active[kind] = Alarm(self.stream, kind, start, now, None, confidence, limits.rate_hz, self.begin_s)

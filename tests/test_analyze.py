@@ -27,6 +27,8 @@ from heartlm.ecg.matching import match_beats
 from heartlm.ecg.recording import Recording
 from heartlm.models.heart import TOKENS_AT_ONCE, HeartModel
 from heartlm.monitor.alarms import AlarmRules
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.synthesis import simulate_recording
 from heartlm.storage.reading import read_json
 from tests.test_ecg_detect import fast_lead
 
@@ -150,6 +152,17 @@ def test_a_regular_rhythm_of_an_infant_is_no_af(analyst: Analyst, rate_bpm: int)
     result = analyst.analyze(recording_of(signal[None]))
     assert len(result.sample) == len(peaks)
     assert [event.kind for event in result.events if event.kind in ("AF", "flutter", "VF", "pause")] == []
+
+
+def test_af_that_is_shorter_than_the_windows_of_the_model_is_found(analyst: Analyst) -> None:
+    """54 s between two minutes of sinus rhythm and one."""
+    config = SimulationConfig(minutes=4.0)
+    signal, known = simulate_recording(config, 9)
+    [(start, stop)] = [(span.start, span.stop) for span in known.rhythms if span.name == "AFIB"]
+    found = [event for event in analyst.analyze(recording_of(signal)).events if event.kind == "AF"]
+    inside = sum(min(event.stop, stop) - max(event.start, start) for event in found)
+    assert 60 > (stop - start) / config.rate_hz > 50
+    assert inside > 0.5 * (stop - start) and inside > 0.8 * sum(event.stop - event.start for event in found)
 
 
 def bigeminy(coupling_s: float = 0.45) -> np.ndarray:

@@ -907,12 +907,12 @@ def _beating(rules: Rules, beats_s: list[float], last_s: int, af: float | None =
 
 
 def test_a_condition_that_comes_and_goes_is_one_alarm_with_a_count() -> None:
-    """Pauses of 3 s 20 s apart, and one more after three minutes."""
+    """Pauses of 3 s 20 s apart, and one more after six minutes."""
     beats_s, at = list[float](), 0.5
-    while at < 320:
+    while at < 500:
         beats_s.append(at)
-        at += 3.0 if len(beats_s) in (20, 40, 60, 240) else 1.0
-    changes = _beating(Rules("a", AlarmRules(off=("extreme bradycardia",)), 250.0), beats_s, 320)
+        at += 3.0 if len(beats_s) in (20, 40, 60, 420) else 1.0
+    changes = _beating(Rules("a", AlarmRules(off=("extreme bradycardia",)), 250.0), beats_s, 500)
     assert [(each.kind, each.count, each.stop is not None) for each in changes] == [
         ("pause", 1, False),
         ("pause", 2, False),
@@ -922,9 +922,22 @@ def test_a_condition_that_comes_and_goes_is_one_alarm_with_a_count() -> None:
     ]
     first, *repeated, ended, last = changes
     assert {each.key for each in (*repeated, ended)} == {first.key} != {last.key}
-    # It ends where the third pause does, though that is told two minutes later.
+    # It ends where the third pause does, though that is told five minutes later.
     third = beats_s[60]
     assert ended.stop is not None and third * 250 < ended.stop < (third + 3) * 250
+
+
+def test_a_warning_is_not_raised_beside_a_graver_alarm_of_the_same_condition() -> None:
+    """Pauses of 2.5 s long before an asystole of 6 s, 10 s after it, and 90 s after it."""
+    beats_s, at = list[float](), 0.5
+    for num, last_s in ((20, 2.5), (330, 6.0), (10, 2.5), (80, 2.5), (8, 1.0)):
+        beats_s += [at + step for step in range(num)]
+        at = beats_s[-1] + last_s
+    rules = Rules("a", AlarmRules(off=("extreme bradycardia",)), 250.0)
+    raised = [(each.kind, each.raised // 250) for each in _beating(rules, beats_s, int(at) - 1) if each.stop is None]
+    assert [kind for kind, _ in raised] == ["pause", "asystole", "pause"]
+    pauses_s = [first for first, second in pairwise(beats_s) if second - first == 2.5]
+    assert len(pauses_s) == 3 and raised[2][1] > pauses_s[2]  # the second one is part of the asystole
 
 
 def test_a_rate_must_come_back_beyond_the_limit() -> None:

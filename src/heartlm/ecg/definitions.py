@@ -74,7 +74,8 @@ KINDS: dict[str, Kind] = {
         "atrial flutter: a steady wave, 231 to 351 a minute, between the QRS complexes, for 10 s or more", "AFL"
     ),
     "AF": Kind(
-        "atrial fibrillation, or flutter whose wave is not seen, for 30 s or in all of a shorter recording", "AFIB"
+        "atrial fibrillation, or flutter whose wave is not seen, for 30 s or more, or in all beats if they last less",
+        "AFIB",
     ),
     "pause": Kind("{pause_s:g} s or more between two beats"),
     "bradycardia": Kind("below {bradycardia_bpm:g}/min over {bradycardia_beats} beats or more"),
