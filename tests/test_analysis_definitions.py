@@ -14,10 +14,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from heartlm.analysis import analyze
-from heartlm.analysis.analyze import DOUBTFUL, UNREADABLE, AnalysedBlock, Analyst
+from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.findings import KINDS, QUALITY_S, Event, Findings
 from heartlm.analysis.flutter import SHARE
 from heartlm.analysis.limits import Limits
+from heartlm.analysis.stages import DOUBTFUL, UNREADABLE, AnalysedBlock
 from heartlm.analysis.unlike import USUAL
 from heartlm.delineation.delineate import Delineation
 from heartlm.delineation.intervals import Intervals, measure
