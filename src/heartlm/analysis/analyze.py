@@ -5,7 +5,7 @@
                       │                       tokens of each lead ─► class probabilities, mean of the leads
                       ├► best lead at 100 Hz ─► VF, VT, asystole, noise in each second
                       └► all leads without QRS complexes ─► flutter in each second
-    all beats ─► RR intervals ─► AF without P waves        all of these ─► rules (`events`) ─► `Findings`
+    all blocks ─► seconds ─► beats ─► rhythms ─► classes ─► events ─► intervals ─► `Findings`   (`stages`)
 
 Blocks limit the memory use for long recordings. Each is read with a margin on both sides. Beats in the margin
 contribute to the tokens, and are classified in the neighbouring block. A block is about as long as the training
