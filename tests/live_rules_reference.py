@@ -14,9 +14,9 @@ from itertools import pairwise
 from statistics import fmean
 from types import SimpleNamespace
 
+from heartlm.labels.waveform import ASYSTOLE, NOISE, VF, VT
 from heartlm.monitor.alarms import MAX_RULE_BEATS, SEVERITIES, Alarm, AlarmRules
 from heartlm.monitor.rules import LIMITS, JudgedBeat, LeadSecond
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT
 
 KEPT_SECONDS = 8
 """Last seconds of a lead that the rules look at."""

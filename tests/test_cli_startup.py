@@ -81,7 +81,7 @@ for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
 
 
 WITHOUT_TORCH = """
-kernels ecg formats databases simulate tokenizers corpus runs tasks report extensions.cluster
+kernels ecg formats databases simulate tokenizers corpus labels runs report extensions.cluster
 """
 
 

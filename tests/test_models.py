@@ -25,7 +25,8 @@ from heartlm.models.config import ModelConfig  # noqa: E402
 from heartlm.models.dropout import dropped  # noqa: E402
 from heartlm.models.fused import rotate  # noqa: E402
 from heartlm.models.heart import HeartModel  # noqa: E402
-from heartlm.models.store import ModelInfo, build_model, load_foundation, load_model, save_model  # noqa: E402
+from heartlm.models.info import ModelInfo  # noqa: E402
+from heartlm.models.store import build_model, load_foundation, load_model, save_model  # noqa: E402
 from heartlm.models.transformer import Trunk, rotary_angles  # noqa: E402
 from heartlm.tokenizers.rr import ordinal_coordinates  # noqa: E402
 

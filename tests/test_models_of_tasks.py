@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.inference.finetuned import load_finetuned
 from heartlm.models.pretrained import FOLDER
+from heartlm.tasks.load import load_finetuned
 
 
 @pytest.mark.parametrize(

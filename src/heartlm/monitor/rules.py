@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.library import constants, kernel, struct_of, structure
+from heartlm.labels.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 from heartlm.monitor.alarms import LETHAL, MAX_RULE_BEATS, SEVERITIES, TECHNICAL, WARNING, Alarm, AlarmRules
 from heartlm.monitor.state import Stateful
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
