@@ -89,6 +89,7 @@ class Beats(Task):
 
     def scored_how(self, tuned: FineTuned, config: EvaluationConfig) -> str:
         """Annotated or detected."""
+        super().scored_how(tuned, config)
         return config.beats
 
     def annotate(self, tuned: FineTuned, recording: Recording, lead: Lead, tokens: Tokens) -> Answer:

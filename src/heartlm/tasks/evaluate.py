@@ -49,7 +49,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
     tuned = load_finetuned(config.run, config.checkpoint, device)
     rival = load_random_init(config.random_init, tuned, config.checkpoint, device) if config.random_init else None
     task = task_of(str(tuned.info.task))
-    task.check_evaluation(tuned, config)
+    how = task.scored_how(tuned, config)
     scored = leads_to_score(config, tuned, task)
     if not scored.leads:
         reasons = f" ({commonest(entry['reason'] for entry in scored.left_out)})" if scored.left_out else ""
@@ -59,7 +59,10 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
     notes = tuned.seen_notes([lead.patient_id for lead in scored.leads])
     if rival is not None and (steps := rival.folder.num_steps) != (expected := tuned.folder.num_steps):
         notes.append(f"random initialisation was trained for {steps} steps, the model for {expected}")
-    name = config.name or default_name(config, tuned, task)
+    chosen = [f"{len(config.record_ids)}records"] if config.record_ids else []
+    last = ["last"] if config.checkpoint == "last" else []
+    # for example mitdb-test-annotated, afdb-all-w41
+    name = config.name or "-".join([config.on.resolve().name, config.split, how, *chosen, *last])
     scores = {
         "schema": SCHEMA_VERSION,
         "name": name,
@@ -106,10 +109,3 @@ def leads_to_score(config: EvaluationConfig, tuned: FineTuned, task: Task) -> Sc
     corpus = open_corpus(config.on)
     check_tokenizer(corpus, tuned.info, config.run)
     return leads_of_corpus(corpus, config)
-
-
-def default_name(config: EvaluationConfig, tuned: FineTuned, task: Task) -> str:
-    """Return the default folder name of the scores, for example `mitdb-test-annotated` or `afdb-all-w41`."""
-    chosen = [f"{len(config.record_ids)}records"] if config.record_ids else []
-    last = ["last"] if config.checkpoint == "last" else []
-    return "-".join([config.on.resolve().name, config.split, task.scored_how(tuned, config), *chosen, *last])

@@ -26,6 +26,8 @@ from heartlm.training.job import Job, Learning
 from heartlm.training.objectives import LabelLoss, label_weights
 from heartlm.training.pretrain import job_of, run
 
+Names, Labels = tuple[str, ...], NDArray[np.int64]
+
 
 def finetune(config: FinetuneConfig) -> Path:
     """Fine-tune a model with the settings in `config` and return the run folder.
@@ -56,12 +58,7 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
 
 
 def on_foundation(
-    config: FinetuneConfig,
-    corpus: Corpus,
-    classes: tuple[str, ...],
-    labels: NDArray[np.int64],
-    validates: bool = True,
-    positive: tuple[str, ...] = (),
+    config: FinetuneConfig, corpus: Corpus, classes: Names, labels: Labels, validates: bool, positive: Names = ()
 ) -> Learning:
     """Add a head for labels of tokens to a pretrained model; fill in the settings derived from the model size.
 
@@ -76,7 +73,8 @@ def on_foundation(
     Raises:
         HeartlmError: the model does not exist or reads another tokenizer, or no training token has a label.
     """
-    parent, pooled = RunFolder(config.foundation), config.head == "window"
+    assert config.run is not None, "the settings were checked"
+    parent, pooled = RunFolder(config.run), config.head == "window"
     if (learnt := parent.about.get("task")) is not None and not task_of(learnt).continues:
         raise HeartlmError(
             f"run: {config.run} is of the task {learnt}, a pretrained run or one that reads beats expected"
@@ -90,7 +88,7 @@ def on_foundation(
         keep_weights=not config.from_scratch,
         seconds=interval_levels(corpus) if pooled else None,
     )
-    check_tokenizer(corpus, foundation, config.foundation)
+    check_tokenizer(corpus, foundation, config.run)
     assert foundation.config.width
     config.follow(foundation.config.depth, foundation.config.width)
     labelled = labelled_rows(corpus, labels, "train")

@@ -67,10 +67,6 @@ class Rhythm(Task):
         known = f"a rhythm of {', '.join(RHYTHMS)}, and one of {', '.join(get_args(Flutter))} for flutter"
         require(info, lambda value: value[0] in RHYTHMS and value[1] in get_args(Flutter), known, "positive")
 
-    def check_evaluation(self, tuned: FineTuned, config: EvaluationConfig) -> None:
-        """Check the window."""
-        window_of(tuned, config)
-
     def score(self, leads: Leads, tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig) -> ScoreSet:
         """Score the model and its baselines on windows of `leads`."""
         positive, flutter = tuned.info.positive
@@ -97,21 +93,18 @@ class Rhythm(Task):
                 relabelled = window_labels(windows.rhythm, positive, other, windows.length)
                 if (relabelled >= 0).any():
                     methods = {"model": own} | baselines
-                    counted[other] = {
-                        name: score(each, relabelled) for name, each in methods.items() if each is not None
-                    }
+                    counted[other] = {name: score(each, relabelled) for name, each in methods.items() if each}
+        answers, probabilities = (
+            (own.score >= own.threshold).astype(np.int64),
+            np.stack([1 - own.score, own.score], axis=1),
+        )
         return ScoreSet(
             about,
             scores=score(own) | unscored,
             baselines={name: each and score(each) for name, each in baselines.items()},
             notes=notes,
             columns=prediction_columns(
-                leads,
-                windows.lead,
-                windows.sample,
-                reference=names[labels],
-                predicted=names[(own.score >= own.threshold).astype(np.int64)],
-                probabilities=np.stack([1 - own.score, own.score], axis=1).astype(np.float32),
+                leads, windows.lead, windows.sample, names[labels], names[answers], probabilities.astype(np.float32)
             ),
             classes=tuned.info.classes,
         )

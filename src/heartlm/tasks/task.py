@@ -100,17 +100,6 @@ class FinetuneConfig(TrainingConfig):
         """Patients to train on; empty for all."""
         return tuple(name.strip() for name in (self.patients or "").split(",") if name.strip())
 
-    @property
-    def foundation(self) -> Path:
-        """Run folder of the pretrained model.
-
-        Raises:
-            HeartlmError: `run` is None.
-        """
-        if self.run is None:
-            raise HeartlmError("run: nothing found, a run folder expected: heartlm finetune RUN --corpus FOLDER")
-        return self.run
-
 
 class FinetuneSettings(TrainingSettings, total=False):
     """The settings of `FinetuneConfig` as keyword arguments of `heartlm.finetune`."""
@@ -158,7 +147,8 @@ class Task(ABC):
 
     def check(self, config: FinetuneConfig) -> None:
         """Raise a HeartlmError that names the first setting that the task does not accept; imports no torch."""
-        _ = config.foundation
+        if config.run is None:
+            raise HeartlmError("run: nothing found, a run folder expected: heartlm finetune RUN --corpus FOLDER")
         if config.head == "window" and True not in self.heads:
             raise HeartlmError(f"head: 'window' found, but the {self.name} task labels tokens: use --head token")
 
@@ -182,11 +172,6 @@ class Task(ABC):
         require(info, lambda value: value in self.heads, f"{self.heads[0]} for task {self.name}", "pooled")
         require(info, lambda value: value in allowed, " or ".join(" ".join(each) for each in allowed), "classes")
 
-    def check_evaluation(self, tuned: FineTuned, config: EvaluationConfig) -> None:
-        """Raise a HeartlmError that names a setting of an evaluation that the task does not accept."""
-        if config.window is not None:
-            raise HeartlmError(f"window: {config.window} found, but the task {self.name} scores {self.scored}")
-
     @abstractmethod
     def score(self, leads: Leads, tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig) -> ScoreSet:
         """Score the model and its baselines on `leads`.
@@ -202,7 +187,13 @@ class Task(ABC):
         """
 
     def scored_how(self, tuned: FineTuned, config: EvaluationConfig) -> str:
-        """Return the part of the default name of scores that follows the split."""
+        """Return the part of the default name of scores that follows the split.
+
+        Raises:
+            HeartlmError: the task does not accept a setting of the evaluation.
+        """
+        if config.window is not None:
+            raise HeartlmError(f"window: {config.window} found, but the task {self.name} scores {self.scored}")
         return self.name
 
     @abstractmethod

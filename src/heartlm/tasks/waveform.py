@@ -122,16 +122,9 @@ class Waveform(Task):
         shape = ModelConfig((len(geometry[0]),), 4, 48, dropout=config.dropout, network="waveform").resolve()
         assert shape.width
         config.follow(shape.depth, shape.width)
+        threshold = config.threshold or THRESHOLD
         info = ModelInfo(
-            shape,
-            corpus.tokenizer_hash,
-            kind,
-            objective="labels",
-            window=WINDOW,
-            task=self.name,
-            classes=CLASSES,
-            pooled=True,
-            threshold=config.threshold or THRESHOLD,
+            shape, corpus.tokenizer_hash, kind, "labels", WINDOW, self.name, CLASSES, pooled=True, threshold=threshold
         )
         labels, rows = corpus_classes(corpus), corpus.records.select("train")
         return Learning(
@@ -187,12 +180,7 @@ class Waveform(Task):
             },
             notes=notes,
             columns=prediction_columns(
-                leads,
-                windows.lead,
-                windows.sample,
-                reference=names[labels],
-                predicted=names[answers],
-                probabilities=probabilities.astype(np.float32),
+                leads, windows.lead, windows.sample, names[labels], names[answers], probabilities.astype(np.float32)
             ),
             classes=CLASSES,
         )
