@@ -36,7 +36,7 @@ class Annotated:
     Attributes:
         database: name of the database.
         record: name of the recording in the database.
-        task: beats, rhythm or waveform.
+        task: name of the task.
         lead_name: name of the analysed lead; empty if the model uses no signal.
         known: input beats, annotated or detected.
         found: beats with predicted codes (beats task), or spans of predicted rhythms (rhythm and waveform tasks).
