@@ -26,7 +26,8 @@ from heartlm.training.job import Job, Learning
 from heartlm.training.objectives import LabelLoss, label_weights
 from heartlm.training.pretrain import job_of, run
 
-Names, Labels = tuple[str, ...], NDArray[np.int64]
+Names = tuple[str, ...]
+Labels = NDArray[np.int64]
 
 
 def finetune(config: FinetuneConfig) -> Path:
