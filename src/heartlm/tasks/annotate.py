@@ -26,8 +26,6 @@ from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
 
 SOURCE = "heartlm"
 
-_NO_BEATS = np.empty(0, np.int64), np.empty(0, "<U1")
-
 
 @dataclass(frozen=True)
 class Annotated:
@@ -94,7 +92,8 @@ def spans_found(recording: Recording, lead: Lead, tokens: Tokens, names: Sequenc
     """Return rhythms as annotations: the i-th of `names` begins at token i × `stride` and lasts until the next one."""
     end = recording.num_samples or int(tokens.sample[-1]) + 1
     spans = joined_spans(names, tokens.sample[::stride][: len(names)], end)
-    return Annotations(lead.annotations.rate_hz, *_NO_BEATS, spans, source=SOURCE)
+    none = np.empty(0, np.int64), np.empty(0, "<U1")
+    return Annotations(lead.annotations.rate_hz, *none, spans, source=SOURCE)
 
 
 def ready_lead(

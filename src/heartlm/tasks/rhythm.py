@@ -73,9 +73,7 @@ class Rhythm(Task):
         windows = RhythmWindows.of(leads, window_of(tuned, config))
         labels = window_labels(windows.rhythm, positive, flutter, windows.length)
         if (labels < 0).all():
-            raise HeartlmError(
-                f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score"
-            )
+            raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label to score")
 
         def score(verdicts: Verdicts, labels: NDArray[np.int8] = labels) -> dict[str, Any]:
             return verdicts.scores(labels, patient, config.resampling)
@@ -94,10 +92,8 @@ class Rhythm(Task):
                 if (relabelled >= 0).any():
                     methods = {"model": own} | baselines
                     counted[other] = {name: score(each, relabelled) for name, each in methods.items() if each}
-        answers, probabilities = (
-            (own.score >= own.threshold).astype(np.int64),
-            np.stack([1 - own.score, own.score], axis=1),
-        )
+        answers = (own.score >= own.threshold).astype(np.int64)
+        probabilities = np.stack([1 - own.score, own.score], axis=1)
         return ScoreSet(
             about,
             scores=score(own) | unscored,

@@ -145,15 +145,11 @@ class Waveform(Task):
     def score(self, leads: Leads, tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig) -> ScoreSet:
         """Score the network and its baselines on windows of `leads`."""
         if rival is not None:
-            raise HeartlmError(
-                "random_init: a run found, none expected: the task waveform always learns from random weights"
-            )
+            raise HeartlmError("random_init: a run found, none expected: the task waveform learns from random weights")
         windows = WaveformWindows.of(leads)
         labels, threshold = windows.labels, tuned.info.threshold
         if (labels == IGNORE).all():
-            raise HeartlmError(
-                f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score"
-            )
+            raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label to score")
         alone = window_answers(tuned.model, windows.codes)
         probabilities = smoothed(alone, windows.lead)
         answers = predicted_classes(probabilities, threshold)
