@@ -128,7 +128,7 @@ class Bench:
         before = _probe()
         self.tables = {title: BenchTable(title, columns, probe_before=before) for title, columns in TABLES.items()}
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the server must not start CUDA, or its children cannot
-        multiprocessing.set_forkserver_preload(["torch", "heartlm.training.finetune", "benchmarks.gpu_rows"])
+        multiprocessing.set_forkserver_preload(["torch", "heartlm.tasks.finetune", "benchmarks.gpu_rows"])
         self.context: ForkServerContext | SpawnContext = multiprocessing.get_context("forkserver")
 
     def _size(self, size: Size) -> Size:

@@ -400,7 +400,7 @@ def setup(work: Path, patients: int, minutes: int, device: str) -> dict[str, Any
         if not folder.is_dir() and main([str(word) for word in words]):
             raise RuntimeError(f"heartlm {words[0]} failed")
     begin_s = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import heartlm.training.finetune"], check=True)
+    subprocess.run([sys.executable, "-c", "import heartlm.tasks.finetune"], check=True)
     imports_s = time.perf_counter() - begin_s
     beats, samples = (open_corpus(work / kind) for kind in ("beat", "sample"))
     return {

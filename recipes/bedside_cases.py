@@ -23,7 +23,6 @@ import heartlm.databases.splits as splits
 from benchmarks.common.places import DATA, annotations_of, labels_of
 from heartlm.databases.database import Database, open_database
 from heartlm.ecg.recording import Recording
-from heartlm.inference.finetuned import load_finetuned
 from heartlm.models.pretrained import find_run
 from heartlm.monitor.alarms import Alarm
 from heartlm.monitor.models import LiveModels
@@ -31,6 +30,7 @@ from heartlm.monitor.rules import JudgedSeconds, LeadSecond
 from heartlm.monitor.stream import LiveStream, Ward, watched_leads
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
+from heartlm.tasks.load import load_finetuned
 
 CASE_S = 90
 LAST_S = 12.0

@@ -42,16 +42,16 @@ from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.rhythm import RhythmWindows, window_labels
 from heartlm.evaluation.scored import leads_of_corpus
-from heartlm.evaluation.waveform_task import WaveformWindows
-from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.predictions import token_probabilities, window_probabilities
 from heartlm.inference.waveform import class_probabilities, predicted_classes
+from heartlm.labels.tokens import beat_labels
+from heartlm.labels.waveform import VF
 from heartlm.models.pretrained import FOLDER
 from heartlm.models.store import load_model, save_tensors, whole_tensors
 from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import atomic_folder, write_json
-from heartlm.tasks.beats import beat_labels
-from heartlm.tasks.waveform import VF
+from heartlm.tasks.load import load_finetuned
+from heartlm.tasks.waveform import WaveformWindows
 from recipes import af, beats, vf
 
 PHYSIONET = "Open Data Commons Attribution License 1.0, PhysioNet"

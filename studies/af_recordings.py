@@ -34,9 +34,9 @@ from heartlm.evaluation.bootstrap import Counts, Floats
 from heartlm.evaluation.config import SMALLEST_WINDOW
 from heartlm.evaluation.features import boosting, rr_window_features
 from heartlm.evaluation.rhythm import rr_of
-from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.leads import lead_of_row
 from heartlm.inference.predictions import window_probabilities
+from heartlm.tasks.load import load_finetuned
 from studies.af_rhythm import MODEL, RANDOM, TREES, ZHOU, cells_of, f1, sensitivity, specificity
 
 MAJORITY = "majority class"

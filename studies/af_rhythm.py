@@ -38,10 +38,10 @@ from heartlm.evaluation import zhou
 from heartlm.evaluation.bootstrap import Counts, Floats, ratio, sum_by
 from heartlm.evaluation.features import boosting
 from heartlm.evaluation.rhythm import RhythmWindows, window_labels
-from heartlm.evaluation.rhythm_task import entropy_of, features_of
-from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.leads import ScoredLead, lead_of_row
 from heartlm.inference.predictions import window_probabilities
+from heartlm.tasks.load import load_finetuned
+from heartlm.tasks.rhythm import entropy_of, features_of
 from recipes.af import linked, prepared
 
 WIDTHS = (16, 32, 64, 128, 256, 512)

@@ -44,20 +44,20 @@ from benchmarks.common.places import options
 from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import covering_windows
-from heartlm.evaluation.beats_task import features_of
 from heartlm.evaluation.bootstrap import Counts
 from heartlm.evaluation.features import boosting
-from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.leads import lead_of_row
 from heartlm.inference.predictions import token_probabilities
+from heartlm.labels.tokens import beat_labels
 from heartlm.models.heart import HeartModel
 from heartlm.report.charts import Series, line_chart
 from heartlm.report.figures import save_drawings
 from heartlm.storage.atomic import atomic_file
-from heartlm.tasks.beats import beat_labels
+from heartlm.tasks.beats import features_of
+from heartlm.tasks.finetune import finetune
+from heartlm.tasks.load import load_finetuned
+from heartlm.tasks.task import FinetuneConfig
 from heartlm.tokenizers.beat import BeatTokenizer
-from heartlm.training.config import FinetuneConfig
-from heartlm.training.finetune import finetune
 from recipes.beats import REAL, WEIGHTS, weights_of
 from studies.quality import FEWEST_S, LABELS, S, V, f1_of, macro_s
 

@@ -30,10 +30,10 @@ from heartlm.corpus.corpus import open_corpus
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.rhythm import Verdicts
 from heartlm.evaluation.scored import leads_of_corpus
-from heartlm.evaluation.waveform_task import WaveformWindows, forest_verdicts, score_vf
-from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.waveform import class_probabilities, vf_scores
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT
+from heartlm.labels.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT
+from heartlm.tasks.load import load_finetuned
+from heartlm.tasks.waveform import WaveformWindows, forest_verdicts, score_vf
 from recipes.vf import linked, patients_of, prepared
 
 Windows = dict[str, NDArray[Any]]

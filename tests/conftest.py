@@ -95,8 +95,8 @@ def tiny_pretrained(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture(scope="session")
 def tiny_finetuned(tiny_corpus: Path, tiny_pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that fine-tuned `tiny_pretrained` on beats for some steps; copy it before adding files to it."""
-    from heartlm.training.config import FinetuneConfig
-    from heartlm.training.finetune import finetune
+    from heartlm.tasks.finetune import finetune
+    from heartlm.tasks.task import FinetuneConfig
 
     out = tmp_path_factory.mktemp("tiny") / "beats"
     settings = {"run": tiny_pretrained, "corpus": tiny_corpus, "out": out}

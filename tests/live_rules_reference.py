@@ -15,9 +15,9 @@ from statistics import fmean
 from types import SimpleNamespace
 
 from heartlm.ecg.definitions import ALARMS
+from heartlm.labels.waveform import ASYSTOLE, NOISE, VF, VT
 from heartlm.monitor.alarms import MAX_RULE_BEATS, Alarm, AlarmRules
 from heartlm.monitor.rules import LIMITS, OUTRANKED_BY, JudgedBeat, LeadSecond
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT
 
 KEPT_SECONDS = 8
 """Last seconds of a lead that the rules look at."""

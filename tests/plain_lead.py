@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.detect import StreamingDetector
 from heartlm.ecg.spans import runs
+from heartlm.labels.waveform import WINDOW
 from heartlm.monitor.signal import (
     _BASELINE_S,
     _FURTHEST_MV,
@@ -21,7 +22,6 @@ from heartlm.monitor.signal import (
     KEPT_S,
     SecondsOfLeads,
 )
-from heartlm.tasks.waveform import WINDOW
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.millivolts import NO_SIGNAL, quantize
 from heartlm.tokenizers.sample import BASELINE_S, GRID_HZ

@@ -13,7 +13,8 @@ from heartlm.corpus.schema import LeadRow, RecordTable
 from heartlm.corpus.windows import Windows, covering_windows, sampler
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
-from heartlm.models.store import ModelInfo, build_model
+from heartlm.models.info import ModelInfo
+from heartlm.models.store import build_model
 from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import TrainingConfig
 from heartlm.training.job import Job, Learning

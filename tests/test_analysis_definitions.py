@@ -23,9 +23,9 @@ from heartlm.analysis.unlike import USUAL
 from heartlm.delineation.delineate import Delineation
 from heartlm.delineation.intervals import Intervals, measure
 from heartlm.ecg.recording import Patient, Recording
+from heartlm.labels.waveform import ASYSTOLE, CLASSES, NOISE, VF, VT
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.synthesis import simulate_recording
-from heartlm.tasks.waveform import ASYSTOLE, CLASSES, NOISE, VF, VT
 
 LEADS = ("I", "V1")
 CASES = 50

@@ -10,9 +10,9 @@ import pytest
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.run_shape import HIGHEST, NOISY, PERHAPS, REPEATS, UNLIKE, noise_runs, run_shape
 from heartlm.ecg.recording import Recording
+from heartlm.labels.waveform import NOISE, VF, VT
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.synthesis import simulate_recording
-from heartlm.tasks.waveform import NOISE, VF, VT
 
 RATE_HZ = 250.0
 

@@ -14,7 +14,8 @@ import pytest
 import heartlm
 from heartlm.corpus.config import TokenizeConfig, TokenizeSettings
 from heartlm.evaluation.config import EvaluationConfig, EvaluationSettings
-from heartlm.training.config import FinetuneConfig, FinetuneSettings, PretrainConfig, PretrainSettings
+from heartlm.tasks.task import FinetuneConfig, FinetuneSettings
+from heartlm.training.config import PretrainConfig, PretrainSettings
 
 PAIRS: list[tuple[Any, Any, Any, set[str]]] = [
     (heartlm.tokenize, TokenizeConfig, TokenizeSettings, {"databases", "out"}),

@@ -78,7 +78,7 @@ for name in sys.argv[1:]:
 
 
 WITHOUT_TORCH = """
-kernels ecg formats databases simulate tokenizers corpus runs tasks report extensions.cluster
+kernels ecg formats databases simulate tokenizers corpus labels runs report extensions.cluster
 """
 
 

@@ -25,9 +25,9 @@ from heartlm.corpus.corpus import open_corpus
 from heartlm.errors import HeartlmError
 from heartlm.runs.run_folder import RunFolder, environment
 from heartlm.storage.atomic import sha256_of
+from heartlm.tasks.finetune import finetune, rows_of_patients
+from heartlm.tasks.task import FinetuneConfig
 from heartlm.training.checkpoint import Checkpoints
-from heartlm.training.config import FinetuneConfig
-from heartlm.training.finetune import finetune, rows_of_patients
 
 STEPS = 60
 SMALL = ["--window", "16", "--batch-size", "4", "--threads", "1", "--device", "cpu", "--log-every", "1"]
@@ -366,7 +366,7 @@ def test_finetuning_some_patients_alone_from_a_fine_tuned_run(
 def test_patients_of_a_corpus_without_labels_are_not_the_reason(
     tiny_corpus: Path, tiny_finetuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heartlm.training.finetune.labelled_rows", lambda *_: np.empty(0, np.int64))
+    monkeypatch.setattr("heartlm.tasks.finetune.labelled_rows", lambda *_: np.empty(0, np.int64))
     config = FinetuneConfig(tiny_corpus, tmp_path / "run", window=32, steps=2, run=tiny_finetuned, patients="a/1")
     with pytest.raises(HeartlmError, match="no token of the training split has a label"):
         finetune(config)

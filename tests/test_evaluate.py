@@ -16,11 +16,12 @@ from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
 from heartlm.databases.database import open_database
 from heartlm.errors import HeartlmError
-from heartlm.inference.finetuned import load_finetuned, load_random_init
 from heartlm.report.page import write_report
+from heartlm.tasks.finetune import finetune
+from heartlm.tasks.load import load_finetuned, load_random_init
+from heartlm.tasks.task import FinetuneConfig
 from heartlm.tokenizers.rhythm import RhythmTokenizer
-from heartlm.training.config import FinetuneConfig, PretrainConfig
-from heartlm.training.finetune import finetune
+from heartlm.training.config import PretrainConfig
 from heartlm.training.pretrain import pretrain
 
 FAST = ("--threads", "1", "--bootstrap", "50")

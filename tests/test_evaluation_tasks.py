@@ -11,11 +11,11 @@ import pytest
 
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED, Annotations
 from heartlm.errors import HeartlmError
-from heartlm.evaluation import beats_task
 from heartlm.evaluation.beats import NO_BEAT
-from heartlm.evaluation.beats_task import PairedLead, columns_of
 from heartlm.evaluation.rhythm import RhythmWindows
 from heartlm.inference.leads import ScoredLead
+from heartlm.tasks import beats
+from heartlm.tasks.beats import PairedLead, columns_of
 from heartlm.tokenizers.base import Tokens
 from heartlm.tokenizers.beat import BeatTokenizer
 
@@ -82,11 +82,11 @@ def test_an_artefact_that_boosting_predicts_is_no_error_on_an_extra_detection(mo
         return SimpleNamespace(predict=lambda asked: np.array([by_feature[each] for each in asked[:, 0].tolist()]))
 
     corpus = SimpleNamespace(records=SimpleNamespace(select=lambda split: [0]))
-    monkeypatch.setattr(beats_task, "boosting", boosting)
-    monkeypatch.setattr(beats_task, "lead_of_row", lambda corpus, row: training)
-    monkeypatch.setattr(beats_task, "features_of", lambda lead, tokenizer: lead.tokens.beat_class[:, None] * 1.0)
+    monkeypatch.setattr(beats, "boosting", boosting)
+    monkeypatch.setattr(beats, "lead_of_row", lambda corpus, row: training)
+    monkeypatch.setattr(beats, "features_of", lambda lead, tokenizer: lead.tokens.beat_class[:, None] * 1.0)
     tuned: Any = SimpleNamespace(tokenizer=BeatTokenizer(), training_corpus=lambda: corpus)
-    (answers,) = beats_task.boosted_answers([PairedLead.of(lead)], tuned, 0)
+    (answers,) = beats.boosted_answers([PairedLead.of(lead)], tuned, 0)
     assert answers.reference.tolist() == [2, NO_BEAT, NO_BEAT]
     assert answers.predicted.tolist() == [2, NO_BEAT, 0]
     assert [each == UNLABELLED for each in learnt] == [False] * 7 + [True] * 2

@@ -27,13 +27,13 @@ import heartlm
 from heartlm.databases.database import open_database
 from heartlm.distributed.device import device_and_precision
 from heartlm.extensions.cluster.gpus import MASK, visible_gpus
-from heartlm.inference.annotate import second_probabilities
-from heartlm.inference.finetuned import load_finetuned
 from heartlm.inference.leads import ScoredLead, scored_lead
 from heartlm.inference.predictions import token_probabilities
+from heartlm.inference.waveform import second_probabilities
 from heartlm.instrumentation.energy import energy_counter
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
+from heartlm.tasks.load import load_finetuned
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import PretrainConfig
 from heartlm.training.dry_run import step_memory

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.inference.finetuned import load_finetuned
 from heartlm.models.pretrained import FOLDER
+from heartlm.tasks.load import load_finetuned
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,9 @@ from heartlm.models.pretrained import FOLDER
             {"task": None},
             "config.json: classes: ('N', 'S', 'V', 'F', '|') found, names for task None expected",
         ),
+        ("beats", {"task": "sleep"}, "task: sleep found, one of beats, rhythm, waveform expected"),
+        ("beats", {"task": "rhythm"}, "positive: () found, 2 texts for task rhythm expected"),
+        ("beats", {"positive": ["AFIB"]}, "positive: ('AFIB',) found, 0 texts for task beats expected"),
         ("beats", {"classes": ["N", "S", "V", "F", "X"]}, "classes: ('N', 'S', 'V', 'F', 'X') found, N S V F or"),
         ("beats", {"tokenizer_kind": "words"}, "tokenizer_kind: words found, one of beat, "),
         ("beats", {"objective": "guess"}, "objective: guess found, masked, causal or labels expected"),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from heartlm.models.store import ModelInfo, load_model, save_model
+from heartlm.models.info import ModelInfo
+from heartlm.models.store import load_model, save_model
 from heartlm.storage import atomic
 from tests.synthetic_corpus import small_model
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from heartlm.evaluation import zhou
-from heartlm.evaluation.features import NUM_WINDOW_FEATURES, rr_window_features
+from heartlm.evaluation.features import rr_window_features
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.statistics import (
@@ -129,7 +129,7 @@ def test_few_intervals_give_numbers(width: int) -> None:
     found = interval_statistics(windows()[:, :width])
     assert found.shape == (18, len(SCALES)) and found.isfinite().all()
     features = rr_window_features(windows()[:, :width].numpy())
-    assert features.shape == (18, NUM_WINDOW_FEATURES) and np.isnan(features).all() == (width < 4)
+    assert features.shape == (18, 43) and np.isnan(features).all() == (width < 4)
     empty = interval_statistics(windows(), torch.zeros(18, 40, dtype=torch.bool))
     assert empty.isfinite().all()
 

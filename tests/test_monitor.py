@@ -35,6 +35,7 @@ from heartlm.ecg.recording import ARTEFACT, Recording
 from heartlm.errors import HeartlmError
 from heartlm.inference.waveform import regular_waves
 from heartlm.kernels.library import using, variants
+from heartlm.labels.waveform import NOISE
 from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import Frame, FrameLink, read_frame
@@ -49,7 +50,6 @@ from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.synthesis import simulate_recording
 from heartlm.simulate.write import write_record
 from heartlm.storage.atomic import sole_holder
-from heartlm.tasks.waveform import NOISE
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.millivolts import quantize

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from heartlm.ecg.definitions import ALARMS
 from heartlm.kernels.library import using, variants
+from heartlm.labels.waveform import ASYSTOLE, NOISE, VF, VT
 from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, Alarm, AlarmRules
 from heartlm.monitor.rules import _BITS, LIMITS, JudgedBeat, JudgedSeconds, LeadSecond, Rules, update_rules
 from heartlm.monitor.state import packed, unpacked
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT
 from tests.live_rules_reference import Found, ReferenceStream
 
 STEP = 64

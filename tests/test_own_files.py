@@ -17,12 +17,13 @@ import yaml
 from heartlm.cli.pretrain import resumed
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.watch import frame
-from heartlm.inference.finetuned import FineTuned, load_finetuned
+from heartlm.inference.finetuned import FineTuned
 from heartlm.models.store import load_model
 from heartlm.report.page import write_report
 from heartlm.runs.run_folder import RunFolder
+from heartlm.tasks.load import load_finetuned
+from heartlm.tasks.task import FinetuneConfig
 from heartlm.tokenizers.base import load_tokenizer
-from heartlm.training.config import FinetuneConfig
 from tests.synthetic_run import write_runs
 
 pytestmark = pytest.mark.slow

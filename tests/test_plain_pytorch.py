@@ -12,7 +12,8 @@ import torch
 from torch.testing import assert_close
 
 from heartlm.models.config import ModelConfig
-from heartlm.models.store import ModelInfo, build_model, load_model, save_model
+from heartlm.models.info import ModelInfo
+from heartlm.models.store import build_model, load_model, save_model
 from tests.conftest import ROOT
 
 EXAMPLE = ROOT / "examples" / "plain_pytorch.py"

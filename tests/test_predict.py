@@ -15,12 +15,14 @@ from heartlm.cli.main import main
 from heartlm.databases.database import Database, open_database
 from heartlm.ecg.matching import nearest
 from heartlm.ecg.recording import Annotations, RhythmSpan
+from heartlm.ecg.spans import joined_spans
 from heartlm.errors import HeartlmError
 from heartlm.formats.annotation_file import read_annotation_file
 from heartlm.formats.write_annotations import write_annotations
-from heartlm.inference.annotate import annotate, rhythm_spans
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
+from heartlm.tasks.annotate import annotate
+from heartlm.tasks.rhythm import rhythm_names
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import SampleTokenizer
 from tests.conftest import shared_data
@@ -179,9 +181,9 @@ def test_nearest_is_nearest(places, wanted):
 
 def test_spans_join_tokens_of_one_answer():
     positive = np.array([False, False, True, True, False])
-    spans = rhythm_spans(positive, np.array([5, 10, 20, 30, 40]), 100, "AFIB")
+    spans = joined_spans(rhythm_names(positive, "AFIB"), np.array([5, 10, 20, 30, 40]), 100)
     assert spans == (RhythmSpan(5, 20, "N"), RhythmSpan(20, 40, "AFIB"), RhythmSpan(40, 100, "N"))
-    assert [span.name for span in rhythm_spans(positive, np.arange(5), 5, "N")] == ["OTHER", "N", "OTHER"]
+    assert rhythm_names(positive, "N") == ["OTHER", "OTHER", "N", "N", "OTHER"]
 
 
 def test_a_real_recording_gets_all_its_beats(beats_run, tmp_path, capsys):

@@ -16,12 +16,10 @@ from heartlm.corpus.schema import RecordTable
 from heartlm.corpus.windows import Windows
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX
 from heartlm.kernels.draws import Stream, hide_spans
-from heartlm.tasks.beats import beat_labels
-from heartlm.tasks.rhythm import rhythm_labels
-from heartlm.tasks.task import IGNORE
+from heartlm.labels.tokens import IGNORE, beat_labels, rhythm_labels
+from heartlm.tasks.finetune import weighted_labels
+from heartlm.tasks.task import FinetuneConfig
 from heartlm.training.batches import BatchPosition, CausalBatches, LabelBatches, MaskedBatches, majority
-from heartlm.training.config import FinetuneConfig
-from heartlm.training.finetune import weighted_labels
 from heartlm.training.objectives import label_weights
 from tests.synthetic_corpus import SIZES, every_window, synthetic_corpus
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from heartlm.errors import HeartlmError
-from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig, TrainingConfig
+from heartlm.tasks.task import FinetuneConfig
+from heartlm.training.config import LAYOUT, PretrainConfig, TrainingConfig
 
 IMPOSSIBLE: list[tuple[type[TrainingConfig], str, Any]] = [
     *((PretrainConfig, name, 0) for name in ("window", "steps", "accumulation", "batch_size", "threads")),

@@ -27,11 +27,11 @@ from torch.utils._pytree import tree_leaves
 from heartlm.corpus.windows import Windows
 from heartlm.errors import HeartlmError
 from heartlm.kernels.draws import Stream, hide_spans
+from heartlm.labels.waveform import WINDOW
 from heartlm.models import fused, transformer
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import build_model
-from heartlm.tasks.waveform import WINDOW
 from heartlm.tokenizers.millivolts import MillivoltTokenizer
 from heartlm.training import batches, learner, loop
 from heartlm.training.bad_steps import BadSteps, DeviceCheck

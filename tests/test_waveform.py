@@ -23,14 +23,11 @@ from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.ec57 import spans_of
 from heartlm.evaluation.waveform_features import NAMES, waveform_features
-from heartlm.evaluation.waveform_task import WaveformWindows, forest_verdicts
 from heartlm.formats.annotation_file import read_annotation_file
 from heartlm.inference.leads import lead_of_row
 from heartlm.inference.waveform import class_probabilities, predicted_classes, smoothed, vf_scores
-from heartlm.models.config import ModelConfig
-from heartlm.models.store import build_model
-from heartlm.tasks.task import IGNORE
-from heartlm.tasks.waveform import (
+from heartlm.labels.tokens import IGNORE
+from heartlm.labels.waveform import (
     ASYSTOLE,
     CLASSES,
     NOISE,
@@ -42,6 +39,9 @@ from heartlm.tasks.waveform import (
     corpus_classes,
     token_classes,
 )
+from heartlm.models.config import ModelConfig
+from heartlm.models.store import build_model
+from heartlm.tasks.waveform import WaveformWindows, forest_verdicts
 from heartlm.tokenizers.millivolts import KNEE_MV, LIMIT_MV, NO_SIGNAL, STEP, MillivoltTokenizer, dequantize, quantize
 from heartlm.training.waveform import balanced_windows
 from heartlm.training.waveform_batches import WaveformBatches

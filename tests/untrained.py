@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 
 from heartlm.databases.database import Database
+from heartlm.labels.tokens import BEAT_TASK_CLASSES
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
-from heartlm.models.store import ModelInfo, build_model, save_model
-from heartlm.tasks.beats import BEAT_TASK_CLASSES
+from heartlm.models.info import ModelInfo
+from heartlm.models.store import build_model, save_model
 from heartlm.tokenizers.base import Lead, Tokenizer
 from heartlm.tokenizers.beat import BeatTokenizer
 

@@ -34,7 +34,8 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.typed import typed
 from heartlm.system.progress import show_progress
 from heartlm.system.public import public
-from heartlm.training.config import FinetuneConfig, FinetuneSettings, PretrainConfig, PretrainSettings
+from heartlm.tasks.task import FinetuneConfig, FinetuneSettings
+from heartlm.training.config import PretrainConfig, PretrainSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
     from heartlm.databases.convert import Converted, Target
     from heartlm.delineation.intervals import Intervals
     from heartlm.ecg.recording import Damaged
-    from heartlm.inference.annotate import Annotated
     from heartlm.monitor.alarms import Alarm, AlarmRules
     from heartlm.monitor.config import MonitorConfig
+    from heartlm.tasks.annotate import Annotated
 
 AnyPath = str | Path
 
@@ -243,7 +244,7 @@ def finetune(
     Args:
         run: run, its folder, or the name of a shipped model such as `"foundation"`. None for the waveform task.
         corpus: corpus or its folder. It must be tokenized with the model's tokenizer: see `tokenize(tokenizer_from=…)`.
-        **settings: fields of `heartlm.training.config.FinetuneConfig`.
+        **settings: fields of `heartlm.tasks.task.FinetuneConfig`.
 
     Returns:
         The folder of the finished run.
@@ -252,7 +253,7 @@ def finetune(
         HeartlmError: an impossible setting, a corpus of another tokenizer or without labels, or a folder that cannot be
             written.
     """
-    from heartlm.training.finetune import finetune as train
+    from heartlm.tasks.finetune import finetune as train
 
     given = {"run": None if run is None else find_run(run), "corpus": _folder_of(corpus)}
     return RunFolder(train(typed(FinetuneConfig, settings | given)))
@@ -274,7 +275,7 @@ def evaluate(
         HeartlmError: a setting is invalid, the run cannot be scored, there is nothing to score, or the folder cannot be
             written.
     """
-    from heartlm.evaluation.evaluate import evaluate as score
+    from heartlm.tasks.evaluate import evaluate as score
 
     given = {"run": find_run(run), "on": _folder_of(on)}
     folder, content = score(typed(EvaluationConfig, settings | given), command)
@@ -427,7 +428,7 @@ def annotate(
         >>> import heartlm
         >>> rhythms = heartlm.annotate("af", "data/afdb/04015").found.rhythms
     """
-    from heartlm.inference.annotate import annotate as find
+    from heartlm.tasks.annotate import annotate as find
 
     where = locate(Path(recording))
     return find(find_run(run), *where, beats=beats, lead=lead, checkpoint=checkpoint, device=device)

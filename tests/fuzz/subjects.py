@@ -594,8 +594,9 @@ def _corpus(folder: Path, patients: int = 6) -> Path:
 def _trained(folder: Path) -> None:
     import torch
 
-    from heartlm.training.config import FinetuneConfig, PretrainConfig
-    from heartlm.training.finetune import finetune
+    from heartlm.tasks.finetune import finetune
+    from heartlm.tasks.task import FinetuneConfig
+    from heartlm.training.config import PretrainConfig
     from heartlm.training.pretrain import pretrain
 
     torch.set_num_threads(1)

@@ -68,14 +68,14 @@ from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
-from heartlm.inference.annotate import second_probabilities
-from heartlm.inference.finetuned import FineTuned, load_of_tasks
+from heartlm.inference.finetuned import FineTuned
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
-from heartlm.inference.waveform import regular_wave_seconds
+from heartlm.inference.waveform import regular_wave_seconds, second_probabilities
+from heartlm.labels.waveform import VF, WINDOW
 from heartlm.models.pretrained import FOLDER, model_files
 from heartlm.storage.atomic import digest_of_files
 from heartlm.storage.reading import read_json
-from heartlm.tasks.waveform import VF, WINDOW
+from heartlm.tasks.load import load_of_tasks
 from heartlm.tokenizers.base import Lead, Tokens
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0

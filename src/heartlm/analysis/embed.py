@@ -29,7 +29,7 @@ from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead, lead_of, lead_of_row, scored_lead
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
 from heartlm.models.heart import HeartModel
-from heartlm.models.store import ModelInfo
+from heartlm.models.info import ModelInfo
 from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window", "recording"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heartlm.corpus.corpus import Corpus
     from heartlm.databases.each_recording import Watch
     from heartlm.models.heart import HeartModel
-    from heartlm.models.store import ModelInfo
+    from heartlm.models.info import ModelInfo
 
 AnyPath = str | Path
 

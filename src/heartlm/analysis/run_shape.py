@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from heartlm.analysis.signal_quality import around_beats
 from heartlm.analysis.usual_shape import FEWEST_BEATS, USUAL_BEATS
 from heartlm.ecg.spans import runs
-from heartlm.tasks.waveform import NOISE, VF, VT
+from heartlm.labels.waveform import NOISE, VF, VT
 
 Floats = NDArray[np.float32]
 

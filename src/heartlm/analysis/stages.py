@@ -21,7 +21,7 @@ from heartlm.analysis.lost_signal import joined_events, lost_events
 from heartlm.analysis.unexamined import SHORTEST_S
 from heartlm.analysis.usual_shape import excluded_classes
 from heartlm.inference.waveform import predicted_classes
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT
+from heartlm.labels.waveform import ASYSTOLE, NOISE, VF, VT
 
 VF_CONFIDENCE = 0.5
 """Minimum mean probability of VF. Of 109 predicted stretches in cudb it keeps 62, with 48 of the 49 confirmed ones."""

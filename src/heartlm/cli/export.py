@@ -45,9 +45,9 @@ def run(arguments: Sequence[str]) -> int:
     if not 1 <= options.batch_size <= 65_536:
         raise HeartlmError(f"batch_size: {options.batch_size} found, 1 to 65536 expected")
     check_out(options.out, ending={"onnx": ".onnx", "executorch": ".pte"}[options.to])
-    from heartlm.inference.finetuned import load_finetuned
     from heartlm.models.pretrained import find_run
     from heartlm.monitor.export import export_model
+    from heartlm.tasks.load import load_finetuned
 
     model = load_finetuned(find_run(options.run), "last")
     export_model(model, options.out, options.to, options.batch_size, options.int8, options.rate_hz)

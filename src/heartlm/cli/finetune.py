@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heartlm.cli.pretrain import train
-from heartlm.training.config import FinetuneConfig
+from heartlm.tasks.task import FinetuneConfig
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -52,8 +52,8 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(PredictOptions, arguments, "predict", run, positionals=["run", "record"])
     from heartlm import api
     from heartlm.formats.write_annotations import write_annotations
+    from heartlm.labels.waveform import CLASSES
     from heartlm.storage.atomic import write_csv
-    from heartlm.tasks.waveform import CLASSES
 
     how = {name: getattr(options, name) for name in ("beats", "lead", "checkpoint", "device")}
     result = api.annotate(options.run, options.record, **how)
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"  damaged: {fault}")
     for reason, count in result.known.ignored.items():
         print(f"  left out: {count} annotations {reason}")
-    if result.task == "beats" and (num := result.known.num_beats - result.found.num_beats):
+    if not result.found.rhythms and (num := result.known.num_beats - result.found.num_beats):
         print(f"  left out: {num:,} detections that are artefacts, not heartbeats")
     beats = Counter(result.found.symbol.tolist()).most_common()
     print("  " + ("  ".join(f"{name} {count:,}" for name, count in beats) or rhythm_shares(result.found)))

@@ -14,7 +14,8 @@ from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.typed import typed
-from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig, TrainingConfig
+from heartlm.tasks.task import FinetuneConfig
+from heartlm.training.config import LAYOUT, PretrainConfig, TrainingConfig
 
 Config = TypeVar("Config", bound=TrainingConfig)
 

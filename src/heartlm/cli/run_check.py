@@ -8,7 +8,8 @@ from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.run_file import POSITIONAL, RunFile
 from heartlm.extensions.cluster.topology import Topology
-from heartlm.training.config import FinetuneConfig, PretrainConfig, TrainingConfig
+from heartlm.tasks.task import FinetuneConfig
+from heartlm.training.config import PretrainConfig, TrainingConfig
 
 
 def checked_options(run: RunFile, topology: Topology) -> Any:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from heartlm.report.numbers import Score, decimal
-from heartlm.report.scores import MEASURES, MODEL, method_scores, table_rows
+from heartlm.report.scores import MEASURES, MODEL, is_binary, method_scores, table_rows
 from heartlm.system.progress import plural
+from heartlm.tasks.task import task_of
 
 Scores = Mapping[str, Any]
 
@@ -18,7 +19,7 @@ DELAYS = ("delay_median_s", "delay_p90_s", "delay_worst_s")
 
 def score_table(scores: Scores) -> list[str]:
     """Return the scores of `scores.json` as lines of text."""
-    rows = _beat_rows(scores) if scores["task"] == "beats" else _rhythm_rows(scores)
+    rows = _binary_rows(scores) if is_binary(scores) else _class_rows(scores)
     left_out = scores["records_left_out"]
     lines = [_heading(scores), *aligned(rows), *_episode_lines(scores)]
     lines += [f"  left out: {entry['record']}: {entry['reason']}" for entry in left_out]
@@ -27,14 +28,8 @@ def score_table(scores: Scores) -> list[str]:
 
 def _heading(scores: Scores) -> str:
     block = scores["scores"]
-    if scores["task"] == "waveform":
-        what = f"{block['num_windows']:,} windows of {scores['window']:g} s, labelled by one rhythm throughout"
-        unscored = f"{block['num_left_out']:,} windows without such a label"
-    elif scores["task"] == "rhythm":
-        what = f"{block['num_windows']:,} windows of {scores['window']} beats, labelled by majority"
-        unscored = f"{block['num_left_out']:,} windows without such a label and {block['num_beats_left_over']:,} beats"
-    else:
-        what, unscored = f"{block['num_beats']:,} beats{_detection_errors(scores)}", f"{block['num_left_out']:,} beats"
+    fields = {**scores, **block, "detection": _detection_errors(scores)}
+    what, unscored = (text.format(**fields) for text in task_of(scores["task"]).heading)
     return (
         f"{scores['on']}, {scores['split']} split: {what}, "
         f"{plural(len(scores['records']), 'recording')}, {plural(block['num_patients'], 'patient')}; "
@@ -44,17 +39,16 @@ def _heading(scores: Scores) -> str:
 
 def _detection_errors(scores: Scores) -> str:
     """Return the number of missed and false beats of the detector, if beats were detected."""
-    block = scores["scores"]
-    if scores["beats"] == "annotated":
+    if scores["beats"] != "detected" or is_binary(scores):
         return ", annotated"
-    labels, confusion = block["confusion_labels"], block["confusion"]
+    labels, confusion = scores["scores"]["confusion_labels"], scores["scores"]["confusion"]
     # Rows are reference classes, columns predicted ones.
     none = labels.index("none") if "none" in labels else None
     missed, extra = (0, 0) if none is None else (sum(row[none] for row in confusion), sum(confusion[none]))
     return f" ({missed:,} not detected, and {extra:,} detections that are no beat)"
 
 
-def _beat_rows(scores: Scores) -> list[list[str]]:
+def _class_rows(scores: Scores) -> list[list[str]]:
     methods = method_scores(scores)
     rows = [["class", "beats", "Se", "+P", "F1", *(f"F1, {name}" for name in methods if name != MODEL)]]
     for row in table_rows(scores):
@@ -63,8 +57,8 @@ def _beat_rows(scores: Scores) -> list[list[str]]:
     return rows
 
 
-def _rhythm_rows(scores: Scores) -> list[list[str]]:
-    apart = CALLED_VF if scores["task"] == "waveform" else {}
+def _binary_rows(scores: Scores) -> list[list[str]]:
+    apart = {key: title for key, title in CALLED_VF.items() if key in scores["scores"]}
     rows = [[f"{scores['positive']}, by window", *MEASURES.values(), "threshold", *apart.values()]]
     for name, block in method_scores(scores).items():
         rows.append([name, *_cells(block, MEASURES), decimal(block["threshold"], 3), *_cells(block, apart)])

@@ -11,13 +11,11 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from heartlm.ecg.recording import UNLABELLED
 from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation import zhou
-from heartlm.models.statistics import SCALES, interval_statistics
 from heartlm.tokenizers.comparisons import correlation
 from heartlm.tokenizers.rr import mean_around, trailing_median
 
@@ -33,7 +31,7 @@ NUM_SHAPE_SAMPLES = 16
 SHORTEST_RR_S = 1e-3
 """Lower bound for intervals (two beats may be on one sample), so that every ratio is finite."""
 
-FEWEST_INTERVALS, NUM_WINDOW_FEATURES = 4, 14 + len(SCALES)
+FEWEST_INTERVALS = 4
 WINDOWS_AT_ONCE = 64
 
 PNN50_S = 0.050
@@ -97,8 +95,12 @@ def rr_window_features(rr_s: Floats) -> Floats:
     entropy (sample entropy, Zhou 2015), and `heartlm.models.statistics.interval_statistics`, which include statistics
     after an ectopic filter. All are undefined below 4 intervals.
     """
+    import torch
+
+    from heartlm.models.statistics import SCALES, interval_statistics
+
     if rr_s.shape[1] < FEWEST_INTERVALS:
-        return np.full((len(rr_s), NUM_WINDOW_FEATURES), np.nan)
+        return np.full((len(rr_s), 14 + len(SCALES)), np.nan)
     rr_s = np.maximum(np.asarray(rr_s, np.float64), SHORTEST_RR_S)
     mean, median = rr_s.mean(axis=1), np.median(rr_s, axis=1)
     step = np.diff(rr_s, axis=1)

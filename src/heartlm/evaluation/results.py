@@ -22,7 +22,7 @@ from heartlm.system.frames import pandas
 
 SCHEMA_VERSION = 1
 
-
+Indices = NDArray[np.int64]
 Answers = TypeVar("Answers")
 
 
@@ -39,7 +39,7 @@ def attempt(methods: Mapping[str, Callable[[], Answers]], notes: list[str]) -> d
 
 
 def prediction_columns(
-    leads: Sequence[ScoredLead], lead: NDArray[np.int64], sample: NDArray[np.int64], **columns: Any
+    leads: Sequence[ScoredLead], lead: Indices, sample: Indices, reference: Any, predicted: Any, probabilities: Any
 ) -> dict[str, Any]:
     """Return the columns of the prediction table, one row per beat or window.
 
@@ -47,7 +47,9 @@ def prediction_columns(
         leads: scored leads.
         lead: index into `leads` of each row.
         sample: position of the beat, or of the first sample of the window.
-        columns: `reference`, `predicted` and `probabilities` of each row.
+        reference: name of the true class of each row.
+        predicted: name of the predicted class of each row.
+        probabilities: probability of each class, float32 `[num_rows, num_classes]`.
     """
     return {
         "database": np.array([each.database for each in leads])[lead],
@@ -55,7 +57,9 @@ def prediction_columns(
         "patient": np.array([each.patient_id for each in leads])[lead],
         "sample": sample,
         "time_s": sample / np.array([each.rate_hz for each in leads])[lead],
-        **columns,
+        "reference": reference,
+        "predicted": predicted,
+        "probabilities": probabilities,
     }
 
 

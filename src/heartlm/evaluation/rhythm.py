@@ -19,7 +19,7 @@ from heartlm.ecg.recording import UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import THOUSAND, Counts, Floats, Resampling, estimate, ratio, sum_by
 from heartlm.inference.leads import ScoredLead
-from heartlm.tasks.rhythm import rhythm_labels
+from heartlm.labels.tokens import rhythm_labels
 from heartlm.tokenizers.rr import rr_intervals_s
 
 Flags = NDArray[np.bool_]

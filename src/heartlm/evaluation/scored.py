@@ -59,10 +59,10 @@ def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
     return ScoredLeads(leads, left_out, damaged)
 
 
-def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: EvaluationConfig) -> ScoredLeads:
+def leads_of_folder(folder: Path, tokenizer: Tokenizer, needs_classes: bool, config: EvaluationConfig) -> ScoredLeads:
     """Tokenise the recordings of `folder` with the split and names of `config`.
 
-    With detected beats, the beats task skips recordings without beat classes, because there is nothing to match.
+    With `needs_classes` and detected beats, recordings without beat classes are skipped: there is nothing to match.
 
     Raises:
         HeartlmError: a name does not exist in the split, or a file is unreadable.
@@ -77,7 +77,7 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
         recording, name = database.recording(record_id), f"{database.name}/{record_id}"
         annotations = recording.annotations if detected else None
         lead: ScoredLead | Unusable
-        if detected and task == "beats" and (annotations is None or not annotations.beats_labelled):
+        if detected and needs_classes and (annotations is None or not annotations.beats_labelled):
             lead = Unusable("beats not classified by anybody")
         else:
             lead = scored_lead(recording, tokenizer, config.beats, annotations)

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.ecg.recording import ARTEFACT, RHYTHMS
-from heartlm.errors import HeartlmError, require
+from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead, lead_of_row
-from heartlm.models.heart import HeartModel
-from heartlm.models.pretrained import find_run
-from heartlm.models.store import TASKS, ModelInfo, load_model
 from heartlm.runs.run_folder import RunFolder
-from heartlm.tasks.beats import BEAT_TASK_CLASSES
-from heartlm.tasks.task import Flutter
-from heartlm.tasks.waveform import CLASSES, WINDOW, WINDOW_S
-from heartlm.tokenizers.base import KINDS, Tokenizer, load_tokenizer, tokenizer_class
+from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
+
+if TYPE_CHECKING:
+    from heartlm.models.heart import HeartModel
+    from heartlm.models.info import ModelInfo
 
 
 @dataclass(frozen=True)
@@ -117,91 +112,6 @@ def tokenizer_of(folder: Path, info: ModelInfo) -> Tokenizer:
             "config.json of the model: copy the tokenizer of its training, or train again"
         )
     return tokenizer
-
-
-def _check_task(info: ModelInfo) -> None:
-    """Raise a HeartlmError that names the first field that does not belong to the task of a fine-tuned model."""
-    require(info, lambda value: value in KINDS, f"one of {', '.join(KINDS)}", "tokenizer_kind")
-    if info.task is None:
-        raise HeartlmError(f"task: null found, one of {', '.join(TASKS)} expected")
-    if info.task == "rhythm":
-        known = f"a rhythm of {', '.join(RHYTHMS)}, and one of {', '.join(get_args(Flutter))} for flutter"
-        require(info, lambda value: value[0] in RHYTHMS and value[1] in get_args(Flutter), known, "positive")
-    else:
-        is_waveform = info.task == "waveform"
-        require(info, lambda value: value == is_waveform, f"{is_waveform} for task {info.task}", "pooled")
-        if is_waveform:
-            require(info, lambda value: value == WINDOW, f"{WINDOW}, the tokens of {WINDOW_S:g} s,", "window")
-    allowed = {
-        "beats": (BEAT_TASK_CLASSES, (*BEAT_TASK_CLASSES, ARTEFACT)),
-        "rhythm": (("other", *info.positive[:1]),),
-        "waveform": (CLASSES,),
-    }[info.task]
-    require(info, lambda value: value in allowed, " or ".join(" ".join(each) for each in allowed), "classes")
-
-
-def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | str = "cpu") -> FineTuned:
-    """Load the fine-tuned model of the run in `path`.
-
-    Raises:
-        HeartlmError: the folder is not a run, the run is not fine-tuned, or it has no model yet.
-    """
-    folder = RunFolder(path)
-    about = folder.about
-    if about["kind"] != "finetune":
-        raise HeartlmError(
-            f"run: {path} is a {about['kind']} run, a fine-tuned one expected: heartlm finetune {path} --task beats"
-        )
-    if not folder.model(checkpoint).is_dir():
-        raise HeartlmError(f"{folder.model(checkpoint)}: no {checkpoint} model yet: let the run finish")
-    model, info = load_model(folder.model(checkpoint), device)
-    try:
-        _check_task(info)
-    except HeartlmError as error:
-        raise HeartlmError(f"{folder.model(checkpoint) / 'config.json'}: {error}") from error
-    return FineTuned(folder, about, model, info)
-
-
-def load_of_tasks(runs: Mapping[str, Path], device: torch.device | str = "cpu") -> list[FineTuned]:
-    """Load the last models of several runs.
-
-    Args:
-        runs: for each expected task, the name of a shipped model or a run folder.
-        device: device of the models.
-
-    Raises:
-        HeartlmError: a model cannot be read, or is of another task.
-    """
-    models = [load_finetuned(find_run(run), "last", device) for run in runs.values()]
-    for model, task in zip(models, runs, strict=True):
-        if model.info.task != task:
-            raise HeartlmError(f"{model.folder.path}: task {model.info.task} found, {task} expected")
-    return models
-
-
-def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: torch.device | str) -> FineTuned:
-    """Load the run that started from random weights, for comparison with `tuned`.
-
-    Raises:
-        HeartlmError: the run started from pretrained weights, or its task, head, tokenizer, shape or corpus differs.
-    """
-    rival = load_finetuned(path, checkpoint, device)
-    if not rival.about["from_scratch"]:
-        raise HeartlmError(f"random_init: {path} started from pretrained weights: make one with --from-scratch")
-    compared = ("task", "classes", "positive", "pooled", "tokenizer_hash")
-    rival_facts, tuned_facts = (
-        {name: getattr(each.info, name) for name in compared}
-        | vars(replace(each.info.config, dropout=0.0))
-        | {"manifest_hash": each.about["manifest_hash"]}
-        for each in (rival, tuned)
-    )
-    for name, value in rival_facts.items():
-        if value != tuned_facts[name]:
-            raise HeartlmError(
-                f"random_init: {path} has {name} {value}, but {tuned.folder.path} has {tuned_facts[name]}: "
-                "compare runs of one task, tokenizer, shape and corpus"
-            )
-    return rival
 
 
 def check_tokenizer(corpus: Corpus, info: ModelInfo, run: Path) -> None:

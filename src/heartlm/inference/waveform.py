@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.inference.predictions import window_probabilities
-from heartlm.models.heart import HeartModel
-from heartlm.tasks.waveform import CLASSES, NOISE, STRIDE, VF, WINDOW
+from heartlm.labels.waveform import CLASSES, NOISE, STRIDE, VF, WINDOW
 from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
 from heartlm.tokenizers.sample import GRID_HZ
+
+if TYPE_CHECKING:
+    from heartlm.models.heart import HeartModel
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -58,8 +61,22 @@ def class_probabilities(model: HeartModel, codes: NDArray[np.uint16], lead: Labe
     return smoothed(window_answers(model, codes), lead)
 
 
+def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
+    """Return the probability of each class of the waveform task per second: the mean over the windows that cover it.
+
+    Args:
+        model: network of the task.
+        codes: codes of the lead, at least one window, uint16 `[num_tokens, 1]`.
+    """
+    starts = window_starts(len(codes))
+    # Each window counts as a lead of its own, so none is smoothed: a second averages the windows that cover it.
+    return over_seconds(class_probabilities(model, windows_at(codes, starts), np.arange(len(starts))))
+
+
 def window_answers(model: HeartModel, codes: NDArray[np.uint16]) -> Floats:
     """Return class probabilities of single windows. A window with mostly invalid samples is noise, not asystole."""
+    from heartlm.inference.predictions import window_probabilities
+
     probabilities = window_probabilities(model, codes, WINDOW).astype(np.float64)
     probabilities[np.mean(codes[..., 0] == NO_SIGNAL, axis=1) > 0.5] = np.eye(len(CLASSES))[NOISE]
     return probabilities

@@ -26,11 +26,12 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.errors import HeartlmError, needs
 from heartlm.inference.finetuned import FineTuned
+from heartlm.labels.tokens import BEAT_TASK_CLASSES
+from heartlm.labels.waveform import STRIDE, WINDOW
 from heartlm.models.waveform import NUM_BANDS, WaveformNetwork
 from heartlm.monitor.link import HIGHEST_RATE_HZ
 from heartlm.monitor.models import KEPT_BEATS, LiveTrunk
 from heartlm.storage.atomic import atomic_file
-from heartlm.tasks.waveform import STRIDE, WINDOW
 from heartlm.tokenizers.millivolts import KNEE_MV, NO_SIGNAL, NUM_LEVELS, STEP, high_pass
 from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.tokenizers.waveform import hann_weights, interpolate, smooth
@@ -161,7 +162,7 @@ def export_model(
             "codes": torch.zeros(batch_size, WINDOW - STRIDE, dtype=torch.int64),
         }
         outputs = ["probabilities", "recent_after", "average_after", "codes_after"]
-    elif run.info.task == "beats" and model.config.causal:
+    elif model.config.causal and set(BEAT_TASK_CLASSES) <= set(run.info.classes):
         trunk = LiveTrunk(model)
         wrapped = _Beats(trunk)
         inputs = {

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.errors import HeartlmError
-from heartlm.inference.finetuned import load_of_tasks
 from heartlm.kernels.library import kernel, structure
+from heartlm.labels.waveform import WINDOW
 from heartlm.models.fused import rotate, swiglu
 from heartlm.models.heart import HeartModel
 from heartlm.models.transformer import Block
 from heartlm.models.waveform import LEAST_MV, NUM_BANDS, NUM_HIDDEN, SMALL_MV, WaveformNetwork
 from heartlm.monitor.af_onset import CLASSES, CODES, AfMeasures, AfOnset
-from heartlm.tasks.waveform import WINDOW
+from heartlm.tasks.load import load_of_tasks
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer

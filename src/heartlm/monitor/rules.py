@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.definitions import ALARMS, LETHAL, TECHNICAL, WARNING
 from heartlm.kernels.library import constants, kernel, struct_of, structure
+from heartlm.labels.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 from heartlm.monitor.alarms import MAX_RULE_BEATS, Alarm, AlarmRules
 from heartlm.monitor.state import Stateful
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -20,14 +20,14 @@ from heartlm.ecg.leads import NO_ECG_LEAD, ecg_leads
 from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.inference.waveform import LEAST_VF, regular_waves
+from heartlm.labels.waveform import CLASSES as WAVE_CLASSES
+from heartlm.labels.waveform import VF
 from heartlm.monitor.af_onset import AfMeasures
 from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.models import AF_BEATS, LiveModels
 from heartlm.monitor.rules import COMPLETE, LIMITS, JudgedSeconds, Rules, update_rules
 from heartlm.monitor.signal import SecondsKernel, SecondsOfLeads, seconds_kernel
 from heartlm.monitor.state import Stateful
-from heartlm.tasks.waveform import CLASSES as WAVE_CLASSES
-from heartlm.tasks.waveform import VF
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.comparisons import IRREGULAR
 from heartlm.tokenizers.waveform import LEAST_SCALE_MV

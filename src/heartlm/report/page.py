@@ -17,9 +17,9 @@ from heartlm.report.charts import Series, line_chart
 from heartlm.report.numbers import Score, count, decimal
 from heartlm.report.render import render
 from heartlm.report.scores import (
-    BY_WINDOW,
     block_of,
     confusion_rows,
+    is_binary,
     key_scores,
     method_scores,
     patient_rows,
@@ -155,7 +155,7 @@ def training_figures(folder: RunFolder) -> list[dict[str, Any]]:
 
 def _score_set(scores: Mapping[str, Any]) -> dict[str, Any]:
     block, methods = block_of(scores), list(method_scores(scores))
-    is_beats = scores.get("task") not in BY_WINDOW
+    is_beats = not is_binary(scores)
     return {
         "scores": scores,
         "block": block,

@@ -9,15 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from heartlm.report.numbers import Score, count
-from heartlm.tasks.registry import TASKS
 
 MODEL = "this model"
 
 MEASURES = {"se": "Se", "sp": "Sp", "ppv": "+P", "f1": "F1", "accuracy": "accuracy", "auroc": "AUROC"}
 """Scores of a binary task in display order, with their names."""
-
-BY_WINDOW = tuple(name for name, task in TASKS.items() if task.scored_by == "window")
-"""Tasks that are scored by window; the other tasks are scored by beat."""
 
 Block = Mapping[str, Any]
 
@@ -26,6 +22,11 @@ def block_of(scores: Mapping[str, Any]) -> Block:
     """Return the model's own block of scores, or an empty one."""
     block = scores.get("scores")
     return block if isinstance(block, Mapping) else {}
+
+
+def is_binary(scores: Mapping[str, Any]) -> bool:
+    """Return whether the scores are of one class against all others; otherwise each class has its own."""
+    return "f1" in block_of(scores)
 
 
 def method_scores(scores: Mapping[str, Any]) -> dict[str, Block]:
@@ -42,7 +43,7 @@ def of_class(block: Block, name: str) -> Block:
 def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, Score]]:
     """Return the scores of the chart, by row and method: F1 by class for beats, every measure for rhythm."""
     methods = method_scores(scores)
-    if scores.get("task") in BY_WINDOW:
+    if is_binary(scores):
         return {
             title: {method: Score.of(block.get(key)) for method, block in methods.items()}
             for key, title in MEASURES.items()
@@ -57,7 +58,7 @@ def key_scores(scores: Mapping[str, Any]) -> list[tuple[str, Score, str]]:
     """Return the scores at the head of the page: name, score, and the best baseline with its score."""
     block, rows, cards = block_of(scores), score_rows(scores), list[tuple[str, Score, str]]()
     names = ["macro F1", *(f"{name} F1" for name in "VSF" if of_class(block, name).get("support"))]
-    for name in ("F1", "Se", "Sp", "+P", "AUROC") if scores.get("task") in BY_WINDOW else names:
+    for name in ("F1", "Se", "Sp", "+P", "AUROC") if is_binary(scores) else names:
         own, *others = (rows.get(name) or {MODEL: Score()}).items()
         known = [(score.value, f"{method} {score.text}") for method, score in others if score.value is not None]
         cards.append((name, own[1], max(known, default=(0.0, ""))[1]))

@@ -28,7 +28,7 @@ from heartlm.storage.typed import is_number, typed
 
 if TYPE_CHECKING:
     from heartlm.models.heart import HeartModel
-    from heartlm.models.store import ModelInfo
+    from heartlm.models.info import ModelInfo
 
 _FILES = {"README.md", "config.json", "model.safetensors", "tokenizer", "run.json", "data.json", "reliability.svg"}
 # Entries of `run.json` that are saved; others may name people, machines and paths.

@@ -1,1 +1,1 @@
-"""What a model with a head answers: labels, windows and classes of each task."""
+"""What is learnt, one file for each task; fine-tuning, scoring and annotation by any of them."""

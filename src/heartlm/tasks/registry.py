@@ -1,10 +1,8 @@
-"""All tasks, by name."""
+"""All tasks, by name. Imports nothing, so that settings and `--help` know the names at once."""
 
 from __future__ import annotations
 
-from heartlm.tasks.beats import BEATS
-from heartlm.tasks.rhythm import RHYTHM
-from heartlm.tasks.task import Task
-from heartlm.tasks.waveform import WAVEFORM
+from typing import Literal
 
-TASKS: dict[str, Task] = {task.name: task for task in (BEATS, RHYTHM, WAVEFORM)}
+TaskName = Literal["beats", "rhythm", "waveform"]
+"""Each is a file of this room with a `TASK`; see `heartlm.tasks.task.task_of`."""

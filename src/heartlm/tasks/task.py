@@ -1,39 +1,217 @@
-"""What a task is, for training, inference, scores and pages."""
+"""What a task is, and the settings of fine-tuning for it. Imports no torch.
+
+            ┌► check ─► learning ─► training ─► model ─┐
+settings ───┤                                          ├► check_model ─► score, heading
+            └ task_of: the file of the task's name     └► annotate
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
+from heartlm.ecg.recording import RHYTHMS, Annotations, Recording
+from heartlm.errors import HeartlmError, require
+from heartlm.evaluation.config import EvaluationConfig
+from heartlm.evaluation.results import ScoreSet
+from heartlm.inference.finetuned import FineTuned
+from heartlm.inference.leads import ScoredLead
+from heartlm.labels.tokens import Flutter
+from heartlm.models.info import ModelInfo
+from heartlm.tasks.registry import TaskName
+from heartlm.tokenizers.base import Lead, Tokens
+from heartlm.training.config import TrainingConfig, TrainingSettings
+from heartlm.training.job import Learning
 
-IGNORE = -1
-"""Label of a token or window that counts neither in a loss nor in a score."""
+Leads = Sequence[ScoredLead]
+Answer = tuple[Annotations, NDArray[np.float64] | None]
+"""Annotations, and the probability of each class in every second, `[num_seconds, num_classes]`, if known."""
 
-Flutter = Literal["negative", "positive", "left out"]
+
+@dataclass
+class FinetuneConfig(TrainingConfig):
+    """Settings of fine-tuning.
+
+    Attributes:
+        run: run folder of a pretrained or fine-tuned model, or the name of a shipped model, such as foundation. The
+            head of a fine-tuned model is kept if the labels are the same. The waveform task takes no run: its small
+            network starts from random weights.
+        patients: patients to train on, such as mitdb/101,svdb/800, including their beats on simulated rhythms; by
+            default all patients of the training split.
+        task: what to predict; beats is the AAMI class of every beat, rhythm is whether every beat is in the rhythm,
+            waveform is VF, VT, asystole, noise or other for 4 s of signal. The waveform task takes a corpus of the
+            millivolt tokenizer, balances classes and patients when sampling, and augments the windows.
+        from_scratch: start from random weights instead of the pretrained ones, as a baseline.
+        head: unit of prediction; token labels each token, window labels a whole window by the majority of its tokens.
+        rhythm: positive class of the rhythm task.
+        flutter: how atrial flutter is labelled when the rhythm is AFIB.
+        shortest_window: shortest width in tokens for training on mixed widths. Each step splits its windows into
+            halves, quarters and so on, down to this width. The model then accepts windows of any width in this range.
+        threshold: probability at which a window or beat is labelled as in the rhythm (by default 0.5) or a window as VF
+            (by default 0.2); stored with the model. Select it on patients used for neither training nor testing.
+        class_balance: balance of the classes in the loss; 0 weights every labelled token equally, 1 every class
+            equally, 0.5 lies between. With the head token, the classes of each database are balanced by themselves.
+        patient_balance: balance of the patients within a class; 0 weights every label equally, 1 every patient with
+            labels of the class equally.
+        facet_dropout: fraction of codes hidden in training.
+        waveform_dropout: fraction of windows whose waveform codes are all hidden in training (beat tokenizer), so that
+            the model relies on beat timing and on comparison with other beats as well as on beat shape.
+        dropout: dropout probability in training.
+    """
+
+    run: Path | None = None
+    patients: str | None = None
+    task: TaskName = "beats"
+    from_scratch: bool = False
+    head: Literal["token", "window"] = "token"
+    rhythm: str = "AFIB"
+    flutter: Flutter = "negative"
+    shortest_window: int | None = None
+    threshold: float | None = None
+    class_balance: float = 0.5
+    patient_balance: float = 0.5
+    facet_dropout: float = 0.1
+    waveform_dropout: float = 0.5
+    dropout: float = 0.1
+
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first field with an impossible value."""
+        super().check()
+        task_of(self.task).check(self)
+        if self.rhythm not in RHYTHMS:
+            raise HeartlmError(f"rhythm: {self.rhythm!r} found, one of {', '.join(RHYTHMS)} expected")
+        require(self, lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "patient_balance")
+        require(self, lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "waveform_dropout", "dropout")
+        require(self, lambda value: 0 < value < 1, "between 0 and 1", "threshold")
+        require(self, lambda value: 1 <= value <= self.window, f"1 to {self.window}, the window", "shortest_window")
+        if self.shortest_window is not None and self.compile:
+            raise HeartlmError("compile: true found, but windows of mixed widths have no one shape: leave it out")
+
+    @property
+    def patient_ids(self) -> tuple[str, ...]:
+        """Patients to train on; empty for all."""
+        return tuple(name.strip() for name in (self.patients or "").split(",") if name.strip())
 
 
-@dataclass(frozen=True)
-class Task:
+class FinetuneSettings(TrainingSettings, total=False):
+    """The settings of `FinetuneConfig` as keyword arguments of `heartlm.finetune`."""
+
+    patients: str | None
+    task: TaskName
+    from_scratch: bool
+    head: Literal["token", "window"]
+    rhythm: str
+    flutter: Flutter
+    shortest_window: int | None
+    threshold: float | None
+    class_balance: float
+    patient_balance: float
+    facet_dropout: float
+    waveform_dropout: float
+    dropout: float
+
+
+class Task(ABC):
     """A question that a fine-tuned model answers.
+
+    The defaults suit a task that adds a head for tokens to a pretrained model.
 
     Attributes:
         name: name in settings, run folders and shipped models.
-        scored_by: what one score is of.
-        window_s: width of the only window in seconds; None if the model's settings give its width in tokens.
-        has_pooled_head: whether one answer may be of a whole window.
-        classes: class names, in the order of the head, from the corpus and the positive rhythm.
-        labels: class of every token, −1 to ignore, int64 `[num_tokens]`, from the corpus, the positive rhythm and
-            the label of flutter.
+        scored: what a score is of, for messages.
+        heading: what scores are of, and what they leave out, with fields of `scores.json` in braces. Its tables follow
+            from its content.
+        heads: values of `pooled` that its models may have.
+        classes: class names that its models may have; none if they are "other" and the positive rhythm of the model.
+        continues: whether its models start from a pretrained one, and other tasks from its models.
+        splits_batches: whether a batch may be split among ranks and micro-batches.
+        needs_classified_beats: whether detected beats can be scored only on recordings with annotated classes of beats.
     """
 
-    name: str
-    scored_by: Literal["beat", "window"]
-    window_s: float | None
-    has_pooled_head: bool
-    classes: Callable[[Corpus, str], tuple[str, ...]]
-    labels: Callable[[Corpus, str, Flutter], NDArray[np.int64]]
+    name: ClassVar[TaskName]
+    scored: ClassVar[str]
+    heading: ClassVar[tuple[str, str]]
+    heads: ClassVar[tuple[bool, ...]] = (False,)
+    classes: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    continues: ClassVar[bool] = True
+    splits_batches: ClassVar[bool] = True
+    needs_classified_beats: ClassVar[bool] = False
+
+    def check(self, config: FinetuneConfig) -> None:
+        """Raise a HeartlmError that names the first setting that the task does not accept; imports no torch."""
+        if config.run is None:
+            raise HeartlmError("run: nothing found, a run folder expected: heartlm finetune RUN --corpus FOLDER")
+        if config.head == "window" and True not in self.heads:
+            raise HeartlmError(f"head: 'window' found, but the {self.name} task labels tokens: use --head token")
+
+    @abstractmethod
+    def learning(self, config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> Learning:
+        """Return model, loss and batches on `corpus`; fill in the settings derived from the model size.
+
+        Args:
+            config: settings.
+            corpus: corpus with labels.
+            validates: whether to hold out the validation split.
+
+        Raises:
+            HeartlmError: the model does not exist or reads another tokenizer, or no training token has a label.
+        """
+
+    def check_model(self, info: ModelInfo) -> None:
+        """Raise a HeartlmError that names the first field of a saved model that does not belong to the task."""
+        allowed, num = self.classes or (("other", *info.positive[:1]),), 0 if self.classes else 2
+        require(info, lambda value: len(value) == num, f"{num} texts for task {self.name}", "positive")
+        require(info, lambda value: value in self.heads, f"{self.heads[0]} for task {self.name}", "pooled")
+        require(info, lambda value: value in allowed, " or ".join(" ".join(each) for each in allowed), "classes")
+
+    @abstractmethod
+    def score(self, leads: Leads, tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig) -> ScoreSet:
+        """Score the model and its baselines on `leads`.
+
+        Args:
+            leads: leads to score.
+            tuned: fine-tuned model.
+            rival: the same model trained from random weights, if available.
+            config: evaluation settings.
+
+        Raises:
+            HeartlmError: nothing in `leads` has a label of the task.
+        """
+
+    def scored_how(self, tuned: FineTuned, config: EvaluationConfig) -> str:
+        """Return the part of the default name of scores that follows the split.
+
+        Raises:
+            HeartlmError: the task does not accept a setting of the evaluation.
+        """
+        if config.window is not None:
+            raise HeartlmError(f"window: {config.window} found, but the task {self.name} scores {self.scored}")
+        return self.name
+
+    @abstractmethod
+    def annotate(self, tuned: FineTuned, recording: Recording, lead: Lead, tokens: Tokens) -> Answer:
+        """Return the answers for a lead of `recording`.
+
+        Raises:
+            HeartlmError: the lead is too short.
+        """
+
+
+def task_of(name: str) -> Task:
+    """Return the task of this name, from its file.
+
+    Raises:
+        HeartlmError: there is none.
+    """
+    if name not in (names := get_args(TaskName)):
+        raise HeartlmError(f"task: {name} found, one of {', '.join(names)} expected")
+    task: Task = import_module(f"heartlm.tasks.{name}").TASK
+    return task

@@ -25,7 +25,7 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
 from heartlm.kernels.draws import Stream, Use, draws, draws_below, hide_spans
 from heartlm.kernels.gather import gather_codes, gather_windows
-from heartlm.tasks.task import IGNORE
+from heartlm.labels.tokens import IGNORE
 
 if TYPE_CHECKING:
     from heartlm.training.resident import ResidentCodes

@@ -15,15 +15,7 @@ from typing import Literal, TypedDict
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError, require
 from heartlm.models.config import HEAD_WIDTH
-from heartlm.tasks.registry import TASKS
-from heartlm.tasks.waveform import WINDOW
 from heartlm.training.layout import BatchLayout
-
-WAVEFORM_BATCH, WAVEFORM_THRESHOLD = 128, 0.2
-"""Defaults of the waveform task: windows per batch, and probability threshold for VF.
-
-The threshold is close to the one selected by patient-wise cross-validation (`studies/waveform.py`).
-"""
 
 
 @dataclass
@@ -220,99 +212,6 @@ class PretrainConfig(TrainingConfig):
             raise HeartlmError(f"window: {self.window} found, at least 2 expected by the causal objective")
 
 
-@dataclass
-class FinetuneConfig(TrainingConfig):
-    """Settings of fine-tuning.
-
-    Attributes:
-        run: run folder of a pretrained or fine-tuned model, or the name of a shipped model, such as foundation. The
-            head of a fine-tuned model is kept if the labels are the same. The waveform task takes no run: its small
-            network starts from random weights.
-        patients: patients to train on, such as mitdb/101,svdb/800, including their beats on simulated rhythms; by
-            default all patients of the training split.
-        task: what to predict; beats is the AAMI class of every beat, rhythm is whether every beat is in the rhythm,
-            waveform is VF, VT, asystole, noise or other for 4 s of signal. The waveform task takes a corpus of the
-            millivolt tokenizer, balances classes and patients when sampling, and augments the windows.
-        from_scratch: start from random weights instead of the pretrained ones, as a baseline.
-        head: unit of prediction; token labels each token, window labels a whole window by the majority of its tokens.
-        rhythm: positive class of the rhythm task.
-        flutter: how atrial flutter is labelled when the rhythm is AFIB.
-        shortest_window: shortest width in tokens for training on mixed widths. Each step splits its windows into
-            halves, quarters and so on, down to this width. The model then accepts windows of any width in this range.
-        threshold: probability at which a window or beat is labelled as in the rhythm (by default 0.5) or a window as VF
-            (by default 0.2); stored with the model. Select it on patients used for neither training nor testing.
-        class_balance: balance of the classes in the loss; 0 weights every labelled token equally, 1 every class
-            equally, 0.5 lies between. With the head token, the classes of each database are balanced by themselves.
-        patient_balance: balance of the patients within a class; 0 weights every label equally, 1 every patient with
-            labels of the class equally.
-        facet_dropout: fraction of codes hidden in training.
-        waveform_dropout: fraction of windows whose waveform codes are all hidden in training (beat tokenizer), so that
-            the model relies on beat timing and on comparison with other beats as well as on beat shape.
-        dropout: dropout probability in training.
-    """
-
-    run: Path | None = None
-    patients: str | None = None
-    task: Literal["beats", "rhythm", "waveform"] = "beats"
-    from_scratch: bool = False
-    head: Literal["token", "window"] = "token"
-    rhythm: str = "AFIB"
-    flutter: Literal["negative", "positive", "left out"] = "negative"
-    shortest_window: int | None = None
-    threshold: float | None = None
-    class_balance: float = 0.5
-    patient_balance: float = 0.5
-    facet_dropout: float = 0.1
-    waveform_dropout: float = 0.5
-    dropout: float = 0.1
-
-    def check(self) -> None:
-        """Raise a HeartlmError that names the first field with an impossible value."""
-        from heartlm.ecg.recording import RHYTHMS
-
-        super().check()
-        if self.task == "waveform":
-            self._check_waveform()
-        else:
-            _ = self.foundation
-        if self.rhythm not in RHYTHMS:
-            raise HeartlmError(f"rhythm: {self.rhythm!r} found, one of {', '.join(RHYTHMS)} expected")
-        require(self, lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "patient_balance")
-        require(self, lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "waveform_dropout", "dropout")
-        require(self, lambda value: 0 < value < 1, "between 0 and 1", "threshold")
-        require(self, lambda value: 1 <= value <= self.window, f"1 to {self.window}, the window", "shortest_window")
-        if self.shortest_window is not None and self.compile:
-            raise HeartlmError("compile: true found, but windows of mixed widths have no one shape: leave it out")
-        if self.head == "window" and not TASKS[self.task].has_pooled_head:
-            raise HeartlmError(f"head: 'window' found, but the {self.task} task labels tokens: use --head token")
-
-    @property
-    def patient_ids(self) -> tuple[str, ...]:
-        """Patients to train on; empty for all."""
-        return tuple(name.strip() for name in (self.patients or "").split(",") if name.strip())
-
-    @property
-    def foundation(self) -> Path:
-        """Run folder of the pretrained model.
-
-        Raises:
-            HeartlmError: `run` is None.
-        """
-        if self.run is None:
-            raise HeartlmError("run: nothing found, a run folder expected: heartlm finetune RUN --corpus FOLDER")
-        return self.run
-
-    def _check_waveform(self) -> None:
-        if self.patients:
-            raise HeartlmError("patients: names found, none expected by the task waveform")
-        if self.run is not None:
-            raise HeartlmError(f"run: {self.run} found, none expected: the task waveform learns from random weights")
-        if self.window not in (TrainingConfig.window, WINDOW):
-            raise HeartlmError(f"window: {self.window} found, {WINDOW} expected by the task waveform (4 s)")
-        if self.weights or self.order != "random":
-            raise HeartlmError("order: random without weights expected by the task waveform, which draws classes alike")
-
-
 class TrainingSettings(TypedDict, total=False):
     """The settings of `TrainingConfig` as keyword arguments."""
 
@@ -362,22 +261,4 @@ class PretrainSettings(TrainingSettings, total=False):
     depth: int
     width: int | None
     heads: int | None
-    dropout: float
-
-
-class FinetuneSettings(TrainingSettings, total=False):
-    """The settings of `FinetuneConfig` as keyword arguments of `heartlm.finetune`."""
-
-    patients: str | None
-    task: Literal["beats", "rhythm", "waveform"]
-    from_scratch: bool
-    head: Literal["token", "window"]
-    rhythm: str
-    flutter: Literal["negative", "positive", "left out"]
-    shortest_window: int | None
-    threshold: float | None
-    class_balance: float
-    patient_balance: float
-    facet_dropout: float
-    waveform_dropout: float
     dropout: float

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.corpus.windows import Windows, WindowSampler
 from heartlm.distributed.ranks import Ranks
-from heartlm.models.heart import HeartModel
-from heartlm.models.store import ModelInfo
+from heartlm.models.info import ModelInfo
 from heartlm.runs.run_folder import RunFolder
-from heartlm.training.batches import MakeBatch
 from heartlm.training.config import TrainingConfig
 from heartlm.training.layout import BatchLayout
-from heartlm.training.objectives import LossSum
+
+if TYPE_CHECKING:
+    from heartlm.models.heart import HeartModel
+    from heartlm.training.batches import MakeBatch
+    from heartlm.training.objectives import LossSum
 
 
 @dataclass(frozen=True)

@@ -102,9 +102,9 @@ def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAl
         energy_j = energy_counter(str(torch.cuda.get_device_properties(device).uuid))
     share = (1.0 if config.objective == "causal" else config.mask_share) if isinstance(config, PretrainConfig) else 0.0
     return Meters(
-        flops_per_token=None
-        if job.task.model.config.network == "waveform"
-        else flops_per_token(job.task.model.config, config.window, job.task.model.num_classes, share),
+        flops_per_token=flops_per_token(job.task.model.config, config.window, job.task.model.num_classes, share)
+        if job.task.model.config.network == "transformer"
+        else None,
         peak_flops=None if peak is None else peak * job.ranks.world_size,
         energy_j=energy_j,
         sum_over_ranks=lambda value: sums(value)[0],

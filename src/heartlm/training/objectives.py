@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from heartlm.labels.tokens import IGNORE
 from heartlm.models.heart import HeartModel
-from heartlm.tasks.task import IGNORE
 from heartlm.training.batches import Batch
 
 LossSum = Callable[[HeartModel, Batch, Tensor | None], tuple[Tensor, dict[str, Tensor]]]

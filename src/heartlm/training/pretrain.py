@@ -17,7 +17,8 @@ from heartlm.distributed.parallel import joined, together
 from heartlm.distributed.ranks import Ranks
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
-from heartlm.models.store import ModelInfo, build_model
+from heartlm.models.info import ModelInfo
+from heartlm.models.store import build_model
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokenizer
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches

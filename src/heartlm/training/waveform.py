@@ -1,6 +1,6 @@
 """Training of the waveform task: windows balanced over classes and patients, and the loss.
 
-class of every token (tasks.waveform) ─► spans of one class ─► windows balanced over classes and patients
+class of every token (labels.waveform) ─► spans of one class ─► windows balanced over classes and patients
                                                augmented windows (waveform_batches) ─► network ─► loss
 """
 
@@ -17,9 +17,9 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import RandomSampler
 from heartlm.errors import HeartlmError
+from heartlm.labels.tokens import IGNORE
+from heartlm.labels.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT, WINDOW, WINDOW_S
 from heartlm.models.heart import HeartModel
-from heartlm.tasks.task import IGNORE
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT, WINDOW, WINDOW_S
 from heartlm.training.batches import Batch
 
 # Relative sampling frequency of each class, over the classes in the corpus.

@@ -22,8 +22,8 @@ from heartlm.ecg.recording import BEAT_CLASSES, UNLABELLED
 from heartlm.ecg.spans import runs
 from heartlm.kernels.draws import Use, draws, uniform
 from heartlm.kernels.gather import gather_windows
-from heartlm.tasks.task import IGNORE
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, WINDOW_S
+from heartlm.labels.tokens import IGNORE
+from heartlm.labels.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, WINDOW_S
 from heartlm.tokenizers.millivolts import dequantize, quantize
 from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.training.batches import Batch, BatchPosition, CodesForm, HostBatch, MakeBatch, majority

@@ -40,7 +40,7 @@ from heartlm.storage.reading import read_json
 from heartlm.system.cores import bind, cpus_of, share_of_cores, usable_cores
 from heartlm.system.parent import end_with_parent
 
-PRELOADED = ["torch", "torch._dynamo", "heartlm.training.finetune"]
+PRELOADED = ["torch", "torch._dynamo", "heartlm.tasks.finetune"]
 GRACE_S = 15.0
 """Time in seconds that the other ranks have to exit after one rank has failed."""
 

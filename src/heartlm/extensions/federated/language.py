@@ -28,12 +28,13 @@ from heartlm.extensions.federated.partition import Member, PatientCounts
 from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.inference.predictions import recording_probabilities
 from heartlm.kernels.draws import Stream, Use, draws
+from heartlm.labels.tokens import beat_labels
 from heartlm.models.store import save_model
 from heartlm.storage.typed import typed
-from heartlm.tasks.beats import beat_labels
+from heartlm.tasks.finetune import labelled_rows
+from heartlm.tasks.task import FinetuneConfig, task_of
 from heartlm.training.batches import MakeBatch
-from heartlm.training.config import FinetuneConfig, PretrainConfig
-from heartlm.training.finetune import finetuning, labelled_rows
+from heartlm.training.config import PretrainConfig
 from heartlm.training.layout import BatchLayout
 from heartlm.training.learner import Learner
 from heartlm.training.pretrain import pretraining, training_windows, validation_windows
@@ -97,7 +98,7 @@ class LanguageLearning:
         # Test patients are scored, or validation patients where a pretraining has some.
         split = "validation" if pretrains and len(records.select("validation")) > 0 else "test"
         if isinstance(self._config, FinetuneConfig):  # its labels of the validation split are no client's
-            self._task = finetuning(self._config, self._corpus, validates=False)
+            self._task = task_of(self._config.task).learning(self._config, self._corpus, validates=False)
             self._scored = labelled_rows(self._corpus, beat_labels(self._corpus.beat_class), split)
         else:
             self._task, self._scored = pretraining(self._config, self._corpus), records.select(split)

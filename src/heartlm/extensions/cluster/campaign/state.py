@@ -35,7 +35,8 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json
 from heartlm.storage.safe_yaml import parse_yaml
-from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig
+from heartlm.tasks.task import FinetuneConfig
+from heartlm.training.config import LAYOUT, PretrainConfig
 
 State = Literal["done", "running", "queued", "waiting", "interrupted", "failed", "not run"]
 

@@ -17,19 +17,15 @@ from heartlm.corpus.build import commonest
 from heartlm.corpus.corpus import open_corpus
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.beats_task import score_beats_task
 from heartlm.evaluation.bootstrap import CONFIDENCE
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.results import SCHEMA_VERSION, write_scores
-from heartlm.evaluation.rhythm_task import score_rhythm_task, window_of
 from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
-from heartlm.evaluation.waveform_task import score_waveform_task
-from heartlm.inference.finetuned import FineTuned, check_tokenizer, load_finetuned, load_random_init
+from heartlm.inference.finetuned import FineTuned, check_tokenizer
 from heartlm.models.pretrained import model_files
 from heartlm.storage.atomic import digest_of_files
-from heartlm.tasks.registry import TASKS
-
-SCORES = {"beats": score_beats_task, "rhythm": score_rhythm_task, "waveform": score_waveform_task}
+from heartlm.tasks.load import load_finetuned, load_random_init
+from heartlm.tasks.task import Task, task_of
 
 
 def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[str, Any]]:
@@ -52,23 +48,21 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
     device, _ = device_and_precision(config.device, "fp32")
     tuned = load_finetuned(config.run, config.checkpoint, device)
     rival = load_random_init(config.random_init, tuned, config.checkpoint, device) if config.random_init else None
-    if tuned.info.task == "rhythm":
-        window_of(tuned, config)
-    elif config.window is not None:
-        fixed = TASKS[str(tuned.info.task)].window_s
-        units = "single beats" if fixed is None else f"windows of {fixed:g} s"
-        raise HeartlmError(f"window: {config.window} found, but the task {tuned.info.task} scores {units}")
-    scored = leads_to_score(config, tuned)
+    task = task_of(str(tuned.info.task))
+    how = task.scored_how(tuned, config)
+    scored = leads_to_score(config, tuned, task)
     if not scored.leads:
         reasons = f" ({commonest(entry['reason'] for entry in scored.left_out)})" if scored.left_out else ""
         hint = "" if config.split == "all" else ": try --split all"
         raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}{hint}")
-    score = SCORES[str(tuned.info.task)]
-    score_set = score(scored.leads, tuned, rival, config)
+    score_set = task.score(scored.leads, tuned, rival, config)
     notes = tuned.seen_notes([lead.patient_id for lead in scored.leads])
     if rival is not None and (steps := rival.folder.num_steps) != (expected := tuned.folder.num_steps):
         notes.append(f"random initialisation was trained for {steps} steps, the model for {expected}")
-    name = config.name or default_name(config, tuned)
+    chosen = [f"{len(config.record_ids)}records"] if config.record_ids else []
+    last = ["last"] if config.checkpoint == "last" else []
+    # for example mitdb-test-annotated, afdb-all-w41
+    name = config.name or "-".join([config.on.resolve().name, config.split, how, *chosen, *last])
     scores = {
         "schema": SCHEMA_VERSION,
         "name": name,
@@ -76,7 +70,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
         "scores": score_set.scores,
         "baselines": score_set.baselines,
         "notes": [*notes, *score_set.notes],
-        "task": tuned.info.task,
+        "task": task.name,
         "on": str(config.on),
         "split": config.split,
         "records": [lead.name for lead in scored.leads],
@@ -97,7 +91,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
     return folder, scores
 
 
-def leads_to_score(config: EvaluationConfig, tuned: FineTuned) -> ScoredLeads:
+def leads_to_score(config: EvaluationConfig, tuned: FineTuned, task: Task) -> ScoredLeads:
     """Return the leads that `config` selects, tokenized for the model of `tuned`.
 
     Raises:
@@ -107,7 +101,7 @@ def leads_to_score(config: EvaluationConfig, tuned: FineTuned) -> ScoredLeads:
     if not (config.on / "manifest.json").is_file():
         if not config.on.is_dir():
             raise HeartlmError(f"on: {config.on}: no such folder; give a corpus or a folder of recordings")
-        return leads_of_folder(config.on, tuned.tokenizer, str(tuned.info.task), config)
+        return leads_of_folder(config.on, tuned.tokenizer, task.needs_classified_beats, config)
     if config.beats == "detected":
         raise HeartlmError(
             f"beats: 'detected' found, but {config.on} is a corpus of tokens: give --on the folder of recordings"
@@ -115,12 +109,3 @@ def leads_to_score(config: EvaluationConfig, tuned: FineTuned) -> ScoredLeads:
     corpus = open_corpus(config.on)
     check_tokenizer(corpus, tuned.info, config.run)
     return leads_of_corpus(corpus, config)
-
-
-def default_name(config: EvaluationConfig, tuned: FineTuned) -> str:
-    """Return the default folder name of the scores, for example `mitdb-test-annotated` or `afdb-all-w41`."""
-    task = str(tuned.info.task)
-    how = f"w{window_of(tuned, config)}" if task == "rhythm" else config.beats if task == "beats" else task
-    chosen = [f"{len(config.record_ids)}records"] if config.record_ids else []
-    last = ["last"] if config.checkpoint == "last" else []
-    return "-".join([config.on.resolve().name, config.split, how, *chosen, *last])

@@ -15,21 +15,19 @@ from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.inference.finetuned import check_tokenizer
-from heartlm.models.config import ModelConfig
-from heartlm.models.store import ModelInfo, build_model, load_foundation
+from heartlm.labels.tokens import IGNORE
+from heartlm.models.info import ModelInfo
+from heartlm.models.store import load_foundation
 from heartlm.runs.run_folder import RunFolder
-from heartlm.tasks.registry import TASKS
-from heartlm.tasks.task import IGNORE
-from heartlm.tasks.waveform import CLASSES, WINDOW, corpus_classes
-from heartlm.tokenizers.millivolts import MillivoltTokenizer
+from heartlm.tasks.task import FinetuneConfig, task_of
 from heartlm.tokenizers.rhythm import RHYTHM_SCALES
-from heartlm.training import waveform
 from heartlm.training.batches import LabelBatches, MakeBatch
-from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_THRESHOLD, FinetuneConfig
 from heartlm.training.job import Job, Learning
 from heartlm.training.objectives import LabelLoss, label_weights
 from heartlm.training.pretrain import job_of, run
-from heartlm.training.waveform_batches import WaveformBatches
+
+Names = tuple[str, ...]
+Labels = NDArray[np.int64]
 
 
 def finetune(config: FinetuneConfig) -> Path:
@@ -42,43 +40,45 @@ def finetune(config: FinetuneConfig) -> Path:
 
 
 def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
-    corpus = open_corpus(config.checked_corpus())
-    if config.task == "waveform":
-        if ranks.world_size * config.accumulation > 1:
-            raise HeartlmError(
-                f"task: waveform found with {ranks.world_size} ranks and accumulation {config.accumulation}, 1 of each "
-                "expected: its small network normalises over whole batches"
-            )
-        task, name = _waveform_task(config, corpus), f"waveform-s{config.seed}"
-    else:
-        task = finetuning(config, corpus)
-        start = "scratch" if config.from_scratch else config.foundation.name
-        name = f"{config.task}-{start}-w{config.window}-s{config.seed}"
+    corpus, task = open_corpus(config.checked_corpus()), task_of(config.task)
+    if not task.splits_batches and ranks.world_size * config.accumulation > 1:
+        raise HeartlmError(
+            f"task: {task.name} found with {ranks.world_size} ranks and accumulation {config.accumulation}, 1 of each "
+            "expected: its small network normalises over whole batches"
+        )
+    learning, start = task.learning(config, corpus), ""
+    if config.run is not None:
+        start = f"-{'scratch' if config.from_scratch else config.run.name}-w{config.window}"
     about = {
         "kind": "finetune",
-        "task": config.task,
+        "task": task.name,
         "parent": None if config.run is None else str(config.run.resolve()),
         "from_scratch": config.from_scratch or config.run is None,
     }
-    return job_of(task, config, corpus, ranks, name, about)
+    return job_of(learning, config, corpus, ranks, f"{task.name}{start}-s{config.seed}", about)
 
 
-def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> Learning:
-    """Return the fine-tuning task on `corpus`; fills in the settings derived from the model size.
+def on_foundation(
+    config: FinetuneConfig, corpus: Corpus, classes: Names, labels: Labels, validates: bool, positive: Names = ()
+) -> Learning:
+    """Add a head for labels of tokens to a pretrained model; fill in the settings derived from the model size.
 
     Args:
         config: settings.
-        corpus: corpus with labels.
+        corpus: corpus of the labels.
+        classes: names of the classes.
+        labels: class of every token, −1 to ignore, int64 `[num_tokens]`.
         validates: whether to hold out the validation split; its labels then also count for the class weights.
+        positive: as in `ModelInfo`.
 
     Raises:
         HeartlmError: the model does not exist or reads another tokenizer, or no training token has a label.
     """
-    parent, pooled = RunFolder(config.foundation), config.head == "window"
-    classes = TASKS[config.task].classes(corpus, config.rhythm)
-    if parent.about.get("task") == "waveform":
+    assert config.run is not None, "the settings were checked"
+    parent, pooled = RunFolder(config.run), config.head == "window"
+    if (learnt := parent.about.get("task")) is not None and not task_of(learnt).continues:
         raise HeartlmError(
-            f"run: {config.run} is of the task waveform, a pretrained run or one that reads beats expected"
+            f"run: {config.run} is of the task {learnt}, a pretrained run or one that reads beats expected"
         )
     torch.manual_seed(config.seed)
     model, foundation = load_foundation(
@@ -89,10 +89,9 @@ def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -
         keep_weights=not config.from_scratch,
         seconds=interval_levels(corpus) if pooled else None,
     )
-    check_tokenizer(corpus, foundation, config.foundation)
+    check_tokenizer(corpus, foundation, config.run)
     assert foundation.config.width
     config.follow(foundation.config.depth, foundation.config.width)
-    labels = TASKS[config.task].labels(corpus, config.rhythm, config.flutter)
     labelled = labelled_rows(corpus, labels, "train")
     if len(labelled) == 0:
         raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")
@@ -107,7 +106,7 @@ def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -
         task=config.task,
         classes=classes,
         pooled=pooled,
-        positive=(config.rhythm, config.flutter) if config.task == "rhythm" else (),
+        positive=positive,
     )
 
     def make_batch(seed: int) -> MakeBatch:
@@ -124,42 +123,6 @@ def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -
         )
 
     return Learning(model, info, loss, rows, make_batch, held_out)
-
-
-def _waveform_task(config: FinetuneConfig, corpus: Corpus) -> Learning:
-    kind = corpus.manifest["tokenizer"]["kind"]
-    if kind != MillivoltTokenizer.kind:
-        raise HeartlmError(
-            f"{corpus.folder}: tokens of the {kind} tokenizer found, the task waveform reads millivolts: tokenize "
-            "with  --tokenizer millivolts"
-        )
-    config.window, config.batch_size = WINDOW, config.batch_size or WAVEFORM_BATCH
-    torch.manual_seed(config.seed)
-    geometry = [torch.from_numpy(coordinates) for coordinates in corpus.tokenizer().geometry()]
-    shape = ModelConfig((len(geometry[0]),), 4, 48, dropout=config.dropout, network="waveform").resolve()
-    assert shape.width
-    config.follow(shape.depth, shape.width)
-    info = ModelInfo(
-        shape,
-        corpus.tokenizer_hash,
-        kind,
-        objective="labels",
-        window=WINDOW,
-        task=config.task,
-        classes=CLASSES,
-        pooled=True,
-        threshold=config.threshold or WAVEFORM_THRESHOLD,
-    )
-    labels, rows = corpus_classes(corpus), corpus.records.select("train")
-    return Learning(
-        build_model(shape, geometry, len(CLASSES), pooled=True),
-        info,
-        waveform.WaveformLoss(),
-        rows,
-        lambda seed: WaveformBatches(corpus, labels, rows, seed),
-        held_out=rows[:0],  # few validation patients have VF, so their loss is too noisy to select a model
-        sampler=waveform.balanced_windows(corpus, rows, labels, config.batch_size, config.seed),
-    )
 
 
 def interval_levels(corpus: Corpus) -> Tensor | None:

@@ -1,0 +1,1 @@
+"""Classes and labels of tokens and windows, which training, models and scores share."""
