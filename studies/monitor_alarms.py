@@ -4,7 +4,7 @@
     python -m studies.monitor_alarms --links 1000
     python -m studies.monitor_alarms --beats beats-causal RUN --cinc2017 FOLDER
 
-The shipped models run on recordings as streams, as in `analyze --causal`. Reported are annotated episodes with an
+The shipped models run on recordings as streams, as in `heartlm alarms`. Reported are annotated episodes with an
 alarm, the delay of the alarm after the onset, lethal alarms per patient-day, and how often alarms are raised again
 soon after they ended. cudb and DS1 were used to choose the
 models or rules, and so were most normal recordings of cinc2017 (none that a model was trained on); DS2 and 200 of
@@ -31,10 +31,11 @@ from benchmarks.common.measure import Table
 from benchmarks.common.output import write_results
 from benchmarks.common.places import DATA, annotations_of, labels_of, options
 from heartlm.databases.database import Database, open_database
+from heartlm.ecg.definitions import ALARMS, LETHAL
 from heartlm.ecg.recording import BEAT_CLASSES, Recording, RhythmSpan
 from heartlm.ecg.spans import runs
 from heartlm.evaluation.bootstrap import Resampling
-from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
+from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, watched_leads
@@ -52,14 +53,14 @@ EARLY_S, LATE_S = 5.0, 10.0
 """An alarm that begins so long before an episode or after its end still meets it."""
 AGAIN_S = 30.0
 """An alarm that is raised so soon after the end of one of its kind is raised again."""
-LIFE_COLUMNS = ("recordings", "hours", "alarms an hour", "raised again, %", *SEVERITIES)
+LIFE_COLUMNS = ("recordings", "hours", "alarms an hour", "raised again, %", *ALARMS)
 
 EPISODES = (
     ("VF or flutter of 4 s and more", ("VFIB", "VFL"), ("VF",), 4),
     ("VF or flutter of 4 s and more, alarms of VF or VT", ("VFIB", "VFL"), ("VF", "VT"), 4),
     ("VT of 5 beats and more", ("VT",), ("VT", "VF"), 2.5),
     ("AF of 60 s and more", ("AFIB",), ("AF",), 60),
-    ("pauses of 2 s and more", ("pause",), ("pause", "asystole"), 0),
+    ("pauses of 2 s and more", ("pause",), ("pause", "asystole", "extreme bradycardia"), 0),
 )
 """Episodes: a name, annotated rhythms, kinds of alarms that find them, and their least length in seconds."""
 SHOWN_BY = {"VF": ("VFIB", "VFL"), "VT": ("VT", "VFIB", "VFL"), "extreme tachycardia": ("VFL",)}
@@ -122,7 +123,7 @@ def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
     sets.append(("simulated, 60 patients", simulated_patients(work / "databases" / "simulated", 60, 2026), None))
     columns = ("recordings", "episodes", "found", "s from onset to alarm, median", "95 %", "alarms")
     episodes = Table("Annotated episodes and alarms of their kind", (*columns, "of these in an episode"))
-    lethal = [kind for kind in SEVERITIES if SEVERITIES[kind] == LETHAL]
+    lethal = [kind for kind in ALARMS if ALARMS[kind] == LETHAL]
     rates = Table(
         "Lethal alarms (of these, not confirmed by annotations)",
         ("recordings", "hours", *lethal, "not confirmed, a patient-day"),
@@ -183,7 +184,7 @@ def life_of(found: list[tuple[list[Alarm], int]], hours: float) -> list[str]:
             stops[alarm.kind] = stop
     num = sum(map(len, durations_s.values()))
     of_kinds = [
-        f"{len(own)} ({again[kind]}; {np.median(own or [0]):.0f})" for kind in SEVERITIES for own in [durations_s[kind]]
+        f"{len(own)} ({again[kind]}; {np.median(own or [0]):.0f})" for kind in ALARMS for own in [durations_s[kind]]
     ]
     return [f"{hours:.1f}", f"{num / hours:.1f}", f"{100 * again.total() / max(num, 1):.0f}", *of_kinds]
 

@@ -11,6 +11,10 @@ from hypothesis import settings
 
 from tests.slurm import slurm  # noqa: F401  a fixture, known to all tests
 
+# A process for each core runs the tests: further threads of OpenMP would spin while they wait for one another. torch
+# and NumPy read this once, when they are loaded. Programs that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile("the same every time", derandomize=True, deadline=None)
 settings.load_profile("the same every time")
 

@@ -14,8 +14,9 @@ from itertools import pairwise
 from statistics import fmean
 from types import SimpleNamespace
 
-from heartlm.monitor.alarms import MAX_RULE_BEATS, SEVERITIES, Alarm, AlarmRules
-from heartlm.monitor.rules import LIMITS, JudgedBeat, LeadSecond
+from heartlm.ecg.definitions import ALARMS
+from heartlm.monitor.alarms import MAX_RULE_BEATS, Alarm, AlarmRules
+from heartlm.monitor.rules import LIMITS, OUTRANKED_BY, JudgedBeat, LeadSecond
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT
 
 KEPT_SECONDS = 8
@@ -367,7 +368,7 @@ class ReferenceStream:
         """The alarms whose condition has been absent long enough."""
         for kind in self.active.keys() - self.held:
             self.absent.setdefault(kind, now)
-        delay_s = dict(zip(SEVERITIES, self.limits.off_delay_s, strict=True))
+        delay_s = dict(zip(ALARMS, self.limits.off_delay_s, strict=True))
         over = [kind for kind, since in self.absent.items() if kind not in self.held]
         over = [kind for kind in over if now - self.absent[kind] >= self.limits.samples(delay_s[kind])]
         return [replace(self.active.pop(kind), stop=self.absent.pop(kind)) for kind in in_order(over)]
@@ -384,8 +385,11 @@ class ReferenceStream:
     def raised(self, now: int, holding: dict[str, Found | None]) -> list[Alarm]:
         """The new alarms."""
         limits, changes = self.limits, list[Alarm]()
+        lasting = self.active.keys() | holding.keys()
         for kind in in_order(holding.keys() - self.active.keys()):
-            found = holding[kind]
+            graver, found = set(OUTRANKED_BY.get(kind, ())), holding[kind]
+            if lasting & graver or (graver and found is None):  # an end that cannot be seen is no beginning
+                continue
             assert found is not None, "only what held before holds without being found"
             start, confidence = max(0, found.start), found.confidence
             self.active[kind] = Alarm(self.stream, kind, start, now, None, confidence, limits.rate_hz, self.begin_s)
@@ -447,6 +451,6 @@ class ReferenceStream:
 
 
 def in_order(kinds: Iterable[str]) -> list[str]:
-    """The kinds in the order of `SEVERITIES`."""
+    """The kinds in the order of `ALARMS`."""
     own = set(kinds)
-    return [kind for kind in SEVERITIES if kind in own]
+    return [kind for kind in ALARMS if kind in own]

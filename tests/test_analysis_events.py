@@ -144,7 +144,8 @@ def test_every_fast_or_slow_stretch_is_in_an_event() -> None:
 
 def test_seconds_are_joined_over_short_breaks_and_short_stretches_left_out() -> None:
     called = np.array([c == "x" for c in "..xxxx.xxx......xx......"])
-    (event,) = second_events("VF", called * 0.9, called, 4.0, RATE)
+    edges = np.round(np.arange(len(called) + 1) * RATE).astype(np.int64)
+    (event,) = second_events("VF", called * 0.9, called, 4.0, edges, RATE)
     assert (event.start, event.stop) == (200, 1000)
     assert event.confidence == pytest.approx(0.9 * 7 / 8)
 

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from heartlm.analysis.analyze import SHORTEST_AF_S, Analyst
-from heartlm.analysis.findings import Findings
-from heartlm.analysis.p_denial import NEAR_BEATS, denied_by_p
+from heartlm.analysis.findings import Event, Findings
+from heartlm.analysis.flutter import flutter
+from heartlm.analysis.p_denial import NEAR_BEATS, denied_by_p, without_p
+from heartlm.delineation.delineate import delineate
+from heartlm.delineation.intervals import measure
 from heartlm.ecg.recording import Recording
 
 RATE_HZ, SECONDS, HALF_S = 250.0, 240, 120.0
@@ -63,6 +66,31 @@ def test_part_with_p_waves_is_cut_out_of_af(analyst: Analyst) -> None:
     assert start == pytest.approx(HALF_S, abs=10)
     assert stop > SECONDS - 5
     assert stop - start > SHORTEST_AF_S
+
+
+def test_waves_of_flutter_at_a_steady_interval_before_the_beats_are_no_p_waves() -> None:
+    cycle_s, size = 0.23, round(SECONDS * RATE_HZ)
+    rng, time_s, signal = (
+        np.random.default_rng(1),
+        np.arange(size) / RATE_HZ,
+        np.random.default_rng(0).normal(0, 0.01, size),
+    )
+    beats_s = 0.5 + np.cumsum(rng.choice([2, 3, 4, 5], 400) * cycle_s) + rng.uniform(-0.008, 0.008, 400)
+    beats_s = beats_s[beats_s < SECONDS - 1]
+    bumps = [(at, 0.03, 0.06) for at in np.arange(0.34, SECONDS, cycle_s)]
+    bumps += [(at + place, width, mv) for at in beats_s for place, width, mv in ((0, 0.012, 1), (0.25, 0.05, 0.2))]
+    for at, width, mv in bumps:
+        around = slice(max(0, round((at - 0.3) * RATE_HZ)), round((at + 0.3) * RATE_HZ))
+        signal[around] += mv * np.exp(-(((time_s[around] - at) / width) ** 2))
+    recording = Recording.from_array(signal.astype(np.float32), rate_hz=RATE_HZ, leads=["II"])
+    sample = np.round(beats_s * RATE_HZ).astype(np.int64)
+    waves, (_, share) = measure(delineate(recording, sample)), flutter(recording.signal(), sample, RATE_HZ)
+    event, normal = Event("AF", int(sample[0]), int(sample[-1]) + 1, 0.9), np.ones(len(sample), np.bool_)
+    atrial = share[(sample // RATE_HZ).astype(np.int64)]
+    assert without_p([event], waves, normal, atrial, 30 * RATE_HZ) == ([event], 0)
+    left, denied = without_p([event], waves, normal, np.zeros(len(sample)), 30 * RATE_HZ)
+    assert left == []
+    assert denied == event.stop - event.start
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ def lead(rate_hz: float, beats: int, spike_mv: float) -> tuple[np.ndarray, np.nd
     sample = np.round((np.arange(beats) + 1) * rate_hz).astype(np.int64)
     time_s = np.arange(round((beats + 2) * rate_hz)) / rate_hz
     signal = np.zeros(len(time_s))
-    for at in sample / rate_hz:
-        since_s = time_s - at + 0.1
-        signal += np.where(since_s >= 0, spike_mv * np.exp(-np.maximum(since_s, 0) / 0.03), 0)
-        signal -= 1.5 * np.exp(-(((time_s - at) / 0.03) ** 2) / 2)
+    for at in sample:
+        near = slice(max(at - round(rate_hz), 0), at + round(rate_hz))  # both are less than 1e-12 mV farther away
+        since_s = time_s[near] - at / rate_hz + 0.1
+        signal[near] += np.where(since_s >= 0, spike_mv * np.exp(-np.maximum(since_s, 0) / 0.03), 0)
+        signal[near] -= 1.5 * np.exp(-(((since_s - 0.1) / 0.03) ** 2) / 2)
     return sample, signal.astype(np.float32)
 
 

@@ -18,14 +18,17 @@ import torch
 from heartlm.analysis.analyze import Analyst, _blocks, _voted
 from heartlm.analysis.findings import Findings
 from heartlm.analysis.limits import Limits
-from heartlm.analysis.signal_quality import best_leads, lead_quality
-from heartlm.cli.analyze import LIMITS, _print_findings
+from heartlm.analysis.signal_quality import SWINGS, LeadQuality, best_leads, lead_quality
+from heartlm.cli.analyze import _print_findings
 from heartlm.cli.main import main
 from heartlm.databases.database import Database, open_database
+from heartlm.ecg.definitions import LIMITS
 from heartlm.ecg.matching import match_beats
 from heartlm.ecg.recording import Recording
 from heartlm.models.heart import TOKENS_AT_ONCE, HeartModel
 from heartlm.monitor.alarms import AlarmRules
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.synthesis import simulate_recording
 from heartlm.storage.reading import read_json
 from tests.test_ecg_detect import fast_lead
 
@@ -113,19 +116,34 @@ def test_a_dead_lead_is_not_chosen_and_does_not_vote(database: Database) -> None
     assert lead_quality(dead[0], 250.0).quality.max() < 0.001
 
 
+def lead_of(sample: np.ndarray, quality: float = 1.0, off: slice = slice(0, 0)) -> LeadQuality:
+    """A lead with these beats and this quality, whose electrode is off in some samples."""
+    swings = np.zeros(100 + int(sample[-1]), np.uint8)
+    swings[off] = SWINGS
+    pieces = np.full(len(swings) // 2500 + 1, quality, np.float32)
+    return LeadQuality(sample, np.ones(len(sample)), pieces, swings)
+
+
 def test_leads_vote_by_their_quality() -> None:
     clean, noisy = np.arange(100, 2400, 200), np.arange(50, 2400, 70)
-    of_leads = [clean, clean + 4, noisy]
-    voted = _voted(of_leads, np.array([[1.0], [0.9], [0.3]], np.float32), 250.0)
+    voted = _voted([lead_of(clean), lead_of(clean + 4, 0.9), lead_of(noisy, 0.3)], 250.0)
     assert voted.tolist() == clean.tolist()
-    assert _voted([clean, noisy], np.array([[1.0], [0.9]], np.float32), 250.0).tolist() == clean.tolist()
+    assert _voted([lead_of(clean), lead_of(noisy, 0.9)], 250.0).tolist() == clean.tolist()
+
+
+def test_a_lead_does_not_vote_where_it_is_off() -> None:
+    beats = np.arange(100, 2400, 200)
+    off = slice(620, 1480)
+    shown = beats[(beats < 620) | (beats >= 1480)]
+    wrong = np.sort(np.append(shown, [850, 1040]))
+    assert _voted([lead_of(wrong, 1.0, off), lead_of(beats, 0.7)], 250.0).tolist() == beats.tolist()
+    assert _voted([lead_of(wrong), lead_of(beats, 0.7)], 250.0).tolist() == wrong.tolist()
 
 
 @pytest.mark.parametrize("rate_bpm", [75, 150, 240, 300])
 def test_leads_that_mark_the_beats_of_a_fast_rhythm_at_other_places_vote_for_each_beat(rate_bpm: int) -> None:
     beats = 100 + np.arange(100) * round(60 * 250 / rate_bpm)
-    of_leads = [beats, beats + 15, beats - 5]
-    assert _voted(of_leads, np.ones((3, 10), np.float32), 250.0).tolist() == beats.tolist()
+    assert _voted([lead_of(beats), lead_of(beats + 15), lead_of(beats - 5)], 250.0).tolist() == beats.tolist()
 
 
 @pytest.mark.parametrize("rate_bpm", [240, 300])
@@ -134,6 +152,17 @@ def test_a_regular_rhythm_of_an_infant_is_no_af(analyst: Analyst, rate_bpm: int)
     result = analyst.analyze(recording_of(signal[None]))
     assert len(result.sample) == len(peaks)
     assert [event.kind for event in result.events if event.kind in ("AF", "flutter", "VF", "pause")] == []
+
+
+def test_af_that_is_shorter_than_the_windows_of_the_model_is_found(analyst: Analyst) -> None:
+    """54 s between two minutes of sinus rhythm and one."""
+    config = SimulationConfig(minutes=4.0)
+    signal, known = simulate_recording(config, 9)
+    [(start, stop)] = [(span.start, span.stop) for span in known.rhythms if span.name == "AFIB"]
+    found = [event for event in analyst.analyze(recording_of(signal)).events if event.kind == "AF"]
+    inside = sum(min(event.stop, stop) - max(event.start, start) for event in found)
+    assert 60 > (stop - start) / config.rate_hz > 50
+    assert inside > 0.5 * (stop - start) and inside > 0.8 * sum(event.stop - event.start for event in found)
 
 
 def bigeminy(coupling_s: float = 0.45) -> np.ndarray:
@@ -296,7 +325,7 @@ def test_limits_are_options_or_a_file_with_the_names_of_the_monitor(
         (line,) = capsys.readouterr().err.splitlines()
         assert "limits.yaml" in line and reason in line
     for words, num in ((), 0), (("--bradycardia-bpm", "300"), 1):
-        assert main(["analyze", str(record), "--out", str(out), "--causal", *words]) == 0
+        assert main(["alarms", str(record), "--out", str(out), *words]) == 0
         assert ("extreme bradycardia" in capsys.readouterr().out) == num
     assert set(LIMITS) == {field.name for field in fields(Limits)} <= {field.name for field in fields(AlarmRules)}
 
@@ -350,9 +379,7 @@ def test_leads_and_windows_are_computed_together_where_a_device_takes_many(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize(
-    "words", [["--processes", "1"], pytest.param(["--processes", "2"], marks=pytest.mark.slow), ["--causal"]]
-)
+@pytest.mark.parametrize("words", [["--processes", "1"], pytest.param(["--processes", "2"], marks=pytest.mark.slow)])
 def test_a_gpu_that_cannot_compute_is_a_user_error(
     database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:

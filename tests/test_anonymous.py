@@ -121,7 +121,7 @@ def test_no_output_of_an_analysis_has_a_text_of_the_source(
     assert "leakfolder/x" in said.out  # the terminal says which and why
     assert "results keep the names of the recordings" in said.err
     assert main(["analyze", str(ward / "w2"), "--out", str(out), "--anonymous"]) == 0
-    assert main(["analyze", str(ward / "w"), "--out", str(out / "causal"), "--causal", "--anonymous"]) == 0
+    assert main(["alarms", str(ward / "w"), "--out", str(out / "alarms")]) == 0
     assert outputs_with("leak", out) == []
     assert main(["analyze", str(ward / "w"), "--out", str(tmp_path / "named")]) == 0
     assert outputs_with("leaklead", tmp_path / "named")  # the search finds what is there

@@ -38,6 +38,7 @@ def test_keyword_arguments_are_the_fields(function: Any, config: Any, settings: 
             assert parameters[field.name].default == field.default
 
 
+@pytest.mark.slow
 def test_mypy_checks_them(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     wrong = tmp_path / "wrong.py"

@@ -29,9 +29,9 @@ from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import FinetuneConfig
 from heartlm.training.finetune import finetune, rows_of_patients
 
-STEPS = 120
+STEPS = 60
 SMALL = ["--window", "16", "--batch-size", "4", "--threads", "1", "--device", "cpu", "--log-every", "1"]
-OFTEN = ["--steps", str(STEPS), "--validate-every", "40", "--checkpoint-every", "7"]
+OFTEN = ["--steps", str(STEPS), "--validate-every", "20", "--checkpoint-every", "7"]
 
 
 def command(*words: str | Path, environment: dict[str, object] | None = None) -> subprocess.Popen[str]:

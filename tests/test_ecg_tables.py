@@ -723,6 +723,23 @@ def test_blocks_and_comments_of_labchart(tmp_path: Path, timed: bool, comma: boo
     assert [(note.start, note.text) for note in recording.annotations.notes] == [(1000, "subject moved")]
 
 
+@pytest.mark.parametrize("comma", [False, True])
+def test_rows_of_labchart_that_were_removed_or_doubled(tmp_path: Path, comma: bool) -> None:
+    """With a column of times, the others stay in their places."""
+    mv, seconds = (COMMA_MV, COMMA_S) if comma else (MV, S)
+    rows = ["\t".join(row) for row in zip(seconds, mv, ["0"] * NUM, strict=True)]
+    rows[5000] += "\t#* moved"
+    del rows[3000:3400]
+    rows[6000:6000] = rows[5990:6000]
+    (tmp_path / "a.txt").write_text(labchart(rows, START))
+    recording = read_recording(tmp_path / "a.txt", repaired="accept")
+    signal = recording.signal(leads=["ECG"])[0]
+    assert np.isnan(signal[3000:3400]).all() and recording.repairs
+    valid = np.r_[0:3000, 3400:NUM]
+    np.testing.assert_allclose(signal[valid], ECG[valid], atol=1e-4)
+    assert recording.annotations is not None and recording.annotations.notes[0].start == 5000
+
+
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_packet_with_the_times_of_the_one_before(tmp_path: Path, twice: bool) -> None:
     """Its rows are as many as the times around them allow; a packet that is there twice makes them too many."""

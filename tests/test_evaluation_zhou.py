@@ -100,7 +100,7 @@ def test_fitted_threshold_has_the_best_se_plus_sp(cases: list[tuple[int, bool]])
 @pytest.mark.parametrize(
     ("database", "se", "sp", "ppv"),
     [
-        ("afdb", 97.40, 98.44, 97.88),
+        pytest.param("afdb", 97.40, 98.44, 97.88, marks=pytest.mark.slow),
         ("mitdb", 98.71, 87.29, 47.66),
         pytest.param("nsrdb", None, 99.68, None, marks=pytest.mark.slow),
     ],

@@ -59,23 +59,27 @@ def last_line(capfd: pytest.CaptureFixture[str]) -> str:
     return capfd.readouterr().out.splitlines()[-1]
 
 
-@pytest.mark.parametrize("command", [(), ("--causal",)])
-def test_analyze_ends_with_1_where_recordings_were_left_out(
-    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], command: tuple[str, ...]
+@pytest.mark.parametrize("command", ["analyze", "alarms"])
+def test_a_command_ends_with_1_where_recordings_were_left_out(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str
 ) -> None:
     for path in sorted(folder.iterdir())[3:]:
         path.unlink()
-    words = command or ("--no-page",)
-    assert analyze(folder, tmp_path / "out", *words) == 0
+    words = ("--no-page", "--processes", "1") if command == "analyze" else ()
+
+    def status(out: Path) -> int:
+        return main([command, str(folder), "--out", str(out), *words])
+
+    assert status(tmp_path / "out") == 0
     (folder / "r9.edf").write_bytes(b"0       ")
-    assert analyze(folder, tmp_path / "out", *words) == 1
+    assert status(tmp_path / "out") == 1
     assert last_line(capfd) == "3 recordings analysed, 1 left out"
     for path in folder.glob("r[0-2].edf"):
         path.unlink()
     shutil.copy(folder / "r9.edf", folder / "r8.edf")
-    assert analyze(folder, tmp_path / "none", *words) == 2
+    assert status(tmp_path / "none") == 2
     said = capfd.readouterr().err.splitlines()[-1]
-    assert said == f"heartlm analyze: {folder}: none of 2 recordings could be analysed"
+    assert said == f"heartlm {command}: {folder}: none of 2 recordings could be analysed"
 
 
 def test_a_disk_that_is_full_after_some_recordings(folder: Path, disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -138,6 +142,6 @@ def test_results_name_repairs_and_the_channels_that_are_no_ecg(
     found = read_json(out / "r.json")
     assert found["summary"]["leads"] == ["ECG II"]
     assert found["notes"][:2] == [f"repaired: {repair}", channel]
-    for command in (("--no-page",), ("--causal",)):
-        assert main(["analyze", str(tmp_path / "r.edf"), "--out", str(tmp_path / "no"), "--strict", *command]) == 2
+    for command in ("analyze", "alarms"):
+        assert main([command, str(tmp_path / "r.edf"), "--out", str(tmp_path / "no"), "--strict"]) == 2
         assert repair in capfd.readouterr().err

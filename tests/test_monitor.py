@@ -30,11 +30,12 @@ from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.limits import Limits
 from heartlm.cli.main import main
 from heartlm.databases.database import open_database
+from heartlm.ecg.definitions import ALARMS
 from heartlm.ecg.recording import ARTEFACT, Recording
 from heartlm.errors import HeartlmError
 from heartlm.inference.waveform import regular_waves
 from heartlm.kernels.library import using, variants
-from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, SEVERITIES, Alarm, AlarmRules, read_rules
+from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
@@ -85,7 +86,7 @@ def whole(models: LiveModels, signals: dict[str, Floats]) -> dict[str, list[Alar
 @pytest.fixture
 def short_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alarms end two seconds after their condition."""
-    monkeypatch.setitem(LIMITS, "off_delay_s", (2.0,) * len(SEVERITIES))
+    monkeypatch.setitem(LIMITS, "off_delay_s", (2.0,) * len(ALARMS))
 
 
 def _alarms(models: LiveModels, pieces: dict[str, list[Floats]]) -> dict[str, list[Alarm]]:
@@ -191,7 +192,7 @@ def test_a_file_has_the_alarms_of_its_stream(
     write_record(tmp_path / "db", "t", signals["tachycardia"][None], ["MLII"], RATE_HZ, annotations, [])
     recording = open_database(tmp_path / "db").recording("t")
     expected = alarms_of(recording, models)
-    assert main(["analyze", str(tmp_path / "db" / "t"), "--causal", "--out", str(tmp_path / "out")]) == 0
+    assert main(["alarms", str(tmp_path / "db" / "t"), "--out", str(tmp_path / "out")]) == 0
     rows = (tmp_path / "out" / "t.alarms.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == [alarm.key for alarm in expected]
     assert any(alarm.kind == "VT" for alarm in expected)
@@ -865,7 +866,7 @@ def test_af_after_sinus_rhythm_is_raised_before_it_fills_the_long_window(models:
 
 
 def test_beats_of_af_add_up_and_raise_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LIMITS, "off_delay_s", (0.0,) * len(SEVERITIES))
+    monkeypatch.setitem(LIMITS, "off_delay_s", (0.0,) * len(ALARMS))
     rules, found = Rules("a", AlarmRules(), 250.0), dict[int, str]()
 
     def second(number: int, log_odds: float, valid: float = 1.0, af: tuple[float, int] | None = None) -> None:
@@ -906,12 +907,12 @@ def _beating(rules: Rules, beats_s: list[float], last_s: int, af: float | None =
 
 
 def test_a_condition_that_comes_and_goes_is_one_alarm_with_a_count() -> None:
-    """Pauses of 3 s 20 s apart, and one more after three minutes."""
+    """Pauses of 3 s 20 s apart, and one more after six minutes."""
     beats_s, at = list[float](), 0.5
-    while at < 320:
+    while at < 500:
         beats_s.append(at)
-        at += 3.0 if len(beats_s) in (20, 40, 60, 240) else 1.0
-    changes = _beating(Rules("a", AlarmRules(off=("extreme bradycardia",)), 250.0), beats_s, 320)
+        at += 3.0 if len(beats_s) in (20, 40, 60, 420) else 1.0
+    changes = _beating(Rules("a", AlarmRules(off=("extreme bradycardia",)), 250.0), beats_s, 500)
     assert [(each.kind, each.count, each.stop is not None) for each in changes] == [
         ("pause", 1, False),
         ("pause", 2, False),
@@ -921,9 +922,22 @@ def test_a_condition_that_comes_and_goes_is_one_alarm_with_a_count() -> None:
     ]
     first, *repeated, ended, last = changes
     assert {each.key for each in (*repeated, ended)} == {first.key} != {last.key}
-    # It ends where the third pause does, though that is told two minutes later.
+    # It ends where the third pause does, though that is told five minutes later.
     third = beats_s[60]
     assert ended.stop is not None and third * 250 < ended.stop < (third + 3) * 250
+
+
+def test_a_warning_is_not_raised_beside_a_graver_alarm_of_the_same_condition() -> None:
+    """Pauses of 2.5 s long before an asystole of 6 s, 10 s after it, and 90 s after it."""
+    beats_s, at = list[float](), 0.5
+    for num, last_s in ((20, 2.5), (330, 6.0), (10, 2.5), (80, 2.5), (8, 1.0)):
+        beats_s += [at + step for step in range(num)]
+        at = beats_s[-1] + last_s
+    rules = Rules("a", AlarmRules(off=("extreme bradycardia",)), 250.0)
+    raised = [(each.kind, each.raised // 250) for each in _beating(rules, beats_s, int(at) - 1) if each.stop is None]
+    assert [kind for kind, _ in raised] == ["pause", "asystole", "pause"]
+    pauses_s = [first for first, second in pairwise(beats_s) if second - first == 2.5]
+    assert len(pauses_s) == 3 and raised[2][1] > pauses_s[2]  # the second one is part of the asystole
 
 
 def test_a_rate_must_come_back_beyond_the_limit() -> None:

@@ -114,7 +114,7 @@ def _assert_as_in_monitor(models: LiveModels, seconds: np.ndarray, found: np.nda
     assert same.mean() > 0.9 and np.abs(found - expected).max() < 0.01
 
 
-@pytest.mark.parametrize(("rate_hz", "num_streams"), [(62, 1), (250, 256), (360, 64)])
+@pytest.mark.parametrize(("rate_hz", "num_streams"), [(62, 1), (250, 64), (360, 16)])
 def test_seconds_are_judged_as_by_the_monitor(
     tmp_path: Path, models: LiveModels, rate_hz: int, num_streams: int
 ) -> None:

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heartlm.ecg.definitions import ALARMS
 from heartlm.kernels.library import using, variants
-from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, SEVERITIES, Alarm, AlarmRules
+from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, Alarm, AlarmRules
 from heartlm.monitor.rules import _BITS, LIMITS, JudgedBeat, JudgedSeconds, LeadSecond, Rules, update_rules
 from heartlm.monitor.state import packed, unpacked
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT
@@ -115,7 +116,7 @@ RULES = st.one_of(
         pause_s=st.sampled_from([1.0, 2.0, 2.5]),
         af_probability=st.sampled_from([0.25, 0.83]),
         noise_probability=st.sampled_from([0.25, 0.5, 0.875]),
-        off=st.one_of(st.just(()), st.lists(st.sampled_from(list(SEVERITIES)), max_size=3, unique=True).map(tuple)),
+        off=st.one_of(st.just(()), st.lists(st.sampled_from(list(ALARMS)), max_size=3, unique=True).map(tuple)),
     ),
 )
 
@@ -202,7 +203,7 @@ def assert_same(rules: Rules, expected: ReferenceStream) -> None:
     """The state of a stream in C, and of its leads, is that in Python."""
     state = rules._state
     assert rules.active.keys() == expected.active.keys()
-    assert {kind for kind in SEVERITIES if rules.holds(kind)} == expected.held
+    assert {kind for kind in ALARMS if rules.holds(kind)} == expected.held
     absent = {kind: rules.absent_since(kind) for kind in rules.active if rules.absent_since(kind) is not None}
     assert absent == expected.absent
     assert (state.lost, state.lead_in_use, state.af_onset) == (expected.lost, expected.lead_in_use, expected.af_onset)
@@ -229,7 +230,7 @@ def assert_same(rules: Rules, expected: ReferenceStream) -> None:
 @pytest.mark.parametrize("variant", variants())
 def test_rules_in_c_are_those_in_python(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each second, streams are judged in other groups; now and then a stream continues from a snapshot."""
-    monkeypatch.setitem(LIMITS, "off_delay_s", tuple(np.linspace(16, 8, len(SEVERITIES))))  # drawn streams are short
+    monkeypatch.setitem(LIMITS, "off_delay_s", tuple(np.linspace(16, 8, len(ALARMS))))  # drawn streams are short
     monkeypatch.setitem(LIMITS, "repeat_s", 1.5)
     seen = Counter[str]()
 
@@ -259,6 +260,6 @@ def test_rules_in_c_are_those_in_python(variant: str, monkeypatch: pytest.Monkey
 
     with using(variant):
         compare()
-    what = [f"{event}{kind}" for kind in SEVERITIES for event in ("", "end of ")]
-    what += [f"again: {kind}" for kind in SEVERITIES if kind != "signal lost"]
+    what = [f"{event}{kind}" for kind in ALARMS for event in ("", "end of ")]
+    what += [f"again: {kind}" for kind in ALARMS if kind != "signal lost"]
     assert not {each for each in what if not seen[each]}, seen

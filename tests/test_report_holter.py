@@ -17,9 +17,10 @@ import pytest
 from numpy.typing import NDArray
 
 from heartlm.analysis.events import USUAL_LIMITS
-from heartlm.analysis.findings import KINDS, Event, Findings, definitions
+from heartlm.analysis.findings import KINDS, Event, Findings
 from heartlm.analysis.limits import Limits
 from heartlm.databases.database import open_database
+from heartlm.ecg.definitions import definitions
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.report.holter import context, holter_page
 from heartlm.report.holter_charts import time_ticks
@@ -210,8 +211,8 @@ def test_a_strip_that_shows_another_event_too_is_drawn_once(simulated: Findings)
 
 
 def test_the_page_defines_events_by_the_limits_of_the_analysis(simulated: Findings):
-    assert definitions(USUAL_LIMITS) == simulated.kinds == KINDS
-    kinds = definitions(Limits(pause_s=2.5, bradycardia_bpm=45, tachycardia_beats=20, run_beats=4))
+    assert definitions(vars(USUAL_LIMITS)) == simulated.kinds == KINDS
+    kinds = definitions(vars(Limits(pause_s=2.5, bradycardia_bpm=45, tachycardia_beats=20, run_beats=4)))
     words = words_of(holter_page(replace(simulated, kinds=kinds)))
     assert "2.5 s or more between two beats" in words and "below 45/min over 5 beats or more" in words
     assert "4 or more ventricular beats in a row at 100/min" in words and "above 100/min over 20 beats" in words

@@ -351,7 +351,7 @@ def find_alarms(
     af: AnyPath = "af",
     waveform: AnyPath = "waveform",
 ) -> list[Alarm]:
-    """Return the alarms that `heartlm monitor` raises when it streams the recording, as `heartlm analyze --causal`.
+    """Return the alarms that `heartlm monitor` raises when it streams the recording, as `heartlm alarms`.
 
     Args:
         recording: recording with a signal, or its path.

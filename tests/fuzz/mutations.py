@@ -252,7 +252,7 @@ MATLAB: tuple[Bytes, ...] = (*BINARY, *(overwrite_size,) * 3, *(change_unpacked,
 YAML: tuple[Bytes, ...] = (*TEXT, change_number, change_line, nest_deeply, alias_bomb)
 
 _BY_ENDING = {".json": JSON, ".jsonl": JSON, ".yaml": YAML, ".hea": TEXT, ".csv": TABLE, ".xml": TEXT, "": TEXT}
-_BY_ENDING |= {".mat": MATLAB, ".h5": MATLAB, ".edf": EDF, ".bdf": EDF, ".txt": TABLE, ".tsv": TABLE}
+_BY_ENDING |= {".mat": MATLAB, ".h5": MATLAB, ".hdf5": MATLAB, ".edf": EDF, ".bdf": EDF, ".txt": TABLE, ".tsv": TABLE}
 
 
 def mutate(name: str, content: bytes, draw: random.Random) -> tuple[bytes, str]:

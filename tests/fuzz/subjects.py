@@ -186,6 +186,51 @@ def _phones(folder: Path) -> None:
     samples = [{"voltage": int(1000 * v), "timeStamp": 767_872_800 * 10**9 + 4_000_000 * n} for n, v in enumerate(ecg)]
     packets = [{"dataType": "ECG", "data": samples[at : at + 50]} for at in range(0, len(samples), 50)]
     (folder / "polar.jsonl").write_text("\n".join(map(json.dumps, packets)))
+    log = [reading | {"startTime": "2024-05-02T10:00:00", "waveformSamples": reading["waveformSamples"][:500],
+                      "resultClassification": "Normal Sinus Rhythm"}, reading]  # fmt: skip
+    (folder / "readings.json").write_text(json.dumps(log))
+    (folder / "packets.json").write_text(json.dumps(packets))
+
+
+def _labchart(folder: Path) -> None:
+    """One block with and without times, in another language and compressed; two with times, comments and a gap."""
+    ecg = _ecg()
+
+    def block(
+        rows: Iterable[str], start: str = "4.5356354166666E+04\t2024-03-05 08:30:00", title: str = "Channel"
+    ) -> str:
+        head = ("Interval=\t0.004 s", f"ExcelDateTime=\t{start}", "TimeFormat=\tStartOfBlock", "DateFormat=\tM/d/yyyy",
+                f"{title}Title=\tECG\tTrigger", "Range=\t10.000 mV\t10 V", "UnitName=\tmV\tV")  # fmt: skip
+        return "".join(f"{line}\r\n" for line in (*head, *rows))
+
+    rows = [f"{v:.4f}\t0.0" + "\t#* moved" * (n == 700) for n, v in enumerate(ecg)]
+    (folder / "one.txt").write_text(block(rows), newline="")
+    timed = [f"{n % 1500 / 250:.3f}\t{row}" + "\t#1 a" * (n % 900 == 5) for n, row in enumerate(rows)]
+    own_times = [f"{n / 250:.3f}\t{row}" for n, row in enumerate(rows)]
+    (folder / "timed.txt").write_text(block(own_times), newline="")
+    blocks = block(timed[:1500]) + block(timed[1500:], "4.5356354513888E+04\t2024-03-05 08:30:30")
+    (folder / "blocks.txt").write_text(blocks, newline="")
+    comma = block(rows, title="Kanal").replace(".", ",").replace("mV", "µV").replace("Title", "titel")
+    (folder / "comma.txt").write_bytes(comma.encode("cp1252"))
+    (folder / "one.txt.gz").write_bytes(gzip.compress((folder / "one.txt").read_bytes(), mtime=0))
+
+
+def _exams(folder: Path) -> None:
+    """HDF5 of databases: `ecg` as SPH has it, `tracings` of one recording and of several as CODE-15 % has them."""
+    import h5py
+
+    signal = np.zeros((12, 2048), np.float32)
+    signal[:, 24:-24] = _ecg(2000) * np.arange(1, 13)[:, np.newaxis] / 12
+    packed = {"compression": "gzip", "shuffle": True}
+    for name, key, values, options in (
+        ("sph.h5", "ecg", signal.astype(np.float16), {}),
+        ("packed.h5", "ecg", signal.astype(np.float16), packed | {"chunks": (12, 512)}),
+        ("code15.hdf5", "tracings", signal.T[np.newaxis], packed | {"chunks": (1, 1024, 12)}),
+        ("part.h5", "tracings", np.stack([signal.T, signal.T]), packed),
+    ):
+        with h5py.File(folder / name, "w") as file:
+            file.create_dataset(key, data=values, **options)
+            file["exam_id"] = np.array([7])
 
 
 def _frames(folder: Path) -> None:
@@ -268,6 +313,8 @@ def _of_writers(*names: str) -> Callable[[Path], None]:
     return build
 
 
+# No clock in each row, and a header within the rows.
+_WITHOUT_CHECK = ("apple.csv", "labchart.txt", "one.txt", "comma.txt", "blocks.txt")
 _MOST_CHANGED, _PACKETS = 12, 2 * 16
 """Samples that one mutation can change so that they are still numbers in their places, and rows between two times."""
 
@@ -283,12 +330,14 @@ def _table_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> 
         signal = recording.signal()
     except HeartlmError:
         return None
-    if damaged.suffix not in (".csv", ".txt", ".tsv") or damaged.name == "apple.csv":  # no clock, or no text
+    if damaged.suffix not in (".csv", ".txt", ".tsv") or damaged.name in _WITHOUT_CHECK:
         if damaged.suffix == ".atc" and not recording.faults and not np.array_equal(signal, before.signal()):
             return "samples with another checksum were used without a word"
         return None
     num_header = len(original) - len(original[original.rindex(b"\n", 0, 700) :])
     if content[:num_header] != original[:num_header]:
+        return None
+    if any("times not used" in repair for repair in recording.repairs):  # the user is told
         return None
     if abs(recording.rate_hz - before.rate_hz) > 2e-3 * before.rate_hz:
         return f"{recording.rate_hz:g} Hz in place of {before.rate_hz:g}"
@@ -653,6 +702,7 @@ _ALL: Iterable[Subject] = (
     *(
         Subject(name, build, ("*",), ((*TOKENIZE, "--tokenizer", "sample", "--training-leads", "all"), VERIFY, VERIFY))
         for name, build in (
+            ("exams", _exams),
             ("phones", _phones),
             ("frames", _frames),
             ("matlab", _matlab),
@@ -667,7 +717,10 @@ _ALL: Iterable[Subject] = (
             ("movesense", _movesense),
         )
     ),
-    Subject("atc", _atc, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY), _table_values_differ),
+    *(
+        Subject(name, build, ("*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY), _table_values_differ)
+        for name, build in (("atc", _atc), ("labchart", _labchart))
+    ),
     Subject(
         "corpus",
         _trained,

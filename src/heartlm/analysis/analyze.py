@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.conduction import conduction
-from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, second_events
-from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed, definitions
+from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, mean_rate_bpm, second_events, seconds_of
+from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
@@ -42,15 +42,17 @@ from heartlm.analysis.lost_signal import (
 )
 from heartlm.analysis.p_denial import without_p
 from heartlm.analysis.pacing import paced_beats
+from heartlm.analysis.run_shape import noise_runs, run_shape
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
-from heartlm.analysis.signal_quality import best_leads, lead_quality
+from heartlm.analysis.signal_quality import SWINGS, LeadQuality, best_leads, lead_quality
 from heartlm.analysis.unexamined import FEWEST_AF_BEATS, SHORTEST_S, too_short
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.analysis.usual_shape import excluded_classes, likeness_to_usual
 from heartlm.databases.each_recording import Watch, build
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure
+from heartlm.ecg.definitions import definitions
 from heartlm.ecg.leads import channels_without_ecg, ecg_leads, no_ecg_lead
 from heartlm.ecg.mains import HumFree
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
@@ -70,6 +72,9 @@ from heartlm.tokenizers.base import Lead, Tokens
 BLOCK_S, MARGIN_S = 3600.0, 300.0
 AF_BEATS = 128
 """Beats per window for AF detection."""
+SHORT_AF_BEATS, SHORT_AF_THRESHOLD = 48, 0.95
+"""Beats per shorter window, and minimum probability of AF in it. Windows of `AF_BEATS` are in part sinus rhythm around
+episodes of 30 to 100 s. Chosen on simulated patients, DS1 and svdb (docs/log/af.md)."""
 FEW_BEATS_THRESHOLD = 0.6
 """Minimum probability of AF in fewer beats than the windows that the model learnt from. On 1,048 recordings of PTB-XL
 (folds 1 to 6) with 9 to 15 beats it finds 50 of 71 with 3 false ones, the model's own threshold 41 with 2
@@ -80,6 +85,9 @@ VF_CONFIDENCE = 0.5
 """Minimum mean probability of VF. Of 109 predicted stretches in cudb it keeps 62, with 48 of the 49 confirmed ones."""
 UNREADABLE, DOUBTFUL = 0.65, 0.85
 """Limits of the best lead's quality: a piece is unreadable below the first, or below the second if predicted noise."""
+READABLE_ALONE = 0.75
+"""Least quality of a lead that decides while the electrode of another one is off: at 0.73, a lead of record 203 of
+mitdb shows four false V beats (docs/log/signals.md)."""
 
 FAR = 1 << 60
 SAME_BEAT = 0.4
@@ -110,13 +118,18 @@ class AnalysedBlock(NamedTuple):
         probability: class probabilities of each beat, float32 `[num_beats, 4]`.
         paced: whether each follows a pacing spike, see `paced_beats`, bool `[num_beats]`.
         likeness: see `likeness_to_usual`, float32 `[num_beats]`.
+        shape: see `run_shape`, float32 `[num_beats, 2, num_leads]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
         waves: fraction of the windows over each second that show regular waves at a rate of VT where they may be VF,
             float64 `[num_seconds]`.
         regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
+        atrial: fraction of the signal that a wave of flutter explains in each second, see `flutter`, float64
+            `[num_seconds]`.
         quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
         stretches: start and stop of each stretch of lost signal, int64 `[num_stretches, 2]`.
+        all_off: start and stop of each stretch in which an electrode is off and no other lead can be read, int64
+            `[num_stretches, 2]`.
         measures: measures of some beats, see `measures_of_beats`.
     """
 
@@ -127,12 +140,15 @@ class AnalysedBlock(NamedTuple):
     probability: NDArray[np.float32]
     paced: NDArray[np.bool_]
     likeness: NDArray[np.float32]
+    shape: NDArray[np.float32]
     seconds: NDArray[np.float64]
     waves: NDArray[np.float64]
     regular: NDArray[np.bool_]
     flutter: NDArray[np.float64]
+    atrial: NDArray[np.float64]
     quality: NDArray[np.float32]
     stretches: NDArray[np.int64]
+    all_off: NDArray[np.int64]
     measures: NDArray[np.float64]
 
 
@@ -206,11 +222,15 @@ class Analyst:
         joined = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
         seconds, quality = joined.seconds, joined.quality.T
         rate_hz, notes = recording.rate_hz, notes_of(recording)
+        # Pieces and blocks have whole samples, so at a rate such as 127.97 Hz ten of their seconds are not quite ten.
+        edges = np.minimum(np.round(np.arange(len(seconds) + 1) * rate_hz), recording.num_samples).astype(np.int64)
 
         # VF, and stretches that cannot be read.
         # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
         second_class = predicted_classes(seconds, self.waveform.info.threshold, noise_denies=False)
-        events = second_events("VF", seconds[:, VF], second_class == VF, SHORTEST_S, rate_hz)
+        lost = lost_events(joined.stretches, rate_hz)
+        present = ~seconds_of(lost, edges)
+        events = second_events("VF", seconds[:, VF], (second_class == VF) & present, SHORTEST_S, edges, rate_hz)
         events = [event for event in events if event.confidence >= VF_CONFIDENCE]
         with_waves = [event for event in events if _fraction(joined.waves, event, rate_hz) >= 0.5]
         events = [event for event in events if event not in with_waves]
@@ -219,25 +239,28 @@ class Analyst:
             lasting_s = sum(each.stop - each.start for each in refuted) / rate_hz
             notes.append(f"{lasting_s:.0f} s would be VF by the waveform of one lead; a lead shows regular beats there")
             events = [each for each in events if each not in refuted]
-        # Pieces and blocks have whole samples, so at a rate such as 127.97 Hz ten of their seconds are not quite ten.
-        second_start = np.arange(len(seconds)) * rate_hz  # [num_seconds], in samples
-        pieces = (second_start // round(QUALITY_S * rate_hz)).astype(np.int64)
+        pieces = edges[:-1] // round(QUALITY_S * rate_hz)
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
-        in_vf = covered(events, second_start)
+        in_vf = seconds_of([*events, *with_waves], edges)
         poor = ~in_vf & ((best < UNREADABLE) | ((second_class == NOISE) & (best < DOUBTFUL)))
-        noisy = second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
-        lost = lost_events(joined.stretches, rate_hz)
-        poor |= covered(lost, second_start)
+        noisy = second_events("unreadable", 1 - best, poor, SHORTEST_S, edges, rate_hz)
+        # Fibrillation has no QRS complexes either: where the waveform shows it, the electrode may be on.
+        off = lost_events(joined.all_off, rate_hz)
+        lost = joined_events([*lost, *(each for each in off if not _overlaps(each, [*events, *with_waves], "VF"))])
+        readable = ~(poor | in_vf | seconds_of(lost, edges))
         events += joined_events([*noisy, *lost])
 
         # Beats that are kept, and intervals between them in which signal is lost.
-        no_beat = joined.no_beat
+        in_noise = self._noise_runs(joined, rate_hz, limits.run_beats)
+        no_beat = joined.no_beat | in_noise
         blank = covered(events, joined.sample)
         if blank.any():
             notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
         left_out = joined.sample[no_beat & ~blank]
         if len(left_out):
             notes.append(f"{len(left_out):,} detections left out that are artefacts, not heartbeats")
+        if num_noise := int((in_noise & ~blank).sum()):
+            notes.append(f"{num_noise:,} of them in runs would be V by the model of beats; by shape and waveform noise")
         kept = ~(blank | no_beat)
         # An interval without the beats in between is lost if one of its parts is.
         num_lost: NDArray[np.int64] = np.diff(np.cumsum(joined.lost)[kept] - joined.lost[kept])
@@ -250,7 +273,7 @@ class Analyst:
         clear = ~crossed(events, sample) & (num_lost == 0)
 
         # Flutter and AF. Of both, flutter counts.
-        flutters = second_events("flutter", joined.flutter, (joined.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
+        flutters = second_events("flutter", joined.flutter, joined.flutter > 0, FLUTTER_S, edges, rate_hz, readable)
         af, af_probability = self._af_events(sample, clear, rate_hz)
         is_short = recording.duration_s <= LONGEST_S
         waves, measured = _waves(recording, sample, leads), dict[str, float]()
@@ -262,7 +285,8 @@ class Analyst:
             af = (af or [whole]) if odds >= WEIGHTS["threshold"] else []
         elif waves is not None:
             normal = self._heartbeats[joined.probability[kept].argmax(axis=1)] == "N"
-            af, denied = without_p(af, waves, normal, SHORTEST_AF_S * rate_hz)
+            atrial = joined.atrial[np.searchsorted(edges[1:-1], sample, side="right")]
+            af, denied = without_p(af, waves, normal, atrial, SHORTEST_AF_S * rate_hz)
             if denied:
                 notes.append(f"{denied / rate_hz:.0f} s would be AF by RR intervals; P waves at a steady PR deny it")
         af = flutters + [each for each in af if covered(flutters, sample[covered([each], sample)]).mean() < 0.5]
@@ -297,20 +321,28 @@ class Analyst:
 
         # Events of beats, and those that only the waveform shows.
         rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1] | hiding, limits)
-        silent = (second_class == ASYSTOLE) & ~poor
+        silent_s = max(SHORTEST_S, limits.asystole_s)
         by_waveform = second_events(
-            "asystole", seconds[:, ASYSTOLE], silent, max(SHORTEST_S, limits.asystole_s), rate_hz
+            "asystole", seconds[:, ASYSTOLE], second_class == ASYSTOLE, silent_s, edges, rate_hz, readable
         )
         by_waveform = [each for each in by_waveform if not np.any((sample >= each.start) & (sample < each.stop))]
-        vt_events = second_events("VT", seconds[:, VT], (second_class == VT) & ~poor, SHORTEST_S, rate_hz)
-        by_waveform += [each for each in vt_events if _may_be_vt(each, sample, symbol, limits.vt_bpm / 60 / rate_hz)]
-        by_waveform += [replace(event, kind="VT") for event in with_waves]
+        vt_events = second_events("VT", seconds[:, VT], second_class == VT, SHORTEST_S, edges, rate_hz, readable)
+        # Regular waves are VT whatever beats are detected in them, unless a lead shows regular beats.
+        vt_waves = [replace(event, kind="VT") for event in with_waves]
+        sure = [each for each in vt_waves if _fraction(joined.regular, each, rate_hz) < 0.5]
+        vt_events += [each for each in vt_waves if each not in sure]
+        # Beats of runs that are noise refute VT as beats of other classes do.
+        named, counted = np.full(len(kept), "|"), kept | (in_noise & ~blank)
+        named[kept] = symbol
+        beats = joined.sample[counted], named[counted], limits.vt_bpm, rate_hz
+        by_waveform += [each for each in vt_events if _may_be_vt(each, *beats)] + sure
         in_vt = [rule for rule in rules if rule.kind == "SVT" and _overlaps(rule, by_waveform, "VT")]
         rules = [rule for rule in rules if rule not in in_vt]
         rules += [each for each in by_waveform if not _overlaps(each, rules, each.kind)]
-        events = [_timed(each, sample, rate_hz, recording.num_samples) for each in (*events, *af, *rules)]
+        events = [_timed(each, sample, limits.vt_bpm, rate_hz) for each in (*events, *af, *rules)]
         notes += [f"damaged: {fault}" for fault in recording.faults]
-        num_readable = int((~poor & ~in_vf).sum())
+        # The last second may be a part, or lack its last sample.
+        in_seconds = int((edges[-1] + 1) // rate_hz), int((np.diff(edges)[readable].sum() + 1) // rate_hz)
         findings = Findings(
             source,
             leads,
@@ -322,13 +354,13 @@ class Analyst:
             tuple(notes),
             self.made_by,
             unlike(joined.measures),
-            definitions(limits),
+            definitions(vars(limits)),
             lost=np.flatnonzero(num_lost),
             left_out=left_out,
             hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},
             waves=waves,
             short_af=measured,
-            unexamined=too_short(sample, clear, rate_hz, len(seconds), num_readable, limits),
+            unexamined=too_short(sample, clear, rate_hz, *in_seconds, limits),
         )
         intervals, not_measured = conduction(findings)
         events = [*findings.events, *intervals]
@@ -336,6 +368,17 @@ class Analyst:
         for event in events:
             unexamined.pop(event.kind, None)
         return replace(findings, events=in_order(events), unexamined=unexamined)
+
+    def _noise_runs(self, joined: AnalysedBlock, rate_hz: float, run_beats: int) -> NDArray[np.bool_]:
+        """Return which beats are in runs that the model of beats calls ventricular and that are noise."""
+        beats = np.flatnonzero(~joined.no_beat)
+        symbol = self._heartbeats[joined.probability[beats].argmax(axis=1)]
+        no_v, no_s = excluded_classes(symbol, joined.likeness[beats], run_beats)
+        second = np.minimum((joined.sample[beats] // rate_hz).astype(np.int64), len(joined.seconds) - 1)
+        is_v = ((symbol == "V") & ~no_v | no_s) & ~joined.paced[beats]
+        in_noise = np.zeros(len(joined.sample), np.bool_)
+        in_noise[beats] = noise_runs(is_v, joined.shape[beats], joined.seconds[second], run_beats)
+        return in_noise
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:
         """Analyse the samples `start` to `stop`."""
@@ -348,52 +391,68 @@ class Analyst:
         atrial_signals = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
         signals = signals[: len(leads)]
         lead_qualities = [lead_quality(signal, rate_hz) for signal in signals]
+        off = np.stack([lead.off for lead in lead_qualities])
+        swings = (off == SWINGS).any(axis=0)
         stretches = lost_stretches(signals, rate_hz)
-        quality = np.stack([lead.quality for lead in lead_qualities])
         # what is lost in all leads is unreadable by itself, and no reason to leave out what is next to it
-        quality /= present_fraction(stretches, signals.shape[1], round(QUALITY_S * rate_hz), quality.shape[1])
-        voted = _voted([lead.sample for lead in lead_qualities], quality, rate_hz)
+        piece, num_pieces = round(QUALITY_S * rate_hz), len(lead_qualities[0].quality)
+        present = present_fraction(stretches, signals.shape[1], piece, num_pieces)
+        lead_qualities = [replace(lead, quality=lead.quality / present) for lead in lead_qualities]
+        quality = np.stack([lead.quality for lead in lead_qualities])
+        shows = (off == 0) & np.repeat(quality >= READABLE_ALONE, piece, axis=1)[:, : off.shape[1]]
+        all_off = runs(swings & ~shows.any(axis=0))
+        voted = _voted(lead_qualities, rate_hz)
         sample, disputed = fill_gaps(voted, lead_qualities, signals, rate_hz)
+        lost = lost_intervals(sample, np.concatenate([stretches, all_off]))
+        # Nor is an interval a pause whose beats only the lead may show that is off.
+        lost |= disputed & lost_intervals(sample, runs(swings))
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
+        beat_quality = np.stack([lead.quality_at(sample, rate_hz) for lead in lead_qualities])
         measures = np.empty((0, len(USUAL)))
 
         def classify(kept: NDArray[np.bool_]) -> NDArray[np.float32]:
             nonlocal measures
             chosen = replace(beats, sample=sample[kept], symbol=beats.symbol[kept])
-            probability, of_these = self._class_probabilities(chosen, signals, quality, stretches)
+            probability, of_these = self._class_probabilities(chosen, signals, beat_quality[:, kept], stretches)
             # All detections tell how unlike the training data a recording is: noise loses them in the next pass.
             measures = of_these if kept.all() else measures
             return probability
 
+        def part_in_block(stretches: NDArray[np.int64]) -> NDArray[np.int64]:
+            inside = (stretches[:, 0] + first < stop) & (stretches[:, 1] + first > start)
+            return np.clip(stretches[inside] + first, start, stop)
+
         certain, wide = certain_beats(sample, lead_qualities, signals, rate_hz)
         probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes, certain, wide)
         seconds, waves = self._seconds(beats, signals[0])
-        piece = round(QUALITY_S * rate_hz)
         paced = paced_beats(sample, signals, rate_hz) & ~no_beat
         is_normal = ((self._heartbeats[probability.argmax(axis=1)] == "N") | paced) & ~no_beat
-        readable = quality[:, np.minimum(sample // piece, quality.shape[1] - 1)] >= UNREADABLE
-        likeness = likeness_to_usual(sample, is_normal, signals, readable, rate_hz)
+        likeness = likeness_to_usual(sample, is_normal, signals, beat_quality >= UNREADABLE, rate_hz)
+        shape = np.full((len(sample), 2, len(signals)), np.nan, np.float32)
+        shape[~no_beat] = run_shape(sample[~no_beat], is_normal[~no_beat], signals, rate_hz)
         in_block, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
         num_pieces = -(-(stop - start) // piece)
         # The seconds that begin in the block: their sum over the blocks is the duration at every rate.
         num_seconds = int(-start // rate_hz) - int(-stop // rate_hz)
         begin_s = round((start - first) / rate_hz)
+        in_flutter, atrial_wave = flutter(atrial_signals, sample, rate_hz)
         return AnalysedBlock(
             sample[in_block] + first,
             no_beat[in_block],
             disputed[in_block],
-            lost_intervals(sample, stretches)[in_block],
+            lost[in_block],
             probability[in_block],
             paced[in_block],
             likeness[in_block],
+            shape[in_block],
             seconds[begin_s : begin_s + num_seconds],
             waves[begin_s : begin_s + num_seconds],
             regular_seconds(lead_qualities, len(seconds), rate_hz)[begin_s : begin_s + num_seconds],
-            flutter(atrial_signals, sample, rate_hz)[begin_s : begin_s + num_seconds],
+            in_flutter[begin_s : begin_s + num_seconds],
+            atrial_wave[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
-            np.clip(stretches + first, start, stop)[
-                (stretches[:, 0] + first < stop) & (stretches[:, 1] + first > start)
-            ],
+            part_in_block(stretches),
+            part_in_block(all_off),
             measures,
         )
 
@@ -406,6 +465,12 @@ class Analyst:
     ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         """Classify beats, with lost signal cut out.
 
+        Args:
+            beats: beats.
+            signals: signals in millivolts, float32 `[num_leads, num_samples]`.
+            quality: quality of each lead at each beat, float32 `[num_leads, num_beats]`.
+            stretches: see `lost_stretches`.
+
         Returns:
             Class probabilities of each beat, averaged over leads weighted by quality, float32
             `[num_beats, num_classes]`; and `measures_of_beats` of the best lead.
@@ -416,7 +481,6 @@ class Analyst:
         if beats.num_beats < 2:
             total[:, 0] = 1  # a single beat has no interval and is classified as N
             return total, measures
-        piece = beats.sample // round(QUALITY_S * beats.rate_hz)
         sample, signals = cut_lost(beats.sample, signals, stretches)
         beats = replace(beats, sample=sample)
         leads, lead_tokens = list[int](), list[Tokens]()
@@ -440,7 +504,7 @@ class Analyst:
         by_lead = [
             answer[nearest(beats.sample, tokens.sample)] for tokens, answer in zip(lead_tokens, answers, strict=True)
         ]
-        return combined(np.stack(by_lead), quality[leads][:, piece] + 1e-3, info.classes), measures
+        return combined(np.stack(by_lead), quality[leads] + 1e-3, info.classes), measures
 
     def _seconds(
         self, beats: Annotations, signal_mv: NDArray[np.float32]
@@ -474,16 +538,20 @@ class Analyst:
             self.af.tokenizer.encode(Lead(Annotations(rate_hz, each, np.full(len(each), "Q"), beats_labelled=False)))
             for each in stretches
         ]
-        codes = (tokens.codes for tokens in encoded)
-        answers = recording_probabilities(self.af.model, codes, min(AF_BEATS, info.window))
-        for tokens, answer in zip(encoded, answers, strict=True):
+        answers = (
+            recording_probabilities(self.af.model, (tokens.codes for tokens in encoded), min(width, info.window))
+            for width in (AF_BEATS, SHORT_AF_BEATS)
+        )
+        for tokens, answer, in_short in zip(encoded, *answers, strict=True):
             score = answer[:, 1]
             scores.append(score.astype(np.float64))
             is_few = tokens.num_tokens < info.shortest
             threshold = min(info.threshold, FEW_BEATS_THRESHOLD) if is_few else info.threshold
-            for begin, end in runs(score >= threshold).tolist():
+            called = (score >= threshold) | (in_short[:, 1] >= SHORT_AF_THRESHOLD)
+            score = np.maximum(score, in_short[:, 1])
+            for begin, end in runs(called).tolist():
                 start, stop = int(tokens.sample[begin]), int(tokens.sample[end - 1])
-                # AF of all beats counts in a recording that is shorter than the clinical definition of AF.
+                # AF of all beats counts if they last less than the clinical definition of AF.
                 if stop - start >= min(SHORTEST_AF_S * rate_hz, sample[-1] - sample[0]):
                     events.append(Event("AF", start, stop + 1, float(score[begin:end].mean())))
         return events, np.concatenate(scores)
@@ -520,19 +588,17 @@ def _blocks(recording: Recording) -> list[Stretch]:
     return list(pairwise([*starts, recording.num_samples]))
 
 
-def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float) -> Places:
-    """Return beats found by leads with more than half of the total quality, at the position in the best of them.
+def _voted(leads: list[LeadQuality], rate_hz: float) -> Places:
+    """Return beats found by leads with more than half of the total quality there, at the position in the best of them.
 
     Args:
-        of_leads: beats of each lead, ascending.
-        quality: quality of each lead in each piece, `[num_leads, num_pieces]`.
+        leads: beats and quality of each lead.
         rate_hz: sampling rate in Hz.
     """
+    of_leads = [lead.sample for lead in leads]
     if len(of_leads) == 1:
         return of_leads[0]
-    piece, reach = round(QUALITY_S * rate_hz), round(MATCH_WINDOW_S * rate_hz)
-    weight = quality + 1e-3
-    weight[0] *= 1.1  # decides between two leads
+    reach = round(MATCH_WINDOW_S * rate_hz)
     sample: Places = np.concatenate(of_leads)
     lead = np.repeat(np.arange(len(of_leads)), [len(each) for each in of_leads])
     # In a fast rhythm the next beat may be marked within reach in another lead.
@@ -542,11 +608,12 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
     sample, lead, reaches = sample[order], lead[order], reaches[order]
     is_next = np.diff(sample, prepend=sample[:1]) > np.minimum(reaches, np.roll(reaches, 1))
     group: Places = np.cumsum(is_next)
-    piece_index = np.minimum(sample // piece, quality.shape[1] - 1)
+    weight = np.stack([each.quality_at(sample, rate_hz) for each in leads]) + 1e-3  # [num_leads, num_detections]
+    weight[0] *= 1.1  # decides between two leads
     voted = np.zeros((int(group[-1]) + 1 if len(group) else 0, len(of_leads)), np.float32)
-    voted[group, lead] = weight[lead, piece_index]
+    voted[group, lead] = weight[lead, np.arange(len(sample))]
     start = np.searchsorted(group, np.arange(len(voted)))
-    total = weight[:, piece_index[start]].sum(axis=0)
+    total = weight[:, start].sum(axis=0)
     kept = voted.sum(axis=1) > total / 2
     chosen = voted.argmax(axis=1)
     is_choice = lead == chosen[group]
@@ -564,24 +631,18 @@ def _overlaps(event: Event, others: list[Event], kind: str) -> bool:
     return any(each.kind == kind and each.start < event.stop and event.start < each.stop for each in others)
 
 
-def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest: float) -> bool:
-    """Return whether the beats are consistent with VT: there are none, or half of them are V and they are fast.
-
-    Args:
-        event: stretch that is VT by its waveform.
-        sample: position of each beat, ascending; `symbol`, their classes.
-        slowest: rate of VT in beats per sample.
-    """
+def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest_bpm: float, rate_hz: float) -> bool:
+    """Return whether the beats are consistent with VT: there are none, or half of them are V and they are fast."""
     first, last = np.searchsorted(sample, [event.start, event.stop])
-    is_fast = last - first < 2 or (last - first - 1) / (sample[last - 1] - sample[first]) >= slowest
-    return first == last or (is_fast and float(np.mean(symbol[first:last] == "V")) >= 0.5)
+    is_slow = mean_rate_bpm(sample[first:last], rate_hz) < slowest_bpm
+    return first == last or (not is_slow and float(np.mean(symbol[first:last] == "V")) >= 0.5)
 
 
-def _timed(event: Event, sample: Places, rate_hz: float, num_samples: int) -> Event:
-    """Return the event with the number of its beats and their mean rate, clipped to the recording."""
-    stop = min(event.stop, num_samples)
-    first, last = np.searchsorted(sample, [event.start, stop])
-    if event.num_beats or last - first < 2:
-        return replace(event, stop=stop)
-    rate = 60 * rate_hz * (last - first - 1) / (sample[last - 1] - sample[first])
-    return replace(event, stop=stop, num_beats=int(last - first), rate_bpm=float(rate))
+def _timed(event: Event, sample: Places, vt_bpm: float, rate_hz: float) -> Event:
+    """Return the event with the number of its beats and their mean rate."""
+    first, last = np.searchsorted(sample, [event.start, event.stop])
+    rate_bpm = mean_rate_bpm(sample[first:last], rate_hz)
+    # Beats that are slower than VT were not all detected in its wave.
+    if event.num_beats or last - first < 2 or (event.kind == "VT" and rate_bpm < vt_bpm):
+        return event
+    return replace(event, num_beats=int(last - first), rate_bpm=rate_bpm)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.analysis.findings import QUALITY_S
 from heartlm.analysis.signal_quality import LeadQuality, around_beats
 from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 
@@ -51,8 +50,8 @@ def certain_beats(
     """
     if len(sample) < 2:
         return np.zeros(len(sample), np.bool_), np.zeros(len(sample), np.bool_)
-    piece, reach = sample // round(QUALITY_S * rate_hz), round(MATCH_WINDOW_S * rate_hz)
-    quality = np.stack([lead.quality[np.minimum(piece, len(lead.quality) - 1)] for lead in leads])
+    reach = round(MATCH_WINDOW_S * rate_hz)
+    quality = np.stack([lead.quality_at(sample, rate_hz) for lead in leads])
     shown = np.zeros((len(leads), len(sample)), np.bool_)  # [num_leads, num_beats]
     for index, lead in enumerate(leads):
         if len(lead.sample):

@@ -26,6 +26,8 @@ DISPUTED = 0.25
 """Fraction of disputed intervals from which on such an event is disputed: one of the four intervals of bradycardia."""
 RATE_BREAK = 16
 """Two slow or fast stretches with fewer beats in between are one event, if its mean rate is beyond the limit too."""
+ROUNDING_S = 1e-7
+"""Sums of intervals in seconds that differ by less are equal."""
 PATTERN_REPEATS = 3
 """Number of ventricular beats of bigeminy and trigeminy."""
 
@@ -60,8 +62,7 @@ def beat_events(
 
     def event(kind: str, first: int, stop: int) -> Event:
         """Return an event of the beats `first` to `stop`, exclusive."""
-        inside_s = rr_s[first : stop - 1]
-        rate = 60 / float(inside_s.mean()) if len(inside_s) else float("nan")
+        rate = mean_rate_bpm(sample[first:stop], rate_hz)
         of_beats = probability[first:stop]
         sure = float(of_beats.min() if kind in RUNS else of_beats.mean())
         is_disputed = disputed is not None and kind in ABSENCES and disputed[first : stop - 1].mean() >= DISPUTED
@@ -118,22 +119,22 @@ def _beyond(rr_s: Floats, clear: NDArray[np.bool_], limit_s: float, shortest: in
     """Return stretches of intervals, first and stop, whose mean is above a limit, in the whole and over `shortest`."""
     if len(rr_s) < shortest:
         return []
-    # A stretch is beyond the limit if its sum is above 0. In whole nanoseconds, a rate at the limit is not beyond it.
-    total = np.concatenate([[0], np.cumsum(np.rint((rr_s - limit_s) * 1e9))])
+    # A stretch is beyond the limit if its sum is above 0, by more than rounding: a rate at the limit is not beyond it.
+    total = np.concatenate([[0], np.cumsum(rr_s - limit_s)])
     unread = np.concatenate([[0], np.cumsum(~clear)])
-    beyond = (total[shortest:] > total[:-shortest]) & (unread[shortest:] == unread[:-shortest])
+    beyond = (total[shortest:] - total[:-shortest] > ROUNDING_S) & (unread[shortest:] == unread[:-shortest])
     stretches = list[tuple[int, int]]()
     for first, last in runs(beyond).tolist():
         stop = last + shortest - 1
         if stretches:
             before, before_stop = stretches[-1]
             is_close = first - before_stop < RATE_BREAK and unread[max(first, before_stop)] == unread[before_stop]
-            if is_close and total[stop] > total[before]:
+            if is_close and total[stop] - total[before] > ROUNDING_S:
                 stretches[-1] = before, stop
                 continue
             first = max(first, before_stop)
         # Every part of `shortest` intervals is beyond the limit; with its ends, the whole may be not.
-        while stop - first >= shortest and total[stop] <= total[first]:
+        while stop - first >= shortest and total[stop] - total[first] <= ROUNDING_S:
             if rr_s[first] < rr_s[stop - 1]:
                 first += 1
             else:
@@ -143,26 +144,51 @@ def _beyond(rr_s: Floats, clear: NDArray[np.bool_], limit_s: float, shortest: in
     return stretches
 
 
+def mean_rate_bpm(sample: Positions, rate_hz: float) -> float:
+    """Return the mean rate of some beats per minute; NaN with fewer than two."""
+    return 60 * rate_hz * (len(sample) - 1) / int(sample[-1] - sample[0]) if len(sample) > 1 else float("nan")
+
+
+def seconds_of(events: list[Event], edges: Positions) -> NDArray[np.bool_]:
+    """Return whether each second intersects one of `events`, for the edges of `second_events`, bool `[num_seconds]`."""
+    inside = np.zeros(len(edges) - 1, np.bool_)
+    for event in events:
+        inside[np.searchsorted(edges[1:], event.start, side="right") : np.searchsorted(edges[:-1], event.stop)] = True
+    return inside
+
+
 def second_events(
-    kind: str, score: Floats, called: NDArray[np.bool_], shortest_s: float, rate_hz: float
+    kind: str,
+    score: Floats,
+    called: NDArray[np.bool_],
+    shortest_s: float,
+    edges: Positions,
+    rate_hz: float,
+    readable: NDArray[np.bool_] | None = None,
 ) -> list[Event]:
-    """Return events of consecutive positive seconds; gaps shorter than `shortest_s` are bridged.
+    """Return events of positive seconds; gaps between them that are shorter than `shortest_s` are bridged.
 
     Args:
         kind: kind of the events.
         score: probability of the kind in each second, float64 `[num_seconds]`.
         called: whether each second is positive, bool `[num_seconds]`.
-        shortest_s: minimum duration of an event in seconds.
+        shortest_s: minimum of the positive seconds of an event together.
+        edges: first sample of each second, and the number of samples, int64 `[num_seconds + 1]`.
         rate_hz: sampling rate in Hz.
+        readable: whether each second can be read, bool `[num_seconds]`; others are neither positive nor bridged.
     """
+    readable = np.ones(len(called), np.bool_) if readable is None else readable
+    called = called & readable
     bridged = called.copy()
     for first, stop in runs(~called).tolist():
         if first > 0 and stop < len(called) and stop - first < shortest_s:
-            bridged[first:stop] = True
+            bridged[first:stop] = readable[first:stop].all()
+    num_positive = np.append(0, np.cumsum(np.diff(edges) * called))  # in samples
     return [
-        Event(kind, round(first * rate_hz), round(stop * rate_hz), float(score[first:stop].mean()))
+        Event(kind, int(edges[first]), int(edges[stop]), float(score[first:stop].mean()))
         for first, stop in runs(bridged).tolist()
-        if stop - first >= shortest_s
+        # the ends of the seconds are whole samples
+        if num_positive[stop] - num_positive[first] >= shortest_s * rate_hz - 1
     ]
 
 

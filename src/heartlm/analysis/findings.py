@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.analysis.limits import Limits
+from heartlm.ecg.definitions import KINDS as CLINICAL_KINDS
+from heartlm.ecg.definitions import REPORT, definitions
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import joined_spans
 from heartlm.errors import HeartlmError
@@ -24,43 +25,8 @@ from heartlm.system.frames import pandas
 if TYPE_CHECKING:
     from heartlm.delineation.intervals import Intervals
 
-KINDS = {
-    "VF": "ventricular fibrillation or flutter for 4 s or more",
-    "asystole": "no heartbeat for 4 s or more",
-    "VT": "ventricular tachycardia: 3 or more ventricular beats in a row at 100/min or faster, or its wave for 4 s",
-    "IVR": "slow ventricular run: 3 or more ventricular beats in a row below 100/min",
-    "SVT": "supraventricular tachycardia: 3 or more supraventricular ectopic beats in a row at 100/min or faster",
-    "flutter": "atrial flutter: a steady wave, 231 to 351 a minute, between the QRS complexes, for 10 s or more",
-    "AF": "atrial fibrillation, or flutter whose wave is not seen, for 30 s or in all of a shorter recording",
-    "pause": "2 s or more between two beats",
-    "bradycardia": "below 50/min over 5 beats or more",
-    "tachycardia": "above 100/min over 16 beats or more",
-    "bigeminy": "every second beat ventricular, 3 times or more",
-    "trigeminy": "every third beat ventricular, 3 times or more",
-    "couplet": "two ventricular beats in a row",
-    "AV block I": "AV block of first degree: median PR interval of normal beats above 200 ms",
-    "LBBB": "left bundle branch block: QRS of 130 ms or more, in men 140, its end negative in V1, positive in I or V6",
-    "RBBB": "right bundle branch block: QRS of 120 ms or more, its end positive in V1, negative in I or V6",
-    "wide QRS": "median QRS of normal beats 120 ms or more without the signs of a bundle branch block, or without V1",
-    "long QT": "median QTc (Framingham) of normal beats 460 ms or more, in men 450, outside of AF and wide QRS",
-    "unreadable": "no lead can be read for 4 s or more, or the signal of all is lost for 1 s or more",
-}
+KINDS = definitions(REPORT)
 """Kinds of events with definitions by the usual limits, the most dangerous first."""
-
-
-def definitions(limits: Limits) -> dict[str, str]:
-    """Return the definition of each of `KINDS` by some limits."""
-    run, fast = f"{limits.run_beats} or more", f"{limits.vt_bpm:g}/min"
-    return KINDS | {
-        "asystole": f"no heartbeat for {limits.asystole_s:g} s or more",
-        "VT": f"ventricular tachycardia: {run} ventricular beats in a row at {fast} or faster, or its wave for 4 s",
-        "IVR": f"slow ventricular run: {run} ventricular beats in a row below {fast}",
-        "SVT": f"supraventricular tachycardia: {run} supraventricular ectopic beats in a row at {fast} or faster",
-        "pause": f"{limits.pause_s:g} s or more between two beats",
-        "bradycardia": f"below {limits.bradycardia_bpm:g}/min over {limits.bradycardia_beats} beats or more",
-        "tachycardia": f"above {limits.tachycardia_bpm:g}/min over {limits.tachycardia_beats} beats or more",
-    }
-
 
 QUALITY_S = 10.0
 """Length in seconds of the pieces for signal quality."""
@@ -68,8 +34,7 @@ QUALITY_S = 10.0
 RATE_INTERVALS = 8
 """Number of consecutive intervals in the mean for the slowest and fastest heart rate."""
 
-_RHYTHMS = {"VF": "VFIB", "asystole": "ASYS", "VT": "VT", "IVR": "IVR", "SVT": "SVTA", "flutter": "AFL"}
-_RHYTHMS |= {"AF": "AFIB", "bigeminy": "B", "trigeminy": "T", "unreadable": "NOISE"}
+_RHYTHMS = {name: kind.rhythm for name, kind in CLINICAL_KINDS.items() if kind.rhythm}
 """WFDB rhythm of each kind that is a rhythm, in order of priority where rhythms overlap."""
 
 

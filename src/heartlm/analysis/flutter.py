@@ -53,7 +53,7 @@ def atrial_leads(recording: Recording, leads: tuple[int, ...]) -> tuple[int, ...
     return named if len(named) > 2 else leads
 
 
-def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz: float) -> Floats:
+def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz: float) -> tuple[Floats, Floats]:
     """Detect flutter in each second.
 
     Args:
@@ -63,10 +63,11 @@ def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz:
 
     Returns:
         Fraction of the signal explained by the atrial wave, in the best window of `WINDOW_S` with flutter that
-        contains the second, float64 `[num_seconds]`; 0 if there is none.
+        contains the second, 0 if there is none; and in the best window in which it was fitted, those with an irregular
+        or a fast rhythm. Both float64 `[num_seconds]`.
     """
     num_seconds = -int(-signals_mv.shape[1] // rate_hz)
-    probability = np.zeros(num_seconds)
+    probability, wave = np.zeros(num_seconds), np.zeros(num_seconds)
     ratio = Fraction(RATE_HZ / rate_hz).limit_denominator(1000)
     even = resample_poly(np.nan_to_num(signals_mv), ratio.numerator, ratio.denominator, axis=1)
     even = np.pad(even, ((0, 0), (0, RATE_HZ)))  # a recording of ten seconds may lack its last sample
@@ -86,10 +87,11 @@ def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz:
         explained = wave_share(even[:, window], between[window])
         best = int(explained.argmax())
         share, is_half = explained[best], abs(typical_s * _WAVE[best] / _BIN - 2) <= RATIO_REACH
+        seconds = slice(second, second + WINDOW_S)
+        wave[seconds] = np.maximum(wave[seconds], share)
         if share >= (REGULAR_SHARE if regular else SHARE) and (is_half or not regular):
-            seconds = slice(second, second + WINDOW_S)
             probability[seconds] = np.maximum(probability[seconds], share)
-    return probability
+    return probability, wave
 
 
 def wave_share(signals: Floats, between: NDArray[np.bool_]) -> Floats:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from heartlm.analysis.signal_quality import QRS_S, LeadQuality, flat_steps
+from heartlm.analysis.signal_quality import QRS_S, LeadQuality
+from heartlm.ecg.matching import MATCH_WINDOW_S, nearest
 
 Places = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -36,6 +37,8 @@ APART_S = 0.25
 """Smallest distance in seconds of an added beat from others."""
 VALID = 0.9
 """Fraction of valid samples that change from which on a lead can be read in an interval."""
+MARKED = 0.6
+"""Fraction of the neighbours that a lead must mark for it to show that an interval is empty."""
 WINDOWS_AT_ONCE_S = 60.0
 """Seconds of a gap that are compared with the neighbours at once: each sample takes a copy of a whole complex."""
 WINDOW_S, FEWEST_BEATS, REGULAR, ALIKE = 4.0, 4, 0.12, 0.8
@@ -94,13 +97,23 @@ def fill_gaps(
         beats = max((beats for beats, _ in readable), key=len, default=sample[:0])
         loud = np.concatenate([sample[:0], *(loud for _, loud in readable)])
         added.append(beats)
+        # a lead in which the beats around are not marked does not show that there is none
+        marks = [_marked(near, lead.sample, rate_hz) >= MARKED for lead in leads]
+        is_shown = any(mark and each is not None for mark, each in zip(marks, shown, strict=True))
         edges = [int(sample[before]), *beats.tolist(), int(sample[before + 1])]
         for first, last in pairwise(edges):
             is_loud = bool(((loud >= first + t_wave) & (loud < last - p_wave)).any())
-            if last - first >= gap and (is_loud or not readable):
+            if last - first >= gap and (is_loud or not is_shown):
                 disputed.append(first)
     filled: Places = np.unique(np.concatenate([sample, *added]))
     return filled, np.isin(filled, disputed)
+
+
+def _marked(sample: Places, of_lead: Places, rate_hz: float) -> float:
+    """Return the fraction of beats that a lead marks."""
+    if not len(of_lead):
+        return 0.0
+    return float(np.mean(np.abs(of_lead[nearest(sample, of_lead)] - sample) <= MATCH_WINDOW_S * rate_hz))
 
 
 def _shown(
@@ -109,11 +122,9 @@ def _shown(
     """Return what a lead shows from `start` to `stop`: clear beats, and loud samples; None if it cannot be read."""
     reach = round(QRS_S * rate_hz)
     inside = signal_mv[start:stop]
-    usable = np.isfinite(inside)
-    usable[:-1] &= ~flat_steps(inside, rate_hz)
     complexes = signal_mv[np.clip(near[:, None] + np.arange(-reach, reach + 1), 0, len(signal_mv) - 1)]
     complexes = complexes[np.isfinite(complexes).all(axis=1)]  # [num_near, 2 reach + 1]
-    if not len(inside) or usable.mean() < VALID or not len(complexes):
+    if not len(inside) or np.mean(lead.off[start:stop] == 0) < VALID or not len(complexes):
         return None
     height = float(np.median(np.ptp(complexes, axis=1)))
     if height == 0:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from numbers import Integral
 
+from heartlm.ecg.definitions import REPORT
 from heartlm.errors import require
 
 
@@ -24,14 +25,14 @@ class Limits:
         run_beats: ... over this number of ventricular or supraventricular beats in a row.
     """
 
-    pause_s: float = 2.0
-    asystole_s: float = 4.0
-    bradycardia_bpm: float = 50.0
-    bradycardia_beats: int = 5
-    tachycardia_bpm: float = 100.0
-    tachycardia_beats: int = 16
-    vt_bpm: float = 100.0
-    run_beats: int = 3
+    pause_s: float = REPORT["pause_s"]
+    asystole_s: float = REPORT["asystole_s"]
+    bradycardia_bpm: float = REPORT["bradycardia_bpm"]
+    bradycardia_beats: int = int(REPORT["bradycardia_beats"])
+    tachycardia_bpm: float = REPORT["tachycardia_bpm"]
+    tachycardia_beats: int = int(REPORT["tachycardia_beats"])
+    vt_bpm: float = REPORT["vt_bpm"]
+    run_beats: int = int(REPORT["run_beats"])
 
     def __post_init__(self) -> None:
         """Check the values.

@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import Event
+from heartlm.analysis.signal_quality import LOST_S
 from heartlm.ecg.spans import runs
 
 Places = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-LOST_S = 0.15
-"""Shortest stretch of invalid samples in seconds that may hide a QRS complex."""
 UNREADABLE_S = 1.0
 """Shortest stretch of invalid samples in seconds that is told as unreadable by itself."""
 AROUND = 8

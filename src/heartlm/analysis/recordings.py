@@ -16,11 +16,12 @@ import torch
 
 from heartlm.analysis.analyze import Analyst, notes_of
 from heartlm.analysis.events import USUAL_LIMITS
-from heartlm.analysis.findings import EVENT_FIELDS, Findings, definitions
+from heartlm.analysis.findings import EVENT_FIELDS, Findings
 from heartlm.analysis.limits import Limits
 from heartlm.databases.database import locate
 from heartlm.databases.each_recording import RecordingTask, Summary, Watch, each_recording
 from heartlm.distributed.device import device_and_precision
+from heartlm.ecg.definitions import definitions
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.formats.write_annotations import write_annotations
@@ -29,7 +30,7 @@ from heartlm.system.cores import usable_cores
 from heartlm.system.frames import pandas
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 """Results of another version are not kept: raised where the same recording, models and settings give other results."""
 
 
@@ -165,7 +166,7 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
         if task.index is not None:
             # the reasons quote headers and names of folders
             shown = [f"recording {n}" for n in range(1, len(left_out) + 1)] if task.anonymous else left_out
-            write_text(index, task.index(summaries, shown, definitions(task.limits)))
+            write_text(index, task.index(summaries, shown, definitions(vars(task.limits))))
     except HeartlmError as error:  # what was analysed is complete
         return replace(analyses, unwritten=(str(error),))
     return analyses

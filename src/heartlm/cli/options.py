@@ -23,6 +23,7 @@ from docstring_parser import parse as parse_docstring
 from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentError, ArgumentParser, set_loader
 from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
 
+from heartlm.ecg.definitions import LIMITS
 from heartlm.errors import HeartlmError
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.safe_yaml import parse_yaml
@@ -97,9 +98,18 @@ def parse(
     return options(**values)
 
 
+def limit_options(defaults: dict[str, float]) -> type[Any]:
+    """Return a dataclass with an option for each of `LIMITS`, None if it is not given, and with its help."""
+    kinds = {name: int if name.endswith("_beats") else float for name in LIMITS}
+    fields = [(name, kind | None, dataclasses.field(default=None)) for name, kind in kinds.items()]
+    helps = (f"    {name}: {limit.meaning}; {defaults[name]:g} by default." for name, limit in LIMITS.items())
+    text = "\n".join(["Limits of the rules.", "", "Attributes:", *helps])
+    return dataclasses.make_dataclass("LimitOptions", fields, frozen=True, namespace={"__doc__": text})
+
+
 OPEN_RECORDINGS = frozenset(
-    ("analyze", "compare", "data convert", "data noisy", "data retime", "data show", "data verify", "delineate",
-     "embed", "evaluate", "federate", "monitor", "predict", "tokenize")
+    ("alarms", "analyze", "compare", "data convert", "data noisy", "data retime", "data show", "data verify",
+     "delineate", "embed", "evaluate", "federate", "monitor", "predict", "tokenize")
 )  # fmt: skip
 """Commands with the options `--rate`, `--units` and `--leads`, which state what files of recordings do not state."""
 

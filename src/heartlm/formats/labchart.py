@@ -7,7 +7,8 @@
     UnitName=       mV     V
     0.0078125       0.024  0.000  #* moved          row: time and date if they are exported, channels, comment
 
-The program records without gaps in a block, so the interval and the start of a block tell its times.
+The program records without gaps in a block, so the interval and the start of a block tell its times, unless the times
+of its rows show that some were removed or are there twice.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class _Block:
         start: date and time of the begin of the block; None if not stated.
         first_s: time of the first row as its column of times states it; 0 without one.
         values: `[num_channels, num_rows]`.
+        offsets_s: time of each row since the first, `[num_rows]`; NaN where it cannot be read.
         notes: row and text of each comment.
     """
 
@@ -79,11 +81,16 @@ class _Block:
     start: datetime | None
     first_s: float
     values: NDArray[np.float64]
+    offsets_s: NDArray[np.float64]
     notes: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def duration_s(self) -> float:
-        return float(self.values.shape[1] / self.rate_hz)
+        even_s = np.arange(len(self.offsets_s)) / self.rate_hz
+        # a median: the last time may be damaged
+        late_s = (self.offsets_s - even_s)[-9:]
+        late_s = late_s[~np.isnan(late_s)]
+        return float(len(even_s) / self.rate_hz + (max(np.median(late_s), 0) if late_s.size else 0))
 
 
 def is_labchart(begin: bytes, path: Path) -> bool:
@@ -167,19 +174,33 @@ def _block(path: Path, header: Sequence[str], body: str) -> _Block | None:
     texts = [column for column in columns if table.kinds[column] != "number"]
     parsed, _ = read_columns(path, table, columns, texts, False, arrow_buffer(body.encode()))
     clocks, channels = columns[: len(columns) - num_channels], columns[len(columns) - num_channels :]
-    start, first_s = _start(fields), 0.0
+    start, first_s, times_s = _start(fields), 0.0, np.zeros(0)
     for column in clocks:
         values = parsed[str(column)]
         if column not in texts:
-            first_s = float(values[0].as_py() or 0.0)
+            first_s, times_s = float(values[0].as_py() or 0.0), values.to_numpy()
         elif (clock := clock_column("", values)) is not None:
+            times_s = clock.values if not times_s.size else times_s
             if isinstance(clock.start, datetime):
                 start = clock.start
             elif clock.start is not None and start is not None:
                 start = datetime.combine(start.date(), clock.start)
     values = np.stack([np.full(parsed.num_rows, np.nan) if column in texts else parsed[str(column)].to_numpy()
                        for column in channels])  # fmt: skip
-    return _Block(rate_hz, names, units, start, first_s, values, notes)
+    return _Block(rate_hz, names, units, start, first_s, values, _offsets_s(times_s, values.shape[1], rate_hz), notes)
+
+
+def _offsets_s(times_s: NDArray[np.float64], num_rows: int, rate_hz: float) -> NDArray[np.float64]:
+    """Return the times of rows since the first: by the rate, unless their own times, if any, are other ones."""
+    even_s = np.arange(num_rows) / rate_hz
+    if not times_s.size or not np.isfinite(times_s[0]):
+        return even_s
+    own_s = np.where(np.isfinite(times_s), times_s - times_s[0], np.nan)
+    steps_s = np.diff(own_s[~np.isnan(own_s)])
+    # times may be rounded to steps longer than the interval
+    coarsest_s = float(steps_s[steps_s > 0].min(initial=np.inf))
+    tolerance_s = 0.5 / rate_hz if coarsest_s < 1.5 / rate_hz else coarsest_s
+    return own_s if (np.abs(own_s - even_s) > tolerance_s).any() else even_s
 
 
 def _first(row: Sequence[str], num: int) -> list[str]:
@@ -234,14 +255,19 @@ def _joined(path: Path, placed: Sequence[tuple[float, _Block]], repairs: Sequenc
         for place, (name, row, unit) in enumerate(zip(first.names, values, first.units, strict=True), 1)
     ]
     rate_hz = first.rate_hz
-    if len(placed) > 1:
-        times_s = np.concatenate([begin_s + np.arange(block.values.shape[1]) / rate_hz for begin_s, block in placed])
+    times_s = np.concatenate([begin_s + block.offsets_s for begin_s, block in placed])
+    if not np.array_equal(times_s, np.arange(len(times_s)) / rate_hz):
         columns.insert(0, Column("time", times_s, is_clock=True))
     start = first.start and first.start + timedelta(seconds=first.first_s)
     recording = table_recording(path, columns, Facts(rate_hz=rate_hz, start=start))
-    places = [(round(begin_s * rate_hz) + row, text) for begin_s, block in placed for row, text in block.notes]
+    places = [
+        (round((begin_s + (offset_s if np.isfinite(offset_s) else row / rate_hz)) * rate_hz), text)
+        for begin_s, block in placed
+        for row, text in block.notes
+        for offset_s in block.offsets_s[row : row + 1]
+    ]
     notes = tuple(
-        Note(place, place, text.lstrip("#*0123456789 ")) for place, text in places if place < recording.num_samples
+        Note(place, place, text.lstrip("#*0123456789 ")) for place, text in places if 0 <= place < recording.num_samples
     )
 
     def annotations(recording: Recording) -> Annotations:

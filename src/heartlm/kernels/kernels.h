@@ -112,6 +112,7 @@ struct rules {
     double vt_s, vt_mean, least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af;
     double veto_rate, clear_veto_rate, veto_vt, window_s, vf_beats_mean;
     double rate_margin, af_margin, vf_margin, vt_margin, repeat_s, off_delay_s[KINDS];
+    int64_t outranked_by[KINDS]; /* bits of kinds */
 };
 /* The state of a lead. Of beat and second k, rings have the place k modulo their length. */
 struct ruled {

@@ -1,7 +1,4 @@
-"""Alarms: their kinds, the thresholds of the rules that raise them, and one alarm.
-
-Lethal alarms are defined as in the PhysioNet/CinC Challenge 2015 (Clifford et al.).
-"""
+"""Alarms: the thresholds of the rules that raise them, and one alarm."""
 
 from __future__ import annotations
 
@@ -11,23 +8,10 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from heartlm.ecg.definitions import ALARMS, LIVE
 from heartlm.errors import HeartlmError, require
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.typed import typed
-
-LETHAL, WARNING, TECHNICAL = "lethal", "warning", "technical"
-SEVERITIES = {
-    "VF": LETHAL,
-    "asystole": LETHAL,
-    "VT": LETHAL,
-    "extreme tachycardia": LETHAL,
-    "extreme bradycardia": LETHAL,
-    "run": WARNING,
-    "pause": WARNING,
-    "AF": WARNING,
-    "signal lost": TECHNICAL,
-}
-"""Kinds of alarms, the most urgent first. A lethal alarm stays open until it is acknowledged."""
 
 MAX_RULE_BEATS = 32
 """Number of last beats that rules can use."""
@@ -67,13 +51,13 @@ class AlarmRules:
         off: kinds of alarms that are not raised.
     """
 
-    asystole_s: float = 4.0
-    bradycardia_bpm: float = 40.0
-    bradycardia_beats: int = 5
+    asystole_s: float = LIVE["asystole_s"]
+    bradycardia_bpm: float = LIVE["bradycardia_bpm"]
+    bradycardia_beats: int = int(LIVE["bradycardia_beats"])
     bradycardia_in_af_beats: int = 16
-    tachycardia_bpm: float = 140.0
-    tachycardia_beats: int = 17
-    vt_bpm: float = 100.0
+    tachycardia_bpm: float = LIVE["tachycardia_bpm"]
+    tachycardia_beats: int = int(LIVE["tachycardia_beats"])
+    vt_bpm: float = LIVE["vt_bpm"]
     vt_beats: int = 5
     v_probability: float = 0.5
     vf_probability: float = 0.85
@@ -82,8 +66,8 @@ class AlarmRules:
     vt_waveform_probability: float = 0.8
     vt_veto_below: float = 0.02
     veto_noise: float = 0.35
-    run_beats: int = 3
-    pause_s: float = 2.0
+    run_beats: int = int(LIVE["run_beats"])
+    pause_s: float = LIVE["pause_s"]
     af_probability: float = 0.83
     noise_probability: float = 0.5
     off: tuple[str, ...] = ()
@@ -102,8 +86,8 @@ class AlarmRules:
         require(self, lambda value: 0 <= value <= 1, "0 to 1", "vt_veto_below", "veto_noise")
         positive = "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm", "pause_s"
         require(self, lambda value: 0 < value < math.inf, "a positive number", *positive)
-        if unknown := sorted(set(self.off) - set(SEVERITIES)):
-            raise HeartlmError(f"off: {unknown[0]!r} found, one of {', '.join(SEVERITIES)} expected")
+        if unknown := sorted(set(self.off) - set(ALARMS)):
+            raise HeartlmError(f"off: {unknown[0]!r} found, one of {', '.join(ALARMS)} expected")
 
 
 SECOND_OPINION = AlarmRules(
@@ -149,7 +133,7 @@ class Alarm:
 
     Attributes:
         stream: name of the stream.
-        kind: one of `SEVERITIES`.
+        kind: one of `ALARMS`.
         start: where the rhythm or fault began.
         raised: number of samples that had been judged when it was raised.
         stop: from where on its condition was absent, None while it lasts: until the condition has been absent for a
@@ -173,7 +157,7 @@ class Alarm:
     @property
     def severity(self) -> str:
         """One of lethal, warning and technical."""
-        return SEVERITIES[self.kind]
+        return ALARMS[self.kind]
 
     @property
     def key(self) -> str:

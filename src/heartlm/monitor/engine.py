@@ -24,10 +24,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.definitions import ALARMS, LETHAL
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.errors import HeartlmError
 from heartlm.formats.arrays import MOST_MV, typical_range
-from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm
+from heartlm.monitor.alarms import Alarm
 from heartlm.monitor.connection import Connection, utc_now
 from heartlm.monitor.journal import MessageJournal
 from heartlm.monitor.link import MAX_GAP_S, Frame, FrameLink, read_frame
@@ -629,7 +630,7 @@ def _is_alarm(entry: Any) -> bool:
     strip, acknowledged = entry.get("strip"), entry.get("acknowledged")
     return (
         all(isinstance(entry.get(name), str) for name in ("key", "stream", "severity", "time"))
-        and str(entry.get("kind")) in SEVERITIES
+        and str(entry.get("kind")) in ALARMS
         and all(is_number(entry.get(name)) for name in ("start_s", "raised_s", "confidence"))
         and (entry.get("stop_s", "") is None or is_number(entry.get("stop_s")))
         and (strip is None or (isinstance(strip, str) and re.fullmatch(r"strip_\d+", strip) is not None))

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.definitions import ALARMS, LETHAL, TECHNICAL, WARNING
 from heartlm.kernels.library import constants, kernel, struct_of, structure
-from heartlm.monitor.alarms import LETHAL, MAX_RULE_BEATS, SEVERITIES, TECHNICAL, WARNING, Alarm, AlarmRules
+from heartlm.monitor.alarms import MAX_RULE_BEATS, Alarm, AlarmRules
 from heartlm.monitor.state import Stateful
 from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
@@ -27,8 +28,13 @@ Integers = NDArray[np.int64]
 
 COMPLETE = 0.9
 """Fraction of valid samples above which the gaps of a second cannot hide a beat."""
-OFF_DELAY_S = {LETHAL: 60.0, WARNING: 120.0, TECHNICAL: 60.0}
+OFF_DELAY_S = {LETHAL: 60.0, WARNING: 300.0, TECHNICAL: 60.0}
 """Time without its condition after which an alarm ends, by severity."""
+OUTRANKED_BY = {"run": ("VT", "VF"), "pause": ("asystole", "extreme bradycardia")}
+"""Warnings that are not raised while an alarm of a graver form of the same condition lasts."""
+_BITS = {kind: constants()[kind.upper().replace(" ", "_")] for kind in ALARMS}
+_NUM_KINDS = constants()["KINDS"]
+assert list(_BITS.values()) == list(range(_NUM_KINDS)) and constants()["BEATS"] >= MAX_RULE_BEATS
 LIMITS: dict[str, Any] = {
     # A lead vetoes a tachycardia or VT if its rate is below this fraction of the limit: leads miss some of the beats.
     "veto_rate": 0.7,
@@ -133,13 +139,12 @@ LIMITS: dict[str, Any] = {
     # The life of an alarm. IEC 60601-1-8 leaves its times to the maker; bedside monitors do not announce the same
     # arrhythmia again for up to five minutes. An alarm ends when its condition has been absent for `off_delay_s`. A
     # condition that was absent for `repeat_s` and holds again before is a repetition, which the alarm counts.
-    "off_delay_s": tuple(OFF_DELAY_S[severity] for severity in SEVERITIES.values()),
+    "off_delay_s": tuple(OFF_DELAY_S[severity] for severity in ALARMS.values()),
     "repeat_s": 5.0,
+    # Bits of the kinds whose alarm keeps a warning from being raised, by kind: bedside monitors chain alarms so.
+    "outranked_by": tuple(sum(1 << _BITS[graver] for graver in OUTRANKED_BY.get(kind, ())) for kind in ALARMS),
 }
 """Limits that are the same for all patients, by their names in `struct rules` of kernels.h."""
-_BITS = {kind: constants()[kind.upper().replace(" ", "_")] for kind in SEVERITIES}
-_NUM_KINDS = constants()["KINDS"]
-assert list(_BITS.values()) == list(range(_NUM_KINDS)) and constants()["BEATS"] >= MAX_RULE_BEATS
 
 
 class JudgedBeat(NamedTuple):

@@ -26,10 +26,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from heartlm.ecg.definitions import ALARMS
 from heartlm.errors import HeartlmError
 from heartlm.formats.read import read_recording
 from heartlm.monitor.acceptor import Address, most_connections
-from heartlm.monitor.alarms import SEVERITIES
 from heartlm.monitor.connection import Connection
 from heartlm.monitor.engine import Monitor, WatchedPatient
 from heartlm.storage.reading import parse_json
@@ -185,7 +185,7 @@ class Page:
 
     def _update(self, view: _View) -> dict[str, Any]:
         """Return one update of the page."""
-        monitor, rank = self.monitor, {kind: place for place, kind in enumerate(SEVERITIES)}
+        monitor, rank = self.monitor, {kind: place for place, kind in enumerate(ALARMS)}
         alarms = sorted(monitor.open_alarms(), key=lambda each: (rank[each["kind"]], -each["raised_s"]))
         worst = dict[str, dict[str, Any]]()
         for alarm in reversed(alarms):

@@ -379,10 +379,10 @@ static int64_t combined(const struct rules *r, struct alarms *a, struct ruled *l
 }
 
 /* Begin, continue or end the alarms of a stream, which last until their condition has been absent for `off_delay_s`. A
- * condition that holds again after `repeat_s` is a repetition. */
-static void keep_alarms(const struct rules *r, struct alarms *a, int64_t now, int64_t *starts, int64_t *raised,
-                        int64_t *repeated, int64_t *ended) {
-    *raised = a->active & ~a->open, *repeated = *ended = 0;
+ * condition that holds again after `repeat_s` is a repetition. None is raised while one that outranks it lasts. */
+static void keep_alarms(const struct rules *r, struct alarms *a, int64_t now, int64_t *starts,
+                        const double *confidences, int64_t *raised, int64_t *repeated, int64_t *ended) {
+    *raised = *repeated = *ended = 0;
     for (int kind = 0; kind < KINDS; kind++) {
         double absent_s = a->absent[kind] ? (double)(now - a->absent[kind]) / r->rate_hz : 0;
         if (a->active & BIT(kind)) {
@@ -394,7 +394,14 @@ static void keep_alarms(const struct rules *r, struct alarms *a, int64_t now, in
             *ended |= BIT(kind), starts[kind] = a->absent[kind], a->absent[kind] = 0;
         }
     }
-    a->open = (a->open | a->active) & ~*ended;
+    a->open &= ~*ended;
+    int64_t lasting = a->open | a->active;
+    for (int kind = 0; kind < KINDS; kind++) {
+        if (!(a->active & ~a->open & BIT(kind)) || (lasting & r->outranked_by[kind])) continue;
+        /* A condition without an alarm that only continues, as its end cannot be seen, has no start. */
+        if (!r->outranked_by[kind] || confidences[kind] > 0) *raised |= BIT(kind);
+    }
+    a->open |= *raised;
 }
 
 /* Add a second of each stream. */
@@ -421,6 +428,6 @@ void HEARTLM(live_rules)(const struct streams *s) {
             a->active = combined(r, a, leads, num_leads, now, starts, confidences) & ~r->off;
         }
         a->lost = all_lost;
-        keep_alarms(r, a, now, starts, s->raised + row, s->repeated + row, s->ended + row);
+        keep_alarms(r, a, now, starts, confidences, s->raised + row, s->repeated + row, s->ended + row);
     }
 }
