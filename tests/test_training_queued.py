@@ -164,7 +164,7 @@ class CapturedSteps(QueuedSteps):
 
     def _captured(self, shape: Any) -> Graph:
         with Graph() as graph:
-            self._run(shape)
+            self._compute(shape)
         return graph
 
 
@@ -284,9 +284,9 @@ def operations_of_a_step(model: HeartModel, loss: LossSum, make: MakeBatch, part
         )
         step, factors = (fake.from_tensor(x) for x in (torch.tensor([0]), torch.tensor([1e-3, 8.0])))
         shape = _Shape(step, step, factors, [inputs])
-        queued._run(shape)
+        queued._compute(shape)
         with Operations() as operations:
-            queued._run(shape)
+            queued._compute(shape)
     batches._on_device.cache_clear()  # it has a fake tensor
     return operations.num
 

@@ -43,7 +43,7 @@ class TrainingTask:
 
 
 Learning = TrainingTask
-"""The name in `finetune.py`."""
+"""The name before, for modules that still import it."""
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class QueuedSteps(Steps):
                 learner.forget()
                 say(f"steps are not captured as CUDA graphs ({' '.join(str(error).split())}): the run continues slower")
         if shape.graph is None:
-            self._run(shape)
+            self._compute(shape)
         else:
             shape.graph.replay()
         shape.num_runs += 1
@@ -142,7 +142,7 @@ class QueuedSteps(Steps):
         shape.buffer.copy_(pinned, non_blocking=True)
         return shape
 
-    def _run(self, shape: _Shape) -> None:
+    def _compute(self, shape: _Shape) -> None:
         """Take a step without a synchronisation with the host, and write its numbers."""
         parts, groups = shape.parts, self.learner.optimizer.param_groups
         rate, counted = shape.factors.unbind()
@@ -165,5 +165,5 @@ class QueuedSteps(Steps):
             self._pool = torch.cuda.graph_pool_handle()
         stream = torch.cuda.current_stream(self.learner.device)
         with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
-            self._run(shape)
+            self._compute(shape)
         return graph
