@@ -69,7 +69,7 @@ def findings(
 
 
 def conduction_of(found: Findings) -> list[Event]:
-    return conduction(found)[0]
+    return conduction(found.recording, found.waves, found.symbol, list(found.events), found.lost)[0]
 
 
 def kinds(found: Findings) -> list[str]:

@@ -14,10 +14,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from heartlm.analysis import analyze
-from heartlm.analysis.analyze import DOUBTFUL, UNREADABLE, AnalysedBlock, Analyst
+from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.findings import KINDS, QUALITY_S, Event, Findings
 from heartlm.analysis.flutter import SHARE
 from heartlm.analysis.limits import Limits
+from heartlm.analysis.stages import DOUBTFUL, UNREADABLE, AnalysedBlock
 from heartlm.analysis.unlike import USUAL
 from heartlm.delineation.delineate import Delineation
 from heartlm.delineation.intervals import Intervals, measure
@@ -230,6 +231,7 @@ def drawn_case(rng: Generator) -> tuple[Recording, AnalysedBlock, Seconds]:
         probability=of_beats,
         paced=np.zeros(num, np.bool_),
         likeness=np.full(num, np.nan, np.float32),
+        shape=np.full((num, 2, num_leads), [[rng.choice([0.9, 0.9, 0.2])], [1.0]], np.float32),
         seconds=probability,
         waves=drawn_runs(rng, num_seconds, [0.0, 0.0, 1.0], 12),
         regular=drawn_runs(rng, num_seconds, [0.0, 0.0, 1.0], 12) > 0,

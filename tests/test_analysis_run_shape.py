@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heartlm.analysis.analyze import Analyst
-from heartlm.analysis.run_shape import HIGHEST, NOISY, REPEATS, noise_runs, run_shape
+from heartlm.analysis.run_shape import HIGHEST, NOISY, PERHAPS, REPEATS, UNLIKE, noise_runs, run_shape
 from heartlm.ecg.recording import Recording
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.synthesis import simulate_recording
@@ -46,8 +46,10 @@ def test_beats_are_compared_with_the_next_and_with_the_usual_height() -> None:
     ("alike", "height", "wave", "is_noise"),
     [
         ((0.9, 0.1), (2.0, 1.0), {}, False),  # one lead shows that they repeat
-        ((REPEATS - 0.1, 0.1), (2.0, 1.0), {}, True),
-        ((REPEATS - 0.1, 0.1), (2.0, 1.0), {VT: 0.4, VF: 0.2}, False),  # polymorphic
+        ((UNLIKE - 0.1, 0.1), (2.0, 1.0), {}, True),
+        ((REPEATS - 0.1, 0.1), (2.0, 1.0), {}, False),  # from several places, in a quiet signal
+        ((REPEATS - 0.1, 0.1), (2.0, 1.0), {NOISE: PERHAPS + 0.1}, True),
+        ((UNLIKE - 0.1, 0.1), (2.0, 1.0), {VT: 0.4, VF: 0.2}, False),  # polymorphic
         ((0.9, 0.9), (1.0, HIGHEST + 1), {}, True),
         ((0.9, 0.9), (1.0, 1.0), {NOISE: NOISY + 0.1}, True),  # a regular movement
         ((np.nan, np.nan), (np.nan, np.nan), {}, False),  # nothing to compare with

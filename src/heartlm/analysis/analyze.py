@@ -5,7 +5,7 @@
                       │                       tokens of each lead ─► class probabilities, mean of the leads
                       ├► best lead at 100 Hz ─► VF, VT, asystole, noise in each second
                       └► all leads without QRS complexes ─► flutter in each second
-    all beats ─► RR intervals ─► AF without P waves        all of these ─► rules (`events`) ─► `Findings`
+    all blocks ─► seconds ─► beats ─► rhythms ─► classes ─► events ─► intervals ─► `Findings`   (`stages`)
 
 Blocks limit the memory use for long recordings. Each is read with a margin on both sides. Beats in the margin
 contribute to the tokens, and are classified in the neighbouring block. A block is about as long as the training
@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,16 +25,14 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.conduction import conduction
-from heartlm.analysis.events import USUAL_LIMITS, beat_events, in_order, mean_rate_bpm, second_events, seconds_of
-from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
+from heartlm.analysis.events import USUAL_LIMITS, in_order, second_events
+from heartlm.analysis.findings import QUALITY_S, Event, Findings
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
 from heartlm.analysis.limits import Limits
 from heartlm.analysis.lost_signal import (
     cut_lost,
-    joined_events,
-    lost_events,
     lost_intervals,
     lost_stretches,
     present_fraction,
@@ -46,7 +43,19 @@ from heartlm.analysis.run_shape import noise_runs, run_shape
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
 from heartlm.analysis.signal_quality import SWINGS, LeadQuality, best_leads, lead_quality
-from heartlm.analysis.unexamined import FEWEST_AF_BEATS, SHORTEST_S, too_short
+from heartlm.analysis.stages import (
+    UNREADABLE,
+    AnalysedBlock,
+    Beats,
+    Rhythms,
+    Seconds,
+    events_of,
+    judged_seconds,
+    kept_beats,
+    named_beats,
+    settled,
+)
+from heartlm.analysis.unexamined import FEWEST_AF_BEATS, too_short
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.analysis.usual_shape import excluded_classes, likeness_to_usual
 from heartlm.databases.each_recording import Watch, build
@@ -62,11 +71,11 @@ from heartlm.errors import HeartlmError
 from heartlm.inference.annotate import second_probabilities
 from heartlm.inference.finetuned import FineTuned, load_of_tasks
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
-from heartlm.inference.waveform import predicted_classes, regular_wave_seconds
+from heartlm.inference.waveform import regular_wave_seconds
 from heartlm.models.pretrained import FOLDER, model_files
 from heartlm.storage.atomic import digest_of_files
 from heartlm.storage.reading import read_json
-from heartlm.tasks.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW
+from heartlm.tasks.waveform import VF, WINDOW
 from heartlm.tokenizers.base import Lead, Tokens
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0
@@ -81,10 +90,6 @@ FEW_BEATS_THRESHOLD = 0.6
 (docs/log/artefacts.md)."""
 SHORTEST_AF_S = 30.0
 """Minimum duration in seconds of AF: the clinical definition."""
-VF_CONFIDENCE = 0.5
-"""Minimum mean probability of VF. Of 109 predicted stretches in cudb it keeps 62, with 48 of the 49 confirmed ones."""
-UNREADABLE, DOUBTFUL = 0.65, 0.85
-"""Limits of the best lead's quality: a piece is unreadable below the first, or below the second if predicted noise."""
 READABLE_ALONE = 0.75
 """Least quality of a lead that decides while the electrode of another one is off: at 0.73, a lead of record 203 of
 mitdb shows four false V beats (docs/log/signals.md)."""
@@ -93,63 +98,12 @@ FAR = 1 << 60
 SAME_BEAT = 0.4
 """Detections of two leads are of one beat up to this fraction of the shorter interval to the next detection."""
 
-LONG_INTERVAL = 1.5
-"""An interval with an artefact in it that is longer than this number of usual intervals counts as lost signal."""
-FEWEST_USUAL = 0.25
-"""Smallest fraction of intervals without an artefact whose median is the usual interval; with fewer, it is that between
-all detections, as most of the artefacts may be beats."""
 
 ALL_LEADS_S = 600.0
 """Longest recording of which all ECG leads are delineated."""
 
 Places = NDArray[np.int64]
 Stretch = tuple[int, int]
-
-
-class AnalysedBlock(NamedTuple):
-    """Results of one block of a recording.
-
-    Attributes:
-        sample: position of each beat, int64 `[num_beats]`.
-        no_beat: whether each is no heartbeat but an artefact that the detector marked, bool `[num_beats]`.
-        disputed: whether the leads disagree on the interval from each beat to the next, see `fill_gaps`, bool
-            `[num_beats]`.
-        lost: whether the signal of all leads is lost between each beat and the next, bool `[num_beats]`.
-        probability: class probabilities of each beat, float32 `[num_beats, 4]`.
-        paced: whether each follows a pacing spike, see `paced_beats`, bool `[num_beats]`.
-        likeness: see `likeness_to_usual`, float32 `[num_beats]`.
-        shape: see `run_shape`, float32 `[num_beats, 2, num_leads]`.
-        seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
-        waves: fraction of the windows over each second that show regular waves at a rate of VT where they may be VF,
-            float64 `[num_seconds]`.
-        regular: whether a lead shows regular beats in each second, see `regular_seconds`, bool `[num_seconds]`.
-        flutter: probability of flutter in each second, float64 `[num_seconds]`.
-        atrial: fraction of the signal that a wave of flutter explains in each second, see `flutter`, float64
-            `[num_seconds]`.
-        quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
-        stretches: start and stop of each stretch of lost signal, int64 `[num_stretches, 2]`.
-        all_off: start and stop of each stretch in which an electrode is off and no other lead can be read, int64
-            `[num_stretches, 2]`.
-        measures: measures of some beats, see `measures_of_beats`.
-    """
-
-    sample: Places
-    no_beat: NDArray[np.bool_]
-    disputed: NDArray[np.bool_]
-    lost: NDArray[np.bool_]
-    probability: NDArray[np.float32]
-    paced: NDArray[np.bool_]
-    likeness: NDArray[np.float32]
-    shape: NDArray[np.float32]
-    seconds: NDArray[np.float64]
-    waves: NDArray[np.float64]
-    regular: NDArray[np.bool_]
-    flutter: NDArray[np.float64]
-    atrial: NDArray[np.float64]
-    quality: NDArray[np.float32]
-    stretches: NDArray[np.int64]
-    all_off: NDArray[np.int64]
-    measures: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -219,165 +173,82 @@ class Analyst:
             blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
         except ValueError as error:
             raise HeartlmError(f"{recording.path}: {error}") from error
-        joined = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
-        seconds, quality = joined.seconds, joined.quality.T
+        block = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
         rate_hz, notes = recording.rate_hz, notes_of(recording)
-        # Pieces and blocks have whole samples, so at a rate such as 127.97 Hz ten of their seconds are not quite ten.
-        edges = np.minimum(np.round(np.arange(len(seconds) + 1) * rate_hz), recording.num_samples).astype(np.int64)
+        seconds = judged_seconds(block, recording.num_samples, rate_hz, self.waveform.info.threshold)
+        beats = kept_beats(block, seconds, self._noise_runs(block, rate_hz, limits.run_beats))
+        waves = _waves(recording, beats.sample, leads)
+        rhythms = self._rhythms(recording, block, seconds, beats, waves, is_single_lead=len(candidates) == 1)
+        classes = named_beats(block, beats, rhythms.all, self._heartbeats, limits.run_beats)
+        events = events_of(block, seconds, beats, rhythms.events, classes, rate_hz, limits)
+        of_intervals, not_measured = conduction(recording, waves, classes.symbol, events, beats.lost)
+        events += of_intervals
+        # The last second may be a part, or lack its last sample.
+        edges = seconds.edges
+        in_seconds = int((edges[-1] + 1) // rate_hz), int((np.diff(edges)[seconds.readable].sum() + 1) // rate_hz)
+        unexamined = too_short(beats.sample, beats.clear, rate_hz, *in_seconds, limits) | not_measured
+        found = {event.kind for event in events}
+        for stage in (seconds, beats, rhythms, classes):
+            notes += stage.notes
+        return Findings(
+            source,
+            leads,
+            beats.sample,
+            classes.symbol,
+            classes.certainty,
+            in_order(events),
+            block.quality.T,
+            tuple(notes + [f"damaged: {fault}" for fault in recording.faults]),
+            self.made_by,
+            unlike(block.measures),
+            definitions(vars(limits)),
+            lost=beats.lost,
+            left_out=beats.left_out,
+            hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},
+            waves=waves,
+            short_af=rhythms.short_af,
+            unexamined={kind: reason for kind, reason in unexamined.items() if kind not in found},
+        )
 
-        # VF, and stretches that cannot be read.
-        # Noise that is more probable for a moment does not end VF here: an episode needs a mean of `VF_CONFIDENCE`.
-        second_class = predicted_classes(seconds, self.waveform.info.threshold, noise_denies=False)
-        lost = lost_events(joined.stretches, rate_hz)
-        present = ~seconds_of(lost, edges)
-        events = second_events("VF", seconds[:, VF], (second_class == VF) & present, SHORTEST_S, edges, rate_hz)
-        events = [event for event in events if event.confidence >= VF_CONFIDENCE]
-        with_waves = [event for event in events if _fraction(joined.waves, event, rate_hz) >= 0.5]
-        events = [event for event in events if event not in with_waves]
-        refuted = [event for event in events if _fraction(joined.regular, event, rate_hz) >= 0.5]
-        if refuted:
-            lasting_s = sum(each.stop - each.start for each in refuted) / rate_hz
-            notes.append(f"{lasting_s:.0f} s would be VF by the waveform of one lead; a lead shows regular beats there")
-            events = [each for each in events if each not in refuted]
-        pieces = edges[:-1] // round(QUALITY_S * rate_hz)
-        best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
-        in_vf = seconds_of([*events, *with_waves], edges)
-        poor = ~in_vf & ((best < UNREADABLE) | ((second_class == NOISE) & (best < DOUBTFUL)))
-        noisy = second_events("unreadable", 1 - best, poor, SHORTEST_S, edges, rate_hz)
-        # Fibrillation has no QRS complexes either: where the waveform shows it, the electrode may be on.
-        off = lost_events(joined.all_off, rate_hz)
-        lost = joined_events([*lost, *(each for each in off if not _overlaps(each, [*events, *with_waves], "VF"))])
-        readable = ~(poor | in_vf | seconds_of(lost, edges))
-        events += joined_events([*noisy, *lost])
-
-        # Beats that are kept, and intervals between them in which signal is lost.
-        in_noise = self._noise_runs(joined, rate_hz, limits.run_beats)
-        no_beat = joined.no_beat | in_noise
-        blank = covered(events, joined.sample)
-        if blank.any():
-            notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
-        left_out = joined.sample[no_beat & ~blank]
-        if len(left_out):
-            notes.append(f"{len(left_out):,} detections left out that are artefacts, not heartbeats")
-        if num_noise := int((in_noise & ~blank).sum()):
-            notes.append(f"{num_noise:,} of them in runs would be V by the model of beats; by shape and waveform noise")
-        kept = ~(blank | no_beat)
-        # An interval without the beats in between is lost if one of its parts is.
-        num_lost: NDArray[np.int64] = np.diff(np.cumsum(joined.lost)[kept] - joined.lost[kept])
-        # An artefact may hide a beat: a long interval with one in it is lost, and another one makes no rate certain.
-        sample = joined.sample[kept]
-        hiding, interval = np.diff(np.cumsum(no_beat)[kept]) > 0, np.diff(sample)
-        if hiding.any():
-            usual = interval[~hiding] if np.mean(~hiding) >= FEWEST_USUAL else np.diff(joined.sample[~blank])
-            num_lost += hiding & (interval > LONG_INTERVAL * np.median(usual))
-        clear = ~crossed(events, sample) & (num_lost == 0)
-
-        # Flutter and AF. Of both, flutter counts.
-        flutters = second_events("flutter", joined.flutter, joined.flutter > 0, FLUTTER_S, edges, rate_hz, readable)
-        af, af_probability = self._af_events(sample, clear, rate_hz)
-        is_short = recording.duration_s <= LONGEST_S
-        waves, measured = _waves(recording, sample, leads), dict[str, float]()
-        if waves is not None and len(candidates) == 1 and is_short and len(af_probability):
-            measured = short_af_measures(waves.delineation, af_probability, quality[0])
+    def _rhythms(
+        self,
+        recording: Recording,
+        block: AnalysedBlock,
+        seconds: Seconds,
+        beats: Beats,
+        waves: Intervals | None,
+        is_single_lead: bool,
+    ) -> Rhythms:
+        """Find flutter by its wave, and AF by RR intervals and P waves; of both, flutter counts."""
+        sample, edges, rate_hz, notes = beats.sample, seconds.edges, recording.rate_hz, list[str]()
+        in_flutter = second_events(
+            "flutter", block.flutter, block.flutter > 0, FLUTTER_S, edges, rate_hz, seconds.readable
+        )
+        af, af_probability = self._af_events(sample, beats.clear, rate_hz)
+        measured = dict[str, float]()
+        if waves is not None and is_single_lead and recording.duration_s <= LONGEST_S and len(af_probability):
+            measured = short_af_measures(waves.delineation, af_probability, block.quality[:, 0])
             odds = log_odds(measured)
             measured[AF_BY_RR] = float(bool(af))
             whole = Event("AF", int(sample[0]), int(sample[-1]) + 1, float(1 / (1 + np.exp(-odds))))
             af = (af or [whole]) if odds >= WEIGHTS["threshold"] else []
         elif waves is not None:
-            normal = self._heartbeats[joined.probability[kept].argmax(axis=1)] == "N"
-            atrial = joined.atrial[np.searchsorted(edges[1:-1], sample, side="right")]
+            normal = self._heartbeats[block.probability[beats.kept].argmax(axis=1)] == "N"
+            atrial = block.atrial[np.searchsorted(edges[1:-1], sample, side="right")]
             af, denied = without_p(af, waves, normal, atrial, SHORTEST_AF_S * rate_hz)
             if denied:
                 notes.append(f"{denied / rate_hz:.0f} s would be AF by RR intervals; P waves at a steady PR deny it")
-        af = flutters + [each for each in af if covered(flutters, sample[covered([each], sample)]).mean() < 0.5]
+        return Rhythms(settled({"atrial wave": in_flutter, "intervals": af}, sample), measured, notes)
 
-        # Classes of beats.
-        classes, probability = self._heartbeats, joined.probability[kept].copy()
-        in_af = covered(in_order(af), sample)
-
-        def allow(beats: NDArray[np.bool_], allowed: NDArray[np.bool_]) -> Places:
-            """Leave these beats the allowed classes; return the most probable class of each beat."""
-            probability[beats] *= allowed
-            probability[:] /= np.maximum(probability.sum(axis=1, keepdims=True), 1e-9)
-            return probability.argmax(axis=1)
-
-        choice = probability.argmax(axis=1)
-        changed = in_af & (classes[choice] == "S")
-        if changed.any():
-            choice = allow(in_af, classes != "S")
-            notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
-        paced = joined.paced[kept]
-        if paced.any():
-            choice = allow(paced, classes == "N")
-            notes.append(f"paced: {paced.sum():,} of {len(paced):,} beats follow a pacing spike; they count as N")
-        no_v, no_s = excluded_classes(classes[choice], joined.likeness[kept], limits.run_beats)
-        if (excluded := no_v | no_s).any():
-            above = np.isin(classes, ["N", "S"])  # activation through the conduction system
-            choice = allow(excluded, np.where(no_v[excluded, None], above, ~above))
-            for which, was, reason in ((no_v, "V", "they have the usual shape"), (no_s, "S", "they are wide")):
-                if which.any():
-                    notes.append(f"{which.sum():,} beats in runs would be {was} by the model of beats; {reason}")
-        symbol, certainty = classes[choice], probability[np.arange(len(choice)), choice]
-
-        # Events of beats, and those that only the waveform shows.
-        rules = beat_events(sample, symbol, certainty, clear, rate_hz, joined.disputed[kept][:-1] | hiding, limits)
-        silent_s = max(SHORTEST_S, limits.asystole_s)
-        by_waveform = second_events(
-            "asystole", seconds[:, ASYSTOLE], second_class == ASYSTOLE, silent_s, edges, rate_hz, readable
-        )
-        by_waveform = [each for each in by_waveform if not np.any((sample >= each.start) & (sample < each.stop))]
-        vt_events = second_events("VT", seconds[:, VT], second_class == VT, SHORTEST_S, edges, rate_hz, readable)
-        # Regular waves are VT whatever beats are detected in them, unless a lead shows regular beats.
-        vt_waves = [replace(event, kind="VT") for event in with_waves]
-        sure = [each for each in vt_waves if _fraction(joined.regular, each, rate_hz) < 0.5]
-        vt_events += [each for each in vt_waves if each not in sure]
-        # Beats of runs that are noise refute VT as beats of other classes do.
-        named, counted = np.full(len(kept), "|"), kept | (in_noise & ~blank)
-        named[kept] = symbol
-        beats = joined.sample[counted], named[counted], limits.vt_bpm, rate_hz
-        by_waveform += [each for each in vt_events if _may_be_vt(each, *beats)] + sure
-        in_vt = [rule for rule in rules if rule.kind == "SVT" and _overlaps(rule, by_waveform, "VT")]
-        rules = [rule for rule in rules if rule not in in_vt]
-        rules += [each for each in by_waveform if not _overlaps(each, rules, each.kind)]
-        events = [_timed(each, sample, limits.vt_bpm, rate_hz) for each in (*events, *af, *rules)]
-        notes += [f"damaged: {fault}" for fault in recording.faults]
-        # The last second may be a part, or lack its last sample.
-        in_seconds = int((edges[-1] + 1) // rate_hz), int((np.diff(edges)[readable].sum() + 1) // rate_hz)
-        findings = Findings(
-            source,
-            leads,
-            sample,
-            symbol,
-            certainty.astype(np.float32),
-            in_order(events),
-            quality,
-            tuple(notes),
-            self.made_by,
-            unlike(joined.measures),
-            definitions(vars(limits)),
-            lost=np.flatnonzero(num_lost),
-            left_out=left_out,
-            hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},
-            waves=waves,
-            short_af=measured,
-            unexamined=too_short(sample, clear, rate_hz, *in_seconds, limits),
-        )
-        intervals, not_measured = conduction(findings)
-        events = [*findings.events, *intervals]
-        unexamined = findings.unexamined | not_measured
-        for event in events:
-            unexamined.pop(event.kind, None)
-        return replace(findings, events=in_order(events), unexamined=unexamined)
-
-    def _noise_runs(self, joined: AnalysedBlock, rate_hz: float, run_beats: int) -> NDArray[np.bool_]:
+    def _noise_runs(self, block: AnalysedBlock, rate_hz: float, run_beats: int) -> NDArray[np.bool_]:
         """Return which beats are in runs that the model of beats calls ventricular and that are noise."""
-        beats = np.flatnonzero(~joined.no_beat)
-        symbol = self._heartbeats[joined.probability[beats].argmax(axis=1)]
-        no_v, no_s = excluded_classes(symbol, joined.likeness[beats], run_beats)
-        second = np.minimum((joined.sample[beats] // rate_hz).astype(np.int64), len(joined.seconds) - 1)
-        is_v = ((symbol == "V") & ~no_v | no_s) & ~joined.paced[beats]
-        in_noise = np.zeros(len(joined.sample), np.bool_)
-        in_noise[beats] = noise_runs(is_v, joined.shape[beats], joined.seconds[second], run_beats)
+        beats = np.flatnonzero(~block.no_beat)
+        symbol = self._heartbeats[block.probability[beats].argmax(axis=1)]
+        no_v, no_s = excluded_classes(symbol, block.likeness[beats], run_beats)
+        second = np.minimum((block.sample[beats] // rate_hz).astype(np.int64), len(block.seconds) - 1)
+        is_v = ((symbol == "V") & ~no_v | no_s) & ~block.paced[beats]
+        in_noise = np.zeros(len(block.sample), np.bool_)
+        in_noise[beats] = noise_runs(is_v, block.shape[beats], block.seconds[second], run_beats)
         return in_noise
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:
@@ -620,29 +491,3 @@ def _voted(leads: list[LeadQuality], rate_hz: float) -> Places:
     positions = sample[is_choice & kept[group]]
     keep = np.diff(positions, prepend=-reach - 1) > reach
     return np.asarray(positions[keep])
-
-
-def _fraction(seconds: NDArray[Any], event: Event, rate_hz: float) -> float:
-    """Return the mean over the seconds of an event."""
-    return float(seconds[round(event.start / rate_hz) : round(event.stop / rate_hz)].mean())
-
-
-def _overlaps(event: Event, others: list[Event], kind: str) -> bool:
-    return any(each.kind == kind and each.start < event.stop and event.start < each.stop for each in others)
-
-
-def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest_bpm: float, rate_hz: float) -> bool:
-    """Return whether the beats are consistent with VT: there are none, or half of them are V and they are fast."""
-    first, last = np.searchsorted(sample, [event.start, event.stop])
-    is_slow = mean_rate_bpm(sample[first:last], rate_hz) < slowest_bpm
-    return first == last or (not is_slow and float(np.mean(symbol[first:last] == "V")) >= 0.5)
-
-
-def _timed(event: Event, sample: Places, vt_bpm: float, rate_hz: float) -> Event:
-    """Return the event with the number of its beats and their mean rate."""
-    first, last = np.searchsorted(sample, [event.start, event.stop])
-    rate_bpm = mean_rate_bpm(sample[first:last], rate_hz)
-    # Beats that are slower than VT were not all detected in its wave.
-    if event.num_beats or last - first < 2 or (event.kind == "VT" and rate_bpm < vt_bpm):
-        return event
-    return replace(event, num_beats=int(last - first), rate_bpm=rate_bpm)

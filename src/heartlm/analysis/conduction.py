@@ -14,9 +14,10 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.analysis.findings import Event, Findings, crossed
+from heartlm.analysis.findings import Event, crossed, readable_intervals
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, OFFSET, ONSET, QRS
 from heartlm.delineation.intervals import Intervals
+from heartlm.ecg.recording import Recording
 
 LONGEST_PR_MS, WIDE_QRS_MS = 200.0, 120.0
 LONG_QTC_MS, LEFT_BLOCK_MS = {"male": 450.0}, {"male": 140.0}
@@ -43,12 +44,21 @@ UNMEASURED |= {"long QT": f"{_FEW} a QT interval outside of AF, flutter and wide
 SIDE_LEADS = "the side of wide QRS complexes needs V1, and I or V6"
 
 
-def conduction(findings: Findings) -> tuple[list[Event], dict[str, str]]:
-    """Return stretches in which the median PR, QTc or QRS of normal beats is beyond its limit; needs `findings.waves`.
+def conduction(
+    recording: Recording, waves: Intervals | None, symbol: NDArray[np.str_], found: list[Event], lost: NDArray[np.int64]
+) -> tuple[list[Event], dict[str, str]]:
+    """Return stretches in which the median PR, QTc or QRS of normal beats is beyond its limit.
 
     Beats in atrial fibrillation or flutter, and next to what cannot be read, count for QRS alone; of wide beats that
     follow pacing spikes only the width is told. Confidence is the fraction of beats whose own interval is beyond the
     limit.
+
+    Args:
+        recording: recording with a signal.
+        waves: its waves; None if they were not measured.
+        symbol: class of each beat, `<U1` `[num_beats]`.
+        found: events that were found before.
+        lost: beats after which signal is lost before the next one, int64 `[num_lost]`.
 
     Returns:
         The events, and the kinds that no stretch could be examined for, each with the reason.
@@ -56,15 +66,14 @@ def conduction(findings: Findings) -> tuple[list[Event], dict[str, str]]:
     Raises:
         HeartlmError: the signal cannot be read.
     """
-    waves, recording = findings.waves, findings.recording
     if waves is None:
         slow = f"{recording.rate_hz:g} Hz, {LOWEST_RATE_HZ:g} Hz needed" if recording.rate_hz < LOWEST_RATE_HZ else ""
         return [], dict.fromkeys(UNMEASURED, slow or "no beats")
     beats = waves.delineation.beats
-    normal = findings.symbol == "N"
-    irregular = crossed((event for event in findings.events if event.kind in ("AF", "flutter", "VF")), beats)
+    normal = symbol == "N"
+    irregular = crossed((event for event in found if event.kind in ("AF", "flutter", "VF")), beats)
     regular = normal & ~np.append(irregular, False) & ~np.append(False, irregular)
-    readable = np.append(False, findings.readable())
+    readable = np.append(False, readable_intervals(found, beats, lost))
     has_p = waves.delineation.has_p
     pr, qtc, qrs = (waves.intervals[name] for name in ("pr_ms", "qtc_framingham_ms", "qrs_ms"))
     num_blocks = max(1, round(recording.duration_s / BLOCK_S))

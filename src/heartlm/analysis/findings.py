@@ -89,6 +89,15 @@ def crossed(events: Iterable[Event], sample: NDArray[np.int64]) -> NDArray[np.bo
     return is_crossed
 
 
+def readable_intervals(
+    events: Iterable[Event], sample: NDArray[np.int64], lost: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return whether each interval is outside of VF, unreadable stretches and lost signal, bool `[num_beats - 1]`."""
+    readable = ~crossed((event for event in events if event.kind in ("unreadable", "VF")), sample)
+    readable[lost] = False
+    return readable
+
+
 @dataclass(frozen=True)
 class Findings:
     """Results of the analysis of one recording.
@@ -192,9 +201,7 @@ class Findings:
 
     def readable(self) -> NDArray[np.bool_]:
         """Return whether each interval is outside of VF, unreadable stretches and lost signal, `[num_beats - 1]`."""
-        readable = ~crossed((event for event in self.events if event.kind in ("unreadable", "VF")), self.sample)
-        readable[self.lost] = False
-        return readable
+        return readable_intervals(self.events, self.sample, self.lost)
 
     def marks(self) -> list[dict[str, Any]]:
         """Return the notes that the recording holds, such as presses of a button: `start_s`, `duration_s`, `text`."""

@@ -30,7 +30,7 @@ from heartlm.system.cores import usable_cores
 from heartlm.system.frames import pandas
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 """Results of another version are not kept: raised where the same recording, models and settings give other results."""
 
 

@@ -22,11 +22,11 @@ REACH_S, SHIFT_S = 0.1, 0.03
 """Half-width in seconds of the compared part of a beat, and how far the next one is moved to match."""
 TOGETHER = 256
 """Number of beats that are compared at once, which bounds the memory."""
-REPEATS, HIGHEST, NOISY, SURE = 0.5, 5.0, 0.65, 0.5
-"""A run is noise if the mean probability of noise in its seconds is at least the third value. It also is if the median
-correlation of its neighbouring beats is below the first in every lead, or the median of their heights above the second
-number of usual beats in one, unless the mean probability of VT and VF is at least the fourth: the complexes of a
-polymorphic tachycardia change (docs/log/runs.md)."""
+UNLIKE, REPEATS, HIGHEST, PERHAPS, NOISY, SURE = 0.3, 0.5, 5.0, 0.2, 0.65, 0.5
+"""A run is noise if the mean probability of noise in its seconds is at least `NOISY`. It also is if the median
+correlation of its neighbouring beats is below `UNLIKE` in every lead, or below `REPEATS` with noise of at least
+`PERHAPS`, or if the median of their heights is above `HIGHEST` usual beats in one lead, unless the mean probability of
+VT and VF is at least `SURE`: the complexes of a polymorphic tachycardia change (docs/log/runs.md)."""
 
 
 def run_shape(sample: NDArray[np.int64], is_normal: NDArray[np.bool_], signals_mv: Floats, rate_hz: float) -> Floats:
@@ -86,6 +86,7 @@ def noise_runs(
             repeats = np.median(shape[first : stop - 1, 0], axis=0).max()
             height = np.median(shape[first:stop, 1], axis=0).max()
             wave = seconds[first:stop].mean(axis=0)
-            by_shape = (repeats < REPEATS or height > HIGHEST) and wave[VT] + wave[VF] < SURE
+            differs = repeats < UNLIKE or (repeats < REPEATS and wave[NOISE] >= PERHAPS)
+            by_shape = (differs or height > HIGHEST) and wave[VT] + wave[VF] < SURE
             is_noise[first:stop] = by_shape or wave[NOISE] >= NOISY
     return is_noise
