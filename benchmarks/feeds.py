@@ -72,7 +72,8 @@ def fed(corpus: Corpus, width: int, batch_size: int, make: MakeBatch) -> Batches
     keep_memory()
     order = order_of(corpus, width, batch_size)
     with Feed(order, make, range(1 << 40), prefetch=0) as feed:
-        yield from feed
+        for batches in feed:  # a training step finishes them
+            yield [make.finish(part.with_codes(None)) for part in batches.parts]
 
 
 def own(corpus: Corpus, width: int, batch_size: int) -> dict[str, Batches]:

@@ -1,8 +1,8 @@
 """`python -m tests.queued_on_cpu` is `heartlm` with the queue of steps of a GPU, on a CPU."""
 
 from heartlm.cli.main import run_process
-from heartlm.training import loop
+from heartlm.training import learner
 
 if __name__ == "__main__":
-    loop.QUEUES_ON_CPU = True
+    learner.QUEUED_DEVICES.add("cpu")
     run_process()

@@ -17,7 +17,7 @@ from heartlm.models.info import ModelInfo
 from heartlm.models.store import build_model
 from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import TrainingConfig
-from heartlm.training.job import Job, Learning
+from heartlm.training.job import Job, TrainingTask
 
 SIZES = (8, 4)
 """Codes of each facet."""
@@ -62,7 +62,7 @@ def job(corpus: Corpus, model: HeartModel, folder: Path, config: TrainingConfig,
     )
     info = ModelInfo(model.config, "0" * 64, "beat", "masked", config.window)
     make_batch, loss = parts.pop("make_batch"), parts.pop("loss")
-    task = Learning(model, info, loss, np.arange(len(corpus.records)), lambda _: make_batch, np.arange(0))
+    task = TrainingTask(model, info, loss, np.arange(len(corpus.records)), lambda _: make_batch, np.arange(0))
     return Job(task, config, RunFolder(folder), windows, make_batch, **parts)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,6 @@ from torch.utils._pytree import tree_leaves
 
 from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.device import device_and_precision
-from heartlm.distributed.wrapping import gradient_norm
 from heartlm.errors import HeartlmError
 from heartlm.instrumentation.meters import Meters
 from heartlm.training.batches import CausalBatches, LabelBatches, MakeBatch, MaskedBatches
@@ -89,12 +89,12 @@ def test_the_gpu_is_waited_for_at_the_last_gradient_only_where_a_measurement_ask
     device = torch.device("cuda", 0)
     hand, parts = Hand(), dict[str, float]()
     meters = Meters(now_s=hand, on_step=lambda *step: parts.update(step[-1]))
-    exchange = GradientSync(meters, device)
+    grad_sync = GradientSync(meters, device)
     with meters.step(1), meters.span("forward_backward"):
-        exchange.ready()
+        grad_sync.ready()
         hand.forward(1)
-        exchange.returned()
-        exchange.over()
+        grad_sync.returned()
+        grad_sync.over()
     assert (parts["forward_backward"], parts["communication"]) == (1, 0)
     with pytest.raises((AssertionError, RuntimeError)):
         GradientSync(meters, device, measured=True).ready()
@@ -139,15 +139,18 @@ def test_between_its_batch_and_its_losses_a_step_sends_nothing_to_the_host(
         precision=torch.float32,
         layout=BatchLayout(6),
     )
+    learner.is_queued = True  # as on a GPU, but its facets cannot be batched, as that reads numbers
     windows = every_window(CORPUS, 16)
     batch = MAKERS[objective](windows[-6:] if padded else windows[:6], 0).to(device)
-    keys = torch.zeros(learner.model.num_dropout_sites, 6, dtype=torch.int32, device=device) if labels else None
+    if labels:
+        keys = torch.zeros(learner.model.num_dropout_sites, 6, dtype=torch.int32, device=device)
+        batch = replace(batch, keys=keys)
     monkeypatch.setattr(learner.optimizer, "step", lambda: None)  # torch has no fused AdamW for this device
     with Transfers() as transfers:
-        loss, _ = learner.module(batch, keys)
+        loss, _ = learner.module(batch)
         loss.backward()
-        gradient_norm([parameter.grad for parameter in learner.learning if parameter.grad is not None])
-        learner.step(1e-3, norm=5.0)
+        norm = learner.gradient_norm()
+        learner.update(1e-3, norm, norm > 0)
     assert transfers.seen == []
 
 

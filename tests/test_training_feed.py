@@ -55,7 +55,7 @@ TENSORS = ("codes", "target", "counts", "valid")
 
 
 def check_sent_batches(make: MakeBatch, device: torch.device, steps: range) -> None:
-    """Check that `QueuedSteps` sends to `device` what a feed without a queue computes."""
+    """Check that `QueuedSteps` sends to `device` what the feed has on the host."""
     drawn, layout = order_of(8), BatchLayout(8, accumulation=2)
     config, how = TrainingConfig(batch_size=8, compile=False), {"device": device, "precision": torch.float32}
     learner = Learner(small_model(), FacetLoss(("0",)), config, layout=layout, **how)
@@ -68,7 +68,7 @@ def check_sent_batches(make: MakeBatch, device: torch.device, steps: range) -> N
             assert (found.num_counted, found.num_tokens) == (expected.num_counted, expected.num_tokens)
             shape = queued._sent(torch.tensor([found.step]), torch.tensor([0.5, found.num_counted]), found.parts)
             assert (shape.step.item(), *shape.factors.tolist()) == (found.step, 0.5, found.num_counted)
-            for part, other in zip(shape.parts, expected.micro_batches, strict=True):
+            for part, other in zip(shape.parts, finished(expected, make), strict=True):
                 batch = make.finish(part.with_codes(None))
                 for name in TENSORS:
                     assert getattr(batch, name).device == device
@@ -90,12 +90,17 @@ def steps_of(feed: Feed) -> list[StepBatches]:
         return list(feed)
 
 
-def joined(ranks: list[StepBatches]) -> dict[str, Any]:
+def finished(fed: StepBatches, make: MakeBatch) -> list[Batch]:
+    """The micro-batches as the step computes with them."""
+    return [make.finish(part.with_codes(None)) for part in fed.parts]
+
+
+def joined(ranks: list[StepBatches], make: MakeBatch) -> dict[str, Any]:
     """The global batch of a step from the micro-batches of its ranks, in order."""
-    batches = [batch for rank in ranks for batch in rank.micro_batches]
+    batches = [batch for rank in ranks for batch in finished(rank, make)]
     assert len({rank.step for rank in ranks}) == 1
-    assert all(rank.num_counted == sum(batch.num_counted for batch in rank.micro_batches) for rank in ranks)
-    assert all(rank.num_tokens == sum(batch.num_tokens for batch in rank.micro_batches) for rank in ranks)
+    assert all(rank.num_counted == sum(batch.num_counted for batch in finished(rank, make)) for rank in ranks)
+    assert all(rank.num_tokens == sum(batch.num_tokens for batch in finished(rank, make)) for rank in ranks)
     whole = {name: torch.cat([getattr(batch, name) for batch in batches]) for name in TENSORS}
     counts = {name: sum(getattr(rank, name) for rank in ranks) for name in ("num_counted", "num_tokens")}
     return {"step": ranks[0].step, **whole, **counts}
@@ -132,8 +137,8 @@ def test_the_blocks_of_all_ranks_are_the_batch_of_one(
     for (num_ranks, accumulation), steps in ((before, range(resumed_at)), (after, range(resumed_at, 4))):
         layouts = [BatchLayout(batch_size, accumulation, Ranks(rank, num_ranks)) for rank in range(num_ranks)]
         feeds = [steps_of(Feed(drawn, make, steps, layout, prefetch=prefetch)) for layout in layouts]
-        split += [joined(list(ranks)) for ranks in zip(*feeds, strict=True)]
-    whole = [joined([one]) for one in straight]
+        split += [joined(list(ranks), make) for ranks in zip(*feeds, strict=True)]
+    whole = [joined([one], make) for one in straight]
     assert [one["step"] for one in whole] == [0, 1, 2, 3]
     assert all(same(one, other) for one, other in zip(whole, split, strict=True))
 
@@ -144,7 +149,7 @@ def test_the_feed_gives_what_the_maker_makes(kind: str) -> None:
     for fed in steps_of(Feed(drawn, make, range(2, 5))):
         windows = drawn.windows(fed.step)
         expected = make(windows, fed.step)
-        (batch,) = fed.micro_batches
+        (batch,) = finished(fed, make)
         assert all(torch.equal(getattr(batch, name), getattr(expected, name)) for name in TENSORS)
         assert fed.num_counted == int(batch.counts.sum())
         assert fed.num_tokens == int(batch.valid.sum())
@@ -160,7 +165,8 @@ def test_the_feed_tells_how_many_steps_a_wait_prepared(prefetch: int, expected: 
 
 
 def test_padding_is_fed_and_batches_without_it_are_known() -> None:
-    seen = {fed.micro_batches[0].all_valid for fed in steps_of(Feed(order_of(2), MAKERS["causal"], STEPS))}
+    make = MAKERS["causal"]
+    seen = {finished(fed, make)[0].all_valid for fed in steps_of(Feed(order_of(2), make, STEPS))}
     assert seen == {True, False}
 
 
@@ -170,9 +176,9 @@ STEPS = range(40)
 def test_a_step_taken_is_not_overwritten_by_those_prepared_after_it() -> None:
     drawn, make = order_of(8), MAKERS["masked"]
     with Feed(drawn, make, STEPS, prefetch=2) as feed:
-        kept = [(fed.step, fed.micro_batches[0]) for fed in feed]
-    for step, batch in kept:
-        assert torch.equal(batch.codes, make(drawn.windows(step), step).codes)
+        kept = [(fed.step, fed) for fed in feed]
+    for step, fed in kept:
+        assert torch.equal(finished(fed, make)[0].codes, make(drawn.windows(step), step).codes)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -180,7 +186,7 @@ def test_the_feed_keeps_no_batch_that_was_taken(prefetch: int) -> None:
     """The next batch then reuses its memory, which is in the caches."""
     with Feed(order_of(8), MAKERS["causal"], range(4), prefetch=prefetch) as feed:
         for batches in feed:
-            taken = weakref.ref(batches.micro_batches[0])
+            taken = weakref.ref(batches.parts[0])
             del batches
             assert taken() is None
 
@@ -262,7 +268,7 @@ def test_a_corpus_deleted_under_a_run_is_read_on(tmp_path: Path) -> None:
     with feed_of(corpus, 0) as feed:
         for fed in feed:
             windows = feed.sampler.windows(fed.step)
-            assert np.array_equal(fed.micro_batches[0].codes.numpy(), expected[windows.index][:, :-1])
+            assert np.array_equal(fed.parts[0].codes.numpy(), expected[windows.index])
             if fed.step == 5:
                 (tmp_path / "codes.bin").unlink()
     assert fed.step == 199
@@ -277,10 +283,10 @@ def test_a_corpus_gone_before_the_first_step_is_an_error(tmp_path: Path) -> None
 
 def test_an_epoch_is_fed_from_disk(tmp_path: Path) -> None:
     corpus = on_disk(tmp_path)
-    seen = np.concatenate([fed.micro_batches[0].codes.numpy() for fed in steps_of(feed_of(corpus, None, "epochs"))])
+    seen = np.concatenate([fed.parts[0].codes.numpy() for fed in steps_of(feed_of(corpus, None, "epochs"))])
     num_windows = 4000 // 16
     epoch = {window.tobytes() for window in seen[:num_windows]}
-    tokens = np.array(corpus.codes).reshape(num_windows, 16, 2)[:, :-1]
+    tokens = np.array(corpus.codes).reshape(num_windows, 16, 2)
     assert epoch == {window.astype(np.int64).tobytes() for window in tokens}
 
 
@@ -309,7 +315,7 @@ def test_feeds_leave_no_files_open(tmp_path: Path) -> None:
     before = open_files()
     for prefetch in (0, 1):
         for fed in closing(feed_of(corpus, prefetch)):
-            assert isinstance(fed.micro_batches[0], Batch)
+            assert isinstance(fed.parts[0], HostBatch)
     assert open_files() == before
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,12 @@ from heartlm.training.batches import BatchPosition, HostBatch, LabelBatches, Mak
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import TrainingConfig
 from heartlm.training.device_keys import DeviceKeys
+from heartlm.training.feed import StepBatches
 from heartlm.training.layout import BatchLayout
 from heartlm.training.learner import Learner, dropout_keys
 from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss, LabelLoss, LossSum
-from heartlm.training.queued import MAX_PENDING, QueuedSteps, _Shape
+from heartlm.training.queued import QueuedSteps, _Shape
 from heartlm.training.resident import ResidentCodes
 from heartlm.training.waveform import WaveformLoss
 from heartlm.training.waveform_batches import WaveformBatches
@@ -54,15 +56,7 @@ from tests.test_training_curves import CLOSE, CORPUS, GOLDEN, MAKERS, MASK, curv
 @pytest.fixture
 def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queue steps, with static shapes, batched facets and no kernels of CPUs."""
-    prepare = Learner.__init__
-
-    def batched(learner: Learner, model: HeartModel, *arguments: Any, **named: Any) -> None:
-        model.batch_facets()
-        prepare(learner, model, *arguments, **named)
-        learner.is_static = True
-
-    monkeypatch.setattr(Learner, "__init__", batched)
-    monkeypatch.setattr(loop, "QUEUES_ON_CPU", True)
+    monkeypatch.setattr(learner, "QUEUED_DEVICES", {"cpu"})
     monkeypatch.setattr(fused, "_by_kernel", lambda x: False)
 
 
@@ -82,7 +76,7 @@ def test_a_line_of_metrics_counts_the_step_that_it_is_written_after(
     as_on_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_queued: bool
 ) -> None:
     """Two steps are the warm-up, so the third gives the first rate."""
-    monkeypatch.setattr(loop, "QUEUES_ON_CPU", is_queued)
+    monkeypatch.setattr(learner, "QUEUED_DEVICES", {"cpu"} if is_queued else set())
     curve("masked", tmp_path / "run", steps=3, log_every=3)
     lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert [("tokens_per_s" in line, line["step"]) for line in lines] == [(True, 3)]
@@ -94,7 +88,7 @@ def test_a_run_validates_once_in_each_period_after_the_same_steps_as_on_a_cpu(
     """The last step that is done, while later ones are in flight, may be one that was validated before."""
     found = []
     for is_queued in (False, True):
-        monkeypatch.setattr(loop, "QUEUES_ON_CPU", is_queued)
+        monkeypatch.setattr(learner, "QUEUED_DEVICES", {"cpu"} if is_queued else set())
         config = TrainingConfig(window=16, batch_size=4, steps=20, validate_every=6, checkpoint_every=5, device="cpu")
         config.learning_rate, config.warmup_steps = 1e-2, 0
         folder, loss = tmp_path / str(is_queued), FacetLoss(("count", "half"))
@@ -165,12 +159,12 @@ class CapturedSteps(QueuedSteps):
         super().__init__(learner, make, check, resident, captures=True)
         num_sites, layout = learner.model.num_dropout_sites, learner.layout
         if num_sites and self.draws_keys:
-            self._draw_keys = DeviceKeys(learner.config.seed, num_sites, layout.num_windows, learner.device, False)
+            self._device_keys = DeviceKeys(learner.config.seed, num_sites, layout.num_windows, learner.device, False)
         CapturedSteps.last = self
 
     def _captured(self, shape: Any) -> Graph:
         with Graph() as graph:
-            self._run(shape)
+            self._compute(shape)
         return graph
 
 
@@ -290,9 +284,9 @@ def operations_of_a_step(model: HeartModel, loss: LossSum, make: MakeBatch, part
         )
         step, factors = (fake.from_tensor(x) for x in (torch.tensor([0]), torch.tensor([1e-3, 8.0])))
         shape = _Shape(step, step, factors, [inputs])
-        queued._run(shape)
+        queued._compute(shape)
         with Operations() as operations:
-            queued._run(shape)
+            queued._compute(shape)
     batches._on_device.cache_clear()  # it has a fake tensor
     return operations.num
 
@@ -389,9 +383,38 @@ def test_captured_steps_of_the_waveform_task_are_those_that_are_not(as_on_gpu: N
         queued = steps(Learner(waveform_network(), WaveformLoss(), config, **how), WAVEFORM_MAKE, BadSteps(), None)
         for step in range(10):
             part = waveform_part(step)
-            queued.queue(step, [replace(part, keys=queued.host_keys(step, 0, 6))], 6.0, 1e-3 * (step + 1))
+            part = replace(part, keys=queued.draw_keys(step, 0, 6))
+            queued.take(StepBatches(step, [part], 6, 6 * WINDOW), 1e-3 * (step + 1), lambda: 6.0)
+            groups = queued.learner.optimizer.param_groups
+            assert not any(group["capturable"] or isinstance(group["lr"], torch.Tensor) for group in groups), "saved"
         numbers.append([number.losses["loss"] for number in queued.read()])
     assert numbers[0] == pytest.approx(numbers[1], abs=1e-6) and numbers[0][-1] != numbers[0][-2]
+
+
+# --- the update -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("clip", "taken"), [(0.5, [True, True, True]), (1e9, [True] * 3), (0.5, [True, False, True])])
+def test_an_update_that_reads_no_number_is_the_one_that_reads_them(clip: float, taken: list[bool]) -> None:
+    """A CPU multiplies the gradients that it clips and leaves a bad step out; a queued step asks AdamW for both."""
+    updated = []
+    for is_queued in (False, True):
+        how = {"device": torch.device("cpu"), "precision": torch.float32, "layout": BatchLayout(4)}
+        one = Learner(small_model(), FacetLoss(("0",)), TrainingConfig(batch_size=4, clip=clip), **how)
+        one.is_queued = is_queued
+        torch.manual_seed(0)
+        weights = [[each.detach().clone() for each in one.trainable]]
+        for is_taken in taken:
+            for each in one.trainable:
+                each.grad = torch.randn_like(each) * (1.0 if is_taken else math.nan)
+            one.update(2.0**-10, one.gradient_norm(), torch.tensor(is_taken))
+            assert all(each.grad is None for each in one.trainable)
+            weights.append([each.detach().clone() for each in one.trainable])
+        changes = [not all(map(torch.equal, before, after)) for before, after in pairwise(weights)]
+        assert changes == taken
+        updated.append([*weights[-1], *(state["step"] for state in one.optimizer.state.values())])
+    for read, unread in zip(*updated, strict=True):
+        torch.testing.assert_close(read, unread, rtol=1e-6, atol=1e-7 if clip < 1 else 0)
 
 
 # --- static shapes ----------------------------------------------------------------------------------------------------
@@ -475,7 +498,7 @@ def test_the_checkpoint_before_a_bad_step_is_that_of_a_cpu(
 ) -> None:
     weights = []
     for name, is_queued in (("queued", True), ("at once", False)):
-        monkeypatch.setattr(loop, "QUEUES_ON_CPU", is_queued)
+        monkeypatch.setattr(learner, "QUEUED_DEVICES", {"cpu"} if is_queued else set())
         with pytest.raises(HeartlmError):
             broken_run(tmp_path / name, "stop")
         model = small_model(seed=5)
@@ -515,7 +538,7 @@ def test_numbers_are_read_while_later_steps_are_queued(monkeypatch: pytest.Monke
     for step, event in enumerate([Event(True), Event(False), Event(False), Event(True)]):
         queued._pending.append((step, 0.1, torch.tensor([1.0, step, 1.0]), event))
     queued._names = ("loss",)
-    assert [each.step for each in queued.read(MAX_PENDING)] == [0] * (not has_ranks)
+    assert [each.step for each in queued.read(queued.MAX_PENDING)] == [0] * (not has_ranks)
     assert [each.step for each in queued.read(2)] == [0, 1][not has_ranks :]
     assert [each.norm for each in queued.read()] == [2.0, 3.0]
 

@@ -41,7 +41,7 @@ def sharded(module: nn.Module, blocks: Sequence[nn.Module], device: torch.device
 def replicated(
     module: nn.Module,
     bucket_cap_mb: float,
-    exchange: GradientSync | None = None,
+    grad_sync: GradientSync,
     shared: Callable[[Tensor], None] | None = None,
     synced: bool = True,
 ) -> DistributedDataParallel:
@@ -50,7 +50,7 @@ def replicated(
     Args:
         module: module on its device; every trainable parameter is used in every loss.
         bucket_cap_mb: size of a gradient bucket in MiB.
-        exchange: gradient synchronisation, called after the last gradient and for blocking sums.
+        grad_sync: measures the sums; called after the last gradient and for blocking sums.
         shared: blocking sum of a bucket in place; by default the process group sums asynchronously.
         synced: whether to broadcast the parameters of rank 0; must be false in a dry run.
     """
@@ -61,13 +61,13 @@ def replicated(
         )
 
     def add_up(bucket: Any) -> torch.futures.Future[Tensor]:
-        if exchange is not None and bucket.is_last():
-            exchange.ready()
+        if bucket.is_last():
+            grad_sync.ready()
         if shared is None:
             reduced = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
             summed: torch.futures.Future[Tensor] = reduced.then(lambda future: future.value()[0])
             return summed
-        with nullcontext() if exchange is None else exchange.waiting():
+        with grad_sync.waiting():
             shared(bucket.buffer())
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())

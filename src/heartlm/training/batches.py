@@ -48,7 +48,7 @@ class Batch:
         num_counting: number of counted tokens (or windows) in each window, int64 `[B]`, on the host.
         chosen: places of the tokens to predict in the flattened `[B × T]`, ascending, int64 `[N]`; −1 at the end
             fills up a static shape and is ignored. None predicts all tokens.
-        keys: dropout keys, see `HeartModel.hidden`; None if the learner draws them.
+        keys: dropout keys, see `HeartModel.hidden`; None without dropout.
         is_rare: whether the shape is so rare that it is not worth compiling.
     """
 

@@ -96,7 +96,7 @@ def step_memory(config: PretrainConfig, tokenizer: Tokenizer, num_ranks: int, sh
             if num_ranks > 1 and sharing != "fsdp":
                 before = _kinds(tracker, "current")["Total"]
                 learner.module = tracker.root = replicated(
-                    learner.alone, config.bucket_cap_mb, shared=lambda _: None, synced=False
+                    learner.loss_module, config.bucket_cap_mb, learner.grad_sync, shared=lambda _: None, synced=False
                 )
                 buckets = _kinds(tracker, "current")["Total"] - before
             take_step(learner, config, 1)
@@ -140,9 +140,9 @@ def take_step(learner: Learner, config: PretrainConfig, step: int) -> None:
     valid = torch.ones(size, num_tokens, dtype=torch.bool)
     per_window = np.full(size, num_tokens), np.full(size, num_counting)
     chosen = None if causal else torch.arange(size * num_counting)
-    batch = Batch(codes, codes.clone(), counts, valid, *per_window, chosen)
-    learner.backward(step, [batch] * config.accumulation, lambda: num_windows * num_counting)
-    learner.step(0.0, norm=2 * config.clip)
+    batch = Batch(codes, codes.clone(), counts, valid, *per_window, chosen, learner.draw_keys(step, 0, size))
+    learner.backward([batch] * config.accumulation, lambda: num_windows * num_counting)
+    learner.update(0.0, norm=2 * config.clip)
 
 
 class _Tracker(MemTracker):  # type: ignore[no-untyped-call]

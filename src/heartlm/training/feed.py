@@ -1,9 +1,10 @@
 """The data feed: prepares the batches of every step in advance.
 
-    order ─► windows of this rank ─► codes gathered, draft ─► micro-batches ─► batches, unless steps are queued
-             └──── perhaps in a thread, some steps ahead ─────────────────┘
+    order ─► windows of this rank ─► codes gathered, draft ─► micro-batches on the host
+             └──── perhaps in a thread, some steps ahead ──────────────────┘
 
-For a GPU, codes stay as stored in the corpus, two bytes each: `QueuedSteps` sends them and converts them there.
+The step finishes them on its device. For a GPU, codes stay as stored in the corpus, two bytes each, and are converted
+there.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 
-import torch
 from torch import Tensor
 
 from heartlm.corpus.watch import WatchedFile
 from heartlm.corpus.windows import WindowSampler
 from heartlm.distributed.device import on_this_device
-from heartlm.training.batches import Batch, BatchPosition, CodesForm, HostBatch, MakeBatch
+from heartlm.training.batches import BatchPosition, CodesForm, HostBatch, MakeBatch
 from heartlm.training.layout import BatchLayout
 
 DrawKeys = Callable[[int, int, int], Tensor | None]
@@ -33,7 +33,6 @@ class StepBatches:
     Attributes:
         step: step number, from 0.
         parts: micro-batches in order, on the host.
-        micro_batches: finished micro-batches in order; empty if steps are queued, which finish them.
         num_counted: tokens (or windows) that count in the loss, over these micro-batches.
         num_tokens: valid tokens of these micro-batches.
         num_prepared: number of steps prepared together with this one; 0 if it was prepared with an earlier step.
@@ -41,7 +40,6 @@ class StepBatches:
 
     step: int
     parts: list[HostBatch]
-    micro_batches: list[Batch]
     num_counted: int
     num_tokens: int
     num_prepared: int = 1
@@ -61,14 +59,12 @@ class Feed:
         make_batch: builder of batches from windows.
         steps: steps to feed, counted from 0.
         layout: part of this rank in every global batch; by default all of it.
-        device: device of the training.
-        prefetch: steps to prepare in advance in a thread; 0 prepares several together on request. By default 2 for a
-            GPU that does not have the codes, else 0: on a CPU a thread competes with the training step, and what is
-            left to do for resident codes takes less time than two threads lose by taking turns in Python.
+        form: form of the codes.
+        prefetch: steps to prepare in advance in a thread; 0 prepares several together on request. By default 2 for
+            codes as stored, for a GPU, else 0: on a CPU a thread competes with the training step, and what is left to
+            do for resident codes takes less time than two threads lose by taking turns in Python.
         is_static: whether shapes must not depend on what was drawn, for compiled and captured steps.
-        keys: draws the dropout keys of a micro-batch from its step, its index and its number of rows. Given for
-            queued steps, whose batches are not finished here.
-        is_resident: whether the device has the codes, so that the host sends the places of windows only.
+        keys: draws the dropout keys of a micro-batch from its step, its index and its number of rows; None draws none.
 
     Raises:
         HeartlmError: the corpus cannot be read.
@@ -81,22 +77,18 @@ class Feed:
         steps: range,
         layout: BatchLayout | None = None,
         *,
-        device: torch.device | None = None,
+        form: CodesForm = "int64",
         prefetch: int | None = None,
         is_static: bool = False,
         keys: DrawKeys | None = None,
-        is_resident: bool = False,
     ) -> None:
         self.sampler, self.make_batch, self.steps = sampler, make_batch, steps
         self.layout = layout or BatchLayout(sampler.batch_size)
-        self.device = device or torch.device("cpu")
         codes = make_batch.corpus.codes
-        self.is_static, self._keys = is_static, keys
+        self.is_static, self._form, self._keys = is_static, form, keys
         self._num_bytes = 8 * self.layout.num_windows * sampler.width * codes.shape[1]
         self._watched = WatchedFile(codes)
-        on_gpu = self.device.type == "cuda"
-        self._form: CodesForm = "windows" if is_resident else "stored" if on_gpu else "int64"
-        self.prefetch = (2 if on_gpu and not is_resident else 0) if prefetch is None else prefetch
+        self.prefetch = (2 if form == "stored" else 0) if prefetch is None else prefetch
         self._pool = ThreadPoolExecutor(1, "heartlm-feed")
         self._ahead: deque[Future[list[HostBatch]]] = deque()
         self._unprepared = iter(steps)
@@ -121,7 +113,7 @@ class Feed:
             error = None
             try:
                 for step in range(first, min(first + together, self.steps.stop)):
-                    ready.append(self._finished(step))
+                    ready.append(self._prepared(step))
             except BaseException as found:  # raised after the steps prepared before it
                 error = found
             num_prepared = len(ready)
@@ -131,8 +123,7 @@ class Feed:
             if error is not None:
                 raise error
 
-    def _finished(self, step: int) -> StepBatches:
-        """Build the batches of `step`."""
+    def _prepared(self, step: int) -> StepBatches:
         if self.prefetch:
             parts = self._ahead.popleft().result()
             self._prepare_ahead(1)
@@ -140,10 +131,7 @@ class Feed:
             parts = self._prepare(step)
         num_counted = sum(int(part.num_counting.sum()) for part in parts)
         num_tokens = sum(int(part.num_valid.sum()) for part in parts)
-        finished = []
-        if not self._keys:
-            finished = [self.make_batch.finish(part) for part in parts]
-        return StepBatches(step, parts, finished, num_counted, num_tokens)
+        return StepBatches(step, parts, num_counted, num_tokens)
 
     def _prepare_ahead(self, num_steps: int) -> None:
         prepare = on_this_device(self._prepare)

@@ -1,4 +1,4 @@
-"""Descriptions of a learning task and of a training job."""
+"""Descriptions of a training task and of a training job."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Learning:
-    """Model, loss and data of a learning task, for central or federated training.
+class TrainingTask:
+    """Model, loss and data to train with, for central or federated training.
 
     Attributes:
         model: model with initial weights from the seed in the settings.
@@ -45,6 +45,10 @@ class Learning:
     sampler: WindowSampler | None = None
 
 
+Learning = TrainingTask
+"""The name before, for modules that still import it."""
+
+
 @dataclass(frozen=True)
 class Job:
     """The inputs of the training loop.
@@ -52,16 +56,16 @@ class Job:
     Attributes:
         task: model, loss and data.
         config: resolved settings.
-        run: run folder to write.
+        folder: run folder to write.
         sampler: sampler of the windows of every step.
         make_batch: builder of batches from windows.
         validation: windows of the validation split, in order; None without such a split.
         ranks: rank of this process and number of ranks; every rank has the same job.
     """
 
-    task: Learning
+    task: TrainingTask
     config: TrainingConfig
-    run: RunFolder
+    folder: RunFolder
     sampler: WindowSampler
     make_batch: MakeBatch
     validation: Windows | None = None

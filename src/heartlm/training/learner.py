@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch.optim import AdamW, Optimizer
 from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.shared_memory import shared_sum_of
 from heartlm.distributed.wrapping import gradient_norm, reducing, replicated, sharded
+from heartlm.instrumentation.meters import Meters
 from heartlm.kernels.draws import Stream, Use, draws
 from heartlm.models.heart import HeartModel
 from heartlm.storage.atomic import cache_folder
@@ -24,6 +25,9 @@ from heartlm.training.batches import Batch
 from heartlm.training.config import TrainingConfig
 from heartlm.training.layout import BatchLayout
 from heartlm.training.objectives import LossModule, LossSum
+
+QUEUED_DEVICES = {"cuda"}
+"""Types of devices for which steps are queued; tests add the CPU."""
 
 
 class Learner:
@@ -36,11 +40,15 @@ class Learner:
         device: device to compute on.
         precision: dtype of matrix products.
         layout: part of this rank in every global batch.
-        exchange: gradient synchronisation; called for each sum over ranks and after the backward pass.
+        grad_sync: measures sums of gradients over ranks; by default for nothing.
 
     Attributes:
         model: the given model.
-        optimizer: optimiser of its parameters.
+        loss_module: the model and its loss, not wrapped by DDP.
+        trainable: parameters that are trained.
+        optimizer: optimiser of these parameters.
+        is_queued: whether steps are queued, so that none may read a number on the host.
+        is_static: whether shapes must not depend on what was drawn.
     """
 
     def __init__(
@@ -52,88 +60,93 @@ class Learner:
         device: torch.device,
         precision: torch.dtype,
         layout: BatchLayout,
-        exchange: GradientSync | None = None,
+        grad_sync: GradientSync | None = None,
     ) -> None:
         self.model, self.config, self.layout, self.ranks = model, config, layout, layout.ranks
         self.device, self.precision = device, precision
-        on_gpu = device.type == "cuda"
-        self.compiles = compiles(config, model, device)
-        self.is_static = self.compiles or on_gpu
-        self.alone = LossModule(self.model, loss).to(device)
-        if on_gpu:
+        self.grad_sync = grad_sync or GradientSync(Meters(), device)
+        self.compiles, self.is_queued = compiles(config, model, device), device.type in QUEUED_DEVICES
+        self.is_static = self.compiles or self.is_queued
+        self.loss_module = LossModule(self.model, loss).to(device)
+        if self.is_queued:
             self.model.batch_facets()
         self.model.recompute(config.activation_checkpointing)
         if self.compiles:
             keep_compiled_code()
             torch.compiler.reset()  # graphs of an earlier run in this process count towards the cache limit of torch
             self.model.compile()
-        self.module: nn.Module = self.alone
+        self.module: nn.Module = self.loss_module
         if self.ranks.world_size > 1 and config.parallel == "fsdp":
-            self.module = sharded(self.alone, list(self.model.trunk.blocks), device)
-        self.learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+            self.module = sharded(self.loss_module, list(self.model.trunk.blocks), device)
+        self.trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        # as for GPT-3 and in nanoGPT: gains and biases, of one dimension, do not decay, and β₂ is not torch's 0.999;
+        # docs/log has no trial of other values
         groups = [
-            {"params": [each for each in self.learning if each.ndim >= 2], "weight_decay": config.weight_decay},
-            {"params": [each for each in self.learning if each.ndim < 2], "weight_decay": 0.0},
+            {"params": [each for each in self.trainable if each.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [each for each in self.trainable if each.ndim < 2], "weight_decay": 0.0},
         ]
         self.optimizer: Optimizer = AdamW(groups, betas=(0.9, 0.95), fused=True)
-        self.exchange = exchange
 
     def replicate(self) -> None:
         """Wrap the model in DDP, unless it runs on one rank or is sharded."""
         if self.ranks.world_size == 1 or isinstance(self.module, FSDPModule):
             return
-        on_cpu = self.device.type == "cpu" and all(parameter.dtype == torch.float32 for parameter in self.learning)
+        on_cpu = self.device.type == "cpu" and all(parameter.dtype == torch.float32 for parameter in self.trainable)
         shared = shared_sum_of(self.ranks, self.config.timeout_s) if on_cpu else None
-        self.module = replicated(self.alone, self.config.bucket_cap_mb, self.exchange, shared)
+        self.module = replicated(self.loss_module, self.config.bucket_cap_mb, self.grad_sync, shared)
 
-    def gradients(
-        self, step: int, micro_batches: list[Batch], num_counted: Callable[[], float]
-    ) -> tuple[dict[str, float], float]:
-        """Compute the gradient of the mean loss over the global batch.
+    def backward(
+        self, batches: Sequence[Batch], num_counted: Callable[[], float | Tensor]
+    ) -> tuple[tuple[str, ...], Tensor, Tensor]:
+        """Compute the gradient of the mean loss over the global batch, without synchronisation with the host.
 
         Args:
-            step: step number, from 0.
-            micro_batches: micro-batches of this rank.
+            batches: micro-batches of this rank.
             num_counted: returns the number of counted tokens of the global batch; called after each forward pass.
 
         Returns:
-            Sums of this rank's losses, the first named "loss"; and the norm of the whole gradient.
+            Names of the losses, the first "loss"; their sums over `batches`; the norm of the gradient over all ranks.
         """
-        names, values = self.backward(step, micro_batches, num_counted)
-        *losses, whole = values.tolist()  # the only synchronisation with the device
-        return dict(zip(names, losses, strict=True)), whole
-
-    def backward(
-        self, step: int, micro_batches: list[Batch], num_counted: Callable[[], float | Tensor]
-    ) -> tuple[tuple[str, ...], Tensor]:
-        """Same as `gradients`, but without synchronisation; return the names of the losses, and their sums and norm."""
         self.module.train()
         names: tuple[str, ...] = ()
         sums: list[Tensor] = []
-        for index, batch in enumerate(micro_batches):
+        for index, batch in enumerate(batches):
             # to compile a rare shape would stop the run for a minute, for one step
             eager = torch.compiler.set_stance("force_eager") if batch.is_rare else nullcontext()
-            with eager, reducing(self.module, last=index + 1 == len(micro_batches)):
-                keys = self.draw_keys(step, index, len(batch.codes)) if batch.keys is None else batch.keys
-                keys = None if keys is None else keys.to(self.device)
+            with eager, reducing(self.module, last=index + 1 == len(batches)):
                 with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
-                    loss, parts = self.module(batch, keys)
+                    loss, parts = self.module(batch)
                 (loss / num_counted()).backward()
             names = ("loss", *parts)
             sums.append(torch.stack([loss.detach(), *parts.values()]).float())
-        if self.exchange is not None:
-            self.exchange.returned()
-        norm = gradient_norm([p.grad for p in self.learning if p.grad is not None])
-        return names, torch.cat([torch.stack(sums).sum(dim=0), norm[None]])
+        self.grad_sync.returned()
+        return names, torch.stack(sums).sum(dim=0), self.gradient_norm()
 
-    def step(self, rate: float, norm: float) -> None:
-        """Clip the gradient of norm `norm`, and take an optimiser step with learning rate `rate`."""
-        for group in self.optimizer.param_groups:
+    def gradient_norm(self) -> Tensor:
+        """Return the norm of the gradient over all ranks."""
+        return gradient_norm([each.grad for each in self.trainable if each.grad is not None])
+
+    def update(self, rate: float | Tensor, norm: float | Tensor, is_taken: bool | Tensor = True) -> None:
+        """Take an optimiser step with the gradient, clipped by its norm, and reset the gradient.
+
+        Args:
+            rate: learning rate.
+            norm: norm of the gradient.
+            is_taken: whether to take the step; otherwise only the gradient is reset.
+        """
+        clip, optimizer = self.config.clip, self.optimizer
+        for group in optimizer.param_groups:
             group["lr"] = rate
-        if norm + 1e-6 > self.config.clip:
-            whole = torch.full((), norm, device=self.device)  # torch.tensor would copy from the host and synchronise
-            nn.utils.clip_grads_with_norm_(self.learning, self.config.clip, whole)
-        self.optimizer.step()
+        if self.is_queued:
+            # AdamW divides gradients by the scale, which clips them, and does nothing where `found_inf` is 1
+            scale = torch.clamp((torch.as_tensor(norm) + 1e-6) / clip, min=1.0)
+            optimizer.grad_scale = scale  # type: ignore[attr-defined]
+            optimizer.found_inf = 1 - torch.as_tensor(is_taken).float()  # type: ignore[attr-defined]
+            optimizer.step()
+        elif is_taken:
+            if float(norm) + 1e-6 > clip:  # a CPU need not wait for the norm, and saves a pass where nothing is clipped
+                nn.utils.clip_grads_with_norm_(self.trainable, clip, torch.as_tensor(norm))
+            optimizer.step()
         self.forget()
 
     def forget(self) -> None:
@@ -143,8 +156,8 @@ class Learner:
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Return sums of the losses of `batch`, in full precision and without dropout."""
-        self.alone.eval()
-        loss, parts = self.alone(batch.to(self.device), None)
+        self.loss_module.eval()
+        loss, parts = self.loss_module(batch.to(self.device))
         values = torch.stack([loss, *parts.values()]).tolist()  # the only synchronisation with the device
         return dict(zip(("loss", *parts), values, strict=True))
 

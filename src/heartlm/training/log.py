@@ -29,13 +29,13 @@ class Log:
 
     def __init__(self, job: Job, device: torch.device, precision: torch.dtype, sums: HostAllReduce) -> None:
         self.job = job
-        self.spans = Spans(job.run.spans(job.ranks.rank), job.ranks.rank) if job.config.spans else None
-        self.measured = MeasuredSteps(job.run.measured(job.ranks.rank)) if job.config.measure else None
+        self.spans = Spans(job.folder.spans(job.ranks.rank), job.ranks.rank) if job.config.spans else None
+        self.measured = MeasuredSteps(job.folder.measured(job.ranks.rank)) if job.config.measure else None
         self.meters = _meters(job, device, precision, sums, self.spans)
         self._tensorboard = job.config.tensorboard
         self._board: Any = None
         profiles = job.config.profile and job.ranks.is_first
-        self.profiling = Profiling(job.run.profile, self.meters, device, self.say) if profiles else None
+        self.profiling = Profiling(job.folder.profile, self.meters, device, self.say) if profiles else None
         self.meters.on_step = self.measured.add if self.measured else None
 
     def write(self, step: int, split: str, entry: dict[str, float]) -> None:
@@ -44,7 +44,7 @@ class Log:
         numbers = {**entry, **rates, "elapsed_s": self.meters.elapsed_s()}
         line = {"step": step, "split": split, **numbers}
         if self.job.ranks.is_first:
-            self.job.run.add_metrics(line)
+            self.job.folder.add_metrics(line)
             self.say(_format_line(line, self.job.config.steps, self.meters))
             if self._tensorboard:
                 self._write_events(step, split, numbers)
@@ -57,7 +57,7 @@ class Log:
                     from torch.utils.tensorboard import SummaryWriter
 
                     # points from this step on are of a session before this was resumed
-                    self._board = SummaryWriter(str(self.job.run.path / "tensorboard"), purge_step=step)
+                    self._board = SummaryWriter(str(self.job.folder.path / "tensorboard"), purge_step=step)
             for name, value in numbers.items():
                 self._board.add_scalar(f"{split}/{name}", value, step)
             self._board.flush()

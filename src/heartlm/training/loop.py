@@ -1,6 +1,6 @@
 """The training loop.
 
-    feed ─► micro-batches ─► losses, gradients ─► sums over ranks ─► check ─► optimiser ─► metrics, checkpoints
+    feed ─► micro-batches ─► a step (`step.py`) ─► its numbers ─► judged ─► metrics, checkpoints
 
 Pretraining and fine-tuning share this loop; they differ in batches and loss. The loss of a step is the mean over the
 counted tokens of the global batch. All random numbers of a step are derived from the seed and the step, so a resumed
@@ -31,14 +31,11 @@ from heartlm.training.feed import Feed, StepBatches
 from heartlm.training.job import Job
 from heartlm.training.learner import Learner, at_full_speed, learning_rate
 from heartlm.training.log import Log
-from heartlm.training.queued import MAX_PENDING, QueuedSteps, StepNumbers
+from heartlm.training.queued import QueuedSteps
 from heartlm.training.resident import ResidentCodes, fits
+from heartlm.training.step import StepNumbers, Steps
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-
-
-QUEUES_ON_CPU = False
-"""Whether to queue steps on a CPU too, as tests of the queue do."""
 
 
 class Stopped(Exception):  # noqa: N818
@@ -58,7 +55,7 @@ def train(job: Job, resume: bool) -> Progress:
     loop = None
     try:
         loop = _Loop(job)
-        return loop.run(resume)
+        return loop.train(resume)
     except RuntimeError as error:
         if not is_peer_failure(error):
             raise
@@ -67,7 +64,7 @@ def train(job: Job, resume: bool) -> Progress:
         good = f"{complete[-1].name} is good, " if complete else ""
         raise HeartlmError(
             f"rank {job.ranks.rank} lost another rank {when} ({reason_of(error)}): {good}continue with --resume "
-            f"{job.run.path}"
+            f"{job.folder.path}"
         ) from error
     finally:
         gc.unfreeze()
@@ -77,48 +74,40 @@ class _Loop:
     """State of a running loop: the learner, the progress and the log."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.config, self.ranks, self.layout = job, job.config, job.ranks, job.layout
-        device, precision = device_and_precision(job.config.device, job.config.precision, job.ranks.local_rank)
-        self.sums = HostAllReduce(job.ranks, job.config.timeout_s)
+        task, config = job.task, job.config
+        self.job, self.config, self.ranks = job, config, job.ranks
+        device, precision = device_and_precision(config.device, config.precision, job.ranks.local_rank)
+        self.sums = HostAllReduce(job.ranks, config.timeout_s)
         self.log = Log(job, device, precision, self.sums)
-        measured = job.config.measure or job.config.spans or job.config.profile
-        self.exchange = GradientSync(self.log.meters, device, measured)
+        measured = config.measure or config.spans or config.profile
+        sync = GradientSync(self.log.meters, device, measured)
         self.learner = Learner(
-            job.task.model,
-            job.task.loss,
-            job.config,
-            device=device,
-            precision=precision,
-            layout=self.layout,
-            exchange=self.exchange,
+            task.model, task.loss, config, device=device, precision=precision, layout=job.layout, grad_sync=sync
         )
-        self.checkpoints = Checkpoints(job.run.checkpoints, job.config.keep_checkpoints, timeout_s=job.config.timeout_s)
-        self.bad_steps = BadSteps(job.config.bad_steps, job.config.spike_factor)
+        self.checkpoints = Checkpoints(job.folder.checkpoints, config.keep_checkpoints, config.timeout_s)
+        self.bad_steps = BadSteps(config.bad_steps, config.spike_factor)
         self.progress = Progress()
         self.saved_step = 0
         self.stop_asked = False
 
-    def run(self, resume: bool) -> Progress:
+    def train(self, resume: bool) -> Progress:
         try:
             if resume:
                 self._resume()
             self.learner.replicate()
-            steps, prefetch = range(self.progress.step, self.config.steps), self.config.prefetch
-            device, order = self.learner.device, self.job.sampler
-            queued = self._queued()
+            steps = self._steps()
             feed = Feed(
-                order,
+                self.job.sampler,
                 self.job.make_batch,
-                steps,
-                self.layout,
-                device=device,
-                prefetch=prefetch,
+                range(self.progress.step, self.config.steps),
+                self.learner.layout,
+                form=steps.form,
+                prefetch=self.config.prefetch,
                 is_static=self.learner.is_static,
-                keys=queued.host_keys if queued else None,
-                is_resident=queued is not None and queued.resident is not None,
+                keys=steps.draw_keys,
             )
-            with self._signals(), feed, _own_stream(device):
-                self._all_steps(feed, queued)
+            with self._signals(), feed, _own_stream(self.learner.device):
+                self._take_all(steps, feed)
             if not self.config.measure:
                 self._export("last")
                 if self.progress.best_loss is None:
@@ -136,98 +125,84 @@ class _Loop:
             self.bad_steps.load(self.progress.bad_steps)
         self.saved_step = self.progress.step
         if self.ranks.is_first:
-            self.job.run.truncate_metrics(self.progress.step)
+            self.job.folder.truncate_metrics(self.progress.step)
         self.log.say(f"resumed after step {self.progress.step}")
 
-    def _queued(self) -> QueuedSteps | None:
-        """Return the queue of steps of a GPU; None on a CPU, where a step is done when it is computed."""
-        learner, on_gpu = self.learner, self.learner.device.type == "cuda"
-        if not (on_gpu or QUEUES_ON_CPU):
-            return None
-        corpus, keep_resident, resident = self.job.make_batch.corpus, self.config.resident, None
+    def _steps(self) -> Steps:
+        """Return what takes the steps; on a GPU they are queued."""
+        learner, make_batch, on_gpu = self.learner, self.job.make_batch, self.learner.device.type == "cuda"
+        if not learner.is_queued:
+            return Steps(learner, make_batch, self.bad_steps, sums=self.sums, span=self.log.meters.span)
+        corpus, keep_resident, resident = make_batch.corpus, self.config.resident, None
         if keep_resident is None:
             keep_resident = on_gpu and fits(corpus, learner.device)
-        if keep_resident and self.job.make_batch.can_be_resident:
+        if keep_resident and make_batch.can_be_resident:
             resident = ResidentCodes(corpus, self.job.sampler.width, learner.device)
         captures = on_gpu and self.config.compile is not False and self.ranks.world_size == 1
-        where = "on the GPU" if resident else "in host memory, sent each step"
-        self.log.say(f"codes of the corpus: {corpus.codes.nbytes / 1e6:.0f} MB {where}")
+        where, say = "on the GPU" if resident else "in host memory, sent each step", self.log.say
+        say(f"codes of the corpus: {corpus.codes.nbytes / 1e6:.0f} MB {where}")
         if on_gpu and learner.compiles:
-            self.log.say(
-                "the first steps compile the model, which can take a minute; compiled code is kept for later runs"
-            )
-        return QueuedSteps(learner, self.job.make_batch, self.bad_steps, resident, captures)
+            say("the first steps compile the model, which can take a minute; compiled code is kept for later runs")
+        return QueuedSteps(learner, make_batch, self.bad_steps, resident, captures)
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
-    def _all_steps(self, feed: Feed, queued: QueuedSteps | None) -> None:
-        batches = iter(feed)
+    def _take_all(self, steps: Steps, feed: Feed) -> None:
+        meters, batches = self.log.meters, iter(feed)
         for step in feed.steps:
-            with self.log.meters.step(step + 1):
-                with self.log.meters.span("data"):
+            with meters.step(step + 1):
+                with meters.span("data"):
                     step_batches = next(batches)
-                self.log.meters.share_data(step_batches.num_prepared)
-                done, stop = self._step(step_batches) if queued is None else self._queue(step_batches, queued)
-            if queued is not None and (stop or self._is_due(step + 1)):
-                done += queued.read()
+                meters.share_data(step_batches.num_prepared)
+                done, stop = self._take(steps, step_batches)
+            if stop or self._is_due(step + 1):
+                done += steps.read()
             self.log.stepped()
             for numbers in done:
-                if queued is not None:  # else judged before the optimiser took the step
-                    self._judged(numbers.losses["loss"], numbers.norm)
-                self._stepped(numbers)
+                self._judge(numbers)
+                self._record(numbers)
             if self._is_due(step + 1):  # else the last step that is done may be one that was validated before
                 self._validate_and_save()
             if stop:
                 self._checkpoint()
                 self.checkpoints.wait()
-                raise Stopped(f"stopped after step {self.progress.step}; continue with --resume {self.job.run.path}")
+                raise Stopped(f"stopped after step {self.progress.step}; continue with --resume {self.job.folder.path}")
 
-    def _queue(self, batches: StepBatches, queued: QueuedSteps) -> tuple[list[StepNumbers], bool]:
-        """Queue a step on the device; return the steps that are done, and whether any rank received a stop signal."""
-        totals = self.sums.begin(batches.num_counted, batches.num_tokens, self.stop_asked)
-        num_counted, num_tokens, stop = totals()
-        self.log.meters.count(int(num_tokens))
-        with self.log.meters.span("forward_backward"):
-            queued.queue(batches.step, batches.parts, num_counted, self._rate(batches.step))
-            self.exchange.over()
-            # Steps before the first measured one were in flight as well: to wait here would count them twice.
-            waits = (stop > 0 or self._is_due(batches.step + 1)) and not self.config.measure
-            done = list(queued.read(0 if waits else MAX_PENDING))
-        return done, stop > 0
-
-    def _step(self, batches: StepBatches) -> tuple[list[StepNumbers], bool]:
-        """Take a step; return its numbers, and whether any rank received a stop signal."""
+    def _take(self, steps: Steps, batches: StepBatches) -> tuple[list[StepNumbers], bool]:
+        """Take a step; return the steps that are done, and whether any rank received a stop signal."""
+        meters = self.log.meters
         totals = self.sums.begin(batches.num_counted, batches.num_tokens, self.stop_asked)
 
-        def counted() -> float:
-            with self.log.meters.span("communication"):
+        def num_counted() -> float:
+            with meters.span("communication"):
                 return max(1.0, totals()[0])
 
-        with self.log.meters.span("forward_backward"):
-            losses, norm = self.learner.gradients(batches.step, batches.micro_batches, counted)
-            self.exchange.over()
-        with self.log.meters.span("communication"):
-            values = self.sums(*losses.values())
-        num_counted, num_tokens, stop = totals()
-        self.log.meters.count(int(num_tokens))
-        means = {name: value / max(1.0, num_counted) for name, value in zip(losses, values, strict=True)}
-        rate = self._rate(batches.step)
-        is_taken = self._judged(means["loss"], norm)
-        with self.log.meters.span("optimizer"):
-            self.learner.step(rate, norm) if is_taken else self.learner.forget()
-        return [StepNumbers(batches.step, rate, means, norm, is_taken)], stop > 0
+        with meters.span("forward_backward"):
+            steps.take(batches, self._rate(batches.step), num_counted)
+            self.learner.grad_sync.over()
+            _, num_tokens, stop = totals()
+            # Steps before the first measured one were in flight as well: to wait here would count them twice.
+            waits = (stop > 0 or self._is_due(batches.step + 1)) and not self.config.measure
+            done = list(steps.read(0 if waits else steps.MAX_PENDING))
+        meters.count(int(num_tokens))
+        return done, stop > 0
 
     def _rate(self, step: int) -> float:
-        config = self.config
-        return learning_rate(
-            step,
-            peak=config.learning_rate or 0.0,
-            warmup_steps=config.warmup_steps or 0,
-            steps=config.steps,
-            final_share=config.final_learning_rate,
-        )
+        config, peak = self.config, self.config.learning_rate or 0.0
+        warmup_steps, final_share = config.warmup_steps or 0, config.final_learning_rate
+        return learning_rate(step, peak=peak, warmup_steps=warmup_steps, steps=config.steps, final_share=final_share)
 
-    def _stepped(self, numbers: StepNumbers) -> None:
+    def _judge(self, numbers: StepNumbers) -> None:
+        """Report a step that was not taken; save the state before one that stops the run."""
+        action, reason = self.bad_steps.judge(numbers.step + 1, numbers.losses["loss"], numbers.norm)
+        if action == "stop":
+            self._checkpoint()
+            self.checkpoints.wait()
+            raise HeartlmError(f"{reason}; the checkpoints before it are good; start again with a lower learning_rate")
+        if action == "skip":
+            self.log.say(f"{reason}: skipped")
+
+    def _record(self, numbers: StepNumbers) -> None:
         """Count a step that is done, and write its metrics if they are due."""
         done = self.progress.step = numbers.step + 1
         if self.log.measured is not None:
@@ -236,17 +211,6 @@ class _Loop:
             entry = {"loss": numbers.losses["loss"], "learning_rate": numbers.rate, "grad_norm": numbers.norm}
             parts = {f"loss/{name}": loss for name, loss in numbers.losses.items() if name != "loss"}
             self.log.write(done, "train", entry | parts)
-
-    def _judged(self, loss: float, norm: float) -> bool:
-        """Return whether the optimiser takes the step; save the state before a step that stops the run."""
-        action, reason = self.bad_steps.judge(self.progress.step + 1, loss, norm)
-        if action == "stop":
-            self._checkpoint()
-            self.checkpoints.wait()
-            raise HeartlmError(f"{reason}; the checkpoints before it are good; start again with a lower learning_rate")
-        if action == "skip":
-            self.log.say(f"{reason}: skipped")
-        return action == "take"
 
     # --- between steps ------------------------------------------------------------------------------------------------
 
@@ -273,7 +237,7 @@ class _Loop:
             size = self.learner.model.windows_at_once(windows.width) * self.ranks.world_size
             for begin in range(0, len(windows), size):
                 part = windows[begin : begin + size]
-                first, stop = self.layout.rows_of_rank(len(part))
+                first, stop = self.learner.layout.rows_of_rank(len(part))
                 # a rank without a window computes an uncounted one, since sharded weights need every rank
                 own = part[first : max(stop, first + 1)]
                 batch = self.job.make_batch(own, None, begin + first, len(windows))
@@ -301,7 +265,9 @@ class _Loop:
             tensors = whole_tensors(self.learner.model)
             self.sums(0.0)  # fails if a rank was lost: NCCL may have gathered invalid values
             if self.ranks.is_first:
-                save_tensors(self.job.run.model(which), tensors, replace(self.job.task.info, step=self.progress.step))
+                save_tensors(
+                    self.job.folder.model(which), tensors, replace(self.job.task.info, step=self.progress.step)
+                )
 
     # --- signals ------------------------------------------------------------------------------------------------------
 

@@ -38,9 +38,9 @@ class LossModule(nn.Module):
         super().__init__()
         self.model, self.loss = model, loss
 
-    def forward(self, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
-        return self.loss(self.model, batch, keys)
+        return self.loss(self.model, batch, batch.keys)
 
 
 def padding(batch: Batch) -> Tensor | None:

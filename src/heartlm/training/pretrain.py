@@ -23,7 +23,7 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokenizer
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
 from heartlm.training.config import PretrainConfig, TrainingConfig
-from heartlm.training.job import Job, Learning
+from heartlm.training.job import Job, TrainingTask
 from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss
 
@@ -51,8 +51,8 @@ def run(config: TrainingConfig, make_job: Callable[[Ranks], Job]) -> Path:
         job = together(lambda: make_job(ranks))
         train(job, resume=config.resume is not None)
         if ranks.is_first:
-            job.run.finish()
-        return job.run.path
+            job.folder.finish()
+        return job.folder.path
 
 
 def _job(config: PretrainConfig, ranks: Ranks) -> Job:
@@ -63,7 +63,7 @@ def _job(config: PretrainConfig, ranks: Ranks) -> Job:
     return job_of(task, config, corpus, ranks, name, {"kind": "pretrain", "task": None, "from_scratch": False})
 
 
-def pretraining(config: PretrainConfig, corpus: Corpus) -> Learning:
+def pretraining(config: PretrainConfig, corpus: Corpus) -> TrainingTask:
     """Return the pretraining task on `corpus`; fills in the settings derived from the model size."""
     tokenizer = corpus.tokenizer()
     torch.manual_seed(config.seed)
@@ -74,7 +74,7 @@ def pretraining(config: PretrainConfig, corpus: Corpus) -> Learning:
             return CausalBatches(corpus)
         return MaskedBatches(corpus, model.mask_codes().numpy(), config.mask_share, config.mask_span, seed)
 
-    return Learning(
+    return TrainingTask(
         model,
         ModelInfo(model.config, corpus.tokenizer_hash, tokenizer.kind, config.objective, config.window),
         FacetLoss(tuple(facet.name for facet in tokenizer.facets)),
@@ -96,7 +96,7 @@ def model_to_pretrain(config: PretrainConfig, tokenizer: Tokenizer) -> HeartMode
 
 
 def job_of(
-    task: Learning, config: TrainingConfig, corpus: Corpus, ranks: Ranks, name: str, about: Mapping[str, Any]
+    task: TrainingTask, config: TrainingConfig, corpus: Corpus, ranks: Ranks, name: str, about: Mapping[str, Any]
 ) -> Job:
     """Return a job for `task`, in the folder of a new or an interrupted run.
 

@@ -1,13 +1,13 @@
 """Steps on a GPU for which the host does not wait: queued, captured as CUDA graphs, and read when they are done.
 
-    micro-batches ─► one pinned ─► static inputs ─► [ codes ─► loss, gradients ─► check ─► AdamW ] ─► numbers ─► pinned
-    of the feed      buffer        of their shape     run `WARM_UP` times, captured once, then replayed          later
+    micro-batches ─► one pinned ─► static inputs ─► [ a step, see `step.py` ] ─► numbers ─► pinned
+    of the feed      buffer        of their shape     run `WARM_UP` times,                  later
+                                                      captured once, then replayed
 
-The check of `BadSteps` is done on the device: AdamW does not take a bad step, nor any step after one that stops the
-run. So the weights are right whenever the host reads the numbers. Nothing in a step depends on a number on the host,
-except the number of the step, the learning rate and the number of counted tokens, which are inputs, too. All inputs are
-sent in one copy: a copy of each tensor would take the host longer than a small step takes the GPU. Each shape of the
-inputs has a graph of its own, so windows of mixed widths are captured, too, one graph for each width.
+Nothing in a step depends on a number on the host, except the number of the step, the learning rate and the number of
+counted tokens, which are inputs, too. All inputs are sent in one copy: a copy of each tensor would take the host longer
+than a small step takes the GPU. Each shape of the inputs has a graph of its own, so windows of mixed widths are
+captured, too, one graph for each width.
 
 Capture follows https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs: everything runs on one side stream,
 steps before the capture initialise libraries, compiled code and the moments of AdamW, and gradients are None at its
@@ -16,47 +16,26 @@ start. The capture is `thread_local`, since the thread of a checkpoint may call 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from heartlm.system.progress import say
-from heartlm.training.bad_steps import BadSteps, DeviceCheck
+from heartlm.training.bad_steps import BadSteps
 from heartlm.training.batches import HostBatch, MakeBatch
 from heartlm.training.device_keys import DeviceKeys
+from heartlm.training.feed import StepBatches
 from heartlm.training.learner import Learner
 from heartlm.training.resident import ResidentCodes
+from heartlm.training.step import Steps
 
 WARM_UP = 3
 """Steps of a shape before it is captured."""
 ALIGNED = torch.zeros(16, dtype=torch.uint8)
 """Bytes between inputs: kernels that torch compiles read up to 16 bytes at once from where an input begins."""
-MAX_PENDING = 8
-"""Steps that the host may be ahead; enough that the queue is never empty, few enough that stop signals act at once."""
-
-
-@dataclass(frozen=True)
-class StepNumbers:
-    """Numbers of a step, on the host.
-
-    Attributes:
-        step: step number, from 0.
-        rate: learning rate.
-        losses: mean of each loss over the counted tokens of the global batch, the first named "loss".
-        norm: gradient norm before clipping.
-        is_taken: whether the optimiser took the step.
-    """
-
-    step: int
-    rate: float
-    losses: dict[str, float]
-    norm: float
-    is_taken: bool
 
 
 @dataclass
@@ -76,45 +55,42 @@ class _Shape:
     graph: Any = None
 
 
-class QueuedSteps:
+class QueuedSteps(Steps):
     """Queues the steps of one rank.
 
     Args:
-        learner: model and optimiser on the device.
-        make_batch: builder of batches.
-        check: bad steps so far; `BadSteps.judge` must be called with the numbers of each step that is read.
-        resident: codes of the corpus on the device; None if the feed sends them.
+        learner: as in `Steps`, like the next three.
         captures: whether to capture steps as CUDA graphs.
     """
+
+    MAX_PENDING: ClassVar[int] = 8
+    """Enough that the queue is never empty, few enough that stop signals act at once."""
 
     def __init__(
         self,
         learner: Learner,
         make_batch: MakeBatch,
-        check: BadSteps,
+        bad_steps: BadSteps,
         resident: ResidentCodes | None = None,
         captures: bool = False,
     ) -> None:
-        self.learner, self.make_batch, self.resident, self.captures = learner, make_batch, resident, captures
-        device = learner.device
-        self.check = DeviceCheck(check, device)
-        self._draw_keys = None
+        super().__init__(learner, make_batch, bad_steps, resident)
+        self.captures = captures
+        self._device_keys = None
         if captures and learner.compiles and (num_sites := learner.model.num_dropout_sites):
-            self._draw_keys = DeviceKeys(learner.config.seed, num_sites, learner.layout.num_windows, device)
+            self._device_keys = DeviceKeys(learner.config.seed, num_sites, learner.layout.num_windows, learner.device)
         self._shapes: dict[Any, _Shape] = {}
-        self._names: tuple[str, ...] = ()
         self._numbers: Tensor | None = None
         self._pool: Any = None
-        self._pending = deque[tuple[int, float, Tensor, Any]]()
 
-    def host_keys(self, step: int, index: int, num_rows: int) -> Tensor | None:
-        """Return the dropout keys of a micro-batch to send; None if the device draws them, or without dropout."""
-        return None if self._draw_keys is not None else self.learner.draw_keys(step, index, num_rows)
+    def draw_keys(self, step: int, index: int, num_rows: int) -> Tensor | None:
+        """Same as `Steps.draw_keys`; None also if the device draws them."""
+        return None if self._device_keys is not None else super().draw_keys(step, index, num_rows)
 
-    def queue(self, step: int, parts: Sequence[HostBatch], num_counted: float, rate: float) -> None:
-        """Queue a step; `num_counted` is the number of counted tokens of the global batch."""
+    def take(self, batches: StepBatches, rate: float, num_counted: Callable[[], float]) -> None:
+        """Queue a step; see `Steps.take`."""
         learner = self.learner
-        shape = self._sent(torch.tensor([step]), torch.tensor([rate, max(1.0, num_counted)]), parts)
+        shape = self._sent(torch.tensor([batches.step]), torch.tensor([rate, num_counted()]), batches.parts)
         if shape.graph is None and self.captures and shape.num_runs == WARM_UP:
             try:
                 shape.graph = self._captured(shape)
@@ -123,7 +99,7 @@ class QueuedSteps:
                 learner.forget()
                 say(f"steps are not captured as CUDA graphs ({' '.join(str(error).split())}): the run continues slower")
         if shape.graph is None:
-            self._run(shape)
+            self._compute(shape)
         else:
             shape.graph.replay()
         shape.num_runs += 1
@@ -136,24 +112,7 @@ class QueuedSteps:
         if on_gpu:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        self._pending.append((step, rate, numbers, event))
-
-    def read(self, max_pending: int = 0) -> Iterator[StepNumbers]:
-        """Iterate over the steps that are done, in order; wait until at most `max_pending` are not.
-
-        With several ranks, steps that are done earlier are kept as well: after a bad step all ranks save together, so
-        all must read it before the same next step.
-        """
-        while self._pending:
-            step, rate, numbers, event = self._pending[0]
-            if len(self._pending) > max_pending:
-                if event is not None:
-                    event.synchronize()
-            elif event is None or dist.is_initialized() or not event.query():
-                return
-            self._pending.popleft()
-            *losses, norm, is_taken = numbers.tolist()
-            yield StepNumbers(step, rate, dict(zip(self._names, losses, strict=True)), norm, is_taken > 0)
+        self._pending.append((batches.step, rate, numbers, event))
 
     def _sent(self, step: Tensor, factors: Tensor, parts: Sequence[HostBatch]) -> _Shape:
         """Copy the inputs of a step to those of their shape on the device."""
@@ -183,32 +142,18 @@ class QueuedSteps:
         shape.buffer.copy_(pinned, non_blocking=True)
         return shape
 
-    def _run(self, shape: _Shape) -> None:
+    def _compute(self, shape: _Shape) -> None:
         """Take a step without a synchronisation with the host, and write its numbers."""
-        learner, parts = self.learner, shape.parts
+        parts, groups = shape.parts, self.learner.optimizer.param_groups
         rate, counted = shape.factors.unbind()
-        if self._draw_keys is not None:
-            keys = self._draw_keys(shape.step[0]).chunk(len(parts), dim=1)
+        if self._device_keys is not None:
+            keys = self._device_keys(shape.step[0]).chunk(len(parts), dim=1)
             parts = [replace(part, keys=own) for part, own in zip(parts, keys, strict=True)]
-        batches = [self.make_batch.finish(part.with_codes(self.resident)) for part in parts]
-        self._names, values = learner.backward(0, batches, lambda: counted)
-        if dist.is_initialized():
-            dist.all_reduce(values[:-1])
-        sums = values.double()
-        losses, norm = sums[:-1] / counted.double(), sums[-1]
-        is_taken = self.check(losses[0], norm)
-        optimizer, groups = learner.optimizer, learner.optimizer.param_groups
-        # AdamW divides gradients by the scale, which clips them, and does nothing where `found_inf` is 1
-        clip = learner.config.clip
-        optimizer.grad_scale = torch.clamp((values[-1] + 1e-6) / clip, min=1.0)  # type: ignore[attr-defined]
-        optimizer.found_inf = 1 - is_taken.float()  # type: ignore[attr-defined]
         for group in groups:
-            group.update(lr=rate, capturable=self.captures)
-        optimizer.step()
+            group["capturable"] = self.captures  # else torch refuses to capture AdamW
+        numbers = self._step(parts, rate, lambda: counted)
         for group in groups:
-            group["capturable"] = False
-        learner.forget()
-        numbers = torch.cat([losses, torch.stack([norm, is_taken.double()])])
+            group["capturable"] = False  # checkpoints have the groups, and a CPU may resume them
         if self._numbers is None:
             self._numbers = numbers  # kept: graphs write their numbers here
         else:
@@ -220,5 +165,5 @@ class QueuedSteps:
             self._pool = torch.cuda.graph_pool_handle()
         stream = torch.cuda.current_stream(self.learner.device)
         with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
-            self._run(shape)
+            self._compute(shape)
         return graph

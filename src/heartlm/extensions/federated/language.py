@@ -21,7 +21,6 @@ from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.windows import WindowSampler
 from heartlm.distributed.communicator import local_rank
 from heartlm.distributed.device import device_and_precision
-from heartlm.distributed.wrapping import gradient_norm
 from heartlm.errors import HeartlmError
 from heartlm.extensions.federated.flat import FlatModel
 from heartlm.extensions.federated.partition import Member, PatientCounts
@@ -136,15 +135,15 @@ class LanguageLearning:
     def gradients(self, client: int, step: int) -> Tensor:
         """Compute the gradients of a local step."""
         sampler, make_batch = self._windows[client]
-        batch = make_batch(sampler.windows(step), step).to(self._learner.device)
+        batch = make_batch(sampler.windows(step), step)
+        batch = replace(batch, keys=self._learner.draw_keys(step, 0, len(batch.codes))).to(self._learner.device)
         counted = max(1.0, float(batch.num_counted))
-        losses, _ = self._learner.gradients(step, [batch], lambda: counted)
-        return torch.tensor(losses["loss"] / counted)
+        _, losses, _ = self._learner.backward([batch], lambda: counted)
+        return torch.tensor(float(losses[0]) / counted)
 
     def step(self, rate: float) -> None:
         """Clip the gradient and take an optimiser step with learning rate `rate`."""
-        gradients = [each.grad for each in self.flat.parameters if each.grad is not None]
-        self._learner.step(rate, float(gradient_norm(gradients)))
+        self._learner.update(rate, self._learner.gradient_norm())
 
     def evaluate(self) -> Any:
         """Sums of counted tokens and losses over this rank's rows, or the classes of their beats, as in `tiny`."""
