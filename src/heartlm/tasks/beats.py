@@ -32,7 +32,7 @@ from heartlm.tasks.task import Answer, FinetuneConfig, Leads, Task
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rr import rr_intervals_s
-from heartlm.training.job import Learning
+from heartlm.training.job import TrainingTask
 
 FIBRILLATION = (RHYTHM_INDEX["VFIB"], RHYTHM_INDEX["VFL"])
 """Rhythms without beats, in which detections are not scored."""
@@ -50,7 +50,7 @@ class Beats(Task):
     classes = (BEAT_TASK_CLASSES, (*BEAT_TASK_CLASSES, ARTEFACT))
     needs_classified_beats = True
 
-    def learning(self, config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> Learning:
+    def learning(self, config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> TrainingTask:
         """Label every beat with its class."""
         from heartlm.tasks.finetune import on_foundation
 

@@ -22,7 +22,7 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.tasks.task import FinetuneConfig, task_of
 from heartlm.tokenizers.rhythm import RHYTHM_SCALES
 from heartlm.training.batches import LabelBatches, MakeBatch
-from heartlm.training.job import Job, Learning
+from heartlm.training.job import Job, TrainingTask
 from heartlm.training.objectives import LabelLoss, label_weights
 from heartlm.training.pretrain import job_of, run
 
@@ -60,7 +60,7 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
 
 def on_foundation(
     config: FinetuneConfig, corpus: Corpus, classes: Names, labels: Labels, validates: bool, positive: Names = ()
-) -> Learning:
+) -> TrainingTask:
     """Add a head for labels of tokens to a pretrained model; fill in the settings derived from the model size.
 
     Args:
@@ -122,7 +122,7 @@ def on_foundation(
             waveform_dropout=config.waveform_dropout,
         )
 
-    return Learning(model, info, loss, rows, make_batch, held_out)
+    return TrainingTask(model, info, loss, rows, make_batch, held_out)
 
 
 def interval_levels(corpus: Corpus) -> Tensor | None:

@@ -31,7 +31,7 @@ from heartlm.models.info import ModelInfo
 from heartlm.system.progress import track
 from heartlm.tasks.task import Answer, FinetuneConfig, Leads, Task
 from heartlm.tokenizers.base import Lead, Tokens
-from heartlm.training.job import Learning
+from heartlm.training.job import TrainingTask
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -54,7 +54,7 @@ class Rhythm(Task):
     )
     heads = (False, True)
 
-    def learning(self, config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> Learning:
+    def learning(self, config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> TrainingTask:
         """Label every beat: in the rhythm or not."""
         from heartlm.tasks.finetune import on_foundation
 

@@ -29,7 +29,7 @@ from heartlm.models.info import ModelInfo
 from heartlm.tasks.registry import TaskName
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.training.config import TrainingConfig, TrainingSettings
-from heartlm.training.job import Learning
+from heartlm.training.job import TrainingTask
 
 Leads = Sequence[ScoredLead]
 Answer = tuple[Annotations, NDArray[np.float64] | None]
@@ -153,7 +153,7 @@ class Task(ABC):
             raise HeartlmError(f"head: 'window' found, but the {self.name} task labels tokens: use --head token")
 
     @abstractmethod
-    def learning(self, config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> Learning:
+    def learning(self, config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> TrainingTask:
         """Return model, loss and batches on `corpus`; fill in the settings derived from the model size.
 
         Args:

@@ -58,7 +58,7 @@ from heartlm.tasks.task import Answer, FinetuneConfig, Leads, Task
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.millivolts import MillivoltTokenizer, dequantize
 from heartlm.tokenizers.sample import GRID_HZ
-from heartlm.training.job import Learning
+from heartlm.training.job import TrainingTask
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -101,7 +101,7 @@ class Waveform(Task):
         if config.weights or config.order != "random":
             raise HeartlmError("order: random without weights expected by the task waveform, which draws classes alike")
 
-    def learning(self, config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> Learning:
+    def learning(self, config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> TrainingTask:
         """Draw windows balanced over classes and patients, and augment them."""
         kind = corpus.manifest["tokenizer"]["kind"]
         if kind != MillivoltTokenizer.kind:
@@ -127,7 +127,7 @@ class Waveform(Task):
             shape, corpus.tokenizer_hash, kind, "labels", WINDOW, self.name, CLASSES, pooled=True, threshold=threshold
         )
         labels, rows = corpus_classes(corpus), corpus.records.select("train")
-        return Learning(
+        return TrainingTask(
             build_model(shape, geometry, len(CLASSES), pooled=True),
             info,
             WaveformLoss(),

@@ -45,10 +45,6 @@ class TrainingTask:
     sampler: WindowSampler | None = None
 
 
-Learning = TrainingTask
-"""The name before, for modules that still import it."""
-
-
 @dataclass(frozen=True)
 class Job:
     """The inputs of the training loop.
