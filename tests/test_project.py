@@ -80,7 +80,7 @@ def test_the_files_that_contributing_names_exist() -> None:
 
 def test_the_commits_that_contributing_names_exist() -> None:
     commits = re.findall(r"`([0-9a-f]{8})`", CONTRIBUTING)
-    assert len(commits) == 7
+    assert len(commits) == 6
     git = ["git", "-C", str(ROOT)]
     shallow = subprocess.run(
         [*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True, check=False
@@ -88,7 +88,7 @@ def test_the_commits_that_contributing_names_exist() -> None:
     if shallow.stdout.strip() != "false":
         pytest.skip("no git checkout with its history here")
     found = [subprocess.run([*git, "cat-file", "-e", f"{each}^{{commit}}"], check=False).returncode for each in commits]
-    assert found == [0] * 7
+    assert found == [0] * 6
 
 
 if __name__ == "__main__":
