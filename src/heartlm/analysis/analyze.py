@@ -46,7 +46,7 @@ from heartlm.analysis.signal_quality import SWINGS, LeadQuality, best_leads, lea
 from heartlm.analysis.stages import (
     UNREADABLE,
     AnalysedBlock,
-    Beats,
+    Heartbeats,
     Rhythms,
     Seconds,
     events_of,
@@ -97,7 +97,6 @@ mitdb shows four false V beats (docs/log/signals.md)."""
 FAR = 1 << 60
 SAME_BEAT = 0.4
 """Detections of two leads are of one beat up to this fraction of the shorter interval to the next detection."""
-
 
 ALL_LEADS_S = 600.0
 """Longest recording of which all ECG leads are delineated."""
@@ -179,7 +178,7 @@ class Analyst:
         beats = kept_beats(block, seconds, self._noise_runs(block, rate_hz, limits.run_beats))
         waves = _waves(recording, beats.sample, leads)
         rhythms = self._rhythms(recording, block, seconds, beats, waves, is_single_lead=len(candidates) == 1)
-        classes = named_beats(block, beats, rhythms.all, self._heartbeats, limits.run_beats)
+        classes = named_beats(block, beats, rhythms.events, self._heartbeats, limits.run_beats)
         events = events_of(block, seconds, beats, rhythms.events, classes, rate_hz, limits)
         of_intervals, not_measured = conduction(recording, waves, classes.symbol, events, beats.lost)
         events += of_intervals
@@ -215,7 +214,7 @@ class Analyst:
         recording: Recording,
         block: AnalysedBlock,
         seconds: Seconds,
-        beats: Beats,
+        beats: Heartbeats,
         waves: Intervals | None,
         is_single_lead: bool,
     ) -> Rhythms:

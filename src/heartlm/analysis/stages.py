@@ -1,6 +1,6 @@
 """The stages between the answers of the models and the findings: each has a type, and hands it to the next.
 
-    block ─► Seconds (VF, unreadable) ─► Beats (kept, clear intervals) ─► Rhythms (AF, flutter) ─► Classes ─► events
+    block ─► Seconds (VF, unreadable) ─► Heartbeats (clear intervals) ─► Rhythms (AF, flutter) ─► Classes ─► events
 
 Where two events contradict each other, `PRECEDENCE` tells which stays.
 """
@@ -114,8 +114,8 @@ PRECEDENCE = (
 stretches leave out the beats in them, so no other event is there."""
 
 
-def settled(found: Mapping[str, list[Event]], sample: Places) -> dict[str, list[Event]]:
-    """Return the events, by what found them, without those that yield by `PRECEDENCE`."""
+def settled(found: Mapping[str, list[Event]], sample: Places) -> list[Event]:
+    """Return the events without those that yield by `PRECEDENCE`; `found` has them by what found them."""
     left = dict(found)
 
     def yields(event: Event, rule: Yields) -> bool:
@@ -127,7 +127,7 @@ def settled(found: Mapping[str, list[Event]], sample: Places) -> dict[str, list[
     for rule in PRECEDENCE:
         if rule.source in left:
             left[rule.source] = [each for each in left[rule.source] if each.kind != rule.kind or not yields(each, rule)]
-    return left
+    return [event for events in left.values() for event in events]
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def judged_seconds(block: AnalysedBlock, num_samples: int, rate_hz: float, thres
 
 
 @dataclass(frozen=True)
-class Beats:
+class Heartbeats:
     """The heartbeats of a recording.
 
     Attributes:
@@ -220,7 +220,7 @@ class Beats:
     notes: list[str]
 
 
-def kept_beats(block: AnalysedBlock, seconds: Seconds, in_noise: Flags) -> Beats:
+def kept_beats(block: AnalysedBlock, seconds: Seconds, in_noise: Flags) -> Heartbeats:
     """Leave out detections in VF, in what cannot be read, artefacts, and those in runs that are noise."""
     notes, events, no_beat = list[str](), [*seconds.vf, *seconds.unreadable], block.no_beat | in_noise
     blank = covered(events, block.sample)
@@ -242,7 +242,7 @@ def kept_beats(block: AnalysedBlock, seconds: Seconds, in_noise: Flags) -> Beats
         usual = interval[~hiding] if np.mean(~hiding) >= FEWEST_USUAL else np.diff(block.sample[~blank])
         num_lost += hiding & (interval > LONG_INTERVAL * np.median(usual))
     clear = ~crossed(events, sample) & (num_lost == 0)
-    return Beats(kept, noise, sample, clear, hiding, np.flatnonzero(num_lost), left_out, notes)
+    return Heartbeats(kept, noise, sample, clear, hiding, np.flatnonzero(num_lost), left_out, notes)
 
 
 @dataclass(frozen=True)
@@ -250,19 +250,14 @@ class Rhythms:
     """AF and flutter.
 
     Attributes:
-        events: AF by `intervals`, and flutter by its `atrial wave`.
+        events: AF and flutter, of which flutter stays where both were found.
         short_af: see `Findings`.
         notes: what P waves deny, one line each.
     """
 
-    events: dict[str, list[Event]]
+    events: list[Event]
     short_af: dict[str, float]
     notes: list[str]
-
-    @property
-    def all(self) -> list[Event]:
-        """All events."""
-        return [event for events in self.events.values() for event in events]
 
 
 @dataclass(frozen=True)
@@ -281,7 +276,7 @@ class Classes:
 
 
 def named_beats(
-    block: AnalysedBlock, beats: Beats, rhythms: list[Event], classes: NDArray[np.str_], run_beats: int
+    block: AnalysedBlock, beats: Heartbeats, rhythms: list[Event], classes: NDArray[np.str_], run_beats: int
 ) -> Classes:
     """Name the beats: the most probable class of those that rhythm, pacing and shape allow.
 
@@ -324,8 +319,8 @@ def named_beats(
 def events_of(
     block: AnalysedBlock,
     seconds: Seconds,
-    beats: Beats,
-    rhythms: Mapping[str, list[Event]],
+    beats: Heartbeats,
+    rhythms: list[Event],
     classes: Classes,
     rate_hz: float,
     limits: Limits,
@@ -335,7 +330,7 @@ def events_of(
     Args:
         block: probability of each waveform class, and disputed intervals.
         seconds, beats, classes: the stages before.
-        rhythms: AF by `intervals` and flutter by its `atrial wave`.
+        rhythms: AF and flutter.
         rate_hz: sampling rate in Hz.
         limits: limits of the rules.
     """
@@ -356,8 +351,8 @@ def events_of(
     named[beats.kept] = symbol
     all_beats = block.sample[counted], named[counted], limits.vt_bpm, rate_hz
     vt = [each for each in vt if _may_be_vt(each, *all_beats)] + seconds.sure_vt
-    left = settled({**rhythms, "beats": by_beats, "waveform": silent + vt}, sample)
-    events = [*seconds.vf, *seconds.unreadable, *(event for events in left.values() for event in events)]
+    settled_events = settled({"beats": by_beats, "waveform": silent + vt}, sample)
+    events = [*seconds.vf, *seconds.unreadable, *rhythms, *settled_events]
     return [_timed(each, sample, limits.vt_bpm, rate_hz) for each in events]
 
 

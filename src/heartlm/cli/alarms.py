@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from heartlm.cli.options import limit_options, parse
-from heartlm.ecg.definitions import LIMITS, LIVE
+from heartlm.cli.options import given_limits, limit_options, parse
+from heartlm.ecg.definitions import LIVE
 from heartlm.errors import HeartlmError
 
 
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
 
     torch.set_num_threads(1)
     common, rules_by_patient = read_rules(options.rules)
-    given = {name: value for name, value in vars(options).items() if name in LIMITS and value is not None}
+    given = given_limits(options)
     common, *patient_rules = (replace(each, **given) for each in (common, *rules_by_patient.values()))
     rules_by_patient = dict(zip(rules_by_patient, patient_rules, strict=True))
     repaired: Repaired = "refuse" if options.strict else "warn"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from heartlm.cli.options import limit_options, parse
+from heartlm.cli.options import given_limits, limit_options, parse
 from heartlm.ecg.definitions import LIMITS, REPORT, definitions
 from heartlm.errors import require
 from heartlm.storage.reading import read_yaml
@@ -45,11 +45,6 @@ class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     rules: Path | None = None
 
-    @property
-    def given_limits(self) -> dict[str, Any]:
-        """Limits that are given on the command line."""
-        return {name: value for name, value in vars(self).items() if name in LIMITS and value is not None}
-
 
 def run(arguments: Sequence[str]) -> int:
     """Find beats, rhythms and events in recordings with models that come with heartlm, and draw a page.
@@ -72,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.analysis.limits import Limits
 
     limit_values = {} if options.rules is None else read_yaml(options.rules, "limits")
-    limit_values = typed(dict[str, Any], limit_values, options.rules or "") | options.given_limits
+    limit_values = typed(dict[str, Any], limit_values, options.rules or "") | given_limits(options)
     limits = typed(Limits, limit_values, options.rules or "")
     settings = {name: value for name, value in vars(options).items() if name not in ("rules", *LIMITS)}
     result = api.analyze(**settings, limits=limits)

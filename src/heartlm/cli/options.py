@@ -107,6 +107,11 @@ def limit_options(defaults: dict[str, float]) -> type[Any]:
     return dataclasses.make_dataclass("LimitOptions", fields, frozen=True, namespace={"__doc__": text})
 
 
+def given_limits(options: Any) -> dict[str, Any]:
+    """Return the values of the options of `limit_options` that are given."""
+    return {name: value for name, value in vars(options).items() if name in LIMITS and value is not None}
+
+
 OPEN_RECORDINGS = frozenset(
     ("alarms", "analyze", "compare", "data convert", "data noisy", "data retime", "data show", "data verify",
      "delineate", "embed", "evaluate", "federate", "monitor", "predict", "tokenize")
