@@ -353,7 +353,7 @@ static int64_t combined(const struct rules *r, struct alarms *a, struct ruled *l
     }
     for (int64_t i = 0; i < num_leads && kinds; i++)
         if (!leads[i].lost && is_clear(r, leads + i, now)) clear |= BIT(i);
-    for (int kind = VF; kind < AF; kind++) {
+    for (int kind = 0; kind < KINDS; kind++) { /* those of a lead alone; AF is found in the stream */
         if (!(kinds & BIT(kind))) continue;
         int64_t start = INT64_MAX;
         double confidence = INFINITY;
