@@ -37,7 +37,7 @@ _JITTER_SPREADS = 5.0
 # Packets with the times of those before them end with a step of this multiple, and are as many rows as the times allow
 # within this fraction of a step, or the resolution of a clock in milliseconds.
 _LATE_STEP, _LATE_WITHIN, _MILLISECOND_S = 1.5, 0.5, 1e-3
-# Rounding repeats a time at this fraction of the rows, or where the step is at most so many units of the rounding.
+# Rounding repeats a time at this fraction of the rows, or where the step is at most this number of its units.
 _MANY_REPEATED, _COARSE_STEPS = 1e-2, 3.0
 # Summer time begins and ends at night, in all countries before four o'clock.
 _HOUR_S, _DAY_S, _LATEST_CHANGE_S = 3600.0, 86400.0, 4 * 3600.0 + 1

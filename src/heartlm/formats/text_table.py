@@ -79,10 +79,11 @@ class Marks(NamedTuple):
 
     def number(self, field: str) -> float | None:
         """Return the number in a field, which may be NaN; None if there is none."""
-        with suppress(ValueError):
+        try:
             # Python reads 1_000 as a number, Arrow does not
             return None if "_" in field else float(field.replace(",", ".") if self.decimal == "," else field)
-        return None
+        except ValueError:
+            return None
 
     def kind(self, field: str) -> str:
         """Return what a field holds: number, time, text, or nothing."""
@@ -363,7 +364,7 @@ def _header(lines: Sequence[str], marks: Marks, width: int) -> tuple[tuple[str, 
     for index, row in enumerate(header):
         texts = [field.strip("'\" ") for field in row[:width]]
         filled = [field for field in texts if field]
-        if filled and sum(map(is_unit_text, filled)) > 0.5 * len(filled) and (index or len(filled) > 1):
+        if filled and 2 * sum(map(is_unit_text, filled)) > len(filled) and (index or len(filled) > 1):
             units = texts
         elif not any(names):
             names = texts
