@@ -77,7 +77,7 @@ class Case:
 
     def config(self) -> PretrainConfig:
         settings = {name: getattr(self, name) for name in ("depth", "window", *SETTINGS)}
-        return PretrainConfig(batch_size=self.windows * self.ranks, **settings)
+        return PretrainConfig(batch_size=self.windows * self.ranks, **settings).resolved()
 
     @property
     def settings(self) -> str:

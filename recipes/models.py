@@ -205,7 +205,7 @@ class HeldOut:
     def of(cls, run: Path, corpus: Corpus) -> HeldOut:
         """What the model of `run` says of the test split of `corpus`."""
         tuned = load_finetuned(run, "last")
-        leads = leads_of_corpus(corpus, EvaluationConfig(run, corpus.folder)).leads
+        leads = leads_of_corpus(corpus, EvaluationConfig()).leads
         if tuned.info.task == "rhythm":
             leads = [lead for lead in leads if lead.tokens.num_tokens >= AF_WIDTH]
         label: Array

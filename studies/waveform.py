@@ -85,7 +85,7 @@ def joined(folds: list[Windows]) -> Windows:
 def judged(run: Path, corpus: Path, method: str, seed: int) -> Windows:
     """Label, patient, probability of VF, and `vf_scores` of every window of the fold's patients."""
     tuned = load_finetuned(run, "last")
-    leads = leads_of_corpus(open_corpus(corpus), EvaluationConfig(run, corpus)).leads
+    leads = leads_of_corpus(open_corpus(corpus), EvaluationConfig()).leads
     windows = WaveformWindows.of(leads)
     shown = {"patient": np.array([lead.patient_id for lead in leads])[windows.lead], "label": windows.labels}
     if method == NETWORK:
@@ -118,7 +118,7 @@ def scored(seeds: list[Windows], database: str) -> dict[str, Any]:
         np.concatenate([each[key][part] for each, part in zip(seeds, parts, strict=True)])
         for key in ("label", "patient", "probability", "called")
     )
-    return score_vf(Verdicts(probability, positive=called), label, patient, EvaluationConfig(Path(), Path()))
+    return score_vf(Verdicts(probability, positive=called), label, patient, EvaluationConfig())
 
 
 def cell(entry: dict[str, Any] | None) -> str:

@@ -32,7 +32,15 @@ def public_names() -> list[str]:
         else:
             parameters = inspect.signature(value).parameters.values()
             names += [f"{name}({each.name})" for each in parameters if each.kind is not each.VAR_KEYWORD]
+            names += [f"{name}({field})" for field in settings_of(value)]
     return sorted(names)
+
+
+def settings_of(function: Any) -> list[str]:
+    """Names of the fields of the settings that `function` takes, as `config`."""
+    config = inspect.signature(function).parameters.get("config")
+    kind = None if config is None else getattr(heartlm, config.annotation.removesuffix(" | None"), None)
+    return [*getattr(kind, "__dataclass_fields__", ())]
 
 
 def test_what_the_last_release_had_in_public_is_there() -> None:

@@ -103,25 +103,28 @@ def build_corpus(
         return finish_corpus(journal, tokenizer, command)
 
 
-def build_configured(config: TokenizeConfig, given: Path | None, command: str) -> Corpus:
-    """Build the corpus of `config` and open it.
+def build_configured(
+    folders: Sequence[Path], out: Path, config: TokenizeConfig, given: Path | None, command: str
+) -> Corpus:
+    """Build the corpus of the databases in `folders` and open it.
 
     Args:
+        folders: folders of the databases.
+        out: the corpus folder.
         config: the settings.
         given: folder of a tokenizer to use; None to fit a new one.
         command: the command line, recorded in the manifest.
 
     Raises:
-        HeartlmError: a setting is invalid, or see `build_corpus`.
+        HeartlmError: see `build_corpus`.
     """
-    config.check()
     kind = config.tokenizer or "beat"
     how: dict[str, Any] = {"causal_only": config.causal} if kind in ("beat", "rhythm") else {}
     how |= {"waveforms": config.waveforms} if kind == "rhythm" else {}
     build_corpus(
-        config.databases,
+        folders,
         tokenizer_class(kind)(**how) if given is None else load_tokenizer(given),
-        config.out,
+        out,
         training_leads=config.training_leads,
         beats=config.beats,
         fit=given is None,
@@ -132,7 +135,7 @@ def build_configured(config: TokenizeConfig, given: Path | None, command: str) -
         seed=config.seed,
         command=command,
     )
-    return open_corpus(config.out)
+    return open_corpus(out)
 
 
 @contextmanager

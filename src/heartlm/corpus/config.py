@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal
 
 from heartlm.errors import HeartlmError, require
+from heartlm.storage.typed import Checked
 
 
-@dataclass
-class TokenizeConfig:
-    """Settings of `heartlm tokenize`.
+@dataclass(frozen=True)
+class TokenizeConfig(Checked):
+    """Settings of a corpus.
 
     Attributes:
-        databases: folders of recordings, one per database.
-        out: the corpus folder to write. An existing corpus is replaced when the new one is complete. If the command is
-            killed, running it again resumes it.
         tokenizer: beat (default) encodes waveforms and RR intervals; rhythm encodes RR intervals only; sample encodes
             amplitudes at 100 Hz; millivolts encodes voltages at 100 Hz (task waveform).
         tokenizer_from: a run or corpus whose tokenizer is used, instead of fitting a new one.
@@ -35,8 +33,6 @@ class TokenizeConfig:
         seed: random seed for the choice of beats that the codebooks are fitted on.
     """
 
-    databases: list[Path]
-    out: Path
     tokenizer: Literal["beat", "rhythm", "sample", "millivolts"] | None = None
     tokenizer_from: Path | None = None
     causal: bool = False
@@ -66,19 +62,3 @@ class TokenizeConfig:
             return
         if refused:
             raise HeartlmError(f"{refused[0]}: {why}: leave --{refused[0].replace('_', '-')} out")
-
-
-class TokenizeSettings(TypedDict, total=False):
-    """The settings of `TokenizeConfig` as keyword arguments of `heartlm.tokenize`."""
-
-    tokenizer: Literal["beat", "rhythm", "sample", "millivolts"] | None
-    tokenizer_from: Path | str | None
-    causal: bool
-    waveforms: bool
-    training_leads: Literal["first", "all"]
-    beats: Literal["auto", "annotated", "detected"]
-    skip_unreadable: bool
-    damaged: Literal["refuse", "warn"]
-    strict: bool
-    processes: int | None
-    seed: int
