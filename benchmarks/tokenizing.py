@@ -28,9 +28,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.measure import Spread, Table, cores, interleaved, per, pin, rates
-from benchmarks.common.output import write_results
-from benchmarks.common.places import database_of, link, options
 from benchmarks.reading import LEADS, RATE_HZ, first_hour, generate, plain, uncached
 from benchmarks.usual_script import detectors, differing_codes, tokenise_record
 from heartlm.corpus.build import build_corpus
@@ -38,6 +35,9 @@ from heartlm.corpus.corpus import open_corpus
 from heartlm.databases.database import open_database
 from heartlm.tokenizers.base import KINDS, Tokenizer, load_tokenizer, tokenizer_class
 from heartlm.tokenizers.beat import BeatTokenizer
+from lab.measure import Spread, Table, cores, interleaved, per, pin, rates
+from lab.output import write_results
+from lab.places import database_of, link, options
 
 ARCHIVE_SAMPLES, ARCHIVE_BYTES = 136e9, 272e9
 NODE_CORES = 64

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common.places import database_of, files_of, link, unpacked
-from benchmarks.common.steps import Steps
 from heartlm.databases.database import open_database
 from heartlm.databases.splits import DS1, DS2
+from lab.places import database_of, files_of, link, unpacked
+from lab.steps import Steps
 
 WEIGHTS = {"mitdb": 4, "mitdb-retimed": 1, "svdb": 7, "svdb-retimed": 2}
 WEIGHTS |= {"mitdb-noisy": 2, "svdb-noisy": 3, "challenge-2017-noisy": 7, "ptb-xl-noisy": 3}

@@ -32,10 +32,6 @@ import yaml
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from benchmarks.common.intervals import shown
-from benchmarks.common.measure import header, row
-from benchmarks.common.places import options, unpacked
-from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
@@ -52,6 +48,10 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import atomic_folder, write_json
 from heartlm.tasks.load import load_finetuned
 from heartlm.tasks.waveform import WaveformWindows
+from lab.intervals import shown
+from lab.measure import header, row
+from lab.places import options, unpacked
+from lab.steps import Steps
 from recipes import af, beats, vf
 
 PHYSIONET = "Open Data Commons Attribution License 1.0, PhysioNet"

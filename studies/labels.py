@@ -37,11 +37,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.common.intervals import Score, interval
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
-from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import covering_windows
 from heartlm.evaluation.bootstrap import Counts
@@ -58,6 +53,11 @@ from heartlm.tasks.finetune import finetune
 from heartlm.tasks.load import load_finetuned
 from heartlm.tasks.task import FinetuneConfig
 from heartlm.tokenizers.beat import BeatTokenizer
+from lab.intervals import Score, interval
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import options
+from lab.steps import Steps
 from recipes.beats import REAL, WEIGHTS, weights_of
 from studies.quality import FEWEST_S, LABELS, S, V, f1_of, macro_s
 

@@ -33,15 +33,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.intervals import Score, interval
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import numbers_of, options
-from benchmarks.common.steps import Steps
-from benchmarks.common.weights import digests_of
 from heartlm.evaluation.bootstrap import Counts, Floats, ratio
 from heartlm.models.pretrained import FOLDER
 from heartlm.storage.atomic import atomic_folder
+from lab.intervals import Score, interval
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import numbers_of, options
+from lab.steps import Steps
+from lab.weights import digests_of
 from recipes.beats import STEPS, linked, noise_and_weak, parts_of, prepared
 
 FIBRILLATION = tuple(f"mitdb/{record}" for record in (201, 203, 210, 219, 221, 222))

@@ -22,10 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import numbers_of, options
-from benchmarks.common.steps import Steps, kept
 from heartlm.corpus.corpus import open_corpus
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.rhythm import Verdicts
@@ -34,6 +30,10 @@ from heartlm.inference.waveform import class_probabilities, vf_scores
 from heartlm.labels.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT
 from heartlm.tasks.load import load_finetuned
 from heartlm.tasks.waveform import WaveformWindows, forest_verdicts, score_vf
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import numbers_of, options
+from lab.steps import Steps, kept
 from recipes.vf import linked, patients_of, prepared
 
 Windows = dict[str, NDArray[Any]]

@@ -80,7 +80,9 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_the_files_that_contributing_names_exist() -> None:
-    named = re.findall(r"`((?:src|tests|docs|benchmarks|recipes|studies)/[\w/.]*|\w+\.(?:md|cff|txt))`", CONTRIBUTING)
+    named = re.findall(
+        r"`((?:src|tests|docs|lab|benchmarks|recipes|studies|examples)/[\w/.]*|\w+\.(?:md|cff|txt))`", CONTRIBUTING
+    )
     named += re.findall(r"\]\(([\w/.-]+)\)", CONTRIBUTING)
     assert len(named) > 40
     assert not [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
