@@ -30,7 +30,7 @@ from heartlm.storage.atomic import explained, publish_folder, recover_folder
 from heartlm.system.cores import usable_cpus
 from heartlm.system.processes import encode_all
 from heartlm.system.progress import say, track
-from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer, tokenizer_class
+from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
 
 WORTH_KEEPING_S = 10.0
 """Time in seconds after which the partial result of a failed build is kept, so that it can be resumed."""
@@ -118,12 +118,9 @@ def build_configured(
     Raises:
         HeartlmError: see `build_corpus`.
     """
-    kind = config.tokenizer or "beat"
-    how: dict[str, Any] = {"causal_only": config.causal} if kind in ("beat", "rhythm") else {}
-    how |= {"waveforms": config.waveforms} if kind == "rhythm" else {}
     build_corpus(
         folders,
-        tokenizer_class(kind)(**how) if given is None else load_tokenizer(given),
+        config.new_tokenizer() if given is None else load_tokenizer(given),
         out,
         training_leads=config.training_leads,
         beats=config.beats,
