@@ -82,6 +82,8 @@ def build_corpus(
     is_corpus = (out / "manifest.json").is_file() and (out / "codes.bin").is_file()
     if out.exists() and not is_corpus and not (out.is_dir() and not any(out.iterdir())):
         raise HeartlmError(f"{out} exists and is no corpus: choose another name, or remove it first")
+    # The journal first: it locks the folder against another build. The plan before the fit: its fingerprint of the
+    # files decides whether an earlier build, with its tokenizer, is continued.
     with _under_way(out) as journal:
         plan = make_plan(databases)
         tokenizer = _begin(journal, plan, tokenizer, choice)

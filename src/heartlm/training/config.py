@@ -172,6 +172,8 @@ class TrainingConfig(ComputeConfig, LearningConfig, Checked):
         """Return the settings with batch size, learning rate and warm-up by the size of the model where not set."""
         shape = shape.resolve()
         assert shape.width is not None
+        # 2048 tokens, more with depth, and 1e-3 by the square root of the width are of the first models and not tuned.
+        # Fine-tuning was no better with 3e-4 (docs/log/beats.md, "Settings of fine-tuning").
         windows = max(1, round(2048 * max(1.0, shape.depth / 4) / self.window))
         return replace(
             self,
