@@ -56,7 +56,8 @@ class Checked:
 
     def __post_init__(self) -> None:
         """Check the type of every field, then their values."""
-        for name, hint in _hints(type(self))[0].items():
+        kind: Any = type(self)
+        for name, hint in _hints(kind)[0].items():
             object.__setattr__(self, name, _typed(hint, getattr(self, name), name))  # the dataclasses are frozen
         self.check()
 
