@@ -9,6 +9,7 @@ recordings are listed with the reason.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def _preference(lead: str) -> int:
     return PREFERRED_LEADS.index(name) if name in PREFERRED_LEADS else len(PREFERRED_LEADS)
 
 
-def _keys_to_score(on: Path, splits: dict[tuple[str, str], str], config: EvaluationConfig) -> set[tuple[str, str]]:
+def _keys_to_score(on: Path, splits: Mapping[tuple[str, str], str], config: EvaluationConfig) -> set[tuple[str, str]]:
     """Return the recordings of the folder `on` to score; `splits` has the split of every recording."""
     inside = {key for key, split in splits.items() if config.split in ("all", split)}
     if not config.record_ids:
