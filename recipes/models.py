@@ -117,8 +117,8 @@ class Maker:
         clean, drawn = beats.unlabelled(self.data, self.work / "unpacked", folder), list[Path]()
         for name in beats.REAL:
             drawn.append(folder / f"{name}-drawn")
-            words = (folder / name, drawn[-1], "--no-labels")
-            self.steps.run(f"drawn-{name}", drawn[-1], *words, module="recipes.retime")
+            given = (folder / name, drawn[-1], "--no-labels")
+            self.steps.run(f"drawn-{name}", drawn[-1], *given, module="recipes.retime")
         corpus, wide, of_drawn, masked = (folder / name for name in ("corpus", "wide", "corpus-drawn", "masked"))
         common = ("--training-leads", "all", "--processes", 1)
         self.steps.run("tokenize-foundation", corpus, "tokenize", *clean, *common, "--out", corpus)
