@@ -12,6 +12,7 @@ from heartlm.cli.options import parse
 
 if TYPE_CHECKING:
     from heartlm.ecg.recording import Annotations
+    from heartlm.tasks.annotate import Annotated
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class PredictOptions:
     """Options of `heartlm predict`.
 
     Attributes:
-        run: run folder of a fine-tuned model, or name of a shipped model: af, beats, beats-causal or waveform.
+        run: run folder of a fine-tuned model, or name of a shipped model: af, beats, beats-causal, statements or
+            waveform.
         record: a WFDB recording, DATABASE/RECORD; a file ending is ignored.
         out: folder for the annotation file; by default the current folder.
         annotator: ending of the annotation file; an existing file is replaced only if it ends in .hlm.
@@ -42,6 +44,8 @@ class PredictOptions:
 def run(arguments: Sequence[str]) -> int:
     """Annotate a recording with a fine-tuned model and write a WFDB annotation file, which any WFDB viewer opens.
 
+    A model of the statements task writes a table of probabilities instead.
+
     Examples:
         heartlm predict beats mitdb/100
         heartlm predict runs/beats mitdb/100
@@ -57,6 +61,8 @@ def run(arguments: Sequence[str]) -> int:
 
     how = {name: getattr(options, name) for name in ("beats", "lead", "checkpoint", "device")}
     result = api.annotate(options.run, options.record, **how)
+    if result.task == "statements":
+        return _print_statements(result, options.out)
     path = write_annotations(options.out, Path(result.record).name, result.found, options.annotator)
     lead = f", lead {result.lead_name}" if result.lead_name else ""
     print(f"{result.database}/{result.record}{lead}: {result.known.num_beats:,} beats ({result.known.source})")
@@ -73,6 +79,25 @@ def run(arguments: Sequence[str]) -> int:
         rows = enumerate(result.seconds.tolist())
         table = [{"time_s": second} | dict(zip(CLASSES, row, strict=True)) for second, row in rows]
         print(write_csv(table, path.with_name(path.name + ".csv"), ["time_s", *CLASSES], digits=4))
+    return 0
+
+
+def _print_statements(result: Annotated, folder: Path) -> int:
+    """Print the statements above their thresholds and write all with their probabilities."""
+    from heartlm.ecg.statements import words_of
+    from heartlm.storage.atomic import write_csv
+
+    print(f"{result.database}/{result.record}, leads {result.lead_name}")
+    names = list(result.statements)
+    rows = [
+        {"statement": name, "words": words, "probability": each[0], "threshold": each[1]}
+        for name, words, each in zip(names, words_of(names), result.statements.values(), strict=True)
+    ]
+    for row in sorted(rows, key=lambda row: -row["probability"]):
+        if row["probability"] >= row["threshold"]:
+            print(f"  {row['statement']}: {row['words']} ({row['probability']:.2f})")
+    path = folder / f"{Path(result.record).name}.statements.csv"
+    print(write_csv(rows, path, list(rows[0]), digits=4))
     return 0
 
 

@@ -24,6 +24,7 @@ from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
 from heartlm.corpus.plan import Beats, BuildSettings, Parts, TrainingLeads, make_plan
 from heartlm.databases.database import Database, open_database
+from heartlm.databases.statements import statements_of
 from heartlm.ecg.recording import Damaged, Repaired
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import explained, publish_folder, recover_folder
@@ -52,6 +53,7 @@ def build_corpus(
     repaired: Repaired = "warn",
     processes: int | None = None,
     seed: int = 0,
+    labels: Path | None = None,
     command: str | None = None,
 ) -> dict[str, Any]:
     """Tokenise the databases in `folders` into the corpus folder `out` and return its manifest.
@@ -68,6 +70,8 @@ def build_corpus(
         repaired: treat recordings whose files must be repaired to be read as unreadable, or use them and list them.
         processes: number of encoding processes, by default the number of cores available to this process.
         seed: random seed for the choice of beats that the codebooks are fitted on.
+        labels: a table of statements about the recordings; see `heartlm.databases.statements`. By default those that a
+            database states, if the tokenizer joins leads.
         command: the command line, recorded in the manifest for reproducibility.
 
     Raises:
@@ -77,7 +81,13 @@ def build_corpus(
     for name, count in Counter(database.name for database in databases).items():
         if count > 1:
             raise HeartlmError(f"two folders hold a database called {name!r}: rename one, or name it in database.json")
-    choice = BuildSettings(training_leads, beats, skip_unreadable, damaged, seed, fit and tokenizer.needs_fitting)
+    statements = {
+        f"{database.name}/{name}": stated
+        for database in (databases if labels is not None or tokenizer.joins_leads else ())
+        for name, stated in statements_of(database, labels).items()
+    }
+    fits = fit and tokenizer.needs_fitting
+    choice = BuildSettings(training_leads, beats, skip_unreadable, damaged, seed, fits, statements)
     recover_folder(out)
     is_corpus = (out / "manifest.json").is_file() and (out / "codes.bin").is_file()
     if out.exists() and not is_corpus and not (out.is_dir() and not any(out.iterdir())):
@@ -130,6 +140,7 @@ def build_configured(config: TokenizeConfig, given: Path | None, command: str) -
         repaired="refuse" if config.strict else "warn",
         processes=config.processes,
         seed=config.seed,
+        labels=config.labels,
         command=command,
     )
     return open_corpus(config.out)

@@ -18,7 +18,8 @@ class TokenizeConfig:
         out: the corpus folder to write. An existing corpus is replaced when the new one is complete. If the command is
             killed, running it again resumes it.
         tokenizer: beat (default) encodes waveforms and RR intervals; rhythm encodes RR intervals only; sample encodes
-            amplitudes at 100 Hz; millivolts encodes voltages at 100 Hz (task waveform).
+            amplitudes at 100 Hz; millivolts encodes voltages at 100 Hz (task waveform); leads encodes the voltages of
+            all leads together at 100 Hz (task statements).
         tokenizer_from: a run or corpus whose tokenizer is used, instead of fitting a new one.
         causal: omit features that need later beats, so that a live stream gets the same tokens (beat; rhythm with
             waveforms).
@@ -33,11 +34,14 @@ class TokenizeConfig:
             warning.
         processes: number of parallel encoding processes, by default one per core. The corpus does not depend on it.
         seed: random seed for the choice of beats that the codebooks are fitted on.
+        labels: CSV table of statements about recordings: the name of a recording, then a column for each statement with
+            1, 0, or nothing if it is not known. By default the statements of PTB-XL and of the PhysioNet/CinC
+            challenges are read (leads).
     """
 
     databases: list[Path]
     out: Path
-    tokenizer: Literal["beat", "rhythm", "sample", "millivolts"] | None = None
+    tokenizer: Literal["beat", "rhythm", "sample", "millivolts", "leads"] | None = None
     tokenizer_from: Path | None = None
     causal: bool = False
     waveforms: bool = False
@@ -48,6 +52,7 @@ class TokenizeConfig:
     strict: bool = False
     processes: int | None = None
     seed: int = 0
+    labels: Path | None = None
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an invalid value."""
@@ -71,7 +76,7 @@ class TokenizeConfig:
 class TokenizeSettings(TypedDict, total=False):
     """The settings of `TokenizeConfig` as keyword arguments of `heartlm.tokenize`."""
 
-    tokenizer: Literal["beat", "rhythm", "sample", "millivolts"] | None
+    tokenizer: Literal["beat", "rhythm", "sample", "millivolts", "leads"] | None
     tokenizer_from: Path | str | None
     causal: bool
     waveforms: bool
@@ -82,3 +87,4 @@ class TokenizeSettings(TypedDict, total=False):
     strict: bool
     processes: int | None
     seed: int
+    labels: Path | str | None

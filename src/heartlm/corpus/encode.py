@@ -7,6 +7,7 @@ recordings only one lead is encoded, so that scores are single-lead scores.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -87,6 +88,7 @@ def source_of(
         )
     leads = chosen_leads(recording, split, training_leads) if tokenizer.reads_signal else (0,)
     leads = leads or (() if tokenizer.needs_signal else (0,))
+    leads = leads[:1] if tokenizer.joins_leads else leads
     return SelectedLeads(recording, split, leads) if leads else Unusable(no_ecg_lead(recording))
 
 
@@ -109,10 +111,24 @@ def usable_leads(
     """
     recording = source.recording
     for index in source.leads:
-        ready = _usable_lead(recording, tokenizer, beats, index)
+        ready = (
+            _joined_leads(recording, beats, index)
+            if tokenizer.joins_leads
+            else _usable_lead(recording, tokenizer, beats, index)
+        )
         if damaged == "refuse":
             recording.refuse_if_damaged()
         yield ready
+
+
+def _joined_leads(recording: Recording, beats: Beats, index: int) -> Lead | Unusable:
+    """Return all ECG leads as one, with the beats of the lead `index`, of which there may be none."""
+    leads = sorted(ecg_leads(recording))
+    signals = recording.signal(leads=leads)
+    if np.isnan(signals).all() or not recording.num_samples:
+        return Unusable("no valid sample")
+    ready = beats_for(recording, recording.annotations, beats, index, signals[leads.index(index)])
+    return Lead(ready, signals, index, tuple(recording.lead_names[lead] for lead in leads))
 
 
 def _usable_lead(recording: Recording, tokenizer: Tokenizer, beats: Beats, index: int) -> Lead | Unusable:
@@ -252,12 +268,13 @@ def _encode_source(source: SelectedLeads, tokenizer: Tokenizer, choice: BuildSet
                 "record_id": recording.record_id,
                 "patient_id": recording.patient_id,
                 "split": source.split,
-                "lead": recording.lead_names[lead.index] if recording.lead_names else "",
+                "lead": ",".join(lead.names) or (recording.lead_names[lead.index] if recording.lead_names else ""),
                 "lead_index": lead.index,
                 "rate_hz": float(recording.rate_hz),
                 "num_samples": int(recording.num_samples),
                 "num_tokens": tokens.num_tokens,
                 "source": str(recording.path.parent.resolve() / recording.path.name),
+                "statements": json.dumps(choice.statements.get(source.name, {})),
             }
         )
         part.digests.append("")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from heartlm import __version__
@@ -42,7 +42,10 @@ def make_plan(databases: Sequence[Database]) -> Parts:
 
 @dataclass(frozen=True)
 class BuildSettings:
-    """Settings of a build that affect its tokens, in addition to the tokenizer and the recordings."""
+    """Settings of a build that affect its tokens, in addition to the tokenizer and the recordings.
+
+    `statements` are those of each recording, by `database/record`.
+    """
 
     training_leads: TrainingLeads
     beats: Beats
@@ -50,6 +53,7 @@ class BuildSettings:
     damaged: Damaged
     seed: int
     fit: bool
+    statements: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
 
     def described(self, tokenizer: Tokenizer, parts: Parts) -> dict[str, Any]:
         """Return everything that the tokens depend on, in the form read back from the journal."""
@@ -63,6 +67,7 @@ class BuildSettings:
             "damaged": self.damaged,
             "repaired": sorted({database.repaired for database, _ in parts}),
             "seed": self.seed,
+            "statements": hashlib.sha256(json.dumps(self.statements, sort_keys=True).encode()).hexdigest(),
         }
         return dict(json.loads(json.dumps(settings)))
 

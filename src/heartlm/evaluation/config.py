@@ -27,6 +27,8 @@ class EvaluationConfig:
         beats: annotated uses the annotated beat positions; detected detects the beats and matches them with the
             annotated ones within 150 ms, which needs a folder of recordings.
         checkpoint: model to score, the one with the lowest validation loss or the last one.
+        labels: CSV table of statements about the recordings, as for tokenizing (statements task); by default those that
+            the database states.
         window: beats per window of the rhythm task; by default the width that the model was trained on.
         baselines: also score the majority class, gradient boosting and, for rhythm, Zhou 2015.
         random_init: run of the same task made with --from-scratch, to score as a further baseline.
@@ -44,6 +46,7 @@ class EvaluationConfig:
     records: str | None = None
     beats: Literal["annotated", "detected"] = "annotated"
     checkpoint: Literal["best", "last"] = "best"
+    labels: Path | None = None
     window: int | None = None
     baselines: bool = True
     random_init: Path | None = None
@@ -81,6 +84,7 @@ class EvaluationSettings(TypedDict, total=False):
     records: str | None
     beats: Literal["annotated", "detected"]
     checkpoint: Literal["best", "last"]
+    labels: Path | str | None
     window: int | None
     baselines: bool
     random_init: Path | str | None

@@ -24,7 +24,8 @@ class ModelConfig:
         feed_forward: inner width of the SwiGLU; by default 8/3 of the width, rounded up to a multiple of 32.
         causal: whether each token attends only to itself and earlier tokens.
         dropout: dropout probability in training, 0 to below 1.
-        network: a transformer over tokens, or the convolutional network of the waveform task, with `depth` layers.
+        network: a transformer over tokens, or a convolutional network with `depth` layers: waveform of the waveform
+            task, leads and residual of the statements task.
     """
 
     facet_sizes: tuple[int, ...]
@@ -34,7 +35,7 @@ class ModelConfig:
     feed_forward: int | None = None
     causal: bool = False
     dropout: float = 0.0
-    network: Literal["transformer", "waveform"] = "transformer"
+    network: Literal["transformer", "waveform", "leads", "residual"] = "transformer"
 
     def resolve(self) -> ModelConfig:
         """Return a copy with every size set.

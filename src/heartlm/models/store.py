@@ -21,6 +21,7 @@ from heartlm.errors import HeartlmError
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.info import ModelInfo
+from heartlm.models.leads import LeadsNetwork
 from heartlm.models.waveform import WaveformNetwork
 from heartlm.storage.atomic import atomic_folder, recover_folder
 from heartlm.storage.reading import read_json, refuse_irregular
@@ -123,6 +124,8 @@ def build_model(
         )
     if config.network == "waveform":
         return WaveformNetwork(config, geometry, num_classes)
+    if config.network in ("leads", "residual"):
+        return LeadsNetwork(config, geometry, num_classes)
     return HeartModel(config, geometry, num_classes, pooled, seconds)
 
 

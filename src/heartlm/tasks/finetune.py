@@ -36,7 +36,9 @@ def finetune(config: FinetuneConfig) -> Path:
     Raises:
         HeartlmError: a setting is invalid, the corpus has another tokenizer or no labels, or the folder is unwritable.
     """
-    return run(config, lambda ranks: _job(config, ranks))
+    folder = run(config, lambda ranks: _job(config, ranks))
+    task_of(config.task).finish(folder, config)
+    return folder
 
 
 def _job(config: FinetuneConfig, ranks: Ranks) -> Job:

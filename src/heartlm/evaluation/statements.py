@@ -1,0 +1,163 @@
+"""Scores of statements about recordings, with intervals by patient, and baselines that read mean beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.statements import SUPERCLASSES
+from heartlm.errors import HeartlmError, needs
+from heartlm.evaluation.bootstrap import Resampling, estimate
+from heartlm.evaluation.rhythm import Verdicts, auroc
+from heartlm.tokenizers.leads import PLACES
+from heartlm.tokenizers.millivolts import dequantize
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+BEFORE, AFTER = 30, 50
+"""Tokens of a beat before and after its R peak, 10 ms each."""
+
+
+def score_statements(
+    probabilities: Floats,
+    labels: Labels,
+    names: Sequence[str],
+    thresholds: Sequence[float],
+    patients: NDArray[np.str_],
+    resampling: Resampling,
+) -> dict[str, Any]:
+    """Return the scores of each statement, and their means.
+
+    Args:
+        probabilities: of each statement about each recording, `[num_recordings, num_statements]`.
+        labels: 1 present, 0 absent, −1 not known, of the same shape.
+        names: statements.
+        thresholds: probability at which each counts as present.
+        patients: patient of each recording.
+        resampling: settings of the intervals.
+
+    Returns:
+        `per_class` with `support`, `se`, `ppv`, `sp`, `f1`, `auroc` and `average_precision` of each statement;
+        `macro_f1` and `macro_auroc`, the means over statements that occur, and `superclass_auroc` over superclasses.
+    """
+    known_patients, patient = np.unique(patients, return_inverse=True)
+    weights = resampling.weights(len(known_patients))
+    per_class, areas, drawn = dict[str, Any](), dict[str, float](), dict[str, Floats]()
+    for place, (name, threshold) in enumerate(zip(names, thresholds, strict=True)):
+        own, probability = labels[:, place], probabilities[:, place]
+        known, is_present = own >= 0, own == 1
+        if not is_present.any() or not (own == 0).any():
+            continue
+        block = Verdicts(probability, threshold).scores(own.astype(np.int8), patients, resampling)
+        block |= {
+            "support": int(is_present.sum()),
+            "average_precision": _average_precision(is_present[known], probability[known]),
+        }
+        per_class[name] = block
+        areas[name] = block["auroc"]["value"]
+        drawn[name] = auroc(is_present[known], probability[known], patient[known], weights)
+    if not per_class:
+        raise HeartlmError("no statement of the model is both present and absent in these recordings: nothing to score")
+    found = list(per_class)
+
+    def mean(chosen: Sequence[str]) -> dict[str, Any]:
+        # A resample without any patient of a statement, or with nothing else, counts the others.
+        areas_drawn = np.ma.masked_invalid([drawn[name] for name in chosen]).mean(axis=0).filled(np.nan)
+        return estimate(float(np.mean([areas[name] for name in chosen])), areas_drawn, len(known_patients))
+
+    f1 = [per_class[name]["f1"]["value"] or 0.0 for name in found]
+    scores = {
+        "classes": found,
+        "per_class": per_class,
+        "num_recordings": len(labels),
+        "num_beats": int((labels == 1).any(axis=1).sum()),
+        "num_patients": len(known_patients),
+        "macro_f1": {"value": float(np.mean(f1)), "ci": [None, None]},
+        "macro_auroc": mean(found),
+    }
+    superclasses = [name for name in SUPERCLASSES if name in per_class]
+    return scores | ({"superclass_auroc": mean(superclasses)} if superclasses else {})
+
+
+def _average_precision(is_present: NDArray[np.bool_], probability: Floats) -> dict[str, Any]:
+    order = np.argsort(-probability, kind="stable")
+    hits = is_present[order]
+    precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
+    return {"value": float(precision[hits].mean()), "ci": [None, None]}
+
+
+def best_thresholds(probabilities: Floats, labels: Labels) -> tuple[float, ...]:
+    """Return the probability with the highest F1 of each statement, 0.5 where none is present and absent.
+
+    The threshold lies halfway to the next lower probability.
+    """
+    thresholds = []
+    for probability, own in zip(probabilities.T, labels.T, strict=True):
+        known = own >= 0
+        if not (own == 1).any() or not (own == 0).any():
+            thresholds.append(0.5)
+            continue
+        order = np.argsort(-probability[known], kind="stable")
+        ranked, hits = probability[known][order], own[known][order] == 1
+        f1 = 2 * np.cumsum(hits) / (np.arange(1, len(hits) + 1) + hits.sum())
+        best = int(f1.argmax())
+        below = ranked[best + 1] if best + 1 < len(ranked) else 0.0
+        thresholds.append(float((ranked[best] + below) / 2))
+    return tuple(thresholds)
+
+
+def mean_beats(codes: NDArray[np.uint16]) -> Floats:
+    """Return features of a recording: the mean waveform of each lead around the R peaks, and of the RR intervals.
+
+    Args:
+        codes: codes of the leads tokenizer, uint16 `[num_tokens, num_facets]`.
+
+    Returns:
+        float64 `[num_features]`: 40 samples, 20 ms apart, of each of the twelve leads, and five of the intervals.
+    """
+    mv = dequantize(codes[:, :12])
+    peaks = np.flatnonzero(codes[:, len(PLACES)])
+    inside = peaks[(peaks >= BEFORE) & (peaks < len(mv) - AFTER)]
+    waves = np.zeros((BEFORE + AFTER, 12))
+    if len(inside):
+        waves = mv[inside[:, None] + np.arange(-BEFORE, AFTER)].mean(axis=0)
+        waves -= waves[:10].mean(axis=0)
+    rr_s = np.diff(peaks) / 100 if len(peaks) > 1 else np.ones(1)
+    of_rr = [rr_s.mean(), rr_s.std(), rr_s.min(), rr_s.max(), np.abs(np.diff(rr_s)).mean() if len(rr_s) > 1 else 0]
+    return np.concatenate([waves.reshape(-1, 2, 12).mean(axis=1).ravel(), of_rr])
+
+
+def fitted_baseline(kind: str, features: Floats, labels: Labels, others: Floats, seed: int) -> Floats:
+    """Fit one classifier for each statement on `features` and return the probabilities of `others`.
+
+    Args:
+        kind: logistic, or boosting.
+        features: of the training recordings, `[num_recordings, num_features]`.
+        labels: statements about them, 1, 0, −1.
+        others: features of the recordings to classify.
+        seed: random seed.
+
+    Raises:
+        HeartlmError: scikit-learn is not installed.
+    """
+    with needs("score"):
+        from sklearn.ensemble import HistGradientBoostingClassifier
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+    probabilities = np.full((len(others), labels.shape[1]), 0.0)
+    for place, own in enumerate(labels.T):
+        known = own >= 0
+        if len(np.unique(own[known])) < 2:
+            continue
+        if kind == "logistic":
+            model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
+        else:
+            model = HistGradientBoostingClassifier(max_iter=100, max_leaf_nodes=15, max_features=0.3, random_state=seed)
+        model.fit(features[known], own[known])
+        probabilities[:, place] = model.predict_proba(others)[:, 1]
+    return probabilities
