@@ -19,11 +19,13 @@ from heartlm.ecg.recording import Annotations
 from heartlm.ecg.statements import STATEMENTS, SUPERCLASSES, with_superclasses
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import Resampling
-from heartlm.evaluation.statements import best_thresholds, mean_beats, score_statements
+from heartlm.evaluation.statements import best_thresholds, score_statements
+from heartlm.inference.beat_summary import beat_summary
 from heartlm.labels.statements import learnable, stated_labels, stated_of
 from heartlm.models.config import ModelConfig
-from heartlm.models.leads import directions
+from heartlm.models.leads import LeadsNetwork, directions
 from heartlm.models.store import build_model
+from heartlm.models.trees import fitted_trees
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.leads import PLACES, LeadsTokenizer, places_of
 from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
@@ -33,22 +35,23 @@ from tests.conftest import shared_data
 from tests.synthetic_leads import beat_times_s, ecg_mv
 
 RATE_HZ, SECONDS = 250, 8
-NAMES = ("I", "II", "V1", "V5")
+NAMES = ("I", "II", "V1", "V2", "V3", "V4", "V5", "V6")
+GAINS = (0.7, 1.0, -0.4, -0.2, 0.3, 0.8, 0.8, 0.6)
 
 
 def record(folder: Path, name: str, seed: int, inverted: bool, comments: tuple[str, ...] = ()) -> None:
-    """Write a recording of four leads, in some upside down."""
+    """Write a recording of eight leads, in some upside down."""
     time = np.arange(SECONDS * RATE_HZ) / RATE_HZ
     mv = ecg_mv(time, beat_times_s(SECONDS + 2, seed)) * (-1 if inverted else 1)
     random = np.random.default_rng(seed)
-    leads = np.stack([0.7 * mv, mv, -0.4 * mv, 0.8 * mv], axis=1) + random.normal(0, 0.01, (len(time), 4))
+    leads = mv[:, None] * np.array(GAINS) + random.normal(0, 0.01, (len(time), len(NAMES)))
     wfdb.wrsamp(
         name,
         fs=RATE_HZ,
-        units=["mV"] * 4,
+        units=["mV"] * len(NAMES),
         sig_name=list(NAMES),
         p_signal=leads,
-        fmt=["16"] * 4,
+        fmt=["16"] * len(NAMES),
         write_dir=str(folder),
         comments=list(comments),
     )
@@ -188,7 +191,7 @@ def test_a_corpus_holds_all_leads_and_statements(corpus: Corpus) -> None:
 def network(request: pytest.FixtureRequest) -> torch.nn.Module:
     torch.manual_seed(0)
     geometry = [torch.from_numpy(each) for each in LeadsTokenizer().geometry()]
-    config = ModelConfig(tuple(map(len, geometry)), 4, 32, network=request.param).resolve()
+    config = ModelConfig(tuple(map(len, geometry)), 4, 32, network=request.param, members=2).resolve()
     return build_model(config, geometry, 3, pooled=True).eval()
 
 
@@ -201,6 +204,20 @@ def test_padding_changes_nothing_but_the_mean_over_time(network: torch.nn.Module
     with torch.inference_mode():
         assert torch.equal(network.class_logits(codes, valid), network.class_logits(other, valid))
         assert not torch.equal(network.class_logits(codes), network.class_logits(other))
+
+
+def test_members_are_apart(network: torch.nn.Module, corpus: Corpus) -> None:
+    """The gradient of the logits of one member reaches no weight of the other, and the answer is their mean."""
+    codes = torch.from_numpy(corpus.codes[:1200].astype(np.int64)).view(2, 600, -1)
+    network.zero_grad()
+    logits = network.member_logits(codes)
+    assert torch.allclose(network.class_logits(codes), logits.mean(dim=1))
+    logits[:, 0].sum().backward()
+    for block in network.trunk.blocks:
+        of_first, of_second = block.second.weight.grad.chunk(2)
+        assert of_first.abs().sum() > 0
+        assert (of_second == 0).all()
+    network.zero_grad()
 
 
 def test_directions_are_those_of_the_standard() -> None:
@@ -253,16 +270,16 @@ def test_augmented_windows_keep_a_lead_and_move_none_to_another_side(corpus: Cor
         assert set(shown) <= set(places) or min(shown) >= PLACES.index("other 1")
         assert (changed[:, -1] == window[:, -1]).all()
         counts.add(len(shown))
-    assert counts == {1, 2, 3, 4}
+    assert counts == set(range(1, 9))
 
 
 def test_unknown_statements_have_no_gradient(corpus: Corpus) -> None:
-    class Given(torch.nn.Module):
+    class Given(LeadsNetwork):
         def __init__(self) -> None:
-            super().__init__()
-            self.logits = torch.nn.Parameter(torch.zeros(6, 2))
+            torch.nn.Module.__init__(self)
+            self.logits = torch.nn.Parameter(torch.zeros(6, 1, 2))
 
-        def class_logits(self, codes: torch.Tensor, valid: object, keys: object) -> torch.Tensor:
+        def member_logits(self, codes: torch.Tensor, valid: object = None, keys: object = None) -> torch.Tensor:
             return self.logits
 
     from heartlm.corpus.windows import Windows
@@ -273,8 +290,8 @@ def test_unknown_statements_have_no_gradient(corpus: Corpus) -> None:
     given = Given()
     loss, _ = StatementLoss(torch.tensor([1.0, 4.0]))(given, StatementBatches(corpus, labels, 1).finish(draft))
     loss.backward()
-    gradient = given.logits.grad
-    assert gradient is not None
+    assert given.logits.grad is not None
+    gradient = given.logits.grad[:, 0]
     assert gradient[4, 0] == 0  # not known
     assert gradient[4, 1] > 0  # absent
     assert gradient[1, 0] < 0  # present
@@ -299,18 +316,59 @@ def test_scores_are_those_of_a_hand_calculation() -> None:
     assert best_thresholds(probabilities, labels) == pytest.approx((0.25, 0.65))
 
 
-def test_mean_beats_are_those_of_the_leads(corpus: Corpus) -> None:
-    upright, inverted = (mean_beats(corpus.codes[corpus.tokens_of(row)]) for row in (0, 1))
-    of_ii = slice(1, 480, 12)
-    assert upright[of_ii].max() > 0.5 > upright[of_ii].max() - 1
-    assert inverted[of_ii].min() < -0.5
-    assert 0.5 < upright[480] < 1.2  # mean interval in s
+def test_a_summary_has_the_mean_beat_and_the_intervals(corpus: Corpus) -> None:
+    upright, inverted = (beat_summary(corpus.codes[corpus.tokens_of(row)]) for row in (0, 1))
+    assert upright is not None
+    assert inverted is not None
+    assert np.isfinite(upright).all()
+    waves = upright[:480].reshape(40, 12)
+    assert waves[:, 1].max() > 0.5
+    assert np.allclose(waves[:, 2], waves[:, 1] - waves[:, 0], atol=0.01)  # III, which was not recorded
+    assert inverted[:480].reshape(40, 12)[:, 1].min() < -0.5
+    assert 0.5 < upright[480] < 1.2  # median interval in s
+    assert beat_summary(np.where(np.arange(19) == PLACES.index("V3"), 0, corpus.codes[:800])) is None
+
+
+def test_a_premature_beat_of_another_shape_is_told(corpus: Corpus) -> None:
+    codes = np.array(corpus.codes[corpus.tokens_of(0)])
+    regular = beat_summary(codes)
+    peaks = np.flatnonzero(codes[:, -1])
+    early, at = peaks[4] - 25, peaks[4]
+    turned = codes.copy()
+    turned[early - 20 : early + 25, :-1] = np.where(
+        codes[at - 20 : at + 25, :-1] == NO_SIGNAL, NO_SIGNAL, 1024 - codes[at - 20 : at + 25, :-1].astype(np.int64)
+    )
+    turned[at, -1], turned[early, -1] = 0, 1
+    ectopic = beat_summary(turned)
+    assert regular is not None
+    assert ectopic is not None
+    of_likeness, before_it = 480 + 20, 480 + 20 + 4
+    assert ectopic[of_likeness] < 0 < regular[of_likeness]
+    assert ectopic[before_it] < 0.85
+
+
+def test_trees_answer_as_scikit_learn() -> None:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    random = np.random.default_rng(0)
+    features = random.normal(0, 1, (300, 6)).astype(np.float32)
+    labels = np.stack([features[:, 0] + features[:, 1] * features[:, 2] > 0, features[:, 3] > 0.5], 1).astype(np.int64)
+    labels[:50, 1] = -1
+    trees = fitted_trees(features, labels, seed=3)
+    for place, known in enumerate((slice(None), slice(50, None))):
+        model = HistGradientBoostingClassifier(
+            max_iter=100, max_leaf_nodes=15, max_features=0.3, early_stopping=False, random_state=3
+        ).fit(features[known], labels[known, place])
+        expected = model.decision_function(features)
+        assert np.allclose(trees(torch.from_numpy(features))[:, place].numpy(), expected, atol=1e-4)
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def test_finetune_evaluate_predict(database: Path, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_finetune_evaluate_predict(
+    database: Path, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     run = tmp_path / "run"
     words = ["finetune", "--task", "statements", "--corpus", corpus.folder, "--out", run, "--steps", "30"]
     words += ["--statements", "INVERTED", "--batch-size", "8", "--threads", "1"]
@@ -324,7 +382,7 @@ def test_finetune_evaluate_predict(database: Path, corpus: Corpus, tmp_path: Pat
     scores = json.loads(next((run / "scores").glob("*/scores.json")).read_text())
     assert scores["scores"]["per_class"]["INVERTED"]["auroc"]["value"] == 1.0
     assert scores["scores"]["num_recordings"] == 4
-    assert set(scores["baselines"]) == {"logistic regression on mean beats", "gradient boosting on mean beats"}
+    assert set(scores["baselines"]) == {"logistic regression on beats", "gradient boosting on beats"}
     info = json.loads((run / "models/last/config.json").read_text())
     assert len(info["thresholds"]) == 1
     for name, is_present in (("r16", False), ("r17", True)):

@@ -88,14 +88,15 @@ def _print_statements(result: Annotated, folder: Path) -> int:
     from heartlm.storage.atomic import write_csv
 
     print(f"{result.database}/{result.record}, leads {result.lead_name}")
-    names = list(result.statements)
+    facts = zip(result.statements, words_of(result.statements), result.statements.values(), strict=True)
+    ordered = sorted(facts, key=lambda fact: -fact[2][0])
+    for name, words, (probability, threshold) in ordered:
+        if probability >= threshold:
+            print(f"  {name}: {words} ({probability:.2f})")
     rows = [
-        {"statement": name, "words": words, "probability": each[0], "threshold": each[1]}
-        for name, words, each in zip(names, words_of(names), result.statements.values(), strict=True)
+        dict(zip(("statement", "words", "probability", "threshold"), (*each[:2], *each[2]), strict=True))
+        for each in ordered
     ]
-    for row in sorted(rows, key=lambda row: -row["probability"]):
-        if row["probability"] >= row["threshold"]:
-            print(f"  {row['statement']}: {row['words']} ({row['probability']:.2f})")
     path = folder / f"{Path(result.record).name}.statements.csv"
     print(write_csv(rows, path, list(rows[0]), digits=4))
     return 0

@@ -1,4 +1,4 @@
-"""Scores of statements about recordings, with intervals by patient, and baselines that read mean beats."""
+"""Scores of statements about recordings, with intervals by patient, and baselines that read a summary of the beats."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from heartlm.ecg.statements import SUPERCLASSES
 from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation.bootstrap import Resampling, estimate
 from heartlm.evaluation.rhythm import Verdicts, auroc
-from heartlm.tokenizers.leads import PLACES
-from heartlm.tokenizers.millivolts import dequantize
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
-
-BEFORE, AFTER = 30, 50
-"""Tokens of a beat before and after its R peak, 10 ms each."""
 
 
 def score_statements(
@@ -110,54 +105,25 @@ def best_thresholds(probabilities: Floats, labels: Labels) -> tuple[float, ...]:
     return tuple(thresholds)
 
 
-def mean_beats(codes: NDArray[np.uint16]) -> Floats:
-    """Return features of a recording: the mean waveform of each lead around the R peaks, and of the RR intervals.
+def logistic_probabilities(features: Floats, labels: Labels, others: Floats) -> Floats:
+    """Fit a logistic regression for each statement on `features` and return the probabilities of `others`.
 
     Args:
-        codes: codes of the leads tokenizer, uint16 `[num_tokens, num_facets]`.
-
-    Returns:
-        float64 `[num_features]`: 40 samples, 20 ms apart, of each of the twelve leads, and five of the intervals.
-    """
-    mv = dequantize(codes[:, :12])
-    peaks = np.flatnonzero(codes[:, len(PLACES)])
-    inside = peaks[(peaks >= BEFORE) & (peaks < len(mv) - AFTER)]
-    waves = np.zeros((BEFORE + AFTER, 12))
-    if len(inside):
-        waves = mv[inside[:, None] + np.arange(-BEFORE, AFTER)].mean(axis=0)
-        waves -= waves[:10].mean(axis=0)
-    rr_s = np.diff(peaks) / 100 if len(peaks) > 1 else np.ones(1)
-    of_rr = [rr_s.mean(), rr_s.std(), rr_s.min(), rr_s.max(), np.abs(np.diff(rr_s)).mean() if len(rr_s) > 1 else 0]
-    return np.concatenate([waves.reshape(-1, 2, 12).mean(axis=1).ravel(), of_rr])
-
-
-def fitted_baseline(kind: str, features: Floats, labels: Labels, others: Floats, seed: int) -> Floats:
-    """Fit one classifier for each statement on `features` and return the probabilities of `others`.
-
-    Args:
-        kind: logistic, or boosting.
         features: of the training recordings, `[num_recordings, num_features]`.
         labels: statements about them, 1, 0, −1.
         others: features of the recordings to classify.
-        seed: random seed.
 
     Raises:
         HeartlmError: scikit-learn is not installed.
     """
     with needs("score"):
-        from sklearn.ensemble import HistGradientBoostingClassifier
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
-    probabilities = np.full((len(others), labels.shape[1]), 0.0)
+    probabilities = np.zeros((len(others), labels.shape[1]))
     for place, own in enumerate(labels.T):
         known = own >= 0
-        if len(np.unique(own[known])) < 2:
-            continue
-        if kind == "logistic":
-            model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
-        else:
-            model = HistGradientBoostingClassifier(max_iter=100, max_leaf_nodes=15, max_features=0.3, random_state=seed)
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
         model.fit(features[known], own[known])
         probabilities[:, place] = model.predict_proba(others)[:, 1]
     return probabilities

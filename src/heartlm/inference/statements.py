@@ -1,4 +1,4 @@
-"""The probability of each statement about a recording: the mean over its windows."""
+"""The probability of each statement about a recording: of the network, the mean over windows, and of the trees."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
 from heartlm.models.heart import HeartModel
 
+LEAST = 1e-6
+"""Least probability of a statement, and of its absence."""
 STRIDES_A_WINDOW = 3
 """Windows begin a third of a window apart."""
 
@@ -35,4 +38,16 @@ def statement_probabilities(
         ):
             totals[index] += answer
             counts[index] += 1
-        yield from (total / count for total, count in zip(totals, counts, strict=True))
+        for codes, total, count in zip(chunk, totals, counts, strict=True):
+            yield _with_trees(model, codes, total / count)
+
+
+def _with_trees(model: HeartModel, codes: NDArray[np.uint16], probability: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean, as logits, of `probability` and what the trees of `model` say, if they can read the leads."""
+    trees = getattr(model, "trees", None)
+    summary = beat_summary(codes) if trees is not None else None
+    if trees is None or summary is None:
+        return probability
+    of_trees = trees(torch.from_numpy(summary)[None].to(trees.bias.device))[0].cpu().numpy()
+    of_network = np.log(np.maximum(probability, LEAST) / np.maximum(1 - probability, LEAST))
+    return np.asarray(1 / (1 + np.exp(-(of_network + of_trees) / 2)))

@@ -26,6 +26,7 @@ class ModelConfig:
         dropout: dropout probability in training, 0 to below 1.
         network: a transformer over tokens, or a convolutional network with `depth` layers: waveform of the waveform
             task, leads and residual of the statements task.
+        members: networks of the statements task that are trained together and whose logits are averaged.
     """
 
     facet_sizes: tuple[int, ...]
@@ -36,6 +37,7 @@ class ModelConfig:
     causal: bool = False
     dropout: float = 0.0
     network: Literal["transformer", "waveform", "leads", "residual"] = "transformer"
+    members: int = 1
 
     def resolve(self) -> ModelConfig:
         """Return a copy with every size set.
@@ -43,7 +45,7 @@ class ModelConfig:
         Raises:
             HeartlmError: a value is invalid; the message names the field.
         """
-        require(self, lambda value: value >= 1, "at least 1", "depth", "width", "heads", "feed_forward")
+        require(self, lambda value: value >= 1, "at least 1", "depth", "width", "heads", "feed_forward", "members")
         require(self, lambda value: 0 <= value < 1, "0 to below 1", "dropout")
         width = self.width or HEAD_WIDTH * self.depth
         heads = self.heads or max(1, width // HEAD_WIDTH)

@@ -6,6 +6,9 @@
 In the stem every lead passes the same filters. How the filtered leads add up follows from the direction in which each
 looks at the heart, so leads may be missing, come in any order, or be new. `residual`, the baseline, has a free weight
 for each place and no directions: a lead that is missing is zero.
+
+Members are one network of grouped convolutions: each has weights and a loss of its own; their logits are averaged
+(docs/log/statements.md).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.models.config import ModelConfig
 from heartlm.models.dropout import dropped
 from heartlm.models.heart import HeartModel
+from heartlm.models.trees import Trees
 
 STRIDES = (1, 2, 2, 2)
 """Stride of each residual block; the stem halves the rate too."""
@@ -53,6 +57,9 @@ class LeadsNetwork(HeartModel):
         config: sizes; `depth` is the number of residual blocks, 4, and `width` the number of channels of the last.
         geometry: voltages of the codes of each place, float32 `[num_codes, 1]`, then those of the beat facet.
         num_classes: number of statements.
+
+    Attributes:
+        trees: boosted trees on a summary of the beats, which answer beside the network; None without any.
     """
 
     def __init__(self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0) -> None:
@@ -64,13 +71,19 @@ class LeadsNetwork(HeartModel):
         for facet, coordinates in enumerate(geometry):
             self.embedding.register_buffer(f"places_{facet}", coordinates)
         self.num_places = len(geometry) - 1
-        channels = [config.width * share // 4 // 8 * 8 for share in (1, 1, 2, 3, 4)]
+        self.members = config.members
+        channels = [self.members * (config.width * share // 4 // 8 * 8) for share in (1, 1, 2, 3, 4)]
         stem = DirectedStem if config.network == "leads" else PlacedStem
         self.stem = stem(self.num_places, channels[0])
-        self.trunk = nn.ModuleDict(  # type: ignore[assignment]
-            {"blocks": nn.Sequential(*map(ResidualBlock, channels[:-1], channels[1:], STRIDES))}
-        )
-        self.class_head = nn.Linear(2 * channels[-1], num_classes) if num_classes else None
+        blocks = [
+            ResidualBlock(*sizes, self.members) for sizes in zip(channels[:-1], channels[1:], STRIDES, strict=True)
+        ]
+        self.trunk = nn.ModuleDict({"blocks": nn.Sequential(*blocks)})  # type: ignore[assignment]
+        # Each member's head reads its own channels, mean and maximum over time.
+        num_outputs = self.members * num_classes
+        self.trees: Trees | None = None
+        head = nn.Conv1d(2 * channels[-1], num_outputs, 1, groups=self.members) if num_classes else None
+        self.class_head = head  # type: ignore[assignment]
 
     def recompute(self, recompute: bool = True) -> None:
         """Do nothing: the activations are too small for checkpointing."""
@@ -94,14 +107,17 @@ class LeadsNetwork(HeartModel):
 
     def class_logits(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
         """Return logits of the statements `[B, num_classes]` of windows `[B, T, P + 1]`; see `HeartModel.hidden`."""
+        return self.member_logits(codes, valid, keys).mean(dim=1)
+
+    def member_logits(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
+        """Return logits of each member, `[B, members, num_classes]`."""
         assert self.class_head is not None, "a network without a head has no labels to predict"
-        logits: Tensor = self.class_head(
-            dropped(self.features(codes, valid), None if keys is None else keys[0], HEAD_DROPOUT)
-        )
-        return logits
+        features = dropped(self.features(codes, valid), None if keys is None else keys[0], HEAD_DROPOUT)
+        logits: Tensor = self.class_head(features[..., None])
+        return logits.view(len(codes), self.members, self.num_classes)
 
     def features(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Return the features of the head, mean and maximum over time, `[B, 2 × width]`."""
+        """Return the features of the head, of each member mean and maximum over time, `[B, members × 2 × width]`."""
         places = codes[..., : self.num_places]
         known = places != 0
         if valid is not None:
@@ -109,7 +125,8 @@ class LeadsNetwork(HeartModel):
         levels = self.embedding.get_buffer("places_0")[:, 0]
         mv = torch.where(known, levels[places], 0).transpose(1, 2)
         x = self.trunk.blocks(self.stem(mv, known.any(dim=1)))
-        return torch.cat([x.mean(dim=2), x.amax(dim=2)], dim=1)
+        of_members = x.view(len(x), self.members, -1, x.shape[2])
+        return torch.cat([of_members.mean(dim=3), of_members.amax(dim=3)], dim=2).flatten(1)
 
 
 class DirectedStem(nn.Module):
@@ -152,13 +169,15 @@ class PlacedStem(nn.Module):
 class ResidualBlock(nn.Module):
     """Two convolutions and a shortcut (He et al. 2016, in one dimension)."""
 
-    def __init__(self, inner: int, outer: int, stride: int) -> None:
+    def __init__(self, inner: int, outer: int, stride: int, members: int) -> None:
         super().__init__()
-        self.first = nn.Conv1d(inner, outer, KERNEL, stride, KERNEL // 2, bias=False)
-        self.second = nn.Conv1d(outer, outer, KERNEL, 1, KERNEL // 2, bias=False)
+        self.first = nn.Conv1d(inner, outer, KERNEL, stride, KERNEL // 2, groups=members, bias=False)
+        self.second = nn.Conv1d(outer, outer, KERNEL, 1, KERNEL // 2, groups=members, bias=False)
         self.norms = nn.ModuleList([nn.BatchNorm1d(outer), nn.BatchNorm1d(outer)])
         self.shortcut = nn.Sequential(
-            nn.AvgPool1d(stride, stride, ceil_mode=True), nn.Conv1d(inner, outer, 1, bias=False), nn.BatchNorm1d(outer)
+            nn.AvgPool1d(stride, stride, ceil_mode=True),
+            nn.Conv1d(inner, outer, 1, groups=members, bias=False),
+            nn.BatchNorm1d(outer),
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,24 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.ecg.recording import Annotations, Recording
-from heartlm.errors import HeartlmError, require
+from heartlm.errors import HeartlmError, needs, require
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.results import ScoreSet, attempt
-from heartlm.evaluation.statements import best_thresholds, fitted_baseline, mean_beats, score_statements
+from heartlm.evaluation.statements import best_thresholds, logistic_probabilities, score_statements
+from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.finetuned import FineTuned
 from heartlm.labels.statements import learnable, stated_labels, stated_of
 from heartlm.models.info import ModelInfo
+from heartlm.system.progress import say
 from heartlm.tasks.task import Answer, FinetuneConfig, Leads, Task
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.leads import LeadsTokenizer
 from heartlm.training.job import TrainingTask
+
+if TYPE_CHECKING:
+    from heartlm.models.trees import Trees
 
 Floats = NDArray[np.float64]
 
@@ -65,6 +70,9 @@ class Statements(Task):
                 f"{corpus.folder}: tokens of the {kind} tokenizer found, the task statements reads all leads: tokenize "
                 "with  --tokenizer leads"
             )
+        if config.trees:
+            with needs("score"):
+                import sklearn  # noqa: F401 - before hours of training, not after
         import torch
 
         from heartlm.models.config import ModelConfig
@@ -91,7 +99,8 @@ class Statements(Task):
         torch.manual_seed(config.seed)
         geometry = [torch.from_numpy(coordinates) for coordinates in corpus.tokenizer().geometry()]
         sizes = tuple(map(len, geometry))
-        shape = ModelConfig(sizes, len(STRIDES), WIDTH, dropout=config.dropout, network=config.network).resolve()
+        shape = ModelConfig(sizes, len(STRIDES), WIDTH, dropout=config.dropout, network=config.network)
+        shape = replace(shape, members=config.members).resolve()
         assert shape.width
         config.follow(shape.depth, shape.width)
         present, absent = (np.maximum((labels[rows] == each).sum(axis=0), 1) for each in (1, 0))
@@ -106,21 +115,31 @@ class Statements(Task):
         )
 
     def finish(self, run: Path, config: FinetuneConfig) -> None:
-        """Choose the thresholds by the validation split, if there is one."""
+        """Fit the trees, and choose the thresholds by the validation split, if there is one."""
+        from heartlm.models.leads import LeadsNetwork
         from heartlm.models.store import load_model, save_model
         from heartlm.runs.run_folder import RunFolder
 
+        if config.measure:
+            return
         folder = RunFolder(run)
         corpus = folder.corpus()
-        held_out = corpus.records.select("validation")
-        if config.measure or not len(held_out):
-            return
+        training, held_out = (corpus.records.select(split) for split in ("train", "validation"))
+        stated, trees = stated_of(corpus), None
         for checkpoint in ("best", "last"):
             path = folder.model(checkpoint)
             model, info = load_model(path)
-            labels = stated_labels([stated_of(corpus)[row] for row in held_out.tolist()], info.classes)
-            found = probabilities_of(model, [corpus.codes[corpus.tokens_of(row)] for row in held_out.tolist()], info)
-            save_model(path, model, replace(info, thresholds=best_thresholds(found, labels)))
+            assert isinstance(model, LeadsNetwork)
+            labels = stated_labels(stated, info.classes)
+            if config.trees:
+                trees = trees or _trees(corpus, training, labels, config.seed)
+                model.trees = trees
+            if len(held_out):
+                found = probabilities_of(
+                    model, [corpus.codes[corpus.tokens_of(row)] for row in held_out.tolist()], info
+                )
+                info = replace(info, thresholds=best_thresholds(found, labels[held_out]))
+            save_model(path, model, info)
 
     def check_model(self, info: ModelInfo) -> None:
         """Check the names and thresholds."""
@@ -144,17 +163,24 @@ class Statements(Task):
             return scores(found, thresholds_of(other.info))
 
         def fitted(kind: str) -> dict[str, Any]:
+            import torch
+
+            from heartlm.models.trees import fitted_trees
+
             training = tuned.training_leads()
             learnt = stated_labels([lead.statements for lead in training], names)
-            inputs = [np.stack([mean_beats(lead.tokens.codes) for lead in each]) for each in (training, leads)]
-            found = fitted_baseline(kind, inputs[0], learnt, inputs[1], config.seed)
-            half = best_thresholds(fitted_baseline(kind, inputs[0], learnt, inputs[0], config.seed), learnt)
-            return scores(found, half)
+            known, others = (_summaries([lead.tokens.codes for lead in each]) for each in (training, leads))
+            if kind == "boosting":
+                trees = fitted_trees(known, learnt, config.seed)
+                both = [1 / (1 + np.exp(-trees(torch.from_numpy(each)).numpy())) for each in (known, others)]
+            else:
+                both = [logistic_probabilities(known, learnt, each) for each in (known, others)]
+            return scores(both[1], best_thresholds(both[0], learnt))
 
         methods: dict[str, Callable[[], dict[str, Any]]] = {}
         if config.baselines:
-            methods["logistic regression on mean beats"] = lambda: fitted("logistic")
-            methods["gradient boosting on mean beats"] = lambda: fitted("boosting")
+            methods["logistic regression on beats"] = lambda: fitted("logistic")
+            methods["gradient boosting on beats"] = lambda: fitted("boosting")
         if rival is not None:
             methods["random initialisation"] = lambda: by_model(rival)
         notes = list[str]()
@@ -194,6 +220,26 @@ def probabilities_of(model: Any, recordings: list[NDArray[np.uint16]], info: Mod
     from heartlm.inference.statements import statement_probabilities
 
     return np.array(list(statement_probabilities(model, recordings, info.window))).reshape(-1, len(info.classes))
+
+
+def _trees(corpus: Corpus, rows: NDArray[np.int64], labels: NDArray[np.int64], seed: int) -> Trees | None:
+    """Return trees fitted on those of `rows` that have all leads; None if a statement has no two classes there."""
+    from heartlm.models.trees import fitted_trees
+
+    summaries = [beat_summary(corpus.codes[corpus.tokens_of(row)]) for row in rows.tolist()]
+    known = [place for place, summary in enumerate(summaries) if summary is not None]
+    own = labels[rows[known]]
+    if not ((own == 1).any(axis=0) & (own == 0).any(axis=0)).all():
+        say("statements: too few recordings have I, II and V1 to V6, so the network answers without trees")
+        return None
+    return fitted_trees(np.stack([each for each in summaries if each is not None]), own, seed)
+
+
+def _summaries(recordings: list[NDArray[np.uint16]]) -> NDArray[np.float32]:
+    rows = [beat_summary(codes) for codes in recordings]
+    if any(row is None for row in rows):
+        raise HeartlmError("a recording lacks one of the leads I, II and V1 to V6")
+    return np.stack([row for row in rows if row is not None])
 
 
 def thresholds_of(info: ModelInfo) -> tuple[float, ...]:

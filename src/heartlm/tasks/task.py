@@ -67,6 +67,8 @@ class FinetuneConfig(TrainingConfig):
         statements: names of the statements to learn, such as AFIB,PVC; by default those with enough training patients.
         network: network of the statements task; leads adds up leads by their directions, residual is the baseline, a
             residual network with a weight for each lead.
+        members: networks of the statements task that are trained together; their logits are averaged.
+        trees: fit boosted trees on a summary of the beats too, which answer beside the network of the statements task.
         from_scratch: start from random weights instead of the pretrained ones, as a baseline.
         head: unit of prediction; token labels each token, window labels a whole window by the majority of its tokens.
         rhythm: positive class of the rhythm task.
@@ -90,6 +92,8 @@ class FinetuneConfig(TrainingConfig):
     task: TaskName = "beats"
     statements: str | None = None
     network: Literal["leads", "residual"] = "leads"
+    members: int = 3
+    trees: bool = True
     from_scratch: bool = False
     head: Literal["token", "window"] = "token"
     rhythm: str = "AFIB"
@@ -111,6 +115,7 @@ class FinetuneConfig(TrainingConfig):
         require(self, lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "patient_balance")
         require(self, lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "waveform_dropout", "dropout")
         require(self, lambda value: 0 < value < 1, "between 0 and 1", "threshold")
+        require(self, lambda value: value >= 1, "at least 1", "members")
         require(self, lambda value: 1 <= value <= self.window, f"1 to {self.window}, the window", "shortest_window")
         if self.shortest_window is not None and self.compile:
             raise HeartlmError("compile: true found, but windows of mixed widths have no one shape: leave it out")
@@ -133,6 +138,8 @@ class FinetuneSettings(TrainingSettings, total=False):
     task: TaskName
     statements: str | None
     network: Literal["leads", "residual"]
+    members: int
+    trees: bool
     from_scratch: bool
     head: Literal["token", "window"]
     rhythm: str

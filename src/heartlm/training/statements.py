@@ -18,6 +18,7 @@ from heartlm.corpus.windows import Windows
 from heartlm.kernels.draws import Use
 from heartlm.labels.tokens import IGNORE
 from heartlm.models.heart import HeartModel
+from heartlm.models.leads import LeadsNetwork
 from heartlm.tokenizers.leads import NUM_KNOWN, PLACES
 from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize, quantize
 from heartlm.training.batches import Batch, BatchPosition, CodesForm, HostBatch, MakeBatch
@@ -92,7 +93,7 @@ def augmented(codes: NDArray[np.int64], random: np.random.Generator) -> NDArray[
 
 
 class StatementLoss(nn.Module):
-    """Binary cross-entropy of the known statements, averaged over the statements of the model.
+    """Binary cross-entropy of the known statements, averaged over members and statements.
 
     Args:
         weight: weight of present statements, float32 `[num_statements]`.
@@ -106,8 +107,9 @@ class StatementLoss(nn.Module):
 
     def forward(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
-        logits = model.class_logits(batch.codes, None if batch.all_valid else batch.valid, keys).float()
-        known = batch.target != IGNORE
-        target = batch.target.clamp(min=0) * (1 - 2 * _SMOOTHED) + _SMOOTHED
+        assert isinstance(model, LeadsNetwork)
+        logits = model.member_logits(batch.codes, None if batch.all_valid else batch.valid, keys).float()
+        known = (batch.target != IGNORE)[:, None]
+        target = (batch.target.clamp(min=0) * (1 - 2 * _SMOOTHED) + _SMOOTHED)[:, None].expand_as(logits)
         loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none", pos_weight=self.weight)
-        return (loss * known).sum() / batch.target.shape[1], {}
+        return (loss * known).sum() / logits[0].numel(), {}
