@@ -1,0 +1,101 @@
+"""The shipped model `statements`: what reports state about resting ECGs of twelve leads, from folds 1 to 8 of PTB-XL.
+
+    python -m recipes.statements --data ../shared/data --work FOLDER
+
+A model of folds 1 to 6 is scored on folds 7 and 8 (`studies/statements.py`) and gives the thresholds there. The shipped
+one learns the same statements from all eight. Folds 9 and 10 are the published test set, never read here.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.common.measure import header, row
+from benchmarks.common.places import database_of, options, unpacked
+from benchmarks.common.steps import Steps
+from heartlm.ecg.statements import words_of
+from heartlm.evaluation.config import EvaluationConfig
+from heartlm.models.pretrained import FOLDER
+from heartlm.models.store import load_model, save_model
+from heartlm.runs.run_folder import RunFolder
+from heartlm.storage.reading import read_json
+from heartlm.tasks.evaluate import evaluate
+
+SELECTION, HELD_OUT = range(1, 7), range(7, 9)
+"""Folds that choices are made on."""
+TABLES = ("ptbxl_database.csv", "scp_statements.csv")
+STEPS = 1300
+
+
+def folds_of(ptb_xl: Path, folder: Path, training: Iterable[int], held_out: Iterable[int]) -> Path:
+    """PTB-XL as links, without all other folds: `held_out` is the validation split."""
+    with (ptb_xl / TABLES[0]).open() as stream:
+        rows = list(csv.DictReader(stream))
+    of_fold = dict.fromkeys(training, "train") | dict.fromkeys(held_out, "validation")
+    chosen = [each for each in rows if int(each["strat_fold"]) in of_fold]
+    splits = {each["patient_id"].removesuffix(".0"): of_fold[int(each["strat_fold"])] for each in chosen}
+    names = {Path(each["filename_hr"]).name for each in chosen}
+    files = [path for path in ptb_xl.rglob("*_hr.*") if path.stem in names]
+    return database_of([*files, *(ptb_xl / name for name in TABLES)], folder, name="ptb-xl", splits=splits)
+
+
+def prepared(steps: Steps, name: str, database: Path, corpus: Path) -> tuple[object, ...]:
+    """Tokenise all leads; returns the command that trains on them."""
+    words = ("tokenize", database, "--tokenizer", "leads", "--processes", 1, "--out", corpus)
+    steps.run(f"tokenize-{name}", corpus, *words)
+    words = ("finetune", "--task", "statements", "--corpus", corpus, "--class-balance", 0, "--threads", 1)
+    return *words, "--steps", STEPS, "--seed", 0
+
+
+def main() -> None:
+    """Train both models and ship the second."""
+    parser = options(__doc__, "work", data="the archive of PTB-XL")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="where the shipped models go")
+    settings = parser.parse_args()
+    work = settings.work.resolve()
+    steps, ptb_xl = Steps(work), unpacked(settings.data / "ptb-xl.tar.xz", work / "ptb-xl", flat=False)
+    ptb_xl = next(ptb_xl.rglob(TABLES[0])).parent
+    parts = {"selection": (SELECTION, HELD_OUT), "final": (range(1, 9), ())}
+    chosen: tuple[object, ...] = ()
+    for name, folds in parts.items():
+        database, corpus, run = work / name / "ptb-xl", work / name / "corpus", work / name / "run"
+        words = prepared(steps, name, folds_of(ptb_xl, database, *folds), corpus)
+        steps.run(name, run / "models/last", *words, *chosen, "--out", run)
+        _, info = load_model(RunFolder(run).model("last"))
+        chosen = ("--statements", ",".join(info.classes))
+    from recipes.models import CARDS, ship
+
+    selection, final = (RunFolder(work / name / "run") for name in parts)
+    thresholds = load_model(selection.model("last"))[1].thresholds
+    model, info = load_model(final.model("last"))
+    save_model(final.model("last"), model, replace(info, thresholds=thresholds))
+    config = EvaluationConfig(selection.path, work / "selection/corpus", split="validation", checkpoint="last")
+    folder = selection.scores / "validation"
+    scores = read_json(folder / "scores.json") if folder.is_dir() else evaluate(replace(config, name="validation"))[1]
+    lines = header("statement", "", "recordings", "AUROC", "F1")
+    for name, words in zip(info.classes, words_of(info.classes), strict=True):
+        of_class = scores["scores"]["per_class"][name]
+        lines.append(row(name, words, of_class["support"], *(_shown(of_class[key]) for key in ("auroc", "f1"))))
+    lines.append(row("mean", "", "", _shown(scores["scores"]["macro_auroc"]), ""))
+    lines.append(row("superclasses", "", "", _shown(scores["scores"]["superclass_auroc"]), ""))
+    values = {"name": "statements", "patients": f"{len(model_patients(final))} of ptb-xl", "scores": ""}
+    card = CARDS.get_template("statements.md").render(values | {"table": "\n".join(lines)})
+    ship("statements", final.path, settings.out, None, card)
+
+
+def model_patients(run: RunFolder) -> set[str]:
+    """The patients that a run learnt from."""
+    records = run.corpus().records
+    return set(records.patient_id[records.select("train")].tolist())
+
+
+def _shown(score: dict[str, object]) -> str:
+    value, (low, high) = score["value"], score["ci"]
+    return f"{value:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")
+
+
+if __name__ == "__main__":
+    main()
