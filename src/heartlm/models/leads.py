@@ -59,7 +59,7 @@ class LeadsNetwork(HeartModel):
         num_classes: number of statements.
 
     Attributes:
-        trees: boosted trees on a summary of the beats, which answer beside the network; None without any.
+        trees: boosted trees on a summary of the beats, which answer with the network; None without any.
     """
 
     def __init__(self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0) -> None:

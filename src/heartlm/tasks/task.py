@@ -68,7 +68,7 @@ class FinetuneConfig(TrainingConfig):
         network: network of the statements task; leads adds up leads by their directions, residual is the baseline, a
             residual network with a weight for each lead.
         members: networks of the statements task that are trained together; their logits are averaged.
-        trees: fit boosted trees on a summary of the beats too, which answer beside the network of the statements task.
+        trees: fit boosted trees on a summary of the beats too, which answer with the network of the statements task.
         from_scratch: start from random weights instead of the pretrained ones, as a baseline.
         head: unit of prediction; token labels each token, window labels a whole window by the majority of its tokens.
         rhythm: positive class of the rhythm task.
