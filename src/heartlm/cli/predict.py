@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +12,6 @@ from heartlm.cli.options import parse
 
 if TYPE_CHECKING:
     from heartlm.ecg.recording import Annotations
-    from heartlm.tasks.annotate import Annotated
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,8 @@ def run(arguments: Sequence[str]) -> int:
     how = {name: getattr(options, name) for name in ("beats", "lead", "checkpoint", "device")}
     result = api.annotate(options.run, options.record, **how)
     if result.task == "statements":
-        return _print_statements(result, options.out)
+        print(f"{result.database}/{result.record}, leads {result.lead_name}")
+        return _print_statements(result.statements, options.out / f"{Path(result.record).name}.statements.csv")
     path = write_annotations(options.out, Path(result.record).name, result.found, options.annotator)
     lead = f", lead {result.lead_name}" if result.lead_name else ""
     print(f"{result.database}/{result.record}{lead}: {result.known.num_beats:,} beats ({result.known.source})")
@@ -82,23 +82,19 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _print_statements(result: Annotated, folder: Path) -> int:
+def _print_statements(statements: Mapping[str, tuple[float, float]], path: Path) -> int:
     """Print the statements above their thresholds and write all with their probabilities."""
     from heartlm.ecg.statements import words_of
     from heartlm.storage.atomic import write_csv
 
-    print(f"{result.database}/{result.record}, leads {result.lead_name}")
-    facts = zip(result.statements, words_of(result.statements), result.statements.values(), strict=True)
+    facts = zip(statements, words_of(statements), statements.values(), strict=True)
     ordered = sorted(facts, key=lambda fact: -fact[2][0])
     for name, words, (probability, threshold) in ordered:
         if probability >= threshold:
             print(f"  {name}: {words} ({probability:.2f})")
-    rows = [
-        dict(zip(("statement", "words", "probability", "threshold"), (*each[:2], *each[2]), strict=True))
-        for each in ordered
-    ]
-    path = folder / f"{Path(result.record).name}.statements.csv"
-    print(write_csv(rows, path, list(rows[0]), digits=4))
+    columns = ["statement", "words", "probability", "threshold"]
+    rows = [dict(zip(columns, (*each[:2], *each[2]), strict=True)) for each in ordered]
+    print(write_csv(rows, path, columns, digits=4))
     return 0
 
 
