@@ -13,13 +13,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from benchmarks.common.measure import header, row
 from benchmarks.common.places import database_of, options, unpacked
 from benchmarks.common.steps import Steps
 from heartlm.ecg.statements import words_of
 from heartlm.evaluation.config import EvaluationConfig
+from heartlm.models.info import ModelInfo
+from heartlm.models.leads import LeadsNetwork
 from heartlm.models.pretrained import FOLDER
 from heartlm.models.store import load_model, save_model
+from heartlm.models.trees import Trees
 from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.reading import read_json
 from heartlm.tasks.evaluate import evaluate
@@ -28,6 +33,8 @@ SELECTION, HELD_OUT = range(1, 7), range(7, 9)
 """Folds that choices are made on."""
 TABLES = ("ptbxl_database.csv", "scp_statements.csv")
 STEPS = 1300
+LEAST_F1 = 0.5
+"""F1 on the held-out folds below which a statement is not offered: it has too few examples, or is too vague."""
 
 
 def folds_of(ptb_xl: Path, folder: Path, training: Iterable[int], held_out: Iterable[int]) -> Path:
@@ -69,21 +76,40 @@ def main() -> None:
     from recipes.models import CARDS, ship
 
     selection, final = (RunFolder(work / name / "run") for name in parts)
-    thresholds = load_model(selection.model("last"))[1].thresholds
-    model, info = load_model(final.model("last"))
-    save_model(final.model("last"), model, replace(info, thresholds=thresholds))
     config = EvaluationConfig(selection.path, work / "selection/corpus", split="validation", checkpoint="last")
     folder = selection.scores / "validation"
     scores = read_json(folder / "scores.json") if folder.is_dir() else evaluate(replace(config, name="validation"))[1]
+    per_class, (_, of_selection) = scores["scores"]["per_class"], load_model(selection.model("last"))
+    thresholds = dict(zip(of_selection.classes, of_selection.thresholds, strict=True))
+    names = tuple(name for name in thresholds if name in per_class and per_class[name]["f1"]["value"] >= LEAST_F1)
+    model, info = load_model(final.model("last"))
+    assert isinstance(model, LeadsNetwork)
+    model, info = restricted(model, info, names), replace(info, classes=names)
+    save_model(final.model("last"), model, replace(info, thresholds=tuple(thresholds[name] for name in names)))
     lines = header("statement", "", "recordings", "AUROC", "F1")
     for name, words in zip(info.classes, words_of(info.classes), strict=True):
-        of_class = scores["scores"]["per_class"][name]
+        of_class = per_class[name]
         lines.append(row(name, words, of_class["support"], *(_shown(of_class[key]) for key in ("auroc", "f1"))))
-    lines.append(row("mean", "", "", _shown(scores["scores"]["macro_auroc"]), ""))
     lines.append(row("superclasses", "", "", _shown(scores["scores"]["superclass_auroc"]), ""))
     values = {"name": "statements", "patients": f"{len(model_patients(final))} of ptb-xl", "scores": ""}
     card = CARDS.get_template("statements.md").render(values | {"table": "\n".join(lines)})
     ship("statements", final.path, settings.out, None, card)
+
+
+def restricted(model: LeadsNetwork, info: ModelInfo, names: tuple[str, ...]) -> LeadsNetwork:
+    """The same model for some of its statements."""
+    chosen = torch.tensor([info.classes.index(name) for name in names])
+    geometry = [model.embedding.get_buffer(f"places_{facet}") for facet in range(len(info.config.facet_sizes))]
+    smaller = LeadsNetwork(info.config, geometry, len(names))
+    tensors = model.state_dict()
+    for name in ("class_head.weight", "class_head.bias"):
+        of_members = tensors[name].view(model.members, len(info.classes), -1)
+        tensors[name] = of_members[:, chosen].reshape(-1, *tensors[name].shape[1:])
+    if model.trees is not None:
+        smaller.trees = Trees(len(names))
+        tensors |= {name: value[chosen] for name, value in tensors.items() if name.startswith("trees.")}
+    smaller.load_state_dict(tensors)
+    return smaller.eval()
 
 
 def model_patients(run: RunFolder) -> set[str]:

@@ -128,5 +128,5 @@ def test_truncated_or_missing_codebooks_and_folders_are_refused(saved: Path) -> 
 
 def test_every_kind_has_its_class() -> None:
     assert [tokenizer_class(kind).kind for kind in KINDS] == ["beat", "rhythm", "sample", "millivolts", "leads"]
-    with pytest.raises(HeartlmError, match=r"'word' found, one of beat, rhythm, sample, millivolts expected"):
+    with pytest.raises(HeartlmError, match=r"'word' found, one of beat, rhythm, sample, millivolts, leads expected"):
         tokenizer_class("word")

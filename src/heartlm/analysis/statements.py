@@ -87,12 +87,13 @@ def stated(recording: Recording, sample: NDArray[np.int64], model: FineTuned) ->
 def rhythms_by(facts: Stated, sample: NDArray[np.int64], found: list[Event]) -> tuple[list[Event], list[str]]:
     """Return AF and flutter by what is stated, and a note where it contradicts what intervals or the wave say."""
     known = [name for name in OF_RHYTHM if name in facts]
-    if "AFIB" not in known or len(sample) < 2:
+    if not known or len(sample) < 2:
         return found, []
     present = [name for name in known if facts.says(name)]
     if not present:
-        kinds = ", ".join(sorted({event.kind for event in found}))
-        return [], [f"{kinds} by intervals or wave; all leads together deny it"] if found else []
+        denied = sorted({event.kind for event in found} & {OF_RHYTHM[name] for name in known})
+        kept = [event for event in found if event.kind not in denied]
+        return kept, [f"{', '.join(denied)} by intervals or wave; all leads together deny it"] if denied else []
     if found:
         return found, []
     likeliest = max(present, key=lambda name: facts.probability[name] - facts.threshold[name])
