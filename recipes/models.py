@@ -337,8 +337,8 @@ def reliability_figure(held_out: HeldOut, temperature: float, classes: Sequence[
     return text.getvalue()
 
 
-def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
-    """Write the shipped form of a run: weights in half precision, and neither paths nor times."""
+def ship(name: str, path: Path, out: Path, held_out: HeldOut | None, text: str | None = None) -> None:
+    """Write the shipped form of a run: weights in half precision, neither paths nor times; `text` is its card."""
     run = RunFolder(path)
     model, info = load_model(run.model("last"))
     tensors = {each: value for each, value in whole_tensors(model).items() if not each.startswith("facet_heads")}
@@ -360,7 +360,11 @@ def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
             below = float((held_out.probability[:, sought] < info.threshold).mean())
             moved = np.quantile(held_out.heated(temperature).probability[:, sought], below)
             info = replace(info, threshold=round(float(moved), 3))
-    tensors = {each: value.half() if value.ndim > 1 else value for each, value in tensors.items()}
+    tensors = {
+        # not the limits of trees, which features lie close to
+        each: value.half() if value.ndim > 1 and value.is_floating_point() and not each.startswith("trees.") else value
+        for each, value in tensors.items()
+    }
     kept = ("num_tokens", "tokenizer", "databases")
     manifest = {key: value for key, value in run.trained_on[0]["manifest"].items() if key in kept}
     patients = trained_patients(run)
@@ -375,7 +379,7 @@ def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
         write_json(folder / "run.json", about)
         write_json(folder / "data.json", trained)
         (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
-        (folder / "card.md").write_text(card(name, run, patients, held_out, temperature))
+        (folder / "card.md").write_text(text or card(name, run, patients, held_out, temperature))
         if held_out is not None:
             (folder / "reliability.svg").write_text(reliability_figure(held_out, temperature, info.classes))
 

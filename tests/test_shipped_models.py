@@ -93,7 +93,7 @@ def test_probabilities_divided_by_the_temperature_are_as_frequent_as_they_say():
     assert held_out.heated(2).error(1) < 0.02 < 0.08 < held_out.error(1)
 
 
-@pytest.mark.skipif(shipped_models() != NAMES, reason="not all shipped models are in this checkout: make models")
+@pytest.mark.skipif(not set(NAMES) <= set(shipped_models()), reason="not all shipped models are in this checkout: make models")
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_cards_have_the_words_of_their_templates(name: str):
     card = (FOLDER / name / "card.md").read_text()
@@ -112,10 +112,13 @@ def test_shipped_cards_have_the_words_of_their_templates(name: str):
 
 def test_what_is_shipped_is_small_and_every_card_names_its_licences():
     files = [path for path in FOLDER.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 12e6
-    for name in NAMES:
+    assert sum(path.stat().st_size for path in files if path.suffix == ".safetensors") <= 14e6
+    assert sum(path.stat().st_size for path in files) <= 14.5e6
+    assert set(shipped_models()) == {*NAMES, "statements"}
+    for name in shipped_models():
         card = (FOLDER / name / "card.md").read_text()
-        assert "Open Data Commons Attribution License" in card and "Not for" in card and "not a medical device" in card
+        assert "Not for" in card and "not a medical device" in card
+        assert ("Open Data Commons Attribution License" in card) == (name != "statements")
         patients = json.loads((FOLDER / name / "data.json").read_text())[0]["patients"]
         assert patients and not any(each.startswith("vitaldb") for each in patients)
         assert not {f"mitdb/{record}" for record in DS2}.intersection(patients)

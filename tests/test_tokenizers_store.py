@@ -131,13 +131,13 @@ def test_truncated_or_missing_codebooks_and_folders_are_refused(saved: Path) -> 
 
 
 def test_every_kind_has_its_class() -> None:
-    assert [tokenizer_class(kind).kind for kind in KINDS] == ["beat", "rhythm", "sample", "millivolts"]
-    with pytest.raises(HeartlmError, match=r"'word' found, one of beat, rhythm, sample, millivolts expected"):
+    assert [tokenizer_class(kind).kind for kind in KINDS] == ["beat", "rhythm", "sample", "millivolts", "leads"]
+    with pytest.raises(HeartlmError, match=r"'word' found, one of beat, rhythm, sample, millivolts, leads expected"):
         tokenizer_class("word")
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"tokenizer": "word"}, "tokenizer: 'word' found, one of beat, rhythm, sample, millivolts expected"),
+    ({"tokenizer": "word"}, "tokenizer: 'word' found, one of beat, rhythm, sample, millivolts, leads expected"),
     ({"waveforms": True}, "waveforms: the beat tokenizer has no such setting: leave it out"),
     ({"tokenizer": "sample", "causal": True}, "causal: the sample tokenizer has no such setting: leave it out"),
     ({"tokenizer": "rhythm", "causal": True}, "causal: the rhythm tokenizer is always causal without waveforms"),

@@ -335,6 +335,7 @@ def analyze(
     beats: AnyPath = "beats",
     af: AnyPath = "af",
     waveform: AnyPath = "waveform",
+    statements: AnyPath = "statements",
     page: bool = True,
     anonymous: bool = False,
     strict: bool = False,
@@ -347,7 +348,7 @@ def analyze(
     Args:
         path: path of a record, DATABASE/RECORD as in WFDB programs, or a folder of recordings.
         out: folder of the results. Recordings with complete results from the same models are not analysed again.
-        beats, af, waveform: models: names of shipped models, or run folders.
+        beats, af, waveform, statements: models: names of shipped models, or run folders.
         page: whether to write an HTML page for each recording, and one with a row for each recording of a folder.
         anonymous: whether to leave the patient data of the header and all dates out of the results; times of day stay.
             Files have the names of the recordings.
@@ -377,7 +378,7 @@ def analyze(
     task = AnalysisTask(
         Path(path),
         Path(out),
-        models=(Path(beats), Path(af), Path(waveform)),
+        models=(Path(beats), Path(af), Path(waveform), Path(statements)),
         page=holter_page if page else None,
         index=index_page if page else None,
         anonymous=anonymous,
@@ -485,6 +486,7 @@ def load_model(
     *,
     af: AnyPath = "af",
     waveform: AnyPath = "waveform",
+    statements: AnyPath = "statements",
     device: Literal["auto", "cpu", "cuda"] = "cpu",
 ) -> Model:
     """Load a model that analyses and embeds recordings.
@@ -494,8 +496,8 @@ def load_model(
             Hugging Face hub, or folder with `model.safetensors`, `config.json` and `tokenizer/`, as
             `Model.save_pretrained` writes. By default the shipped models: `beats` for `analyze`, `foundation` for
             `embed`.
-        af, waveform: models for `analyze`. `af` detects atrial fibrillation; `waveform` detects ventricular
-            fibrillation, asystole and noise.
+        af, waveform, statements: models for `analyze`. `af` detects atrial fibrillation; `waveform` detects ventricular
+            fibrillation, asystole and noise; `statements` judges short recordings of eight leads or more.
         device: device on which the models of `embed` and `analyze` compute; auto uses a GPU if there is one.
 
     Raises:
@@ -509,7 +511,8 @@ def load_model(
     """
     from heartlm.analysis.model import loaded
 
-    return loaded(None if model is None else find_run(model), Path(af), Path(waveform), device)
+    path = None if model is None else find_run(model)
+    return loaded(path, Path(af), Path(waveform), Path(statements), device)
 
 
 def _config(kind: type[Config], config: Config | None, old: dict[str, Any], **inputs: AnyPath | None) -> Config:

@@ -55,6 +55,7 @@ from heartlm.analysis.stages import (
     named_beats,
     settled,
 )
+from heartlm.analysis.statements import beats_by, blocks_by, rhythms_by, stated
 from heartlm.analysis.unexamined import FEWEST_AF_BEATS, too_short
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.analysis.usual_shape import excluded_classes, likeness_to_usual
@@ -113,22 +114,31 @@ class Analyst:
         beats: classifier of beats.
         af: detector of atrial fibrillation from RR intervals.
         waveform: classifier of ventricular fibrillation, tachycardia, asystole and noise in windows of samples.
+        statements: names what a report would state about a short recording of many leads.
     """
 
     beats: FineTuned
     af: FineTuned
     waveform: FineTuned
+    statements: FineTuned
 
     @classmethod
-    def load(cls, beats: Path, af: Path, waveform: Path, device: torch.device | str = "cpu") -> Analyst:
-        """Load three models on `device`, each by the name of a shipped model or by a run folder.
+    def load(
+        cls,
+        beats: Path,
+        af: Path,
+        waveform: Path,
+        statements: Path = Path("statements"),
+        device: torch.device | str = "cpu",
+    ) -> Analyst:
+        """Load four models on `device`, each by the name of a shipped model or by a run folder.
 
         Raises:
             HeartlmError: a model cannot be read, is of another task, or is the shipped foundation model, whose classes
                 of beats were only used for its training.
         """
-        of_beats, of_rhythm, of_waveform = load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform}, device)
-        analyst = cls(of_beats, of_rhythm, of_waveform)
+        runs = {"beats": beats, "rhythm": af, "waveform": waveform, "statements": statements}
+        analyst = cls(*load_of_tasks(runs, device))
         foundation = read_json(FOLDER / "foundation/run.json", dict[str, object])  # also in a saved copy
         if analyst.beats.about["manifest_hash"] == foundation["manifest_hash"]:
             raise HeartlmError("foundation names no beats (see its card): fine-tune it, or use the model beats")
@@ -138,6 +148,7 @@ class Analyst:
     def made_by(self) -> dict[str, str]:
         """What findings depend on in addition to recording and limits: `build`, and a digest of each model."""
         models = {"beats": self.beats, "af": self.af, "waveform": self.waveform}
+        models |= {"statements": self.statements}
         made_by = build()
         for name, model in models.items():
             made_by |= {f"model {name}": digest_of_files(*model_files(model.folder.model("last")))}
@@ -178,10 +189,14 @@ class Analyst:
         beats = kept_beats(block, seconds, self._noise_runs(block, rate_hz, limits.run_beats))
         waves = _waves(recording, beats.sample, leads)
         rhythms = self._rhythms(recording, block, seconds, beats, waves, is_single_lead=len(candidates) == 1)
+        facts = stated(recording, beats.sample, self.statements)
+        by_leads, contradicted = rhythms_by(facts, beats.sample, rhythms.events)
+        rhythms = replace(rhythms, events=by_leads, notes=rhythms.notes + contradicted)
         classes = named_beats(block, beats, rhythms.events, self._heartbeats, limits.run_beats)
+        classes = beats_by(facts, classes, block.probability[beats.kept], self._heartbeats, limits.run_beats)
         events = events_of(block, seconds, beats, rhythms.events, classes, rate_hz, limits)
         of_intervals, not_measured = conduction(recording, waves, classes.symbol, events, beats.lost)
-        events += of_intervals
+        events += blocks_by(facts, of_intervals, beats.sample)
         # The last second may be a part, or lack its last sample.
         edges = seconds.edges
         in_seconds = int((edges[-1] + 1) // rate_hz), int((np.diff(edges)[seconds.readable].sum() + 1) // rate_hz)
@@ -206,6 +221,7 @@ class Analyst:
             hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},
             waves=waves,
             short_af=rhythms.short_af,
+            stated=facts.present,
             unexamined={kind: reason for kind, reason in unexamined.items() if kind not in found},
         )
 

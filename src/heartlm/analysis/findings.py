@@ -17,6 +17,7 @@ from heartlm.ecg.definitions import KINDS as CLINICAL_KINDS
 from heartlm.ecg.definitions import REPORT, definitions
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import joined_spans
+from heartlm.ecg.statements import words_of
 from heartlm.errors import HeartlmError
 from heartlm.formats.write_annotations import write_annotations
 from heartlm.system.attached import attached
@@ -121,6 +122,8 @@ class Findings:
         waves: P, QRS and T of the beats and their intervals; None if they were not measured.
         short_af: measures by which AF of a short recording of one lead is judged, and what RR intervals alone tell, see
             `heartlm.analysis.short_af`; empty for other recordings.
+        stated: probability of each statement about the recording that all leads together make, the likeliest first;
+            empty for recordings that are not judged so, see `heartlm.analysis.statements`.
         unexamined: kinds of events that the recording was not examined for, each with the reason.
     """
 
@@ -140,6 +143,7 @@ class Findings:
     hum_hz: dict[str, tuple[float, ...]] = field(default_factory=dict)
     waves: Intervals | None = None
     short_af: dict[str, float] = field(default_factory=dict)
+    stated: dict[str, float] = field(default_factory=dict)
     unexamined: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -256,6 +260,7 @@ class Findings:
             "longest_rr_s": round(float(rr_s[clear].max()), 3) if clear.any() else None,
             "events": {kind: self._if_examined(kind, len(self.of_kind(kind))) for kind in KINDS},
             "seconds": {kind: self._if_examined(kind, round(self.seconds_of(kind), 1)) for kind in KINDS},
+            "stated": self.stated_in_words(),
             "unexamined": self.unexamined_in_words(),
         }
 
@@ -266,6 +271,11 @@ class Findings:
         """Return the kinds that were not examined as one line: `AF: 7 beats in a row, 9 needed; LBBB, RBBB: ...`."""
         by_reason = groupby(sorted(self.unexamined, key=self.unexamined.__getitem__), self.unexamined.__getitem__)
         return "; ".join(f"{', '.join(kinds)}: {reason}" for reason, kinds in by_reason)
+
+    def stated_in_words(self) -> str:
+        """Return what all leads together state as one line: `atrial fibrillation 0.97; ischaemia 0.4`."""
+        words = zip(words_of(self.stated), self.stated.values(), strict=True)
+        return "; ".join(f"{each} {probability:.2g}" for each, probability in words)
 
     def hum_in_words(self) -> str:
         """Return the mains hum that was removed as one line: `60 Hz in I, II`."""

@@ -37,8 +37,8 @@ class Model:
         network: torch module in evaluation mode.
         info: shape, task, classes, window and tokenizer of the model.
         tokenizer: tokenizer of the model's input.
-        analysts: run folders or names of shipped models that `analyze` uses for beats, AF and waveform. Empty if the
-            model has no task.
+        analysts: run folders or names of shipped models that `analyze` uses for beats, AF, waveform and statements.
+            Empty if the model has no task.
         folder: folder that the model was loaded from.
     """
 
@@ -89,8 +89,8 @@ class Model:
 
         if not self.analysts:
             raise HeartlmError("the model was pretrained only and names no beats: fine-tune it, or use load_model()")
-        beats, af, waveform = self.analysts
-        return Analyst.load(beats, af, waveform, next(self.network.parameters()).device)
+        beats, af, waveform, statements = self.analysts
+        return Analyst.load(beats, af, waveform, statements, next(self.network.parameters()).device)
 
     @public
     def analyze(
@@ -153,7 +153,7 @@ class Model:
         return embed(self.network, self.info.window, leads, level, layer, left_out)
 
 
-def loaded(model: Path | None, af: Path, waveform: Path, device: str) -> Model:
+def loaded(model: Path | None, af: Path, waveform: Path, statements: Path, device: str) -> Model:
     """Load the model in a run folder or a folder of weights; None for the shipped models. See `heartlm.load_model`."""
     from heartlm.distributed.device import device_and_precision
     from heartlm.inference.finetuned import tokenizer_of
@@ -171,7 +171,7 @@ def loaded(model: Path | None, af: Path, waveform: Path, device: str) -> Model:
         folder, tokenizer = run.model("best"), run.tokenizer
         folder = folder if folder.is_dir() else run.model("last")
     network, info = load_model(folder, device_and_precision(device, "fp32")[0])
-    analysts = {"beats": Path("beats"), "rhythm": af, "waveform": waveform}
+    analysts = {"beats": Path("beats"), "rhythm": af, "waveform": waveform, "statements": statements}
     if model is not None:
         # The model takes the place of the shipped one of its task; one that was pretrained only analyses nothing.
         analysts = analysts | {info.task: path} if info.task is not None else {}

@@ -74,7 +74,7 @@ class AnalysisTask(RecordingTask):
     row, RECORD.html the page.
 
     Attributes:
-        models: models of beats, AF and waveform, each the name of a shipped model or a run folder.
+        models: models of beats, AF, waveform and statements, each the name of a shipped model or a run folder.
         page: function that draws the page of findings; None for no pages.
         index: function that draws the page of a folder from the summaries, the lines of `left_out` and the definitions
             of the kinds of events; None for none.
@@ -83,7 +83,7 @@ class AnalysisTask(RecordingTask):
         device: device of the models: auto, cpu or cuda.
     """
 
-    models: tuple[Path, Path, Path]
+    models: tuple[Path, Path, Path, Path]
     page: Callable[[Findings], str] | None
     index: Callable[[Sequence[Summary], Sequence[str], dict[str, str]], str] | None = None
     anonymous: bool = False

@@ -24,6 +24,8 @@ class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
         beats: beat model: a shipped model or a run folder.
         af: atrial fibrillation model: a shipped model or a run folder.
         waveform: model for ventricular fibrillation, asystole and noise: a shipped model or a run folder.
+        statements: model that judges short recordings of eight leads or more as a whole: a shipped model or a run
+            folder.
         page: write an HTML page of the results.
         anonymous: leave the patient data of the header and all dates out of the results.
         strict: refuse a recording whose file must be repaired to be read, instead of analysing it with a warning.
@@ -38,6 +40,7 @@ class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
     beats: Path = Path("beats")
     af: Path = Path("af")
     waveform: Path = Path("waveform")
+    statements: Path = Path("statements")
     page: bool = True
     anonymous: bool = False
     strict: bool = False
@@ -98,5 +101,7 @@ def _print_findings(summary: dict[str, Any], kinds: dict[str, str]) -> None:
     for kind, count in summary["events"].items():
         if count:
             print(f"  {kind}: {count:,} ({summary['seconds'][kind]:,.0f} s): {kinds[kind]}")
+    if summary["stated"]:
+        print(f"  stated by all leads together: {summary['stated']}")
     if summary["unexamined"]:
         print(f"  not examined for {summary['unexamined']}")

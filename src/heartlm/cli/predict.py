@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,7 +19,8 @@ class PredictOptions:
     """Options of `heartlm predict`.
 
     Attributes:
-        run: run folder of a fine-tuned model, or name of a shipped model: af, beats, beats-causal or waveform.
+        run: run folder of a fine-tuned model, or name of a shipped model: af, beats, beats-causal, statements or
+            waveform.
         record: a WFDB recording, DATABASE/RECORD; a file ending is ignored.
         out: folder for the annotation file; by default the current folder.
         annotator: ending of the annotation file; an existing file is replaced only if it ends in .hlm.
@@ -42,6 +43,8 @@ class PredictOptions:
 def run(arguments: Sequence[str]) -> int:
     """Annotate a recording with a fine-tuned model and write a WFDB annotation file, which any WFDB viewer opens.
 
+    A model of the statements task writes a table of probabilities instead.
+
     Examples:
         heartlm predict beats mitdb/100
         heartlm predict runs/beats mitdb/100
@@ -57,6 +60,9 @@ def run(arguments: Sequence[str]) -> int:
 
     how = {name: getattr(options, name) for name in ("beats", "lead", "checkpoint", "device")}
     result = api.annotate(options.run, options.record, **how)
+    if result.task == "statements":
+        print(f"{result.database}/{result.record}, leads {result.lead_name}")
+        return _print_statements(result.statements, options.out / f"{Path(result.record).name}.statements.csv")
     path = write_annotations(options.out, Path(result.record).name, result.found, options.annotator)
     lead = f", lead {result.lead_name}" if result.lead_name else ""
     print(f"{result.database}/{result.record}{lead}: {result.known.num_beats:,} beats ({result.known.source})")
@@ -73,6 +79,22 @@ def run(arguments: Sequence[str]) -> int:
         rows = enumerate(result.seconds.tolist())
         table = [{"time_s": second} | dict(zip(CLASSES, row, strict=True)) for second, row in rows]
         print(write_csv(table, path.with_name(path.name + ".csv"), ["time_s", *CLASSES], digits=4))
+    return 0
+
+
+def _print_statements(statements: Mapping[str, tuple[float, float]], path: Path) -> int:
+    """Print the statements above their thresholds and write all with their probabilities."""
+    from heartlm.ecg.statements import words_of
+    from heartlm.storage.atomic import write_csv
+
+    facts = zip(statements, words_of(statements), statements.values(), strict=True)
+    ordered = sorted(facts, key=lambda fact: -fact[2][0])
+    for name, words, (probability, threshold) in ordered:
+        if probability >= threshold:
+            print(f"  {name}: {words} ({probability:.2f})")
+    columns = ["statement", "words", "probability", "threshold"]
+    rows = [dict(zip(columns, (*each[:2], *each[2]), strict=True)) for each in ordered]
+    print(write_csv(rows, path, columns, digits=4))
     return 0
 
 

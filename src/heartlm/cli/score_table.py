@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from heartlm.report.numbers import Score, decimal
-from heartlm.report.scores import MEASURES, MODEL, is_binary, method_scores, table_rows
+from heartlm.report.scores import MEASURES, MODEL, is_binary, method_scores, of_class, table_rows
 from heartlm.system.progress import plural
 from heartlm.tasks.task import task_of
 
@@ -50,10 +50,28 @@ def _detection_errors(scores: Scores) -> str:
 
 def _class_rows(scores: Scores) -> list[list[str]]:
     methods = method_scores(scores)
+    if "macro_auroc" in scores["scores"]:
+        return _statement_rows(scores, methods)
     rows = [["class", "beats", "Se", "+P", "F1", *(f"F1, {name}" for name in methods if name != MODEL)]]
     for row in table_rows(scores):
         f1, se, ppv, _ = (_with_interval(each) if each else "" for each in row["own"])
         rows.append([row["name"], row["support"], se, ppv, f1, *(each.text for each in row["others"])])
+    return rows
+
+
+def _statement_rows(scores: Scores, methods: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    others = [block for name, block in methods.items() if name != MODEL]
+    rows = [["statement", "recordings", "Se", "+P", "F1", "AUROC", *(f"AUROC, {name}" for name in list(methods)[1:])]]
+    for row in table_rows(scores)[:-1]:
+        f1, se, ppv, _ = (_with_interval(each) if each else "" for each in row["own"])
+        areas = [Score.of(of_class(block, row["name"]).get("auroc")) for block in (scores["scores"], *others)]
+        rows.append(
+            [row["name"], row["support"], se, ppv, f1, _with_interval(areas[0]), *(each.text for each in areas[1:])]
+        )
+    for key, title in (("macro_auroc", "mean"), ("superclass_auroc", "mean of superclasses")):
+        if key in scores["scores"]:
+            own, *rest = (Score.of(block.get(key)) for block in (scores["scores"], *others))
+            rows.append([title, "", "", "", "", _with_interval(own), *(each.text for each in rest)])
     return rows
 
 

@@ -22,8 +22,9 @@ from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source, readable_leads
 from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
-from heartlm.corpus.plan import Parts, make_plan, settings_of
+from heartlm.corpus.plan import Parts, Statements, make_plan, settings_of
 from heartlm.databases.database import Database, open_database
+from heartlm.databases.statements import statements_of
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import explained, publish_folder, recover_folder
 from heartlm.system.cores import usable_cpus
@@ -69,14 +70,19 @@ def build_corpus(
     is_corpus = (out / "manifest.json").is_file() and (out / "codes.bin").is_file()
     if out.exists() and not is_corpus and not (out.is_dir() and not any(out.iterdir())):
         raise HeartlmError(f"{out} exists and is no corpus: choose another name, or remove it first")
+    statements = {
+        f"{database.name}/{name}": stated
+        for database in (databases if config.labels is not None or tokenizer.joins_leads else ())
+        for name, stated in statements_of(database, config.labels).items()
+    }
     # The journal first: it locks the folder against another build. The plan before the fit: its fingerprint of the
     # files decides whether an earlier build, with its tokenizer, is continued.
     with _under_way(out) as journal:
         plan = make_plan(databases)
-        tokenizer = _begin(journal, plan, tokenizer, config, fit and tokenizer.needs_fitting)
+        tokenizer = _begin(journal, plan, tokenizer, config, fit and tokenizer.needs_fitting, statements)
         numbers = range(journal.num_parts, len(plan))
         encoded = encode_all(
-            lambda number: encode_part(*plan[number], tokenizer, config),
+            lambda number: encode_part(*plan[number], tokenizer, config, statements),
             numbers,
             config.processes or len(usable_cpus()),
         )
@@ -141,9 +147,11 @@ def _under_way(out: Path) -> Iterator[Journal]:
         raise HeartlmError(text) from error
 
 
-def _begin(journal: Journal, plan: Parts, tokenizer: Tokenizer, config: TokenizeConfig, fit: bool) -> Tokenizer:
+def _begin(
+    journal: Journal, plan: Parts, tokenizer: Tokenizer, config: TokenizeConfig, fit: bool, statements: Statements
+) -> Tokenizer:
     """Resume an earlier build, or start by fitting the tokenizer; return the tokenizer to encode with."""
-    settings, earlier_settings = settings_of(config, tokenizer, fit, plan), journal.settings
+    settings, earlier_settings = settings_of(config, tokenizer, fit, plan, statements), journal.settings
     if earlier_settings == settings:
         journal.resume()
         clear(journal.folder, ".*")  # files that a killed build did not finish

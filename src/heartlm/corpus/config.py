@@ -20,7 +20,8 @@ class TokenizeConfig(Checked):
 
     Attributes:
         tokenizer: beat (default) encodes waveforms and RR intervals; rhythm encodes RR intervals only; sample encodes
-            amplitudes at 100 Hz; millivolts encodes voltages at 100 Hz (task waveform).
+            amplitudes at 100 Hz; millivolts encodes voltages at 100 Hz (task waveform); leads encodes the voltages of
+            all leads together at 100 Hz (task statements).
         tokenizer_from: a run or corpus whose tokenizer is used, instead of fitting a new one.
         causal: omit features that need later beats, so that a live stream gets the same tokens (beat; rhythm with
             waveforms).
@@ -37,6 +38,9 @@ class TokenizeConfig(Checked):
             warning.
         processes: number of parallel encoding processes, by default one per core. The corpus does not depend on it.
         seed: random seed for the choice of beats that the codebooks are fitted on.
+        labels: CSV table of statements about recordings: the name of a recording, then a column for each statement with
+            1, 0, or nothing if it is not known. By default the statements of PTB-XL and of the PhysioNet/CinC
+            challenges are read (leads).
     """
 
     tokenizer: TokenizerName | None = None
@@ -51,6 +55,7 @@ class TokenizeConfig(Checked):
     strict: bool = False
     processes: int | None = None
     seed: int = 0
+    labels: Path | None = None
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an invalid value."""

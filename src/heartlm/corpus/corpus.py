@@ -135,7 +135,9 @@ def _read_records(path: Path, num_tokens: int) -> RecordTable:
     import pyarrow.parquet
 
     try:  # ParquetFile, because read_table would import pandas
-        columns = pyarrow.parquet.ParquetFile(path).read(columns=list(ROW_FIELDS)).cast(row_schema())
+        file = pyarrow.parquet.ParquetFile(path)
+        known = [name for name in ROW_FIELDS if name != "statements" or name in file.schema_arrow.names]
+        columns = file.read(columns=known).cast(row_schema(known))
         if any(column.null_count for column in columns.columns):
             raise TypeError("a value is missing")
         table = RecordTable([LeadRow(**row) for row in columns.to_pylist()])

@@ -7,7 +7,8 @@ recordings only one lead is encoded, so that scores are single-lead scores.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,6 +89,7 @@ def source_of(
         )
     leads = chosen_leads(recording, split, training_leads) if tokenizer.reads_signal else (0,)
     leads = leads or (() if tokenizer.needs_signal else (0,))
+    leads = leads[:1] if tokenizer.joins_leads else leads
     return SelectedLeads(recording, split, leads) if leads else Unusable(no_ecg_lead(recording))
 
 
@@ -110,10 +112,24 @@ def usable_leads(
     """
     recording = source.recording
     for index in source.leads:
-        ready = _usable_lead(recording, tokenizer, beats, index)
+        ready = (
+            _joined_leads(recording, beats, index)
+            if tokenizer.joins_leads
+            else _usable_lead(recording, tokenizer, beats, index)
+        )
         if damaged == "refuse":
             recording.refuse_if_damaged()
         yield ready
+
+
+def _joined_leads(recording: Recording, beats: Beats, index: int) -> Lead | Unusable:
+    """Return all ECG leads as one, with the beats of the lead `index`, of which there may be none."""
+    leads = sorted(ecg_leads(recording))
+    signals = recording.signal(leads=leads)
+    if np.isnan(signals).all() or not recording.num_samples:
+        return Unusable("no valid sample")
+    ready = beats_for(recording, recording.annotations, beats, index, signals[leads.index(index)])
+    return Lead(ready, signals, index, tuple(recording.lead_names[lead] for lead in leads))
 
 
 def _usable_lead(recording: Recording, tokenizer: Tokenizer, beats: Beats, index: int) -> Lead | Unusable:
@@ -218,7 +234,13 @@ def readable_leads(source: SelectedLeads, tokenizer: Tokenizer, config: Tokenize
         part.drop(source.name, str(error), unreadable=True)
 
 
-def encode_part(database: Database, record_ids: Sequence[str], tokenizer: Tokenizer, config: TokenizeConfig) -> Part:
+def encode_part(
+    database: Database,
+    record_ids: Sequence[str],
+    tokenizer: Tokenizer,
+    config: TokenizeConfig,
+    statements: Mapping[str, Mapping[str, bool]],
+) -> Part:
     """Encode every usable lead of the recordings of a part."""
     part, tokens = Part(database.name, len(record_ids)), list[Tokens]()
     for record_id in record_ids:
@@ -228,7 +250,7 @@ def encode_part(database: Database, record_ids: Sequence[str], tokenizer: Tokeni
         else:
             for lead, reason in channels_without_ecg(source.recording).items():
                 part.drop(source.name, f"channel {source.recording.lead_names[lead]}: no ECG ({reason})")
-            tokens += _encode_source(source, tokenizer, config, part)
+            tokens += _encode_source(source, tokenizer, config, part, statements.get(source.name, {}))
     for name, (kind, field_name) in FILES.items():
         arrays = [
             np.stack([each.beat_class, each.rhythm], axis=1) if name == "labels.bin" else getattr(each, field_name)
@@ -238,7 +260,9 @@ def encode_part(database: Database, record_ids: Sequence[str], tokenizer: Tokeni
     return part
 
 
-def _encode_source(source: SelectedLeads, tokenizer: Tokenizer, config: TokenizeConfig, part: Part) -> Iterator[Tokens]:
+def _encode_source(
+    source: SelectedLeads, tokenizer: Tokenizer, config: TokenizeConfig, part: Part, stated: Mapping[str, bool]
+) -> Iterator[Tokens]:
     recording, ignored, first = source.recording, dict[str, int](), True
     for lead in readable_leads(source, tokenizer, config, part):
         tokens = tokenizer.encode(lead)
@@ -253,12 +277,13 @@ def _encode_source(source: SelectedLeads, tokenizer: Tokenizer, config: Tokenize
                 "record_id": recording.record_id,
                 "patient_id": recording.patient_id,
                 "split": source.split,
-                "lead": recording.lead_names[lead.index] if recording.lead_names else "",
+                "lead": ",".join(lead.names) or (recording.lead_names[lead.index] if recording.lead_names else ""),
                 "lead_index": lead.index,
                 "rate_hz": float(recording.rate_hz),
                 "num_samples": int(recording.num_samples),
                 "num_tokens": tokens.num_tokens,
                 "source": str(recording.path.parent.resolve() / recording.path.name),
+                "statements": json.dumps(stated),
             }
         )
         part.digests.append("")

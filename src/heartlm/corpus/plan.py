@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from heartlm import __version__
@@ -25,6 +25,9 @@ TrainingLeads = Literal["first", "all"]
 Parts = Sequence[tuple[Database, Sequence[str]]]
 """The database and the record names of each part."""
 
+Statements = Mapping[str, Mapping[str, bool]]
+"""Whether each statement about a recording is present, by `database/record`."""
+
 NUM_PARTS, PART_RECORDS = 256, 16
 """A database has about this number of parts, and a part at most this number of recordings."""
 
@@ -39,7 +42,9 @@ def make_plan(databases: Sequence[Database]) -> Parts:
     return parts
 
 
-def settings_of(config: TokenizeConfig, tokenizer: Tokenizer, is_fitted: bool, parts: Parts) -> dict[str, Any]:
+def settings_of(
+    config: TokenizeConfig, tokenizer: Tokenizer, is_fitted: bool, parts: Parts, statements: Statements
+) -> dict[str, Any]:
     """Return everything that the tokens depend on, in the form read back from the journal.
 
     Args:
@@ -47,6 +52,7 @@ def settings_of(config: TokenizeConfig, tokenizer: Tokenizer, is_fitted: bool, p
         tokenizer: tokenizer to encode with.
         is_fitted: whether it is fitted first, so that its settings decide, not its content.
         parts: recordings.
+        statements: what is stated about each recording.
     """
     settings = {
         "heartlm": __version__,
@@ -58,6 +64,7 @@ def settings_of(config: TokenizeConfig, tokenizer: Tokenizer, is_fitted: bool, p
         "damaged": config.damaged,
         "repaired": sorted({database.repaired for database, _ in parts}),
         "seed": config.seed,
+        "statements": hashlib.sha256(json.dumps(statements, sort_keys=True).encode()).hexdigest(),
     }
     return dict(json.loads(json.dumps(settings)))
 

@@ -13,6 +13,7 @@ Every token is stored once; windows of any width are views.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
@@ -84,6 +85,7 @@ class LeadRow:
         first_token: index of the first token.
         num_tokens: number of tokens.
         source: path of the file that the recording was read from.
+        statements: what a report states about the recording, as JSON: whether each known statement is present.
     """
 
     database: str
@@ -97,6 +99,7 @@ class LeadRow:
     first_token: int
     num_tokens: int
     source: str
+    statements: str = "{}"
 
 
 class RecordTable:
@@ -122,9 +125,9 @@ class RecordTable:
 ROW_FIELDS: tuple[str, ...] = tuple(entry.name for entry in fields(LeadRow))
 
 
-def row_schema() -> Any:
-    """Return the pyarrow schema of `records.parquet`."""
+def row_schema(names: Sequence[str] = ROW_FIELDS) -> Any:
+    """Return the pyarrow schema of the fields `names` of `records.parquet`; earlier ones have no statements."""
     import pyarrow
 
     kinds = {"str": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64()}
-    return pyarrow.schema([(name, kinds[kind]) for name, kind in LeadRow.__annotations__.items()])
+    return pyarrow.schema([(name, kinds[kind]) for name, kind in LeadRow.__annotations__.items() if name in names])

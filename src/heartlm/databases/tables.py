@@ -33,7 +33,7 @@ def whole_record_rhythm(database: str, folder: Path, recording: Recording) -> tu
                 names = (("atrial fibrillation", "AFIB"), ("atrial flutter", "AFL"), ("sinus", "N"))
                 return next((name for phrase, name in names if phrase in text), "OTHER"), recording.path.name
     if database == "ptb-xl" and is_there(folder / PTB_XL):
-        codes = _ptb_xl_statements(folder / PTB_XL).get(recording.path.stem)
+        codes = ptb_xl_codes(folder / PTB_XL).get(recording.path.stem)
         return None if codes is None else (_rhythm_of(codes), PTB_XL)
     if database == "nstdb" and recording.record_id in ("bw", "em", "ma"):
         return "NOISE", recording.path.name  # electrode noise without an ECG; noisy mitdb records have annotations
@@ -48,7 +48,7 @@ def stated_patients(database: str, folder: Path) -> dict[str, str]:
     with one_line(table, "a table of recordings with the columns filename_lr, filename_hr and patient_id"):
         return {
             Path(row[column]).name: row["patient_id"].removesuffix(".0")
-            for row in csv.DictReader(_lines(table))
+            for row in csv.DictReader(table_lines(table))
             for column in ("filename_lr", "filename_hr")
         }
 
@@ -62,12 +62,12 @@ def _rhythm_of(codes: frozenset[str]) -> str:
 
 
 @lru_cache(maxsize=4)
-def _ptb_xl_statements(path: Path) -> dict[str, frozenset[str]]:
+def ptb_xl_codes(path: Path) -> dict[str, frozenset[str]]:
     """Return the SCP codes of each record."""
     with one_line(path, "a table of recordings with the columns filename_lr, filename_hr and scp_codes"):
         return {
             Path(row[column]).name: frozenset(literal_eval(row["scp_codes"]))
-            for row in csv.DictReader(_lines(path))
+            for row in csv.DictReader(table_lines(path))
             if row.get("scp_codes")
             for column in ("filename_lr", "filename_hr")
         }
@@ -76,8 +76,9 @@ def _ptb_xl_statements(path: Path) -> dict[str, frozenset[str]]:
 @lru_cache(maxsize=4)
 def _reference_table(path: Path) -> dict[str, str]:
     with one_line(path, "a table of recordings and labels"):
-        return {row[0]: row[1] for row in csv.reader(_lines(path)) if len(row) >= 2}
+        return {row[0]: row[1] for row in csv.reader(table_lines(path)) if len(row) >= 2}
 
 
-def _lines(path: Path) -> StringIO:
+def table_lines(path: Path) -> StringIO:
+    """Return the lines of a small text file."""
     return StringIO(read_bytes(path, LIST_BYTES).decode("utf-8", "replace"), newline="")

@@ -56,6 +56,8 @@ class Kind(NamedTuple):
     rhythm: str = ""
 
 
+_TOGETHER = "; in a minute or less of eight leads or more as all of them together state"
+
 KINDS: dict[str, Kind] = {
     "VF": Kind("ventricular fibrillation or flutter for 4 s or more", "VFIB"),
     "asystole": Kind("no heartbeat for {asystole_s:g} s or more", "ASYS"),
@@ -71,10 +73,12 @@ KINDS: dict[str, Kind] = {
         "SVTA",
     ),
     "flutter": Kind(
-        "atrial flutter: a steady wave, 231 to 351 a minute, between the QRS complexes, for 10 s or more", "AFL"
+        "atrial flutter: a steady wave, 231 to 351 a minute, between the QRS complexes, for 10 s or more" + _TOGETHER,
+        "AFL",
     ),
     "AF": Kind(
-        "atrial fibrillation, or flutter whose wave is not seen, for 30 s or more, or in all beats if they last less",
+        "atrial fibrillation, or flutter whose wave is not seen, for 30 s or more, or in all beats if they last less"
+        + _TOGETHER,
         "AFIB",
     ),
     "pause": Kind("{pause_s:g} s or more between two beats"),
@@ -86,8 +90,11 @@ KINDS: dict[str, Kind] = {
     "AV block I": Kind("AV block of first degree: median PR interval of normal beats above 200 ms"),
     "LBBB": Kind(
         "left bundle branch block: QRS of 130 ms or more, in men 140, its end negative in V1, positive in I or V6"
+        + _TOGETHER
     ),
-    "RBBB": Kind("right bundle branch block: QRS of 120 ms or more, its end positive in V1, negative in I or V6"),
+    "RBBB": Kind(
+        "right bundle branch block: QRS of 120 ms or more, its end positive in V1, negative in I or V6" + _TOGETHER
+    ),
     "wide QRS": Kind(
         "median QRS of normal beats 120 ms or more without the signs of a bundle branch block, or without V1"
     ),

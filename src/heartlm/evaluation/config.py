@@ -26,6 +26,8 @@ class EvaluationConfig(Checked):
         beats: annotated uses the annotated beat positions; detected detects the beats and matches them with the
             annotated ones within 150 ms, which needs a folder of recordings.
         checkpoint: model to score, the one with the lowest validation loss or the last one.
+        labels: CSV table of statements about the recordings, as for tokenizing (statements task); by default those that
+            the database states.
         window: beats per window of the rhythm task; by default the width that the model was trained on.
         baselines: also score the majority class, gradient boosting and, for rhythm, Zhou 2015.
         random_init: run of the same task made with --from-scratch, to score as a further baseline.
@@ -41,6 +43,7 @@ class EvaluationConfig(Checked):
     records: str | None = None
     beats: Literal["annotated", "detected"] = "annotated"
     checkpoint: Literal["best", "last"] = "best"
+    labels: Path | None = None
     window: int | None = None
     baselines: bool = True
     random_init: Path | None = None

@@ -163,8 +163,8 @@ class Verdicts:
         patients, counts = sum_by(patient.tolist(), cells.T.astype(np.int64))
         point, drawn = _window_ratios(counts.sum(axis=0)), _window_ratios(resampling.resample(counts))
         patient_index = np.searchsorted(patients, patient)
-        point["auroc"] = _auroc(reference, score, patient_index, np.ones((1, len(patients)), np.int64))[0]
-        drawn["auroc"] = _auroc(reference, score, patient_index, resampling.weights(len(patients)))
+        point["auroc"] = auroc(reference, score, patient_index, np.ones((1, len(patients)), np.int64))[0]
+        drawn["auroc"] = auroc(reference, score, patient_index, resampling.weights(len(patients)))
         about = {"num_windows": len(reference), "num_patients": len(patients), "threshold": self.threshold}
         numbers = dict(zip(("tp", "fp", "fn", "tn"), counts.sum(axis=0).tolist(), strict=True))
         return about | numbers | {name: estimate(point[name], drawn[name], len(patients)) for name in point}
@@ -182,7 +182,7 @@ def _window_ratios(counts: Counts) -> dict[str, Any]:
     }
 
 
-def _auroc(reference: Flags, score: Floats, patient_index: NDArray[np.int64], weights: Counts) -> Floats:
+def auroc(reference: Flags, score: Floats, patient_index: NDArray[np.int64], weights: Counts) -> Floats:
     """Return the area under the ROC curve with weighted patients; float64 `[num_bootstrap]`.
 
     It is the fraction of pairs (positive window, negative window) in which the positive one has the higher score. Ties

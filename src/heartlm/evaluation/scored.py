@@ -10,12 +10,13 @@ recordings are listed with the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.encode import Unusable
 from heartlm.databases.database import open_database
+from heartlm.databases.statements import statements_of
 from heartlm.ecg.leads import PREFERRED_LEADS
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
@@ -74,6 +75,7 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, needs_classes: bool, con
     splits = {(database.name, each): database.split_of(each) for each in database.record_ids}
     to_score = _keys_to_score(folder, splits, config)
     leads, left_out, damaged = list[ScoredLead](), list[dict[str, str]](), list[dict[str, str]]()
+    statements = statements_of(database, config.labels) if tokenizer.joins_leads else {}
     chosen = [each for each in database.record_ids if (database.name, each) in to_score]
     for record_id in track(chosen, len(chosen), "tokenize"):
         recording, name = database.recording(record_id), f"{database.name}/{record_id}"
@@ -86,7 +88,7 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, needs_classes: bool, con
         if isinstance(lead, Unusable):
             left_out.append({"record": name, "reason": lead.reason})
         else:
-            leads.append(lead)
+            leads.append(replace(lead, statements=statements.get(record_id, {})))
         recording.warn_if_damaged()
         damaged += [{"record": name, "fault": fault} for fault in recording.faults]
     return ScoredLeads(leads, left_out, damaged)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.encode import SelectedLeads, Unusable, source_of, usable_leads
@@ -23,6 +25,7 @@ class ScoredLead:
         rate_hz: time units of `tokens.sample` per second.
         tokens: all tokens of the lead.
         annotations: annotated beats if `tokens` are of detected beats; else None.
+        statements: whether each known statement about the recording is present.
     """
 
     database: str
@@ -32,6 +35,7 @@ class ScoredLead:
     rate_hz: float
     tokens: Tokens
     annotations: Annotations | None = None
+    statements: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -55,6 +59,7 @@ def lead_of_row(corpus: Corpus, index: int) -> ScoredLead:
             corpus.rhythm[tokens],
             corpus.scale_mv[tokens],
         ),
+        statements=json.loads(row.statements),
     )
 
 
@@ -81,7 +86,7 @@ def lead_of(
         recording.database,
         recording.record_id,
         recording.patient_id,
-        recording.lead_names[lead.index] if recording.lead_names else "",
+        ",".join(lead.names) or (recording.lead_names[lead.index] if recording.lead_names else ""),
         recording.rate_hz,
         tokenizer.encode(lead),
         annotations,

@@ -26,6 +26,7 @@ class Use(IntEnum):
     HIDDEN_WAVEFORMS = 5
     WAVEFORM_WINDOWS = 6
     WINDOW_WIDTH = 7
+    STATEMENT_WINDOWS = 8
     PARTITION = 11
     ASKED = 12
     SLOW = 13

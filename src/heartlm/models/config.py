@@ -24,7 +24,9 @@ class ModelConfig:
         feed_forward: inner width of the SwiGLU; by default 8/3 of the width, rounded up to a multiple of 32.
         causal: whether each token attends only to itself and earlier tokens.
         dropout: dropout probability in training, 0 to below 1.
-        network: a transformer over tokens, or the convolutional network of the waveform task, with `depth` layers.
+        network: a transformer over tokens, or a convolutional network with `depth` layers: waveform of the waveform
+            task, leads and residual of the statements task.
+        members: networks of the statements task that are trained together and whose logits are averaged.
     """
 
     facet_sizes: tuple[int, ...]
@@ -34,7 +36,8 @@ class ModelConfig:
     feed_forward: int | None = None
     causal: bool = False
     dropout: float = 0.0
-    network: Literal["transformer", "waveform"] = "transformer"
+    network: Literal["transformer", "waveform", "leads", "residual"] = "transformer"
+    members: int = 1
 
     def resolve(self) -> ModelConfig:
         """Return a copy with every size set.
@@ -42,7 +45,7 @@ class ModelConfig:
         Raises:
             HeartlmError: a value is invalid; the message names the field.
         """
-        require(self, lambda value: value >= 1, "at least 1", "depth", "width", "heads", "feed_forward")
+        require(self, lambda value: value >= 1, "at least 1", "depth", "width", "heads", "feed_forward", "members")
         require(self, lambda value: 0 <= value < 1, "0 to below 1", "dropout")
         width = self.width or HEAD_WIDTH * self.depth
         heads = self.heads or max(1, width // HEAD_WIDTH)

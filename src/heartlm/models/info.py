@@ -19,7 +19,7 @@ class ModelInfo:
     Attributes:
         config: resolved sizes.
         tokenizer_hash: content hash of the tokenizer.
-        tokenizer_kind: kind of the tokenizer: beat, rhythm, sample or millivolts.
+        tokenizer_kind: kind of the tokenizer: beat, rhythm, sample, millivolts or leads.
         objective: objective of pretraining, masked or causal.
         window: tokens per training window.
         task: name of the task; None for a foundation model.
@@ -29,6 +29,7 @@ class ModelInfo:
         step: training step at which the model was saved.
         shortest: tokens of the shortest training window of the rhythm task; 0 if equal to `window`.
         threshold: probability at which a prediction counts as positive (the rhythm, or VF).
+        thresholds: probability at which each of the classes counts as present (statements task); empty for others.
     """
 
     config: ModelConfig
@@ -43,6 +44,7 @@ class ModelInfo:
     step: int = 0
     shortest: int = 0
     threshold: float = 0.5
+    thresholds: tuple[float, ...] = ()
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field whose value no training writes."""
@@ -51,6 +53,7 @@ class ModelInfo:
         require(self, lambda value: 0 <= value <= self.window, f"0 to the window of {self.window:,}", "shortest")
         require(self, lambda value: value >= 0, "at least 0", "step")
         require(self, lambda value: 0 <= value <= 1, "a probability, 0 to 1,", "threshold")
+        require(self, lambda value: all(0 <= each <= 1 for each in value), "probabilities, 0 to 1,", "thresholds")
         require(self, lambda value: value in ("masked", "causal", "labels"), "masked, causal or labels", "objective")
         sizes = "whole numbers from 1 to 65,536"
         require(self.config, lambda value: value and all(1 <= size <= 1 << 16 for size in value), sizes, "facet_sizes")

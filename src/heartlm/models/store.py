@@ -21,6 +21,8 @@ from heartlm.errors import HeartlmError
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.info import ModelInfo
+from heartlm.models.leads import LeadsNetwork
+from heartlm.models.trees import Trees
 from heartlm.models.waveform import WaveformNetwork
 from heartlm.storage.atomic import atomic_folder, recover_folder
 from heartlm.storage.reading import read_json, refuse_irregular
@@ -123,6 +125,8 @@ def build_model(
         )
     if config.network == "waveform":
         return WaveformNetwork(config, geometry, num_classes)
+    if config.network in ("leads", "residual"):
+        return LeadsNetwork(config, geometry, num_classes)
     return HeartModel(config, geometry, num_classes, pooled, seconds)
 
 
@@ -156,6 +160,8 @@ def _model_for(
 ) -> HeartModel:
     """Return a model to load `tensors` into; it has facet heads only if these do, as shipped models do not."""
     model = build_model(config, geometry_of(tensors, config), num_classes, pooled, seconds)
+    if isinstance(model, LeadsNetwork) and any(name.startswith("trees.") for name in tensors):
+        model.trees = Trees(num_classes)
     if "facet_heads" not in tensors:
         model.facet_heads = None
     return model

@@ -5,8 +5,8 @@ recording ─► one lead, its beats ─► tokens ─► class probabilities �
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ class Annotated:
         found: beats with predicted codes (beats task), or spans of predicted rhythms (rhythm and waveform tasks).
         faults: signs of damage in the recording, one line each.
         seconds: probability of each class in every second (waveform task), float64 `[num_seconds, 5]`.
+        statements: probability and threshold of each statement (statements task).
     """
 
     database: str
@@ -50,6 +51,7 @@ class Annotated:
     found: Annotations
     faults: tuple[str, ...] = ()
     seconds: NDArray[np.float64] | None = None
+    statements: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def annotate(
@@ -82,10 +84,11 @@ def annotate(
     tokens = tokenizer.encode(ready)
     if not tokens.num_tokens:
         raise HeartlmError(f"{recording.path}: too short for a single token, so there is nothing to annotate")
-    found, seconds = task.annotate(fine_tuned, recording, ready, tokens)
-    lead_name = recording.lead_names[ready.index] if _reads(tokenizer, recording) else ""
+    answer = task.annotate(fine_tuned, recording, ready, tokens)
+    lead_name = ",".join(ready.names) or recording.lead_names[ready.index] if _reads(tokenizer, recording) else ""
     known, faults = ready.annotations, tuple(recording.faults)
-    return Annotated(database.name, record_id, task.name, lead_name, known, found, faults, seconds)
+    facts = database.name, record_id, task.name, lead_name
+    return Annotated(*facts, known, answer.found, faults, answer.seconds, answer.statements)
 
 
 def spans_found(recording: Recording, lead: Lead, tokens: Tokens, names: Sequence[str], stride: int = 1) -> Annotations:

@@ -112,7 +112,7 @@ class Beats(Task):
         probability, no_beat = without_artefacts(classify, known.num_beats, info.classes)
         # the name of an AAMI class is also the code of its most common beat
         names = np.array([name for name in info.classes if name != ARTEFACT])[probability.argmax(axis=1)]
-        return Annotations(known.rate_hz, known.sample[~no_beat], names[~no_beat], source=SOURCE), None
+        return Answer(Annotations(known.rate_hz, known.sample[~no_beat], names[~no_beat], source=SOURCE))
 
 
 @dataclass(frozen=True)

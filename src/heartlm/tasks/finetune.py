@@ -37,7 +37,9 @@ def finetune(config: FinetuneConfig) -> Path:
         HeartlmError: no corpus or run is given, the corpus has another tokenizer or no labels, or the folder cannot be
             written.
     """
-    return run(config, lambda ranks: _job(config, ranks))
+    folder = run(config, lambda ranks: _job(config, ranks))
+    task_of(config.task).finish(folder, config)
+    return folder
 
 
 def _job(config: FinetuneConfig, ranks: Ranks) -> Job:

@@ -118,7 +118,7 @@ class Rhythm(Task):
         shortest = info.shortest if info.pooled and info.shortest else info.window
         width = min(max(USUAL_WINDOW, shortest), info.window)
         positive = token_probabilities(tuned.model, tokens.codes, width)[:, 1] >= info.threshold
-        return spans_found(recording, lead, tokens, rhythm_names(positive, info.positive[0])), None
+        return Answer(spans_found(recording, lead, tokens, rhythm_names(positive, info.positive[0])))
 
 
 def rhythm_names(positive: NDArray[np.bool_], rhythm: str) -> list[str]:

@@ -8,8 +8,8 @@ settings ───┤                                          ├► check_mode
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
@@ -32,8 +32,21 @@ from heartlm.training.config import TrainingConfig
 from heartlm.training.job import TrainingTask
 
 Leads = Sequence[ScoredLead]
-Answer = tuple[Annotations, NDArray[np.float64] | None]
-"""Annotations, and the probability of each class in every second, `[num_seconds, num_classes]`, if known."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says about a recording.
+
+    Attributes:
+        found: beats or spans with their names; empty if the task names neither.
+        seconds: probability of each class in every second, `[num_seconds, num_classes]` (waveform task).
+        statements: probability and threshold of each statement (statements task).
+    """
+
+    found: Annotations
+    seconds: NDArray[np.float64] | None = None
+    statements: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,8 +60,15 @@ class FinetuneConfig(TrainingConfig):
         patients: patients to train on, such as mitdb/101,svdb/800, including their beats on simulated rhythms; by
             default all patients of the training split.
         task: what to predict; beats is the AAMI class of every beat, rhythm is whether every beat is in the rhythm,
-            waveform is VF, VT, asystole, noise or other for 4 s of signal. The waveform task takes a corpus of the
-            millivolt tokenizer, balances classes and patients when sampling, and augments the windows.
+            waveform is VF, VT, asystole, noise or other for 4 s of signal, statements is which of several statements a
+            report makes about the recording. The waveform task takes a corpus of the millivolt tokenizer, balances
+            classes and patients when sampling, and augments the windows; the statements task takes one of the leads
+            tokenizer. Both start from random weights and take no run.
+        statements: names of the statements to learn, such as AFIB,PVC; by default those with enough training patients.
+        network: network of the statements task; leads adds up leads by their directions, residual is the baseline, a
+            residual network with a weight for each lead.
+        members: networks of the statements task that are trained together; their logits are averaged.
+        trees: fit boosted trees on a summary of the beats too, which answer with the network of the statements task.
         from_scratch: start from random weights instead of the pretrained ones, as a baseline.
         head: unit of prediction; token labels each token, window labels a whole window by the majority of its tokens.
         rhythm: positive class of the rhythm task.
@@ -70,6 +90,10 @@ class FinetuneConfig(TrainingConfig):
     run: Path | None = None
     patients: str | None = None
     task: TaskName = "beats"
+    statements: str | None = None
+    network: Literal["leads", "residual"] = "leads"
+    members: int = 3
+    trees: bool = True
     from_scratch: bool = False
     head: Literal["token", "window"] = "token"
     rhythm: str = "AFIB"
@@ -91,6 +115,7 @@ class FinetuneConfig(TrainingConfig):
         require(self, lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "patient_balance")
         require(self, lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "waveform_dropout", "dropout")
         require(self, lambda value: 0 < value < 1, "between 0 and 1", "threshold")
+        require(self, lambda value: value >= 1, "at least 1", "members")
         require(self, lambda value: 1 <= value <= self.window, f"1 to {self.window}, the window", "shortest_window")
         if self.shortest_window is not None and self.compile:
             raise HeartlmError("compile: true found, but windows of mixed widths have no one shape: leave it out")
@@ -104,6 +129,11 @@ class FinetuneConfig(TrainingConfig):
         if self.run is None and task_of(self.task).continues:
             raise HeartlmError("run: nothing found, a run folder expected: heartlm finetune RUN --corpus FOLDER")
         return super().required_corpus()
+
+    @property
+    def statement_names(self) -> tuple[str, ...]:
+        """Statements to learn; empty for those with enough examples."""
+        return tuple(name.strip() for name in (self.statements or "").split(",") if name.strip())
 
     @property
     def patient_ids(self) -> tuple[str, ...]:
@@ -154,6 +184,9 @@ class Task(ABC):
         Raises:
             HeartlmError: the model does not exist or reads another tokenizer, or no training token has a label.
         """
+
+    def finish(self, run: Path, config: FinetuneConfig) -> None:  # noqa: B027 - most tasks have nothing to add
+        """Complete the models of a finished run, for example by thresholds chosen on the validation split."""
 
     def check_model(self, info: ModelInfo) -> None:
         """Raise a HeartlmError that names the first field of a saved model that does not belong to the task."""

@@ -189,7 +189,7 @@ class Waveform(Task):
             raise HeartlmError(f"{recording.path}: {found_s:.1f} s of signal found, at least {WINDOW_S:g} s expected")
         seconds = second_probabilities(tuned.model, tokens.codes)
         names = [RHYTHM_OF_CLASS[each] for each in predicted_classes(seconds, tuned.info.threshold).tolist()]
-        return spans_found(recording, lead, tokens, names, STRIDE), seconds
+        return Answer(spans_found(recording, lead, tokens, names, STRIDE), seconds)
 
 
 @dataclass(frozen=True)

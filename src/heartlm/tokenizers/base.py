@@ -72,17 +72,20 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Lead:
-    """One lead of a recording with its heartbeats, the input of a tokenizer.
+    """One lead of a recording with its heartbeats, or all of its leads: the input of a tokenizer.
 
     Attributes:
         annotations: heartbeats and rhythms, in samples of this lead.
-        signal_mv: all samples, float32 `[num_samples]`, NaN where invalid; empty if there is no signal.
-        index: index of the lead in the recording.
+        signal_mv: all samples, float32 `[num_samples]`, NaN where invalid; empty if there is no signal. For a tokenizer
+            that joins leads `[num_leads, num_samples]`.
+        index: index of the lead in the recording, with joined leads of the one that the beats were detected in.
+        names: names of the joined leads; empty for one lead.
     """
 
     annotations: Annotations
     signal_mv: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     index: int = 0
+    names: tuple[str, ...] = ()
 
     @property
     def rate_hz(self) -> float:
@@ -109,6 +112,7 @@ class Tokenizer(ABC):
     needs_signal: ClassVar[bool] = True
     needs_beats: ClassVar[bool] = True
     needs_fitting: ClassVar[bool] = True
+    joins_leads: ClassVar[bool] = False
 
     fitted_on: dict[str, Any] = field(default_factory=dict, kw_only=True)
 

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal
 
-TokenizerName = Literal["beat", "rhythm", "sample", "millivolts"]
+TokenizerName = Literal["beat", "rhythm", "sample", "millivolts", "leads"]
 """Each is a file of this room with a `TOKENIZER`; see `heartlm.tokenizers.base.tokenizer_class`."""

@@ -1,0 +1,129 @@
+"""Scores of statements about recordings, with intervals by patient, and baselines that read a summary of the beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.statements import SUPERCLASSES
+from heartlm.errors import HeartlmError, needs
+from heartlm.evaluation.bootstrap import Resampling, estimate
+from heartlm.evaluation.rhythm import Verdicts, auroc
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+def score_statements(
+    probabilities: Floats,
+    labels: Labels,
+    names: Sequence[str],
+    thresholds: Sequence[float],
+    patients: NDArray[np.str_],
+    resampling: Resampling,
+) -> dict[str, Any]:
+    """Return the scores of each statement, and their means.
+
+    Args:
+        probabilities: of each statement about each recording, `[num_recordings, num_statements]`.
+        labels: 1 present, 0 absent, −1 not known, of the same shape.
+        names: statements.
+        thresholds: probability at which each counts as present.
+        patients: patient of each recording.
+        resampling: settings of the intervals.
+
+    Returns:
+        `per_class` with `support`, `se`, `ppv`, `sp`, `f1`, `auroc` and `average_precision` of each statement;
+        `macro_f1` and `macro_auroc`, the means over statements that occur, and `superclass_auroc` over superclasses.
+    """
+    known_patients, patient = np.unique(patients, return_inverse=True)
+    weights = resampling.weights(len(known_patients))
+    per_class, areas, drawn = dict[str, Any](), dict[str, float](), dict[str, Floats]()
+    for place, (name, threshold) in enumerate(zip(names, thresholds, strict=True)):
+        own, probability = labels[:, place], probabilities[:, place]
+        known, is_present = own >= 0, own == 1
+        if not is_present.any() or not (own == 0).any():
+            continue
+        block = Verdicts(probability, threshold).scores(own.astype(np.int8), patients, resampling)
+        block |= {
+            "support": int(is_present.sum()),
+            "average_precision": _average_precision(is_present[known], probability[known]),
+        }
+        per_class[name] = block
+        areas[name] = block["auroc"]["value"]
+        drawn[name] = auroc(is_present[known], probability[known], patient[known], weights)
+    if not per_class:
+        raise HeartlmError("no statement of the model is both present and absent in these recordings: nothing to score")
+    found = list(per_class)
+
+    def mean(chosen: Sequence[str]) -> dict[str, Any]:
+        # A resample without any patient of a statement, or with nothing else, counts the others.
+        areas_drawn = np.ma.masked_invalid([drawn[name] for name in chosen]).mean(axis=0).filled(np.nan)
+        return estimate(float(np.mean([areas[name] for name in chosen])), areas_drawn, len(known_patients))
+
+    f1 = [per_class[name]["f1"]["value"] or 0.0 for name in found]
+    scores = {
+        "classes": found,
+        "per_class": per_class,
+        "num_recordings": len(labels),
+        "num_beats": int((labels == 1).any(axis=1).sum()),
+        "num_patients": len(known_patients),
+        "macro_f1": {"value": float(np.mean(f1)), "ci": [None, None]},
+        "macro_auroc": mean(found),
+    }
+    superclasses = [name for name in SUPERCLASSES if name in per_class]
+    return scores | ({"superclass_auroc": mean(superclasses)} if superclasses else {})
+
+
+def _average_precision(is_present: NDArray[np.bool_], probability: Floats) -> dict[str, Any]:
+    order = np.argsort(-probability, kind="stable")
+    hits = is_present[order]
+    precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
+    return {"value": float(precision[hits].mean()), "ci": [None, None]}
+
+
+def best_thresholds(probabilities: Floats, labels: Labels) -> tuple[float, ...]:
+    """Return the probability with the highest F1 of each statement, 0.5 where none is present and absent.
+
+    The threshold lies halfway to the next lower probability.
+    """
+    thresholds = []
+    for probability, own in zip(probabilities.T, labels.T, strict=True):
+        known = own >= 0
+        if not (own == 1).any() or not (own == 0).any():
+            thresholds.append(0.5)
+            continue
+        order = np.argsort(-probability[known], kind="stable")
+        ranked, hits = probability[known][order], own[known][order] == 1
+        f1 = 2 * np.cumsum(hits) / (np.arange(1, len(hits) + 1) + hits.sum())
+        best = int(f1.argmax())
+        below = ranked[best + 1] if best + 1 < len(ranked) else 0.0
+        thresholds.append(float((ranked[best] + below) / 2))
+    return tuple(thresholds)
+
+
+def logistic_probabilities(features: Floats, labels: Labels, others: Floats) -> Floats:
+    """Fit a logistic regression for each statement on `features` and return the probabilities of `others`.
+
+    Args:
+        features: of the training recordings, `[num_recordings, num_features]`.
+        labels: statements about them, 1, 0, −1.
+        others: features of the recordings to classify.
+
+    Raises:
+        HeartlmError: scikit-learn is not installed.
+    """
+    with needs("score"):
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+    probabilities = np.zeros((len(others), labels.shape[1]))
+    for place, own in enumerate(labels.T):
+        known = own >= 0
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
+        model.fit(features[known], own[known])
+        probabilities[:, place] = model.predict_proba(others)[:, 1]
+    return probabilities

@@ -1,0 +1,186 @@
+"""Networks over all leads at once, for tokens of the leads tokenizer.
+
+    codes [B, T, P + 1] ─► mV of P places [B, P, T] ─► stem: a convolution over the leads at hand ─► residual blocks ─┐
+                                                                    class logits ◄─ mean and maximum over time ◄──────┘
+
+In the stem every lead passes the same filters. How the filtered leads add up follows from the direction in which each
+looks at the heart, so leads may be missing, come in any order, or be new. `residual`, the baseline, has a free weight
+for each place and no directions: a lead that is missing is zero.
+
+Members are one network of grouped convolutions: each has weights and a loss of its own; their logits are averaged
+(docs/log/statements.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from heartlm.models.config import ModelConfig
+from heartlm.models.dropout import dropped
+from heartlm.models.heart import HeartModel
+from heartlm.models.trees import Trees
+
+STRIDES = (1, 2, 2, 2)
+"""Stride of each residual block; the stem halves the rate too."""
+KERNEL, STEM_KERNEL, NUM_FILTERS = 9, 15, 16
+"""Samples of a convolution and of the stem's filters, 10 ms each; number of filters that every lead passes."""
+HEAD_DROPOUT = 0.3
+SAMPLES_PER_TOKEN = 8
+"""Samples that count as one token in the size of a batch."""
+
+
+def directions() -> Tensor:
+    """Return the direction of each place of the leads tokenizer, float32 `[18, 6]`.
+
+    Left, down and front of a unit vector (limb leads in the frontal plane, chest leads in the horizontal one), whether
+    it is a limb lead, a chest lead, or of unknown direction. The three of Frank are axes.
+    """
+
+    def turned(degrees: float) -> tuple[float, float]:
+        return math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+
+    limb = [(*turned(angle), 0.0, 1.0, 0.0, 0.0) for angle in (0, 60, 120, -150, -30, 90)]
+    chest = [(left, 0.1, front, 0.0, 1.0, 0.0) for left, front in map(turned, (120, 90, 75, 60, 30, 0))]
+    frank = [(1.0, 0.0, 0.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0, 0.0, 0.0), (0.0, 0.0, -1.0, 0.0, 0.0, 0.0)]
+    return torch.tensor(limb + chest + frank + [(0.0, 0.0, 0.0, 0.0, 0.0, 1.0)] * 3)
+
+
+class LeadsNetwork(HeartModel):
+    """Names statements about windows of several leads; same interface as `HeartModel`, but predicts no codes.
+
+    Args:
+        config: sizes; `depth` is the number of residual blocks, 4, and `width` the number of channels of the last.
+        geometry: voltages of the codes of each place, float32 `[num_codes, 1]`, then those of the beat facet.
+        num_classes: number of statements.
+
+    Attributes:
+        trees: boosted trees on a summary of the beats, which answer with the network; None without any.
+    """
+
+    def __init__(self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0) -> None:
+        nn.Module.__init__(self)  # only the interface of HeartModel is used, none of its layers
+        assert config.width and config.depth == len(STRIDES), "resolve the config first"
+        self.config, self.pooled, self.num_classes = config, True, num_classes
+        # Voltages of the codes, under the name of the tokenizer geometry in models on disk.
+        self.embedding = nn.Module()  # type: ignore[assignment]
+        for facet, coordinates in enumerate(geometry):
+            self.embedding.register_buffer(f"places_{facet}", coordinates)
+        self.num_places = len(geometry) - 1
+        self.members = config.members
+        channels = [self.members * (config.width * share // 4 // 8 * 8) for share in (1, 1, 2, 3, 4)]
+        stem = DirectedStem if config.network == "leads" else PlacedStem
+        self.stem = stem(self.num_places, channels[0])
+        blocks = [
+            ResidualBlock(*sizes, self.members) for sizes in zip(channels[:-1], channels[1:], STRIDES, strict=True)
+        ]
+        self.trunk = nn.ModuleDict({"blocks": nn.Sequential(*blocks)})  # type: ignore[assignment]
+        # Each member's head reads its own channels, mean and maximum over time.
+        num_outputs = self.members * num_classes
+        self.trees: Trees | None = None
+        head = nn.Conv1d(2 * channels[-1], num_outputs, 1, groups=self.members) if num_classes else None
+        self.class_head = head  # type: ignore[assignment]
+
+    def recompute(self, recompute: bool = True) -> None:
+        """Do nothing: the activations are too small for checkpointing."""
+
+    def batch_facets(self) -> None:
+        """Do nothing: this network embeds no codes and has no facet heads."""
+
+    def compile(self) -> None:
+        """Compile the residual blocks."""
+        for block in self.trunk.blocks:
+            block.compile()
+
+    def windows_at_once(self, width: int) -> int:
+        """Return the number of windows per batch; a sample of this network costs less than a token."""
+        return super().windows_at_once(-(-width // SAMPLES_PER_TOKEN))
+
+    @property
+    def num_dropout_sites(self) -> int:
+        """One, before the head."""
+        return 1
+
+    def class_logits(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
+        """Return logits of the statements `[B, num_classes]` of windows `[B, T, P + 1]`; see `HeartModel.hidden`."""
+        return self.member_logits(codes, valid, keys).mean(dim=1)
+
+    def member_logits(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
+        """Return logits of each member, `[B, members, num_classes]`."""
+        assert self.class_head is not None, "a network without a head has no labels to predict"
+        features = dropped(self.features(codes, valid), None if keys is None else keys[0], HEAD_DROPOUT)
+        logits: Tensor = self.class_head(features[..., None])
+        return logits.view(len(codes), self.members, self.num_classes)
+
+    def features(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return the features of the head, of each member mean and maximum over time, `[B, members × 2 × width]`."""
+        places = codes[..., : self.num_places]
+        known = places != 0
+        if valid is not None:
+            known = known & valid[..., None]
+        levels = self.embedding.get_buffer("places_0")[:, 0]
+        mv = torch.where(known, levels[places], 0).transpose(1, 2)
+        x = self.trunk.blocks(self.stem(mv, known.any(dim=1)))
+        of_members = x.view(len(x), self.members, -1, x.shape[2])
+        return torch.cat([of_members.mean(dim=3), of_members.amax(dim=3)], dim=2).flatten(1)
+
+
+class DirectedStem(nn.Module):
+    """The same filters for every lead, summed over leads with weights that follow from their directions."""
+
+    def __init__(self, num_places: int, num_channels: int) -> None:
+        super().__init__()
+        self.filters = nn.Parameter(torch.empty(NUM_FILTERS, STEM_KERNEL))
+        nn.init.kaiming_uniform_(self.filters, a=math.sqrt(5))
+        self.register_buffer("direction", directions(), persistent=False)
+        self.mix = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Linear(64, num_channels * NUM_FILTERS))
+        self.of_place = nn.Parameter(torch.zeros(num_places, num_channels * NUM_FILTERS))
+        self.norm = nn.BatchNorm1d(num_channels)
+        self.num_channels = num_channels
+
+    def forward(self, mv: Tensor, present: Tensor) -> Tensor:
+        """Return channels `[B, C, T / 2]` from leads `[B, P, T]`, of which those `present` `[B, P]` count."""
+        mixed = (self.mix(self.get_buffer("direction")) + self.of_place).view(-1, self.num_channels, NUM_FILTERS)
+        # Filters and sums are linear, so they are one convolution over the leads.
+        kernel = torch.einsum("pcf,fk->cpk", mixed, self.filters)
+        summed = F.conv1d(mv, kernel, stride=2, padding=STEM_KERNEL // 2)
+        # As much as of twelve leads, which would otherwise be louder than one.
+        few = (12 / present.sum(dim=1).clamp(min=1)).sqrt() / 12**0.5 / NUM_FILTERS**0.5
+        return F.relu(self.norm(summed * few[:, None, None]))
+
+
+class PlacedStem(nn.Module):
+    """A convolution with a free weight for each place."""
+
+    def __init__(self, num_places: int, num_channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(num_places, num_channels, STEM_KERNEL, 2, STEM_KERNEL // 2, bias=False)
+        self.norm = nn.BatchNorm1d(num_channels)
+
+    def forward(self, mv: Tensor, present: Tensor) -> Tensor:
+        """Return channels `[B, C, T / 2]` from leads `[B, P, T]`."""
+        return F.relu(self.norm(self.conv(mv)))
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions and a shortcut (He et al. 2016, in one dimension)."""
+
+    def __init__(self, inner: int, outer: int, stride: int, members: int) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(inner, outer, KERNEL, stride, KERNEL // 2, groups=members, bias=False)
+        self.second = nn.Conv1d(outer, outer, KERNEL, 1, KERNEL // 2, groups=members, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm1d(outer), nn.BatchNorm1d(outer)])
+        self.shortcut = nn.Sequential(
+            nn.AvgPool1d(stride, stride, ceil_mode=True),
+            nn.Conv1d(inner, outer, 1, groups=members, bias=False),
+            nn.BatchNorm1d(outer),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `[B, outer, T / stride]` from `[B, inner, T]`."""
+        y = self.norms[1](self.second(F.relu(self.norms[0](self.first(x)))))
+        return F.relu(y + self.shortcut(x))

@@ -1,0 +1,248 @@
+"""The statements task: which of several statements a report makes about a recording, by a network over all its leads.
+
+recordings ─► windows of 6 s ─► probability of each statement ─► mean of the recording ─► scores by patient
+                                                                                      └► thresholds (validation)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.corpus.corpus import Corpus
+from heartlm.ecg.recording import Annotations, Recording
+from heartlm.errors import HeartlmError, needs, require
+from heartlm.evaluation.config import EvaluationConfig
+from heartlm.evaluation.results import ScoreSet, attempt
+from heartlm.evaluation.statements import best_thresholds, logistic_probabilities, score_statements
+from heartlm.inference.beat_summary import beat_summary
+from heartlm.inference.finetuned import FineTuned
+from heartlm.labels.statements import learnable, stated_labels, stated_of
+from heartlm.models.info import ModelInfo
+from heartlm.system.progress import say
+from heartlm.tasks.task import Answer, FinetuneConfig, Leads, Task
+from heartlm.tokenizers.base import Lead, Tokens
+from heartlm.tokenizers.leads import LeadsTokenizer
+from heartlm.training.job import TrainingTask
+
+if TYPE_CHECKING:
+    from heartlm.models.trees import Trees
+
+Floats = NDArray[np.float64]
+
+WINDOW, BATCH, LEARNING_RATE = 600, 32, 3e-3
+"""Tokens of a window, 6 s; windows of a batch and peak learning rate, unless they are set."""
+WIDTH = 128
+"""Channels of the last residual block."""
+
+
+class Statements(Task):
+    """A network of its own from random weights, several labels for each recording; scores of each statement."""
+
+    name = "statements"
+    scored = "recordings"
+    heading = ("{num_recordings:,} recordings", "nothing")
+    heads = (True,)
+    continues = False
+    splits_batches = False
+
+    def check(self, config: FinetuneConfig) -> None:
+        """Refuse what a network of its own leaves no choice of."""
+        if config.patients:
+            raise HeartlmError("patients: names found, none expected by the task statements")
+        if config.run is not None:
+            raise HeartlmError(
+                f"run: {config.run} found, none expected: the task statements learns from random weights"
+            )
+        if config.window not in (FinetuneConfig.window, WINDOW):
+            raise HeartlmError(f"window: {config.window} found, {WINDOW} expected by the task statements (6 s)")
+
+    def learning(self, config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> TrainingTask:
+        """Learn the statements with enough examples, or those that `config` names."""
+        kind = corpus.manifest["tokenizer"]["kind"]
+        if kind != LeadsTokenizer.kind:
+            raise HeartlmError(
+                f"{corpus.folder}: tokens of the {kind} tokenizer found, the task statements reads all leads: tokenize "
+                "with  --tokenizer leads"
+            )
+        if config.trees:
+            with needs("score"):
+                import sklearn  # noqa: F401 - before hours of training, not after
+        import torch
+
+        from heartlm.models.config import ModelConfig
+        from heartlm.models.leads import STRIDES
+        from heartlm.models.store import build_model
+        from heartlm.training.statements import StatementBatches, StatementLoss
+
+        stated, records = stated_of(corpus), corpus.records
+        training = records.select("train")
+        names = config.statement_names or learnable(corpus, training)
+        labels = stated_labels(stated, names)
+        rows = training[(labels[training] >= 0).any(axis=1)]
+        if not names or not len(rows):
+            raise HeartlmError(
+                f"{corpus.folder}: no statement has enough training recordings: tokenize a database that states them, "
+                "or with  --labels TABLE.csv"
+            )
+        for place, name in enumerate(names):
+            if not (labels[rows, place] == 1).any() or not (labels[rows, place] == 0).any():
+                raise HeartlmError(f"statements: {name} is not both present and absent in training recordings")
+        held_out = records.select("validation") if validates else rows[:0]
+        torch.manual_seed(config.seed)
+        geometry = [torch.from_numpy(coordinates) for coordinates in corpus.tokenizer().geometry()]
+        sizes = tuple(map(len, geometry))
+        shape = ModelConfig(sizes, len(STRIDES), WIDTH, dropout=config.dropout, network=config.network)
+        shape = replace(shape, members=config.members).resolve()
+        batch_size, rate = config.batch_size or BATCH, config.learning_rate or LEARNING_RATE
+        present, absent = (np.maximum((labels[rows] == each).sum(axis=0), 1) for each in (1, 0))
+        weight = (absent / present) ** config.class_balance
+        return TrainingTask(
+            replace(config, window=WINDOW, batch_size=batch_size, learning_rate=rate).sized(shape),
+            build_model(shape, geometry, len(names), pooled=True),
+            ModelInfo(shape, corpus.tokenizer_hash, kind, "labels", WINDOW, self.name, names, pooled=True),
+            StatementLoss(torch.from_numpy(weight.astype(np.float32))),
+            rows,
+            lambda seed: StatementBatches(corpus, labels, seed),
+            held_out=held_out[(labels[held_out] >= 0).any(axis=1)],
+        )
+
+    def finish(self, run: Path, config: FinetuneConfig) -> None:
+        """Fit the trees, and choose the thresholds by the validation split, if there is one."""
+        from heartlm.models.leads import LeadsNetwork
+        from heartlm.models.store import load_model, save_model
+        from heartlm.runs.run_folder import RunFolder
+
+        if config.measure:
+            return
+        folder = RunFolder(run)
+        corpus = folder.corpus()
+        training, held_out = (corpus.records.select(split) for split in ("train", "validation"))
+        stated, trees = stated_of(corpus), None
+        for checkpoint in ("best", "last"):
+            path = folder.model(checkpoint)
+            model, info = load_model(path)
+            assert isinstance(model, LeadsNetwork)
+            labels = stated_labels(stated, info.classes)
+            if config.trees:
+                trees = trees or _trees(corpus, training, labels, config.seed)
+                model.trees = trees
+            if len(held_out):
+                found = probabilities_of(
+                    model, [corpus.codes[corpus.tokens_of(row)] for row in held_out.tolist()], info
+                )
+                info = replace(info, thresholds=best_thresholds(found, labels[held_out]))
+            save_model(path, model, info)
+
+    def check_model(self, info: ModelInfo) -> None:
+        """Check the names and thresholds."""
+        require(info, lambda value: value == (), "no text for task statements", "positive")
+        require(info, lambda value: value in self.heads, "true for task statements", "pooled")
+        num = len(info.classes)
+        require(info, lambda value: len(value) in (0, num), f"none or {num} numbers for task statements", "thresholds")
+
+    def score(self, leads: Leads, tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig) -> ScoreSet:
+        """Score the network and its baselines on the recordings of `leads`."""
+        names, patients = tuned.info.classes, np.array([lead.patient_id for lead in leads])
+        labels = stated_labels([lead.statements for lead in leads], names)
+        if (labels < 0).all():
+            raise HeartlmError(f"on: no recording of the {config.split} split has a statement of the model")
+
+        def scores(found: Floats, thresholds: tuple[float, ...]) -> dict[str, Any]:
+            return score_statements(found, labels, names, thresholds, patients, config.resampling)
+
+        def by_model(other: FineTuned) -> dict[str, Any]:
+            found = probabilities_of(other.model, [lead.tokens.codes for lead in leads], other.info)
+            return scores(found, thresholds_of(other.info))
+
+        def fitted(kind: str) -> dict[str, Any]:
+            import torch
+
+            from heartlm.models.trees import fitted_trees
+
+            training = tuned.training_leads()
+            learnt = stated_labels([lead.statements for lead in training], names)
+            known, others = (_summaries([lead.tokens.codes for lead in each]) for each in (training, leads))
+            if kind == "boosting":
+                trees = fitted_trees(known, learnt, config.seed)
+                both = [1 / (1 + np.exp(-trees(torch.from_numpy(each)).numpy())) for each in (known, others)]
+            else:
+                both = [logistic_probabilities(known, learnt, each) for each in (known, others)]
+            return scores(both[1], best_thresholds(both[0], learnt))
+
+        methods: dict[str, Callable[[], dict[str, Any]]] = {}
+        if config.baselines:
+            methods["logistic regression on beats"] = lambda: fitted("logistic")
+            methods["gradient boosting on beats"] = lambda: fitted("boosting")
+        if rival is not None:
+            methods["random initialisation"] = lambda: by_model(rival)
+        notes = list[str]()
+        own = probabilities_of(tuned.model, [lead.tokens.codes for lead in leads], tuned.info)
+        present = own >= np.array(thresholds_of(tuned.info))
+
+        def listed(flags: NDArray[np.bool_]) -> NDArray[np.object_]:
+            rows = [" ".join(name for name, is_it in zip(names, row, strict=True) if is_it) for row in flags]
+            return np.array(rows, object)
+
+        return ScoreSet(
+            about={"beats": None},
+            scores=scores(own, thresholds_of(tuned.info)),
+            baselines=attempt(methods, notes),
+            notes=notes,
+            columns={
+                "database": np.array([lead.database for lead in leads]),
+                "record": np.array([lead.record_id for lead in leads]),
+                "patient": patients,
+                "reference": listed(labels == 1),
+                "predicted": listed(present),
+                "probabilities": own.astype(np.float32),
+            },
+            classes=names,
+        )
+
+    def annotate(self, tuned: FineTuned, recording: Recording, lead: Lead, tokens: Tokens) -> Answer:
+        """Return the probability and threshold of each statement; no annotations."""
+        found = probabilities_of(tuned.model, [tokens.codes], tuned.info)[0]
+        none = Annotations(lead.annotations.rate_hz, np.empty(0, np.int64), np.empty(0, "<U1"), source="heartlm")
+        facts = zip(tuned.info.classes, found.tolist(), thresholds_of(tuned.info), strict=True)
+        return Answer(none, statements={name: (each, threshold) for name, each, threshold in facts})
+
+
+def probabilities_of(model: Any, recordings: list[NDArray[np.uint16]], info: ModelInfo) -> Floats:
+    """Return the probability of each statement about each recording, float64 `[num_recordings, num_statements]`."""
+    from heartlm.inference.statements import statement_probabilities
+
+    return np.array(list(statement_probabilities(model, recordings, info.window))).reshape(-1, len(info.classes))
+
+
+def _trees(corpus: Corpus, rows: NDArray[np.int64], labels: NDArray[np.int64], seed: int) -> Trees | None:
+    """Return trees fitted on those of `rows` that have all leads; None if a statement has no two classes there."""
+    from heartlm.models.trees import fitted_trees
+
+    summaries = [beat_summary(corpus.codes[corpus.tokens_of(row)]) for row in rows.tolist()]
+    known = [place for place, summary in enumerate(summaries) if summary is not None]
+    own = labels[rows[known]]
+    if not ((own == 1).any(axis=0) & (own == 0).any(axis=0)).all():
+        say("statements: too few recordings have I, II and V1 to V6, so the network answers without trees")
+        return None
+    return fitted_trees(np.stack([each for each in summaries if each is not None]), own, seed)
+
+
+def _summaries(recordings: list[NDArray[np.uint16]]) -> NDArray[np.float32]:
+    rows = [beat_summary(codes) for codes in recordings]
+    if any(row is None for row in rows):
+        raise HeartlmError("a recording lacks one of the leads I, II and V1 to V6")
+    return np.stack([row for row in rows if row is not None])
+
+
+def thresholds_of(info: ModelInfo) -> tuple[float, ...]:
+    """Return the threshold of each statement, 0.5 for a model that was trained without validation."""
+    return info.thresholds or (0.5,) * len(info.classes)
+
+
+TASK = Statements()

@@ -1,0 +1,115 @@
+"""Training of the statements task: windows of all leads with several labels, augmented, and the loss.
+
+leads of a recording ─► some left out, some without a direction ─► gain, noise ─► codes ─► network ─► loss
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.windows import Windows
+from heartlm.kernels.draws import Use
+from heartlm.labels.tokens import IGNORE
+from heartlm.models.heart import HeartModel
+from heartlm.models.leads import LeadsNetwork
+from heartlm.tokenizers.leads import NUM_KNOWN, PLACES
+from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize, quantize
+from heartlm.training.batches import Batch, BatchPosition, CodesForm, HostBatch, MakeBatch
+
+# Standard deviation of the gain of a recording and of each lead; largest standard deviation of noise in mV.
+_GAIN, _LEAD_GAIN, _NOISE_MV = 0.15, 0.1, 0.02
+# Fraction of leads left out; fraction of windows of which only some leads remain, and of these without directions.
+_LEFT_OUT, _FEW, _UNKNOWN = 0.1, 0.3, 0.15
+_SMOOTHED = 0.01
+"""Label smoothing: reports are wrong now and then."""
+
+
+@dataclass(frozen=True)
+class StatementBatches(MakeBatch):
+    """Batches of windows with the statements about their recording; augmented in training.
+
+    Attributes:
+        labels: statements about each row of the corpus, int64 `[num_rows, num_statements]`: 1, 0, −1 if not known.
+        seed: seed of the random numbers.
+    """
+
+    can_be_resident = False  # the codes of augmented windows are made on the host
+
+    corpus: Corpus
+    labels: NDArray[np.int64]
+    seed: int
+
+    def draft(self, windows: Windows, position: BatchPosition, form: CodesForm = "int64") -> HostBatch:
+        """Look up the statements; in training compute the codes of the augmented windows."""
+        row = np.searchsorted(self.corpus.records.first_token, windows.first, side="right") - 1
+        labels = self.labels[row]
+        codes, valid = self.inputs(windows, "int64" if form == "windows" else form)
+        if position.step is not None:
+            array = codes.numpy().astype(np.int64)
+            for index, window in enumerate(array):
+                place = position.first_window + index
+                random = np.random.default_rng([self.seed, position.step, Use.STATEMENT_WINDOWS, place])
+                array[index] = augmented(window, random)
+            codes = torch.from_numpy(array)
+        num_counting = (labels != IGNORE).any(axis=1).astype(np.int64)
+        return HostBatch(codes, valid, windows.length, num_counting, labels=torch.from_numpy(labels))
+
+    def finish(self, draft: HostBatch) -> Batch:
+        """Count the windows with a known statement."""
+        labels = draft.labels
+        assert labels is not None
+        counts = (labels != IGNORE).any(dim=1)
+        return Batch(draft.codes, labels, counts, draft.valid, draft.num_valid, draft.num_counting, keys=draft.keys)
+
+
+def augmented(codes: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
+    """Return a window `[T, F]` with other gains and noise, without some of its leads, at times without directions."""
+    num_places = len(PLACES)
+    present = np.flatnonzero((codes[:, :num_places] != NO_SIGNAL).any(axis=0))
+    if not len(present):
+        return codes
+    kept = present[random.random(len(present)) >= _LEFT_OUT]
+    is_few = random.random() < _FEW
+    if is_few or not len(kept):
+        kept = np.sort(random.permutation(present)[: random.integers(1, len(present) + 1)])
+    mv = dequantize(codes[:, kept].astype(np.uint16)).astype(np.float64)
+    mv *= (1 + _GAIN * random.standard_normal()) * (1 + _LEAD_GAIN * random.standard_normal(len(kept)))
+    mv += _NOISE_MV * random.random() * random.standard_normal(mv.shape)
+    disturbed = np.where(codes[:, kept] == NO_SIGNAL, NO_SIGNAL, quantize(mv.astype(np.float32)))
+    if is_few and random.random() < _UNKNOWN:
+        chosen = random.permutation(len(kept))[: num_places - NUM_KNOWN]
+        disturbed, kept = disturbed[:, chosen], NUM_KNOWN + np.arange(len(chosen))
+    changed = np.full_like(codes, NO_SIGNAL)
+    changed[:, kept] = disturbed
+    changed[:, num_places:] = codes[:, num_places:]
+    return changed
+
+
+class StatementLoss(nn.Module):
+    """Binary cross-entropy of the known statements, averaged over members and statements.
+
+    Args:
+        weight: weight of present statements, float32 `[num_statements]`.
+    """
+
+    weight: Tensor
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+
+    def forward(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Sum the loss of `batch`."""
+        assert isinstance(model, LeadsNetwork)
+        logits = model.member_logits(batch.codes, None if batch.all_valid else batch.valid, keys).float()
+        known = (batch.target != IGNORE)[:, None]
+        target = (batch.target.clamp(min=0) * (1 - 2 * _SMOOTHED) + _SMOOTHED)[:, None].expand_as(logits)
+        loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none", pos_weight=self.weight)
+        return (loss * known).sum() / logits[0].numel(), {}
