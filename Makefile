@@ -88,7 +88,7 @@ models: $(VENV)/ready $(VENV)/kernels
 # environment has just built them.
 kernels: $(VENV)/kernels
 
-$(VENV)/kernels: $(VENV)/user $(wildcard src/heartlm/*/c/* src/heartlm/extensions/*/c/*)
+$(VENV)/kernels: $(VENV)/user $(wildcard src/heartlm/*/c/* src/heartlm/*/kernels.h src/heartlm/extensions/*/c/* src/heartlm/extensions/*/kernels.h)
 	test -z "$$(find $^ -newer $@ 2>&1)" || $(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 

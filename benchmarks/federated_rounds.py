@@ -35,11 +35,11 @@ from benchmarks.common.measure import Spread, Table
 from benchmarks.common.output import write_results
 from benchmarks.common.places import options
 from benchmarks.common.steps import Steps, on_ranks
-from heartlm.distributed.joining import communicator_of
-from heartlm.distributed.mpi import MPICommunicator
 from heartlm.extensions.federated.aggregate import Aggregator, PendingMean
 from heartlm.extensions.federated.client import ClientTask, Update
+from heartlm.extensions.federated.joining import communicator_of
 from heartlm.extensions.federated.local import LocalClients, patients_of
+from heartlm.extensions.federated.mpi import MPICommunicator
 from heartlm.extensions.federated.partition import partition
 from heartlm.extensions.federated.strategy import OuterSGD
 from heartlm.extensions.federated.study_file import FederatedConfig

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """Model, loss and data to train with, for central or federated training.
+    """Model, loss and data to train with.
 
     Attributes:
         model: model with initial weights from the seed in the settings.

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.windows import WindowSampler
-from heartlm.distributed.communicator import local_rank
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
+from heartlm.extensions.federated.communicator import local_rank
 from heartlm.extensions.federated.flat import FlatModel
 from heartlm.extensions.federated.partition import Member, PatientCounts
 from heartlm.extensions.federated.study_file import FederatedConfig

@@ -21,9 +21,9 @@ from typing import Any
 
 from torch import Tensor
 
-from heartlm.distributed.communicator import Communicator
 from heartlm.extensions.federated.aggregate import Aggregator, PendingMean
 from heartlm.extensions.federated.client import Clients, ClientTask, Update, sample_clients
+from heartlm.extensions.federated.communicator import Communicator
 from heartlm.extensions.federated.fixed_point import FixedPoint
 from heartlm.extensions.federated.local import Learning
 from heartlm.extensions.federated.partition import Member

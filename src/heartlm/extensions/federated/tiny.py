@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.distributed.communicator import local_rank
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES
+from heartlm.extensions.federated.communicator import local_rank
 from heartlm.extensions.federated.flat import FlatModel
 from heartlm.extensions.federated.partition import Member, PatientCounts
 from heartlm.extensions.federated.study_file import FederatedConfig
