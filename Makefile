@@ -118,6 +118,7 @@ $(VENV)/tests: $(VENV)/user
 $(VENV)/ready: $(VENV)/user
 	@echo "Installing what all tests, linters and documentation need: a few minutes."
 	$(INSTALL) "heartlm[dev]"
+	$(INSTALL) --no-deps --no-build-isolation --editable studies/tiny_ecg
 	touch $@ $(VENV)/tests
 
 $(VENV)/rivals: $(VENV)/ready benchmarks/requirements.txt

@@ -82,7 +82,7 @@ def parse(
     if opens_recordings is None:
         opens_recordings = command in OPEN_RECORDINGS
     if opens_recordings:
-        _add_stated(parser, {field.name for field in dataclasses.fields(options)})
+        _add_stated(parser, options)
     words = [_underscored(word) for word in arguments]
     if config_file and words and not words[0].startswith("-"):
         words.insert(0, "--config")
@@ -126,7 +126,7 @@ OPEN_RECORDINGS = frozenset(
 state; commands of extensions ask for them by `opens_recordings`."""
 
 
-def _add_stated(parser: ArgumentParser, fields: Collection[str]) -> None:
+def _add_stated(parser: ArgumentParser, options: type[Any]) -> None:
     group = parser.add_argument_group("recordings whose files do not state it (tables, arrays; units: EDF, WFDB too)")
     group.add_argument("--rate", type=float, help="sampling rate in Hz")
     group.add_argument(
@@ -135,7 +135,7 @@ def _add_stated(parser: ArgumentParser, fields: Collection[str]) -> None:
         help="unit of the leads, or a comma-separated list of units: mV, uV, V, or steps of a converter as 200/mV or "
         "200(1024)/mV, with the step of 0 mV",
     )
-    if "leads" not in fields:
+    if "leads" not in {field.name for field in dataclasses.fields(options)}:
         group.add_argument(
             "--leads", type=str, help="comma-separated leads to read, or names for the leads of a file that has none"
         )

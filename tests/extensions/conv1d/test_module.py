@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from heartlm_tiny_ecg.network import TinyECG
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from benchmarks.convolutions import ALL_BY_KERNEL, ALL_BY_TORCH, imposed
 from heartlm.extensions.conv1d import Conv1d, kernel, passes, replace_conv1d, rule
 from heartlm.extensions.conv1d.module import conv1d
 from heartlm.kernels.library import VARIANTS
-from heartlm.models.tiny_ecg import TinyECG
 
 CLOSE = 1e-5
 """Largest error, as a share of the largest value, against float64."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from heartlm_tiny_ecg.learning import TinyLearning
+from heartlm_tiny_ecg.waveforms import NUM_CLASSES, BeatSet
 
 from heartlm.distributed import shared_memory
 from heartlm.extensions.federated.aggregate import Aggregator
@@ -21,8 +23,6 @@ from heartlm.extensions.federated.partition import Member
 from heartlm.extensions.federated.rounds import Rounds, Server
 from heartlm.extensions.federated.strategy import strategy_of
 from heartlm.extensions.federated.study_file import FederatedConfig
-from heartlm.extensions.federated.tiny import TinyLearning
-from heartlm.extensions.federated.waveforms import NUM_CLASSES, BeatSet
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from heartlm.extensions.federated.torch_distributed import TorchCommunicator
 
 STUDY = FederatedConfig(
-    rounds=4, local_steps=3, batch_size=8, evaluate_every=2, save_every=100, threads=1, device="cpu"
+    model="tiny_ecg", rounds=4, local_steps=3, batch_size=8, evaluate_every=2, save_every=100, threads=1, device="cpu"
 )
 SIZES = (40, 24, 32, 17)
 
@@ -42,6 +42,11 @@ def beats(seed: int, num: int, name: str = "patient") -> BeatSet:
     bump = np.exp(-((np.linspace(-1, 1, 37) / (0.1 + 0.1 * label[:, None])) ** 2))
     waveform = (bump + 0.1 * generator.standard_normal((num, 37))).astype(np.float32)[:, None]
     return BeatSet(waveform, label.astype(np.int8), np.full(num, name))
+
+
+def of_waveforms(database: Path) -> list[str]:
+    """Options of a study of TinyECG."""
+    return ["--model", "tiny_ecg", "--databases", f"[{database}]"]
 
 
 def members(sizes: tuple[int, ...] = SIZES) -> list[Member]:

@@ -19,7 +19,11 @@ from heartlm.extensions.federated.rounds import Rounds, Server
 from heartlm.extensions.federated.strategy import OuterSGD
 from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.extensions.federated.study_folder import StudyFolder
-from tests.extensions.federated.small import SIZES, STUDY, final_vector, members, mpiexec, rounds_of
+from heartlm.extensions.federated.sweep_file import SweepConfig
+from heartlm.storage.reading import read_yaml
+from heartlm.storage.typed import typed
+from tests.conftest import ROOT
+from tests.extensions.federated.small import SIZES, STUDY, final_vector, members, mpiexec, of_waveforms, rounds_of
 
 
 def lines_of(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -124,7 +128,7 @@ def test_a_state_that_is_empty_is_named(tmp_path: Path):
 
 def small_study(database: Path, out: Path, **settings: Any) -> FederatedConfig:
     common = {"rounds": 4, "local_steps": 2, "batch_size": 16, "evaluate_every": 2, "save_every": 2, "device": "cpu"}
-    return FederatedConfig(databases=[str(database)], out=out, **{**common, **settings})  # type: ignore[arg-type]
+    return FederatedConfig(model="tiny_ecg", databases=[str(database)], out=out, **{**common, **settings})  # type: ignore[arg-type]
 
 
 def test_a_study_leaves_a_folder_that_says_everything(tiny_database: Path, tmp_path: Path):
@@ -212,6 +216,7 @@ WRONG = {
     "staleness: 2": "staleness: 2 found, 0 or 1",
     "runds: 3": "runds",
     "model: pretrain": "corpus: nothing found",
+    "model: soup": "model: 'soup' found, one of pretrain, finetune, tiny_ecg expected",
     "{model: pretrain, databases: [d], corpus: c}": "databases",
     "secure_sum: 3": "3",
     "- a": "fields with their values",
@@ -221,7 +226,11 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG)
 def test_bad_studies_are_refused_in_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "study.yaml"
-    path.write_text(text if text.startswith(("-", "{")) else f"databases: [data]\n{text}\n")
+    path.write_text(
+        text
+        if text.startswith(("-", "{"))
+        else f"databases: [data]\n{text}\n" + "model: tiny_ecg\n" * ("model" not in text)
+    )
     assert main(["federate", str(path), "--out", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err
     assert WRONG[text] in told and len(told.strip().splitlines()) == 1
@@ -235,20 +244,41 @@ def test_no_out_no_database_and_a_taken_folder_are_refused(
         assert main(["federate", *words]) == 2
         return capsys.readouterr().err
 
-    assert "out: nothing found" in told("--databases", f"[{tiny_database}]")
-    assert "no such folder" in told("--databases", f"[{tmp_path / 'nowhere'}]", "--out", str(tmp_path / "out"))
+    assert "out: nothing found" in told(*of_waveforms(tiny_database))
+    assert "no such folder" in told(*of_waveforms(tmp_path / "nowhere"), "--out", str(tmp_path / "out"))
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thing").touch()
-    assert "no federated study" in told("--databases", f"[{tiny_database}]", "--out", str(tmp_path / "taken"))
+    assert "no federated study" in told(*of_waveforms(tiny_database), "--out", str(tmp_path / "taken"))
     assert "rounds: cannot change" in told("--resume", str(tmp_path / "taken"), "--rounds", "9")
     assert "no run.json" in told("--resume", str(tmp_path / "taken"))
     clients = ["--partition", "iid", "--clients", "99"]
-    assert "clients: 99 found" in told("--databases", f"[{tiny_database}]", "--out", str(tmp_path / "o"), *clients)
+    assert "clients: 99 found" in told(*of_waveforms(tiny_database), "--out", str(tmp_path / "o"), *clients)
+
+
+FILES = [*(ROOT / "examples").glob("federated_*.yaml"), *(ROOT / "studies/tiny_ecg").glob("*.yaml")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_the_files_that_ship_are_studies(path: Path) -> None:
+    content = read_yaml(path, "a study")
+    if "sweep" in path.stem:
+        typed(SweepConfig, content | {"out": "out"}).check()
+    else:
+        source = {"corpus": "c"} if content["model"] == "pretrain" else {"databases": ["d"]}
+        typed(FederatedConfig, content | source | {"out": "out"}).check()
 
 
 @pytest.mark.slow
 def test_ranks_that_agree_on_a_mistake_tell_of_it_once(tmp_path: Path):
-    words = ["federate", "--databases", f"[{tmp_path / 'nowhere'}]", "--out", str(tmp_path / "out")]
+    words = [
+        "federate",
+        "--model",
+        "tiny_ecg",
+        "--databases",
+        f"[{tmp_path / 'nowhere'}]",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     done = mpiexec(2, "-m", "heartlm", *words)
     assert done.returncode == 2
     assert done.stderr.count("no such folder") == 1 and "MPI_ABORT" not in done.stderr
@@ -257,7 +287,14 @@ def test_ranks_that_agree_on_a_mistake_tell_of_it_once(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_study_gives_the_same_model_on_any_number_of_mpi_ranks(tiny_database: Path, tmp_path: Path):
-    words = [f"--databases=[{tiny_database}]", "--partition=iid", "--clients=3", "--local-steps=2", "--batch-size=16"]
+    words = [
+        "--model=tiny_ecg",
+        f"--databases=[{tiny_database}]",
+        "--partition=iid",
+        "--clients=3",
+        "--local-steps=2",
+        "--batch-size=16",
+    ]
     words += ["--rounds=4", "--save-every=2", "--evaluate-every=2", "--device=cpu"]
     for name, num_ranks in (("two", 2), ("three", 3)):
         done = mpiexec(num_ranks, "-m", "heartlm", "federate", *words, "--out", str(tmp_path / name))

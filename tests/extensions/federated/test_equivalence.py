@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from heartlm_tiny_ecg.network import TinyECG
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.extensions.federated.strategy import OuterSGD
-from heartlm.models.tiny_ecg import TinyECG
 from heartlm.training.learner import learning_rate
 from tests.extensions.federated.small import (
     SIZES,

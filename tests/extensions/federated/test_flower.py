@@ -24,7 +24,7 @@ from heartlm.extensions.federated.flower_app import APP, run_config, run_with_fl
 from heartlm.extensions.federated.flower_client import app as client_app
 from heartlm.extensions.federated.flower_fleet import Fleet, homes
 from heartlm.extensions.federated.flower_messages import message, read
-from heartlm.extensions.federated.local import patients_of as patients_here
+from heartlm.extensions.federated.models import patients_of as patients_here
 from heartlm.extensions.federated.partition import Member
 from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.storage.atomic import write_json
@@ -43,6 +43,7 @@ def studies(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     study = typed(
         FederatedConfig,
         {
+            "model": "tiny_ecg",
             "databases": [str(tiny_database)],
             "partition": "iid",
             "clients": 3,
@@ -135,8 +136,7 @@ def test_a_language_model_ends_with_the_weights_of_the_local_engine(tiny_corpus:
 
 @pytest.mark.usefixtures("in_a_run")
 def test_a_node_that_does_not_answer_loses_its_clients_of_the_round(tiny_database: Path, tmp_path: Path):
-    settings = {"partition": "iid", "clients": 3, "rounds": 1, "local_steps": 2, "batch_size": 8, "timeout_s": 3.0}
-    study = FederatedConfig(databases=[str(tiny_database)], out=tmp_path / "study", engine="flower", **settings)
+    study = small_study(tiny_database, tmp_path / "study", engine="flower", rounds=1)
     federate(study, fleet=Fleet(Nodes(2, silent=("train", 101)), study, 2))
     lines = [json.loads(line) for line in (tmp_path / "study" / "metrics.jsonl").read_text().splitlines()]
     lost = {line["client"]: line.get("lost") for line in lines if line["kind"] == "client"}
@@ -145,7 +145,8 @@ def test_a_node_that_does_not_answer_loses_its_clients_of_the_round(tiny_databas
 
 def small_study(database: Path, out: Path, **changed: Any) -> FederatedConfig:
     settings = {"partition": "iid", "clients": 3, "rounds": 2, "local_steps": 2, "batch_size": 8, "timeout_s": 3.0}
-    return FederatedConfig(databases=[str(database)], out=out, device="cpu", **{**settings, **changed})
+    settings |= {"model": "tiny_ecg", "databases": [str(database)], "device": "cpu"}
+    return FederatedConfig(out=out, **{**settings, **changed})
 
 
 @pytest.mark.usefixtures("in_a_run")
@@ -197,7 +198,7 @@ def test_what_nodes_kept_is_gone_so_flower_studies_are_not_resumed(tiny_database
 
 
 def test_too_few_nodes_are_told_of(tiny_database: Path):
-    study = FederatedConfig(databases=[str(tiny_database)], engine="flower", timeout_s=0.5)
+    study = FederatedConfig(model="tiny_ecg", databases=[str(tiny_database)], engine="flower", timeout_s=0.5)
     with pytest.raises(HeartlmError, match=r"1 nodes came within 0\.5 s, 2 expected"):
         Fleet(Nodes(1), study, 2)
 
@@ -228,7 +229,7 @@ def test_clients_live_where_all_their_patients_are():
 def test_the_app_gets_the_whole_study(tmp_path: Path):
     import tomllib
 
-    study = FederatedConfig(databases=['a "strange" name'], out=tmp_path / "study", engine="flower")
+    study = FederatedConfig(model="tiny_ecg", databases=['a "strange" name'], out=tmp_path / "study", engine="flower")
     told = tomllib.loads(run_config(study))
     defaults = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert told.keys() == defaults.keys()
@@ -244,7 +245,7 @@ def test_the_app_gets_the_whole_study(tmp_path: Path):
     ],
 )
 def test_what_flower_cannot_do_is_refused_at_once(tiny_database: Path, changed: dict[str, object], named: str):
-    study = FederatedConfig(databases=[str(tiny_database)], out=Path("unused"), engine="flower")
+    study = FederatedConfig(model="tiny_ecg", databases=[str(tiny_database)], out=Path("unused"), engine="flower")
     with pytest.raises(HeartlmError, match=f"^{named}: "):
         run_with_flower(replace(study, **changed))
 
@@ -252,6 +253,6 @@ def test_what_flower_cannot_do_is_refused_at_once(tiny_database: Path, changed: 
 def test_a_folder_that_holds_something_is_refused_before_anything_starts(tiny_database: Path, tmp_path: Path):
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "run.json").write_text("{}")
-    study = FederatedConfig(databases=[str(tiny_database)], out=tmp_path / "study", engine="flower")
+    study = FederatedConfig(model="tiny_ecg", databases=[str(tiny_database)], out=tmp_path / "study", engine="flower")
     with pytest.raises(HeartlmError, match="holds something already"):
         run_with_flower(study)

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from heartlm_tiny_ecg.learning import TinyPatients
+from heartlm_tiny_ecg.network import TinyECG
+from heartlm_tiny_ecg.waveforms import NUM_CLASSES, WINDOW, beat_set, labelled_records
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,9 +26,6 @@ from heartlm.extensions.federated.meter import CommunicationMeter
 from heartlm.extensions.federated.partition import PatientCounts, partition
 from heartlm.extensions.federated.strategy import Adaptive, OuterSGD
 from heartlm.extensions.federated.study_file import FederatedConfig
-from heartlm.extensions.federated.tiny import TinyPatients
-from heartlm.extensions.federated.waveforms import NUM_CLASSES, WINDOW, beat_set, labelled_records
-from heartlm.models.tiny_ecg import TinyECG
 from tests.conftest import shared_data
 from tests.extensions.federated.small import STUDY, learning_of, members
 
@@ -212,7 +212,7 @@ def test_waveforms_of_a_simulated_database(tiny_database: Path):
 
 
 def test_clients_of_mitdb_are_the_patients_of_ds1():
-    patients = TinyPatients(FederatedConfig(databases=[str(shared_data("mitdb"))]))
+    patients = TinyPatients(FederatedConfig(model="tiny_ecg", databases=[str(shared_data("mitdb"))]))
     made = partition(patients.patients(), FederatedConfig())
     assert len(made) == len(DS1) and sum(member.num_samples for member in made) == 51_013
     # The one documented exception of de Chazal's split: 201 (DS1) and 202 (DS2) are one patient.
@@ -231,7 +231,7 @@ def test_every_rank_of_a_machine_has_a_gpu_of_its_own(name: str, monkeypatch: py
         asked.append(number)
         return torch.device("cpu"), torch.float32
 
-    monkeypatch.setattr("heartlm.extensions.federated.tiny.device_and_precision", device_and_precision)
+    monkeypatch.setattr("heartlm_tiny_ecg.learning.device_and_precision", device_and_precision)
     monkeypatch.setenv(name, "3")
     learning_of(STUDY, range(1))
     assert asked == [3]

@@ -89,7 +89,7 @@ def test_a_client_pays_for_its_own_rounds_only():
 def test_promises_without_a_bound_or_noise_are_refused(changed: dict[str, float]):
     promise = {"clip_norm": 1.0, "noise_multiplier": 1.0, "privacy_delta": 1e-3} | changed
     with pytest.raises(HeartlmError, match=f"{next(iter(changed))}: 0.0 found, more than 0"):
-        FederatedConfig(databases=["x"], **promise).check()
+        FederatedConfig(model="tiny_ecg", databases=["x"], **promise).check()
 
 
 @pytest.mark.parametrize("delta", [0.2, 0.0])

@@ -32,7 +32,8 @@ def test_a_sweep_on_two_nodes_ends_with_the_models_of_one_process(
     monkeypatch.chdir(tmp_path)
     settings = tmp_path / "sweep.yaml"
     settings.write_text(
-        f"study: {{databases: ['{tiny_database}']}}\nconfigs: [G0]\nworld_sizes: [2]\nbatch_sizes: [16]\n"
+        f"study: {{model: tiny_ecg, databases: ['{tiny_database}']}}\nconfigs: [G0]\nworld_sizes: [2]\n"
+        "batch_sizes: [16]\n"
         "local_steps: [3]\nrounds: 2\nrepeats: 1\nclients_per_rank: 2\nslurm: generic\nnodes: 2\ntimeout_s: 300\n"
     )
     assert main(["federate", "sweep", str(settings), "--out", "sweep"]) == 0
@@ -58,7 +59,7 @@ def script_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int, 
 
     monkeypatch.setattr("heartlm.extensions.cluster.cells.run_job", run_job)
     monkeypatch.setattr("shutil.which", lambda name, **_: name)
-    study = {"databases": ["a b"], "device": device}
+    study = {"model": "tiny_ecg", "databases": ["a b"], "device": device}
     grid = {"world_sizes": [world_size], "batch_sizes": [16], "local_steps": [3], "repeats": 1}
     shape = {"slurm": "generic", "nodes": 2, "cpus_per_rank": 4, "timeout_s": 600.0}
     run_sweep(SweepConfig(out=tmp_path / "sweep", study=study, **grid, **shape))

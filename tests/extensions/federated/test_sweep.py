@@ -33,7 +33,7 @@ STUDY_COLUMNS = [
 
 def sweep_of(database: Path, out: Path, **changed: Any) -> SweepConfig:
     small: dict[str, Any] = {"batch_sizes": [16], "local_steps": [3], "rounds": 2, "repeats": 1, "world_sizes": [1, 2]}
-    return SweepConfig(out=out, study={"databases": [str(database)]}, **{**small, **changed})
+    return SweepConfig(out=out, study={"model": "tiny_ecg", "databases": [str(database)]}, **{**small, **changed})
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -47,8 +47,8 @@ def swept(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("sweep")
     settings = folder / "sweep.yaml"
     settings.write_text(
-        f"study: {{databases: ['{tiny_database}']}}\nbatch_sizes: [16]\nlocal_steps: [3]\nrounds: 2\nrepeats: 1\n"
-        "world_sizes: [1, 2]\n"
+        f"study: {{model: tiny_ecg, databases: ['{tiny_database}']}}\nbatch_sizes: [16]\nlocal_steps: [3]\n"
+        "rounds: 2\nrepeats: 1\nworld_sizes: [1, 2]\n"
     )
     assert main(["federate", "sweep", str(settings), "--out", str(folder / "sweep")]) == 0
     return folder / "sweep"
@@ -109,12 +109,12 @@ def test_the_grid_has_every_cell_once_and_repeats_last():
 
 
 def test_amp_is_bf16():
-    sweep = SweepConfig(study={"databases": ["x"]})
+    sweep = SweepConfig(study={"model": "tiny_ecg", "databases": ["x"]})
     assert SweepCell(0, "G1", 64, 5, 1).study(sweep, Path("y")).precision == "bf16"
 
 
 def test_a_rank_has_its_own_clients():
-    sweep = SweepConfig(study={"databases": ["x"], "partition": "patient"}, clients_per_rank=2)
+    sweep = SweepConfig(study={"model": "tiny_ecg", "databases": ["x"], "partition": "patient"}, clients_per_rank=2)
     study = SweepCell(0, "G0", 64, 5, 4).study(sweep, Path("y"))
     assert (study.partition, study.clients) == ("iid", 8)
     assert SweepCell(0, "G0", 64, 5, 4).study(replace(sweep, clients_per_rank=0), Path("y")).partition == "patient"
@@ -127,15 +127,16 @@ def test_a_rank_has_its_own_clients():
         ({"batch_sizes": [64, 64]}, r"batch_sizes: \[64, 64\] found, different"),
         ({"local_steps": [0]}, r"local_steps: \[0\] found, at least 1"),
         ({"repeats": 0}, "repeats: 0 found"),
-        ({"study": {"databases": ["x"], "rounds": 7}}, "study: rounds found, which the sweep sets"),
-        ({"study": {}}, "study: databases: nothing found"),
+        ({"study": {"rounds": 7}}, "study: rounds found, which the sweep sets"),
+        ({"study": {}}, "study: corpus: nothing found"),
+        ({"study": {"model": "tiny_ecg"}}, "study: databases: nothing found"),
         ({"study": {"database": ["x"]}}, "study: database: found, but there is no such field"),
         ({"out": None}, "out: nothing found"),
     ],
 )
 def test_impossible_settings_are_refused(changed: dict[str, Any], words: str):
     with pytest.raises(HeartlmError, match=f"^{words}"):
-        replace(SweepConfig(out=Path("x"), study={"databases": ["x"]}), **changed).check()
+        replace(SweepConfig(out=Path("x"), study={"model": "tiny_ecg", "databases": ["x"]}), **changed).check()
 
 
 def line(ranks: int, rank: int, round_idx: int, repeat: int, local: float, comm: float, rate: float) -> dict[str, str]:

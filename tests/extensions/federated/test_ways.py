@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
 
 
 def study_of(database: Path, out: Path, **changed: Any) -> FederatedConfig:
-    return FederatedConfig(databases=[str(database)], out=out, **{**SMALL, **changed})
+    return FederatedConfig(model="tiny_ecg", databases=[str(database)], out=out, **{**SMALL, **changed})
 
 
 def model(folder: Path) -> bytes:

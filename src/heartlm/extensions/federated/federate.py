@@ -14,7 +14,8 @@ from heartlm.errors import HeartlmError
 from heartlm.extensions.federated.aggregate import Aggregator
 from heartlm.extensions.federated.communicator import CollectiveError, Communicator, agreed
 from heartlm.extensions.federated.joining import communicator_of
-from heartlm.extensions.federated.local import LocalClients, patients_of
+from heartlm.extensions.federated.local import LocalClients
+from heartlm.extensions.federated.models import patients_of
 from heartlm.extensions.federated.partition import partition
 from heartlm.extensions.federated.rounds import Rounds, Server
 from heartlm.extensions.federated.scores import summary

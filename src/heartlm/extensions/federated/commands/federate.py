@@ -14,8 +14,8 @@ def run(arguments: Sequence[str]) -> int:
     """Train over clients without sharing their recordings: heartlm federate STUDY.yaml --out FOLDER
 
     Examples:
-        heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/patients
-        mpiexec -n 4 heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/mpi
+        heartlm federate examples/federated_patients.yaml --corpus corpora/mitdb --out studies/patients
+        mpiexec -n 4 heartlm federate examples/federated_patients.yaml --corpus corpora/mitdb --out studies/mpi
         torchrun --nproc-per-node 2 -m heartlm federate STUDY.yaml --staleness 1 --out studies/stale
         heartlm federate STUDY.yaml --engine flower --nodes 4 --out studies/flower
         heartlm federate sweep examples/federated_sweep.yaml --out sweeps/laptop

@@ -20,11 +20,11 @@ from heartlm.extensions.federated.communicator import local_rank
 from heartlm.extensions.federated.flat import FlatModel
 from heartlm.extensions.federated.partition import Member, PatientCounts
 from heartlm.extensions.federated.study_file import FederatedConfig
-from heartlm.extensions.federated.waveforms import NUM_CLASSES, WINDOW, BeatSet, Labelled, beat_set, labelled_records
 from heartlm.kernels.draws import Stream, Use, draws, uniform
-from heartlm.models.tiny_ecg import TinyECG
 from heartlm.storage.atomic import atomic_folder, write_json
 from heartlm.training.objectives import label_weights
+from heartlm_tiny_ecg.network import TinyECG
+from heartlm_tiny_ecg.waveforms import NUM_CLASSES, WINDOW, BeatSet, Labelled, beat_set, labelled_records
 
 EVALUATION_BATCH = 1024
 
@@ -68,6 +68,10 @@ class TinyPatients:
             for name, records in sorted(by_patient.items())
             for counts in [np.sum([each.counts for each in records], axis=0)]
         ]
+
+    def use_on_node(self, class_counts: list[int]) -> None:
+        """Weight beats as all nodes together do, and read no test beats: the server scores."""
+        self.class_counts, self.records_by_split["test"] = class_counts, []
 
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> TinyLearning:
         """Return training data of the clients `mine` of this rank, and part `part` of `of` of the test recordings."""
