@@ -92,7 +92,7 @@ models: $(VENV)/ready $(VENV)/kernels
 # environment has just built them.
 kernels: $(VENV)/kernels
 
-$(VENV)/kernels: $(VENV)/user src/heartlm/kernels/kernels.h $(wildcard src/heartlm/*/c/* src/heartlm/extensions/*/c/*)
+$(VENV)/kernels: $(VENV)/user $(wildcard src/heartlm/*/c/* src/heartlm/*/kernels.h src/heartlm/extensions/*/c/* src/heartlm/extensions/*/kernels.h)
 	test -z "$$(find $^ -newer $@ 2>&1)" || $(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
@@ -122,6 +122,7 @@ $(VENV)/tests: $(VENV)/user
 $(VENV)/ready: $(VENV)/user
 	@echo "Installing what all tests, linters and documentation need: a few minutes."
 	$(INSTALL) "heartlm[dev]"
+	$(INSTALL) --no-deps --no-build-isolation --editable studies/tiny_ecg
 	touch $@ $(VENV)/tests
 
 $(VENV)/rivals: $(VENV)/ready benchmarks/requirements.txt

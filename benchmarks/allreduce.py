@@ -27,10 +27,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from heartlm.distributed.allreduce import FILL_BYTES, TIMEOUT_S, AllReduceFit, ask_ranks, fit_points, process_group
 from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.shared_memory import NodesSum, shared_sum_of
 from heartlm.errors import HeartlmError, needs
+from heartlm.extensions.scaling.allreduce import (
+    FILL_BYTES,
+    TIMEOUT_S,
+    AllReduceFit,
+    ask_ranks,
+    fit_points,
+    process_group,
+)
 from lab.measure import BenchTable, Timed, cores
 from lab.output import write_results
 from lab.places import options as parser_of

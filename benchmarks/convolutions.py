@@ -18,6 +18,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from heartlm_tiny_ecg.network import TinyECG
 from torch import Tensor, nn
 
 from heartlm.extensions.conv1d import passes
@@ -25,7 +26,6 @@ from heartlm.extensions.conv1d.kernel import ConvShape
 from heartlm.extensions.conv1d.module import Conv1d, conv1d, replace_conv1d
 from heartlm.extensions.conv1d.passes import gradients, plan
 from heartlm.extensions.conv1d.rule import PASSES
-from heartlm.models.tiny_ecg import TinyECG
 from lab.measure import Spread, seconds
 
 TURN_S = 2e-3

@@ -1,5 +1,6 @@
 """Cost of the reduction per round for a rank, with four methods in turns: the seconds without computation.
 
+    pip install --no-deps --editable studies/tiny_ecg
     python -m benchmarks.federated_rounds --data DATABASE --work FOLDER         about 6 minutes
 
 | way | staleness | what is done |
@@ -31,11 +32,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from heartlm.distributed.joining import communicator_of
-from heartlm.distributed.mpi import MPICommunicator
 from heartlm.extensions.federated.aggregate import Aggregator, PendingMean
 from heartlm.extensions.federated.client import ClientTask, Update
-from heartlm.extensions.federated.local import LocalClients, patients_of
+from heartlm.extensions.federated.joining import communicator_of
+from heartlm.extensions.federated.local import LocalClients
+from heartlm.extensions.federated.models import patients_of
+from heartlm.extensions.federated.mpi import MPICommunicator
 from heartlm.extensions.federated.partition import partition
 from heartlm.extensions.federated.strategy import OuterSGD
 from heartlm.extensions.federated.study_file import FederatedConfig
@@ -149,7 +151,7 @@ def as_rank(chosen: argparse.Namespace) -> None:
     assert isinstance(communicator, MPICommunicator)
     shared |= {"partition": "iid", "clients": communicator.size}
     if chosen.model == "tiny_ecg":
-        study = FederatedConfig(databases=[str(chosen.source)], **shared)
+        study = FederatedConfig(model="tiny_ecg", databases=[str(chosen.source)], **shared)
     else:
         training = {"depth": chosen.depth, "window": 128}
         study = FederatedConfig(model="pretrain", corpus=chosen.source, training=training, learning_rate=1e-3, **shared)

@@ -6,8 +6,8 @@
 Every row is a process of its own that is ended, with its children, at its limit. Before that, for a third of the time
 at most, the first steps of the rows run side by side, which compiles their code. The most important rows come first,
 the result is written after every row, and rows that --limit-s does not leave time for are listed. Simulating and
-tokenising the recordings is part of the time, unless --work has them. `heartlm plan` computes hours from the list
-`rates` of the JSON file.
+tokenising the recordings is part of the time, unless --work has them. Hours of other trainings follow from the list
+`rates` of the JSON file (`benchmarks/gpu_rates.py`).
 On a CPU (--device cpu --rehearsal) every row runs in small, without a graph, to test this script.
 """
 
@@ -28,9 +28,9 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_rates import MeasuredRate, seconds_of
 from heartlm.errors import HeartlmError
 from heartlm.extensions.scaling.probe import probe
-from heartlm.extensions.scaling.rates import MeasuredRate, seconds_of
 from heartlm.storage.reading import read_json
 from lab.measure import BenchTable, Cell, cores
 from lab.output import write_results
@@ -220,7 +220,7 @@ class Bench:
         return MeasuredRate(size.objective, size.tokens, *shape, result["tokens_per_s"], start_s)
 
     def rates(self) -> list[MeasuredRate]:
-        """What heartlm reached as it comes, for `heartlm plan`."""
+        """What heartlm reached as it comes."""
         sizes = {f"{size.name} heartlm": size for size in (*self.sizes, *self.finetuned)}
         return [
             self.rate(size, self.results[name])

@@ -1,5 +1,6 @@
 """What TinyECG learns from patients of mitdb without bringing them together, and what privacy costs.
 
+    pip install --no-deps --editable studies/tiny_ecg
     python -m studies.federated --data FOLDER/mitdb --work FOLDER
     python -m studies.federated --data FOLDER/mitdb --work FOLDER --privacy
 
@@ -40,8 +41,9 @@ def learnt(chosen: argparse.Namespace, name: str, num_ranks: int, **settings: ob
     """Run a study again; its scores, its model's name, the seconds of its rounds and what it promises."""
     out = chosen.work / name
     shutil.rmtree(out, ignore_errors=True)
-    often = {"evaluate-every": 20, "save-every": 20, "device": "cpu", "databases": f"[{chosen.data}]"}
-    words = [f"--{key}={value}" for key, value in {**LEARNING, **often, **settings}.items()]
+    source = {"model": "tiny_ecg", "databases": f"[{chosen.data}]"}
+    often = {"evaluate-every": 20, "save-every": 20, "device": "cpu"}
+    words = [f"--{key}={value}" for key, value in {**LEARNING, **source, **often, **settings}.items()]
     on_ranks(num_ranks, "-m", "heartlm", "federate", *words, "--out", out)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     model, promise = (out / "models" / "last" / "model.safetensors").read_bytes(), out / "privacy.json"

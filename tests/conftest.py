@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.slurm import slurm  # noqa: F401  a fixture, known to all tests
-
 # A process for each core runs the tests: further threads of OpenMP would spin while they wait for one another. torch
 # and NumPy read this once, when they are loaded. Programs that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,13 +18,6 @@ settings.load_profile("the same every time")
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", ROOT.parent / "shared" / "data"))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever starts a SLURM is slow."""
-    for item in items:
-        if "slurm" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slow)
 
 
 def shared_data(name: str) -> Path:

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from benchmarks import gpu, gpu_rows, training
-from heartlm.extensions.scaling.rates import MeasuredRate, load_rates, seconds_of
+from benchmarks.gpu_rates import MeasuredRate, seconds_of
 from heartlm.storage.reading import read_json
+from heartlm.storage.typed import typed
 
 SHAPE = training.Shape(1, 8, 1, 16, 2, 6, 2, "cpu", False, False)
 
@@ -77,7 +78,7 @@ def test_a_rehearsal_does_not_write_into_the_results(
 
 @pytest.mark.slow
 def test_every_row_of_the_gpu_benchmark_runs_in_small(tmp_path: Path):
-    """The rows, the time limits, the rates that a plan reads, and a second call that measures what is missing."""
+    """The rows, the time limits, the rates that predict a training, and a second call that measures what is missing."""
     before = sorted(gpu.RESULTS.iterdir())
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--rehearsal", "--out", str(tmp_path)]
     subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
@@ -86,7 +87,7 @@ def test_every_row_of_the_gpu_benchmark_runs_in_small(tmp_path: Path):
     assert all(name.endswith("trainer") and "transformers" in reason for name, reason in failed.items()), failed
     tables = {table["title"]: table for table in result["tables"]}
     assert len(tables["Training"]["rows"]) == 13 and tables["A minute"]["rows"] and len(tables) == 5
-    rates = load_rates(tmp_path / "gpu-cpu.json")
+    rates = typed(list[MeasuredRate], result["rates"])
     assert {rate.training for rate in rates} == {"masked", "causal", "finetune"} and len(rates) == 13
     size = gpu.Size("beat", "masked", 8, 256, 256, 64).tiny()
     asked = MeasuredRate("masked", "beat", size.depth, size.width, size.window, size.batch, 0.0, 0.0)

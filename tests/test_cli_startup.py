@@ -16,22 +16,23 @@ import pytest
 
 import heartlm
 from heartlm.cli.main import COMMANDS
+from heartlm.cli.registry import registered
 
 PACKAGE = Path(heartlm.__file__).parent
 HEAVY = ("torch", "matplotlib", "wfdb", "scipy", "pyarrow", "sklearn", "pandas")
 
 ARCHITECTURE = Path(__file__).parent.parent / "ARCHITECTURE.md"
+ROWS = re.findall(r"^\| `([\w/]+)/` \|.*\| (.*) \|$", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE)
 MAY_IMPORT: dict[str, set[str]] = {
-    room: set(re.findall(r"`(\w+)`", allowed))
-    for room, allowed in re.findall(
-        r"^\| `(?:extensions/)?(\w+)/` \|.*\| (.*) \|$", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE
-    )
+    room.removeprefix("extensions/"): set(re.findall(r"`(\w+)`", allowed)) for room, allowed in ROWS
 }
 """Rooms and the rooms they may import, as ARCHITECTURE.md lists them."""
+EXTENSIONS = [room.removeprefix("extensions/") for room, _ in ROWS if room.startswith("extensions/")]
+"""Rooms that the core does not name."""
 GROUND = ("storage", "system")
 """Every room may import them."""
 FRONT = ("api", "cli")
-"""May import all, and no room imports them."""
+"""May import all rooms of the core; of the rooms only extensions import them."""
 
 
 def run(code: str, *arguments: str) -> str:
@@ -78,7 +79,7 @@ for name in sys.argv[1:]:
 
 
 WITHOUT_TORCH = """
-kernels ecg formats databases simulate tokenizers corpus labels runs report extensions.cluster
+kernels ecg formats databases simulate tokenizers corpus labels runs report
 """
 
 
@@ -125,11 +126,32 @@ def test_imports_run_one_way():
     wrong = [
         f"{path.relative_to(PACKAGE)}:{line}: {room} imports {target}"
         for module, path in modules()
-        if (room := room_of(module)) not in FRONT and module not in ("heartlm", "heartlm.__main__")
+        if module not in ("heartlm", "heartlm.__main__")
+        for room in [room_of(module)]
         for target, line in imported_by(module, path)
-        if (other := room_of(target)) not in (None, room) and other not in {*MAY_IMPORT.get(room or "", set()), *GROUND}
+        if (other := room_of(target)) not in (None, room) and other not in may_import(room)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def may_import(room: str | None) -> set[str]:
+    return {*MAY_IMPORT, *FRONT} - set(EXTENSIONS) if room in FRONT else {*MAY_IMPORT.get(room or "", set()), *GROUND}
+
+
+def test_the_core_does_not_name_an_extension() -> None:
+    """Nor do its tests. What a command of an extension is called, and where it is, only entry points say."""
+    commands = registered(COMMANDS).commands
+    assert EXTENSIONS and commands
+    named = re.compile(rf"extensions[./]({'|'.join(EXTENSIONS)})\b|\bheartlm ({'|'.join(commands)})\b")
+    package, tests = PACKAGE / "extensions", Path(__file__).parent / "extensions"
+    found = [
+        f"{path}: {names[0]}"
+        for folder, extensions in ((PACKAGE, package), (tests.parent, tests))
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in (".py", ".c", ".h", ".html") and extensions not in path.parents
+        if (names := named.search(path.read_text(encoding="utf-8")))
+    ]
+    assert not found, "\n".join(found)
 
 
 def test_every_room_has_its_rules():
@@ -139,8 +161,9 @@ def test_every_room_has_its_rules():
 
 def test_a_room_may_import_only_rooms_above_it_in_the_table_so_there_are_no_cycles():
     rooms = list(MAY_IMPORT)
+    assert rooms[-len(EXTENSIONS) :] == EXTENSIONS
     for place, room in enumerate(rooms):
-        assert MAY_IMPORT[room] <= set(rooms[:place]), room
+        assert MAY_IMPORT[room] <= {*rooms[:place], *(["cli"] if room in EXTENSIONS else [])}, room
 
 
 def test_no_two_modules_import_each_other() -> None:

@@ -47,7 +47,7 @@ def shell(block: str) -> None:
         words = shlex.split(line, comments=True)
         if words[:1] == ["heartlm"] and "--local" not in words:
             assert main(words[1:]) == 0, line
-        elif words:  # `heartlm launch --local` replaces its process
+        elif words:  # a command with --local replaces its process
             here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
             command, environment = ["bash", "-c", line], os.environ | {"PATH": here}
             done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ import torch
 import heartlm
 from heartlm.databases.database import open_database
 from heartlm.distributed.device import device_and_precision
-from heartlm.extensions.cluster.gpus import MASK, visible_gpus
 from heartlm.inference.leads import ScoredLead, scored_lead
 from heartlm.inference.predictions import token_probabilities
 from heartlm.inference.waveform import second_probabilities
@@ -72,7 +71,14 @@ LONGER = {"steps": 400, "validate_every": 200}
 """For runs that are interrupted."""
 
 
-def command(corpus: Path, out: Path, num_ranks: int = 1, program_name: str = PROGRAM, **changed: Any) -> list[str]:
+def command(
+    corpus: Path,
+    out: Path,
+    num_ranks: int = 1,
+    program_name: str = PROGRAM,
+    launcher: str = "torch.distributed.run",
+    **changed: Any,
+) -> list[str]:
     """The command that trains on `num_ranks` GPUs of this machine."""
     settings = {"device": DEVICE, **SETTINGS, **{name.replace("_", "-"): value for name, value in changed.items()}}
     flags = {True: "--{}", False: "--no-{}"}
@@ -83,7 +89,7 @@ def command(corpus: Path, out: Path, num_ranks: int = 1, program_name: str = PRO
     program = [program_name, "pretrain", f"--corpus={corpus}", f"--out={out}", *words]
     if num_ranks == 1:
         return [sys.executable, "-m", *program]
-    ranks = ["heartlm.extensions.cluster.torchrun", "--standalone", f"--nproc-per-node={num_ranks}", "-m"]
+    ranks = [launcher, "--standalone", f"--nproc-per-node={num_ranks}", "-m"]
     return [sys.executable, "-m", *ranks, *program]
 
 
@@ -169,15 +175,22 @@ def test_windows_of_mixed_widths_are_captured(tiny_corpus: Path, tmp_path: Path)
     assert found[0] == pytest.approx(found[1], rel=1e-2)
 
 
-@pytest.mark.parametrize(("num_ranks", "is_compiled"), [(1, False), (1, True), pytest.param(2, False, marks=two_gpus)])
+@pytest.mark.parametrize("is_compiled", [False, True])
 def test_a_run_stopped_in_the_middle_goes_on_as_if_never_stopped(
-    tiny_corpus: Path, tmp_path: Path, num_ranks: int, is_compiled: bool
+    tiny_corpus: Path, tmp_path: Path, is_compiled: bool
 ) -> None:
     """A batch system and `timeout` signal the whole group, also the processes in which torch compiles."""
     settings = {**LONGER, "compile": is_compiled}
-    unbroken = trained(tiny_corpus, tmp_path / "unbroken", num_ranks, **settings)
-    out = tmp_path / "stopped"
-    program = command(tiny_corpus, out, num_ranks, **settings)
+    check_stopped(tiny_corpus, tmp_path, lambda process: os.killpg(process.pid, signal.SIGTERM), **settings)
+
+
+def check_stopped(
+    corpus: Path, folder: Path, stop: Callable[[subprocess.Popen[str]], None], num_ranks: int = 1, **settings: Any
+) -> None:
+    """A run that `stop` ends with a checkpoint continues with the losses of one that was not stopped."""
+    unbroken = trained(corpus, folder / "unbroken", num_ranks, **settings)
+    out = folder / "stopped"
+    program = command(corpus, out, num_ranks, **settings)
     environment = os.environ | {"PYTHONFAULTHANDLER": "1"}
     with subprocess.Popen(
         program, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
@@ -186,10 +199,7 @@ def test_a_run_stopped_in_the_middle_goes_on_as_if_never_stopped(
         while not (out / "metrics.jsonl").exists() or len(losses(out)) < 5:
             assert process.poll() is None and time.monotonic() < give_up_s
             time.sleep(0.01)
-        if num_ranks == 1:
-            os.killpg(process.pid, signal.SIGTERM)
-        else:
-            process.send_signal(signal.SIGUSR1)
+        stop(process)
         try:
             _, said = process.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -272,71 +282,6 @@ def test_memory_of_a_step_is_near_what_is_planned(
     assert 0.5 < planned / found < 2
 
 
-# --- which GPU --------------------------------------------------------------------------------------------------------
-
-SEEN = """
-import torch
-from heartlm.extensions.cluster.gpus import visible_gpus
-print(torch.cuda.device_count(), len(visible_gpus()), *(torch.cuda.get_device_properties(i).uuid
-      for i in range(torch.cuda.device_count())))
-"""
-
-
-def seen(mask: str) -> list[str]:
-    """How many GPUs torch and heartlm see with this mask, and which."""
-    done = subprocess.run(
-        [sys.executable, "-c", SEEN], env=os.environ | {MASK: mask}, capture_output=True, text=True, timeout=TIMEOUT_S
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-@real_gpu
-def test_masks_are_understood_as_cuda_understands_them() -> None:
-    names = visible_gpus()
-    assert len(names) == torch.cuda.device_count()
-    uuids = [str(torch.cuda.get_device_properties(number).uuid) for number in range(len(names))]
-    for name, uuid in zip(names, uuids, strict=True):
-        assert seen(name) == ["1", "1", uuid]
-        if not name.startswith("MIG-"):
-            assert seen(f"GPU-{uuid}") == ["1", "1", uuid]
-    for mask in ("", "-1", f"-1,{names[0]}"):
-        assert seen(mask) == ["0", "0"]
-    assert seen(f"{names[0]},-1")[:2] == ["1", "1"]
-
-
-def mig_names() -> Iterator[str]:
-    """UUIDs of the MIG instances of this machine."""
-    nvml = pytest.importorskip("pynvml", reason="MIG instances are found by heartlm[energy]")
-    nvml.nvmlInit()
-    for number in range(nvml.nvmlDeviceGetCount()):
-        gpu = nvml.nvmlDeviceGetHandleByIndex(number)
-        try:
-            most = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
-        except nvml.NVMLError:
-            continue
-        for place in range(most):
-            try:
-                yield str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)))
-            except nvml.NVMLError:
-                continue
-
-
-@real_gpu
-def test_a_mig_instance_is_trained_on(
-    tiny_corpus: Path,
-    tmp_path: Path,
-    reference: dict[tuple[str, int], float],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    name = next(mig_names(), None)
-    if name is None:
-        pytest.skip("no GPU here is divided (MIG)")
-    assert seen(name)[:2] == ["1", "1"]
-    monkeypatch.setenv(MASK, name)
-    assert trained(tiny_corpus, tmp_path / "run") == pytest.approx(reference, rel=FP32)
-
-
 ONE_OF_TWO = """
 import os, sys, pynvml, torch
 from heartlm.distributed.device import device_and_precision
@@ -386,15 +331,6 @@ def test_two_gpus_are_one(
 ) -> None:
     skip_without_bf16(changed)
     assert trained(tiny_corpus, tmp_path / "run", 2, **changed) == pytest.approx(reference, rel=relative)
-
-
-@real_gpu
-@two_gpus
-def test_sums_over_gpus_are_measured_with_nccl() -> None:
-    from heartlm.distributed.allreduce import measure_all_reduce
-
-    fit = measure_all_reduce(2, sizes_bytes=(1 << 12, 1 << 20), rounds=3)
-    assert (fit.backend, fit.world_size) == ("nccl", 2)
 
 
 @two_gpus

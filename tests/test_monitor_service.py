@@ -513,11 +513,11 @@ def test_foreign_text_does_not_control_the_terminal(tmp_path: Path) -> None:
             if arguments == ["defect"]:
                 raise ValueError(name)
             raise HeartlmError(name + "\\nheartlm: forged")
-        import heartlm.cli.doctor
-        heartlm.cli.doctor.run = run
+        import heartlm.cli.demo
+        heartlm.cli.demo.run = run
         cli.run_process()
     """
-    for arguments, status in (["doctor", "user"], 2), (["doctor", "defect"], 1):
+    for arguments, status in (["demo", "user"], 2), (["demo", "defect"], 1):
         done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, check=False)
         text = (done.stdout + done.stderr).decode()
         assert done.returncode == status, text

@@ -14,8 +14,6 @@ from heartlm.formats.stated import VARIABLE
 from heartlm.storage.atomic import sha256_of
 from tests.clinical_files import write_kardia
 from tests.synthetic_leads import beat_times_s, ecg_mv
-from tests.test_scaling_plan import PLAN, TIMES, gpu_plan, plan_file
-from tests.test_scaling_predict import study as study
 
 RATE_HZ = 500
 
@@ -31,34 +29,6 @@ def check_refused(inputs: Path, capsys: pytest.CaptureFixture[str], *words: str 
     line = capsys.readouterr().err
     assert str(out) in line and line.count("\n") == 1
     assert content(inputs) == before
-
-
-def test_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = plan_file(tmp_path, PLAN, TIMES)
-    check_refused(tmp_path, capsys, "plan", path, "--out", path)
-    (link := tmp_path / "link.yaml").symlink_to(path)
-    check_refused(tmp_path, capsys, "plan", path, "--out", link)
-    assert main(["plan", str(path), "--out", str(tmp_path / "campaign.yaml")]) == 0
-    (of_file := tmp_path / "of_file.yaml").write_text(
-        "campaign: campaign.yaml\nnodes: 2\ngpus_per_node: 2\nhours: {1: 2, 2: 1}\n"
-    )
-    check_refused(tmp_path, capsys, "plan", of_file, "--out", tmp_path / "campaign.yaml")
-
-
-def test_plan_with_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = gpu_plan(tmp_path)
-    (rates,) = tmp_path.glob("*.json")
-    check_refused(tmp_path, capsys, "plan", path, "--out", rates)
-
-
-@pytest.mark.parametrize("name", ["all_reduce.json", "measurements"])
-def test_scale_predict(study: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out = study / name
-    out = min(out.iterdir()) if out.is_dir() else out
-    for command in ("predict", "validate"):
-        check_refused(study, capsys, "scale", command, study, "--out", out)
-    assert main(["scale", "validate", str(study), "--out", str(study / "validation.json")]) == 0
-    assert main(["scale", "validate", str(study), "--out", str(study / "validation.json")]) == 0
 
 
 def test_compare(database: Path, capsys: pytest.CaptureFixture[str]) -> None:

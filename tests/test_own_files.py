@@ -16,7 +16,6 @@ import yaml
 
 from heartlm.cli.pretrain import resumed
 from heartlm.errors import HeartlmError
-from heartlm.extensions.cluster.watch import frame
 from heartlm.inference.finetuned import FineTuned
 from heartlm.models.store import load_model
 from heartlm.report.page import write_report
@@ -124,7 +123,6 @@ def test_the_metrics_of_a_run(tuned: Path) -> None:
     last = path.read_text().splitlines()[-1]
 
     def use() -> None:
-        frame(RunFolder(tuned))
         assert RunFolder(tuned).last_step >= 0
         kept = path.read_text()
         RunFolder(tuned).truncate_metrics(2)
@@ -133,14 +131,6 @@ def test_the_metrics_of_a_run(tuned: Path) -> None:
     for value in mutated(json.loads(last)):
         path.write_text(last + "\n" + json.dumps(value) + "\n" + last + "\n")
         use()
-
-
-@pytest.mark.parametrize("name", ["run.json", "config.yaml"])
-def test_a_run_that_is_watched(tuned: Path, name: str) -> None:
-    def use() -> None:
-        frame(RunFolder(tuned))
-
-    assert (try_yaml if name == "config.yaml" else try_json)(tuned / name, use) > 4
 
 
 @pytest.mark.parametrize("name", ["run.json", "data.json", "scores/test/scores.json"])

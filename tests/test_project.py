@@ -13,6 +13,7 @@ import yaml
 import heartlm
 from heartlm import api
 from heartlm.cli.main import COMMANDS
+from heartlm.cli.registry import registered
 from tests.conftest import ROOT
 
 PUBLIC = ROOT / "tests/public_api.txt"
@@ -21,7 +22,7 @@ PUBLIC = ROOT / "tests/public_api.txt"
 
 def public_names() -> list[str]:
     """Names of `import heartlm`, `Class.member` of its classes, parameters of its functions, commands."""
-    names = [f"heartlm {command}" for command in COMMANDS]
+    names = [f"heartlm {command}" for command in (*COMMANDS, *registered(COMMANDS).commands)]
     for name in api.__all__:
         value = getattr(heartlm, name)
         names.append(name)

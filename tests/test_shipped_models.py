@@ -93,7 +93,9 @@ def test_probabilities_divided_by_the_temperature_are_as_frequent_as_they_say():
     assert held_out.heated(2).error(1) < 0.02 < 0.08 < held_out.error(1)
 
 
-@pytest.mark.skipif(not set(NAMES) <= set(shipped_models()), reason="not all shipped models are in this checkout: make models")
+@pytest.mark.skipif(
+    not set(NAMES) <= set(shipped_models()), reason="not all shipped models are in this checkout: make models"
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_cards_have_the_words_of_their_templates(name: str):
     card = (FOLDER / name / "card.md").read_text()

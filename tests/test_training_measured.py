@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from heartlm.extensions.scaling.study import ScalingStudyConfig
 from heartlm.instrumentation.measured import MeasuredSteps
 from heartlm.instrumentation.meters import PARTS, Meters
 from heartlm.training.batches import MaskedBatches
@@ -64,11 +62,11 @@ def test_every_step_is_kept_with_its_parts(tmp_path: Path) -> None:
         assert seconds == pytest.approx([1, 5, 0.5, 0, 0.25])
 
 
-def test_data_prepared_for_all_steps_of_a_study_counts_in_each(tmp_path: Path) -> None:
-    num_steps = ScalingStudyConfig().num_warm_up + ScalingStudyConfig.steps
+def test_data_prepared_for_all_steps_counts_in_each(tmp_path: Path) -> None:
+    num_steps = TOGETHER
     train_measured(str(tmp_path), {"measure": True, "device": "cpu", "steps": num_steps, "bucket_cap_mb": 25.0}, False)
     data_s = [step["data_s"] for step in json.loads((tmp_path / "measured" / "rank-0.json").read_text())["steps"]]
-    assert len(data_s) == num_steps <= TOGETHER
+    assert len(data_s) == num_steps
     assert min(data_s) == data_s[0] > 0, "each has an equal part, and asking for what is ready comes on top"
 
 
@@ -77,7 +75,7 @@ def test_data_prepared_for_all_steps_of_a_study_counts_in_each(tmp_path: Path) -
 
 def train_measured(folder: str, settings: dict[str, Any], apart: bool) -> None:
     """Train a small model for some steps as one of the ranks of this group, or as if each had a machine of its own."""
-    ranks = replace(this(), local_rank=0, local_world_size=1) if apart else this()
+    ranks = this()._replace(local_rank=0, local_world_size=1) if apart else this()
     corpus = synthetic_corpus((400, 300, 200))
     shape = {"window": 16, "batch_size": 8, "steps": 6, "learning_rate": 1e-3, "warmup_steps": 1}
     config = TrainingConfig(**{**shape, **settings})

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.main import COMMANDS, main
+from heartlm.cli.registry import registered
 from tests.fuzz.mutations import mutate
 from tests.fuzz.subjects import SUBJECTS, Subject
 
@@ -152,7 +153,9 @@ def prepare(subjects: Sequence[Subject], seeds: Path) -> None:
         _, raw = os.waitpid(child, 0)
         if raw != 0:
             raise SystemExit(f"the valid files of {subject.name} could not be written")
-    for name in (*(f"heartlm.cli.{name}" for name in COMMANDS), *PRELOADED):  # imported once here, not once a case
+    located = [where.partition(":")[0] for where, _ in registered(COMMANDS).commands.values()]
+    # imported once here, not once a case
+    for name in (*(f"heartlm.cli.{name}" for name in COMMANDS), *located, *PRELOADED):
         with suppress(ImportError):
             importlib.import_module(name)
 

@@ -7,13 +7,14 @@ import json
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tests.clinical_files import WRITERS, ishne_annotations, write_ishne, write_scp
-from tests.conftest import DATA
+from tests.conftest import DATA, ROOT
 from tests.edf_files import Lead, edf_bytes, times
 from tests.fuzz.mutations import EDF_OF_CHANNELS
 
@@ -621,33 +622,6 @@ def _pages(folder: Path) -> None:
     write_runs(folder)
 
 
-def _settings(folder: Path) -> None:
-    (folder / "run.yaml").write_text("command: pretrain\ncorpus: corpora/many\nout: runs/x\nsteps: 500\nwindow: 128\n")
-    (folder / "site.yaml").write_text(
-        "description: a site\npartition: gpu\nrequired: [account]\ngpus_per_node: 4\ncpus_per_node: 64\n"
-        "gpu_option: --gres=gpu:{gpus}\nheader: [--mem=0]\nmodules: [Apptainer]\n"
-        "environment: {NCCL_SOCKET_IFNAME: ib0}\n"
-    )
-    grid = "grid: {window: [64, 128]}\nstages:\n  train:\n    name: 'w{window}'\n"
-    grid += "    run: {command: pretrain, corpus: c, window: '{window}', out: 'runs/w{window}'}\n"
-    (folder / "campaign.yaml").write_text("name: widths\ntopology: {gpus_per_node: 1, time: '02:00:00'}\n" + grid)
-    plan = "nodes: 2\ngpus_per_node: 4\ngoal: soonest\nhours: {1: 1.0, 2: 0.6, 4: 0.5}\ncampaign:\n"
-    (folder / "plan.yaml").write_text(plan + "".join(f"  {line}\n" for line in ("name: p\n" + grid).splitlines()))
-
-
-def _study(folder: Path) -> None:
-    from heartlm.extensions.scaling.cell import StudyCell
-    from tests.test_scaling_report import made_up
-
-    for ranks in (1, 2):
-        for repeat in (0, 1):
-            cell = StudyCell("pretrain", "mitdb", 128, ranks, 1, 1, copies=1, global_batch=32)
-            made_up(cell, repeat, 0.2 / ranks * (1 + 0.01 * repeat)).save(folder)
-    (folder / "skipped.json").write_text('[["pretrain-mitdb-w128-r2-n1-c2", "2 ranks of 2 CPUs on a node of 2"]]')
-
-
-LAUNCH = ("launch", "{folder}/run.yaml", "--profile", "{folder}/site.yaml", "--account", "p1", "--nodes", "2")
-
 _ALL: Iterable[Subject] = (
     Subject(
         "wfdb",
@@ -752,21 +726,12 @@ _ALL: Iterable[Subject] = (
         (("pretrain", "--resume", "{folder}/foundation"),),
     ),
     Subject("pages", _pages, ("beats/**/*",), (("report", "{folder}/beats", "--out", "{out}"),)),
-    Subject(
-        "settings",
-        _settings,
-        ("*.yaml",),
-        (
-            LAUNCH,
-            ("campaign", "status", "{folder}/campaign.yaml"),
-            ("campaign", "run", "{folder}/campaign.yaml"),
-            ("plan", "{folder}/plan.yaml"),
-        ),
-    ),
-    Subject("study", _study, ("**/*.json",), (("scale", "report", "{folder}"),)),
 )  # fmt: skip
 
 SUBJECTS: dict[str, Subject] = {subject.name: subject for subject in _ALL}
+for _path in sorted((ROOT / "tests/extensions").glob("*/subjects.py")):
+    _module = import_module(f"tests.extensions.{_path.parent.name}.subjects")
+    SUBJECTS |= {subject.name: subject for subject in _module.SUBJECTS}
 if (DATA / "formats").is_dir():
     SUBJECTS["formats"] = Subject(
         "formats", _formats, ("**/*",), ((*TOKENIZE, "--tokenizer", "sample"), VERIFY)

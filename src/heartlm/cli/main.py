@@ -1,11 +1,10 @@
 """`heartlm`: run a command; print a `HeartlmError` as one line and exit with status 2.
 
-`heartlm --help` uses only the table below, so it imports no heavy package.
+`heartlm --help` uses only the table below and those of extensions, so it imports no heavy package.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import select
 import sys
@@ -16,7 +15,8 @@ from contextlib import suppress
 from typing import NoReturn
 
 from heartlm import __version__
-from heartlm.cli.subcommands import nearest
+from heartlm.cli.registry import registered
+from heartlm.cli.subcommands import nearest, run_located
 from heartlm.distributed.ranks import LINGER_S, ReportedByPeer
 from heartlm.errors import HeartlmError, needs
 from heartlm.system.parent import end_with_parent
@@ -38,29 +38,25 @@ COMMANDS: dict[str, str] = {
     "predict": "annotate one recording",
     "compare": "compare two annotation files beat by beat and episode by episode",
     "report": "write one self-contained HTML page about a run",
-    "campaign": "run many dependent experiments, on SLURM or on this machine",
-    "image": "print the definition of the Apptainer image that clusters run",
-    "doctor": "report what this machine can do and which settings to change first",
-    "scale": "how training time changes with ranks and nodes: measure, report, predict",
-    "plan": "share GPUs among the experiments of a campaign",
-    "watch": "show the progress of a run in the terminal",
-    "federate": "train across clients that keep their recordings",
-    "launch": "run a command on a cluster, without writing a script",
+    "plan": "the memory of a rank in a training step, computed without training",
     "demo": "run the whole pipeline on a simulated database, in a few minutes",
 }
-"""What each command does, by name; its module in `heartlm.cli` has the same name."""
+"""What each command of the core does, by name; its module in `heartlm.cli` has the same name."""
 
 
 def usage() -> str:
     """Return the text of `heartlm --help`."""
-    width = max(map(len, COMMANDS))
+    found = registered(COMMANDS)
+    summaries = COMMANDS | {name: summary for name, (_, summary) in found.commands.items()}
+    width = max(map(len, summaries))
     lines = [
         f"heartlm {__version__}: heart language models, transformers that read an ECG as a sentence of heartbeats.",
         "",
         "usage: heartlm COMMAND [options]        heartlm COMMAND --help  explains one command, with examples",
         "",
-        *(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()),
+        *(f"  {name:<{width}}  {summary}" for name, summary in summaries.items()),
         "",
+        *found.faults,
         "Start with:  heartlm demo",
         "Research software, not a medical device.",
     ]
@@ -101,12 +97,16 @@ def _run(argv: list[str]) -> int:
     if argv[0] in ("-V", "--version"):
         print(f"heartlm {__version__}")
         return 0
+    where = f"heartlm.cli.{argv[0]}:run"
     if argv[0] not in COMMANDS:
-        print(f"heartlm: no command {argv[0]!r}; {nearest(argv[0], COMMANDS)}", file=sys.stderr)
-        return 2
+        found = registered(COMMANDS)
+        if argv[0] not in found.commands:
+            hint = nearest(argv[0], [*COMMANDS, *found.commands])
+            print("\n".join([f"heartlm: no command {argv[0]!r}; {hint}", *found.faults]), file=sys.stderr)
+            return 2
+        where = found.commands[argv[0]][0]
     with show_progress(), needs("train", "torch"):
-        status: int = importlib.import_module(f"heartlm.cli.{argv[0]}").run(argv[1:])
-    return status
+        return run_located(where, argv[1:])
 
 
 def run_process() -> NoReturn:
@@ -114,7 +114,7 @@ def run_process() -> NoReturn:
 
     A rank exits without destroying torch's process groups. After another rank has exited, their threads and
     destructors can abort the process and its status is lost. With FSDP2 this also happened after successful runs
-    (docs/log/federated.md, SIGABRT).
+    (docs/log, SIGABRT).
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()  # otherwise, if the launcher is killed, its ranks keep training

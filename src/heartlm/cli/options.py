@@ -62,6 +62,7 @@ def parse(
     *,
     positionals: Sequence[str] = (),
     config_file: bool = False,
+    opens_recordings: bool | None = None,
 ) -> Options:
     """Parse `arguments` into an instance of the dataclass `options`.
 
@@ -72,11 +73,16 @@ def parse(
         run: the command's function; its docstring is the description in `--help`, its `Examples:` section the end.
         positionals: fields that are positional arguments; a list-typed field takes one or more.
         config_file: accept a YAML file, as first argument or as `--config FILE`; command-line options override it.
+        opens_recordings: whether the command has the options of `OPEN_RECORDINGS`; by default if it is one of these.
 
     Raises:
         HeartlmError: an option is unknown, or a value is missing or invalid; the text names the field.
     """
     parser = _parser(options, command, parse_docstring((run and run.__doc__) or ""), positionals, config_file)
+    if opens_recordings is None:
+        opens_recordings = command in OPEN_RECORDINGS
+    if opens_recordings:
+        _add_stated(parser, options)
     words = [_underscored(word) for word in arguments]
     if config_file and words and not words[0].startswith("-"):
         words.insert(0, "--config")
@@ -93,7 +99,7 @@ def parse(
             text = re.sub(pattern, plain, text)
         raise HeartlmError(f"{text}  (see heartlm {command} --help)") from error
     values.pop("config", None)
-    if command in OPEN_RECORDINGS:
+    if opens_recordings:
         _state(options, values)
     return options(**values)
 
@@ -114,12 +120,13 @@ def given_limits(options: Any) -> dict[str, Any]:
 
 OPEN_RECORDINGS = frozenset(
     ("alarms", "analyze", "compare", "data convert", "data show", "data verify",
-     "delineate", "embed", "evaluate", "federate", "monitor", "predict", "tokenize")
+     "delineate", "embed", "evaluate", "monitor", "predict", "tokenize")
 )  # fmt: skip
-"""Commands with the options `--rate`, `--units` and `--leads`, which state what files of recordings do not state."""
+"""Commands of the core with the options `--rate`, `--units` and `--leads`, which state what files of recordings do not
+state; commands of extensions ask for them by `opens_recordings`."""
 
 
-def _add_stated(parser: ArgumentParser, fields: Collection[str]) -> None:
+def _add_stated(parser: ArgumentParser, options: type[Any]) -> None:
     group = parser.add_argument_group("recordings whose files do not state it (tables, arrays; units: EDF, WFDB too)")
     group.add_argument("--rate", type=float, help="sampling rate in Hz")
     group.add_argument(
@@ -128,7 +135,7 @@ def _add_stated(parser: ArgumentParser, fields: Collection[str]) -> None:
         help="unit of the leads, or a comma-separated list of units: mV, uV, V, or steps of a converter as 200/mV or "
         "200(1024)/mV, with the step of 0 mV",
     )
-    if "leads" not in fields:
+    if "leads" not in {field.name for field in dataclasses.fields(options)}:
         group.add_argument(
             "--leads", type=str, help="comma-separated leads to read, or names for the leads of a file that has none"
         )
@@ -190,8 +197,6 @@ def _parser(
     parser.add_class_arguments(options, None, skip=flags | set(positionals), as_group=False)
     for name in sorted(flags):
         parser.add_argument(f"--{name}", action=ActionYesNo, default=fields[name].default, help=documented.get(name))
-    if command in OPEN_RECORDINGS:
-        _add_stated(parser, fields)
     return parser
 
 

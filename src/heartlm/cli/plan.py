@@ -1,83 +1,77 @@
-"""`heartlm plan`: assign GPUs to the experiments of a campaign."""
+"""`heartlm plan memory`: compute the memory of a rank in training, without training."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from typing import Literal
 
-from heartlm.cli.options import check_out, existing, parse
+from heartlm.cli.options import existing, parse
 from heartlm.cli.score_table import aligned
+from heartlm.cli.subcommands import Subcommands, run_subcommand
+from heartlm.errors import HeartlmError, require
+from heartlm.training.config import PretrainConfig
 
 
 @dataclass(frozen=True)
-class PlanOptions:
-    """Options of `heartlm plan`.
+class MemoryOptions(PretrainConfig):
+    """Options of `heartlm plan memory`: those of heartlm pretrain, of which some matter for memory, and these.
 
     Attributes:
-        plan: a YAML file with a campaign, machines and the durations of experiments (see examples/).
-        out: campaign file to write, with the number of GPUs of each experiment; it must be in the campaign's folder.
-        json: print JSON, with the place and time of each experiment, instead of tables.
+        corpus: corpus whose tokenizer sets the vocabulary; by default the tokenizer of the shipped model foundation.
+        ranks: number of processes, up to 1024.
+        memory_gb: memory of a rank in gigabytes (10^9 bytes). If given, the plan states whether the step fits, and the
+            exit status is 1 if it does not.
+        json: print JSON instead of a table.
     """
 
-    plan: Path
-    out: Path | None = None
+    ranks: int = 1
+    memory_gb: float | None = None
     json: bool = False
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Assign GPUs to the experiments of a campaign, to minimise its duration or its cost.
+    """Run one subcommand of `heartlm plan` and return the exit status."""
+    return run_subcommand("plan", SUBCOMMANDS, arguments)
+
+
+def run_memory(arguments: Sequence[str]) -> int:
+    """Compute the peak memory of a rank in a training step, by a dry run that does not allocate the model.
 
     Examples:
-        heartlm plan examples/published_campaign.yaml
-        heartlm plan PLAN.yaml --out campaign-planned.yaml
-        heartlm plan memory --help       # the memory of a rank in a training step
+        heartlm plan memory --depth 16 --window 512 --batch-size 256 --ranks 64 --parallel fsdp
+        heartlm plan memory pretrain.yaml --ranks 4 --memory-gb 40
     """
-    if arguments and arguments[0] == "memory":
-        from heartlm.cli import plan_memory
+    options = parse(MemoryOptions, arguments, "plan memory", run_memory, config_file=True).resolved()
+    require(options, lambda value: value > 0, "more than 0", "memory_gb")
+    from heartlm.models.pretrained import FOLDER
+    from heartlm.tokenizers.base import load_tokenizer
+    from heartlm.training.dry_run import MOST_RANKS, step_memory
 
-        return plan_memory.run(arguments[1:])
-    options = parse(PlanOptions, arguments, "plan", run, positionals=["plan"])
-    from heartlm.extensions.scaling.plan_file import load_plan, write_campaign
-    from heartlm.extensions.scaling.schedule import Cluster, least_end, naive, plan
-
-    settings, campaign, jobs = load_plan(existing(options.plan, "plan's file"))
-    cluster = Cluster(settings.nodes, settings.gpus_per_node)
-    schedule, reference = plan(jobs, cluster, settings.goal == "cheapest"), naive(jobs, cluster)
-    named = (options.plan.parent / name for name in (settings.campaign, settings.rates) if isinstance(name, str))
-    check_out(options.out, options.plan, *named)
-    if options.out is not None:
-        write_campaign(options.out, campaign, schedule, settings.gpus_per_node)
-    plans = {"plan": schedule, "naive": reference}
-    costs = {
-        name: {"end": each.end, "node_time": each.node_time, "gpu_time": each.gpu_time} for name, each in plans.items()
-    }
+    if not 1 <= options.ranks <= MOST_RANKS:
+        raise HeartlmError(f"ranks: {options.ranks} found, 1 to {MOST_RANKS} expected")
+    folder = FOLDER / "foundation" if options.corpus is None else existing(options.corpus, "corpus")
+    sharing: Literal["ddp", "fsdp"] = "fsdp" if options.parallel == "fsdp" else "ddp"
+    memory = step_memory(options, load_tokenizer(folder / "tokenizer"), options.ranks, sharing)
+    fits = options.memory_gb is None or memory.peak <= options.memory_gb * 1e9
     if options.json:
-        content = {name: {**costs[name], "experiments": [vars(one) for one in plans[name].placed]} for name in plans}
-        print(json.dumps({"unit": "hours", "least_end": least_end(jobs, cluster)} | content, indent=2))
-        return 0
-    machines = f"{settings.nodes} nodes of {settings.gpus_per_node} GPUs"
-    goal = "costs least" if settings.goal == "cheapest" else "ends soonest"
-    saved = [1 - costs["plan"][cost] / most if most else 0.0 for cost, most in costs["naive"].items()]
-    rows = [
-        ["", "ends after (h)", "node-hours", "GPU-hours"],
-        ["naive: all the GPUs it can have for each", *(f"{cost:.2f}" for cost in costs["naive"].values())],
-        ["this plan", *(f"{cost:.2f}" for cost in costs["plan"].values())],
-        ["saved", *(f"{100 * fraction:.1f} %" for fraction in saved)],
-    ]
-    print(f"{campaign.name}: {len(jobs)} experiments on {machines}, so that the campaign {goal}\n")
+        print(json.dumps({**asdict(memory), "peak": memory.peak, "batch_size": options.batch_size, "fits": fits}))
+        return 0 if fits else 1
+    ranks = f"{options.ranks} ranks, {sharing}" if options.ranks > 1 else "one rank"
+    windows = f"{options.batch_size} windows of {options.window} tokens a step"
+    precision = "bf16" if options.precision == "bf16" else "fp32"
+    print(f"depth {options.depth}, {memory.num_parameters:,} parameters, {windows}, {precision}, {ranks}")
+    rows = [["bytes of a rank when a step needs most", "MB"]]
+    for name in ("parameters", "gradients", "optimizer", "activations", "rest", "peak"):
+        rows.append([name, f"{getattr(memory, name) / 1e6:,.1f}"])
     print("\n".join(aligned(rows)))
-    if settings.rates is not None:
-        hours = [sum(min(job.times.values()) for job in load_plan(options.plan, passes)[2]) for passes in (1, 10)]
-        print(f"  GPU-hours at the rates of {settings.rates}: one pass {hours[0]:.2f}, ten passes {hours[1]:.2f}")
-    print(f"  no plan ends before {least_end(jobs, cluster):.2f}")
-    print("  experiments that share a node are taken not to slow each other down: give hours that were measured so\n")
-    widths = {each.name: len(each.gpus) for each in schedule.placed}
-    counts = Counter((each.stage, widths[each.name]) for each in campaign.experiments)
-    rows = [[stage, str(gpus), str(number)] for (stage, gpus), number in sorted(counts.items())]
-    print("\n".join(aligned([["stage", "GPUs each", "experiments"], *rows])))
-    if options.out is not None:
-        print(f"\n{options.out}: run it with  heartlm campaign run {options.out}")
-    return 0
+    print("Counted: what torch allocates. Not counted: Python, libraries, the process group, the context of a GPU.")
+    if not fits:
+        print(f"does not fit: {memory.peak / 1e9:.2f} GB needed, {options.memory_gb:g} GB given")
+    return 0 if fits else 1
+
+
+SUBCOMMANDS: Subcommands = {
+    "memory": ("heartlm.cli.plan:run_memory", "the peak memory of a rank in a training step, by kind"),
+}

@@ -1,4 +1,4 @@
-"""Commands with subcommands, such as `heartlm scale run`."""
+"""Where commands are, and commands with subcommands, such as `heartlm data list`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ def run_subcommand(command: str, subcommands: Subcommands, arguments: Sequence[s
         return 0
     if arguments[0] not in subcommands:
         raise HeartlmError(f"no command '{command} {arguments[0]}'; {nearest(arguments[0], subcommands)}")
-    module, _, function = subcommands[arguments[0]][0].partition(":")
-    status: int = getattr(importlib.import_module(module), function)(arguments[1:])
+    return run_located(subcommands[arguments[0]][0], arguments[1:])
+
+
+def run_located(where: str, arguments: Sequence[str]) -> int:
+    """Import the function at `where`, `module:function`, call it with `arguments` and return its status."""
+    module, _, function = where.partition(":")
+    status: int = getattr(importlib.import_module(module), function)(arguments)
     return status

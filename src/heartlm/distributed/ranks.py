@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from heartlm.errors import HeartlmError
 
@@ -26,8 +26,7 @@ class ReportedByPeer(HeartlmError):  # noqa: N818
     """An error that another rank reports to the user."""
 
 
-@dataclass(frozen=True)
-class Ranks:
+class Ranks(NamedTuple):
     """Rank of this process and number of ranks.
 
     Attributes:

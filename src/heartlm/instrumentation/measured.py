@@ -1,9 +1,9 @@
-"""Durations of every step of a rank, for scaling studies: `measured/rank-0.json`, `rank-1.json`, … in the run folder.
+"""Durations of every step of a rank: `measured/rank-0.json`, `rank-1.json`, … in the run folder.
 
     meters ─► one entry per step, in memory ─► one file per rank at the end of the run
 
-Nothing is written or communicated during training, so the overhead is a few list entries per step. The study compares
-the files of all ranks to find the slowest rank, for which the others wait.
+Nothing is written or communicated during training, so the overhead is a few list entries per step. A comparison of the
+files of all ranks tells the slowest rank, for which the others wait.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 /* Prototypes of all kernels, without the suffix of the variant, and the structs that Python fills in. `library.py`
- * reads the types of arguments, results and fields and the constants here. A source includes this file, or a test
- * compares its structs, which it describes, with these; prototypes are always compared. */
+ * reads the types of arguments, results and fields and the constants here, and those of extensions in a `kernels.h` of
+ * theirs. A source includes this file, or a test compares its structs, which it describes, with these; prototypes are
+ * always compared. */
 #ifndef HEARTLM_KERNELS_H
 #define HEARTLM_KERNELS_H
 
 #include <stdint.h>
 
 struct detector;
-typedef struct conv1d_call conv1d_call;
 
 /* tokenizers/c/amplitude.c */
 void amplitude_levels(const float *signal, int64_t num_samples, const double *weights, int64_t num_weights,
@@ -54,14 +54,6 @@ void hide_spans(int64_t seed, int64_t use, int64_t step, int64_t first_window, i
 void draw_windows(int64_t seed, int64_t use, int64_t step, int64_t first_window, int64_t batch_size,
     int64_t num_windows, const double *reach, const int64_t *row_first, const int64_t *row_tokens, int64_t num_rows,
     int64_t width, int64_t *first, int64_t *length);
-
-/* extensions/federated/c/fixed_point.c: add_in_fixed_point returns how many products were not below the limit in magnitude; their totals are
- * undefined. With `more` it adds to the totals, else it replaces them. */
-int64_t add_in_fixed_point(const double *numbers, int64_t num, double factor, double limit, int64_t more,
-    int64_t *total);
-void from_fixed_point(const int64_t *numbers, int64_t num, double unit, double factor, double *out);
-void moved_by_fixed_point(const float *vector, const int64_t *numbers, int64_t num, double unit, double factor,
-    float *out);
 
 /* monitor/c/frames.c */
 int64_t frame(const char *text, int64_t length, int64_t most_leads, float limit, float *out, double *numbers,
@@ -251,14 +243,5 @@ void delineate_expect(float *probability, int64_t cells, const int64_t *waves, i
 int64_t delineate_waves(const float *probability, const float *plain, int64_t cells, const float *signal,
     int64_t num_samples, double step, int64_t bridge, const float *least_sum, const float *least_top, int64_t flat,
     int64_t most, float *scratch, int64_t *waves, float *confidence);
-
-/* extensions/conv1d/c/conv1d.c */
-int64_t conv1d_scratch(const conv1d_call *call, int64_t pass, int64_t *lists);
-void conv1d_forward(const conv1d_call *call, const float *x, const float *weight, const float *bias, float *out,
-    float *scratch);
-void conv1d_input_gradient(const conv1d_call *call, const float *dy, const float *gate, const float *weight,
-    float *dx, float *scratch);
-void conv1d_weight_gradient(const conv1d_call *call, const float *x, const float *dy, const float *gate,
-    float *dweight, float *dbias, float *scratch);
 
 #endif

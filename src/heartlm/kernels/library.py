@@ -27,7 +27,8 @@ VARIANTS: tuple[str, ...] = ("portable", "avx2", "avx512")
 """Processor variants that the kernels are compiled for. A processor that runs one also runs those before it."""
 
 _NAME = "libheartlm_kernels.so"
-_HEADER_PATH = Path(__file__).with_name("kernels.h")
+_PACKAGE = Path(__file__).parent.parent
+_HEADERS = [Path(__file__).with_name("kernels.h"), *sorted(_PACKAGE.glob("extensions/*/kernels.h"))]
 
 
 class _Array:
@@ -76,18 +77,17 @@ def _check_sources(loaded: ctypes.CDLL, path: Path) -> None:
 
     An installation from a wheel has no sources; its library and its Python files were built together.
     """
-    package = Path(__file__).parent.parent
-    folders = [*package.glob("*/c"), *package.glob("extensions/*/c")]
+    folders = [*_PACKAGE.glob("*/c"), *_PACKAGE.glob("extensions/*/c")]
     sources = [path for folder in folders for path in folder.iterdir() if path.is_file()]
     if not sources:
         return
-    sources = sorted([*sources, _HEADER_PATH], key=str)
+    sources = sorted([*sources, *_HEADERS], key=str)
     digests = "".join(hashlib.sha256(source.read_bytes()).hexdigest() for source in sources)
     built_from = getattr(loaded, "heartlm_sources", None)
     if built_from is not None:
         built_from.restype = ctypes.c_char_p
     if built_from is None or built_from() != hashlib.sha256(digests.encode()).hexdigest().encode():
-        raise HeartlmError(f"{path}: built from other sources than those of {package}: build it with  make kernels")
+        raise HeartlmError(f"{path}: built from other sources than those of {_PACKAGE}: build it with  make kernels")
 
 
 @functools.cache
@@ -144,7 +144,7 @@ def kernel(name: str, variant: str | None = None, by_address: bool = False) -> A
     return function
 
 
-_HEADER = re.sub(r"/\*.*?\*/", "", _HEADER_PATH.read_text(encoding="utf-8"), flags=re.DOTALL)
+_HEADER = re.sub(r"/\*.*?\*/", "", "".join(each.read_text("utf-8") for each in _HEADERS), flags=re.DOTALL)
 
 
 @functools.cache

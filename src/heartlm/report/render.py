@@ -1,4 +1,4 @@
-"""Rendering of the templates of this package: HTML pages and SVG drawings.
+"""Rendering of templates, of this package and of others: HTML pages and SVG drawings.
 
 Jinja escapes the values of a template; drawings, which are markup already, are inserted as they are. Drawings have no
 colours, only class names: the style sheet of the page sets the colours for light mode, dark mode and print.
@@ -10,6 +10,7 @@ import functools
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,15 +39,20 @@ def plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def render(template: str, **shown: Any) -> Markup:
-    """Render a template of this package with the values `shown`.
+def render(template: str | Path, **shown: Any) -> Markup:
+    """Render a template with the values `shown`: one of this package by its name, another one, which can include these.
 
     Characters that neither HTML nor XML may have, such as a NUL from a damaged file, become U+FFFD.
 
     Raises:
         HeartlmError: Jinja is not installed.
     """
-    return Markup(_NO_XML.sub("\ufffd", _environment().get_template(template).render(shown)))
+    environment = _environment()
+    if isinstance(template, Path):
+        found = environment.from_string(template.read_text(encoding="utf-8"))
+    else:
+        found = environment.get_template(template)
+    return Markup(_NO_XML.sub("\ufffd", found.render(shown)))
 
 
 @functools.cache  # a folder of recordings renders one template a thousand times

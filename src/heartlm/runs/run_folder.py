@@ -14,7 +14,7 @@ models/best, last   models for inference
 tokenizer/          tokenizer of the model
 scores/NAME/        scores of an evaluation
 
-The folder of a federated study also has the first three files and metrics.jsonl.
+A `ResultFolder` has the first three files and metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TrainedOn(TypedDict):
 
 
 class ResultFolder:
-    """Base class of the folders of training runs and of federated studies.
+    """Folder of settings and metrics: base class of those of training runs, and of extensions.
 
     Files are read on first access and cached; create another object to read them again.
 

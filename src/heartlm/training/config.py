@@ -21,7 +21,7 @@ from heartlm.training.layout import BatchLayout
 
 @dataclass(frozen=True)
 class LearningConfig:
-    """Settings shared by training runs and federated studies.
+    """Settings of learning, which training runs share with extensions that train.
 
     Attributes:
         corpus: the corpus folder to train on.
@@ -83,7 +83,7 @@ class ComputeConfig:
             disables the check.
         spans: write a timeline of every step for Perfetto; on a GPU this synchronizes after each part of a step.
         measure: measure speed: record the duration of every step on every rank, without validation, checkpoints or
-            saved models; scaling studies set it.
+            saved models.
         tensorboard: also write the metrics as TensorBoard events.
         profile: profile a few steps after the warm-up; writes a trace and a table that names the bottleneck.
     """

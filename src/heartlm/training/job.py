@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """Settings, model, loss and data to train with, for central or federated training.
+    """Settings, model, loss and data to train with.
 
     Attributes:
         config: resolved settings.

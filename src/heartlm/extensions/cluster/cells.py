@@ -27,12 +27,12 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from heartlm.distributed.spawn import free_ports, last_line
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.gpus import MASK, visible_gpus
 from heartlm.extensions.cluster.profile import SiteOptions, load_site
 from heartlm.extensions.cluster.run_file import RunFile
 from heartlm.extensions.cluster.script import render
+from heartlm.extensions.cluster.spawn import free_ports, last_line
 from heartlm.extensions.cluster.submit import run_job
 from heartlm.extensions.cluster.topology import Topology
 from heartlm.storage.atomic import sole_holder

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
+from heartlm.extensions.cluster.spawn import last_line
 from heartlm.extensions.cluster.topology import seconds_of
 from heartlm.system.progress import plural
 

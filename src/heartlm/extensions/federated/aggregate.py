@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from heartlm.distributed.communicator import Communicator, Pending
 from heartlm.errors import HeartlmError
 from heartlm.extensions.federated.client import Update, sample_clients
+from heartlm.extensions.federated.communicator import Communicator, Pending
 from heartlm.extensions.federated.fixed_point import FixedPoint, sum_in_fixed_point
 from heartlm.extensions.federated.meter import CommunicationMeter
 from heartlm.extensions.federated.partition import Member

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heartlm.distributed.communicator import CollectiveError, Communicator, agreed
-from heartlm.distributed.joining import communicator_of
 from heartlm.distributed.parallel import is_peer_failure, reason_of
 from heartlm.distributed.ranks import ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.extensions.federated.aggregate import Aggregator
-from heartlm.extensions.federated.local import LocalClients, patients_of
+from heartlm.extensions.federated.communicator import CollectiveError, Communicator, agreed
+from heartlm.extensions.federated.joining import communicator_of
+from heartlm.extensions.federated.local import LocalClients
+from heartlm.extensions.federated.models import patients_of
 from heartlm.extensions.federated.partition import partition
 from heartlm.extensions.federated.rounds import Rounds, Server
 from heartlm.extensions.federated.scores import summary

@@ -19,8 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from heartlm.distributed.spawn import Processes, free_ports, last_line
 from heartlm.errors import HeartlmError, needs
+from heartlm.extensions.cluster.spawn import Processes, free_ports, last_line
 from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.storage.reading import read_json
 

@@ -20,12 +20,12 @@ from torch import Tensor
 from heartlm.extensions.federated.aggregate import add_up, with_privacy
 from heartlm.extensions.federated.client import ClientTask, Update
 from heartlm.extensions.federated.flower_messages import Fields, message, read
-from heartlm.extensions.federated.local import LocalClients, patients_of
+from heartlm.extensions.federated.local import LocalClients
+from heartlm.extensions.federated.models import patients_of
 from heartlm.extensions.federated.partition import Member
 from heartlm.extensions.federated.privacy import secret_generator
 from heartlm.extensions.federated.secure_sum import MaskingClient
 from heartlm.extensions.federated.study_file import FederatedConfig
-from heartlm.extensions.federated.tiny import TinyPatients
 from heartlm.storage.typed import typed
 from heartlm.training.learner import at_full_speed
 
@@ -50,8 +50,7 @@ def train(request: Message, context: Context) -> Message:
     tasks = {int(number): task for number, task in typed(dict[str, ClientTask], fields["tasks"]).items()}
     torch.set_num_threads(study.threads)
     patients = patients_of(study)
-    if isinstance(patients, TinyPatients):  # its beats weigh as they do in all nodes together; the server scores
-        patients.class_counts, patients.records_by_split["test"] = fields["class_counts"], []
+    patients.use_on_node(fields["class_counts"])
     kept = {number: _load_kept(context, f"client-{number}") for number in tasks}
     clients = LocalClients(study, members, patients.learning(members, list(tasks), 0, 1), kept)
     answers, deltas = dict[str, Fields](), dict[str, Tensor]()

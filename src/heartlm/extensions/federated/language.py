@@ -19,9 +19,9 @@ from torch import Tensor
 
 from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.windows import WindowSampler
-from heartlm.distributed.communicator import local_rank
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
+from heartlm.extensions.federated.communicator import local_rank
 from heartlm.extensions.federated.flat import FlatModel
 from heartlm.extensions.federated.partition import Member, PatientCounts
 from heartlm.extensions.federated.study_file import FederatedConfig
@@ -118,6 +118,9 @@ class LanguageLearning:
         databases = records.database[rows[first]]
         return [PatientCounts(str(a), str(b), int(c)) for a, b, c in zip(names, databases, num_tokens, strict=True)]
 
+    def use_on_node(self, class_counts: list[int]) -> None:
+        """Do nothing: classes are weighted by the corpus, and what a node scores is not asked for."""
+
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> LanguageLearning:
         """Prepare the windows of the clients `mine` of this rank, and part `part` of `of` of what is scored."""
         rows = self._task.rows
@@ -145,7 +148,7 @@ class LanguageLearning:
         self._learner.update(rate, self._learner.gradient_norm())
 
     def evaluate(self) -> Any:
-        """Sums of counted tokens and losses over this rank's rows, or the classes of their beats, as in `tiny`."""
+        """Sums of counted tokens and losses over this rank's rows, or the classes of their beats; see `scores_of`."""
         self.flat.module.eval()
         return self._classes() if isinstance(self._config, FinetuneConfig) else self._losses()
 

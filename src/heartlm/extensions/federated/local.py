@@ -11,23 +11,10 @@ import torch
 from torch import Tensor
 
 from heartlm.extensions.federated.client import ClientTask, Update
-from heartlm.extensions.federated.language import LanguageLearning
+from heartlm.extensions.federated.models import Learning
 from heartlm.extensions.federated.partition import Member
 from heartlm.extensions.federated.study_file import FederatedConfig
-from heartlm.extensions.federated.tiny import TinyLearning, TinyPatients
 from heartlm.training.learner import learning_rate
-
-Learning = TinyLearning | LanguageLearning
-"""A model, its optimiser and the samples of the clients of a rank."""
-
-
-def patients_of(study: FederatedConfig) -> TinyPatients | LanguageLearning:
-    """Return the patients available to this process.
-
-    Raises:
-        HeartlmError: there are no patients, or their recordings or corpus are unusable.
-    """
-    return TinyPatients(study) if study.model == "tiny_ecg" else LanguageLearning(study)
 
 
 @dataclass

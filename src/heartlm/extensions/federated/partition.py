@@ -21,7 +21,7 @@ class PatientCounts:
         name: name of the patient, unique over databases.
         database: database of the recordings.
         num_samples: number of training samples.
-        class_counts: number of samples of each class, for tiny_ecg.
+        class_counts: number of samples of each class, of models that weight them.
     """
 
     name: str

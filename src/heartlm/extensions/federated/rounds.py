@@ -21,11 +21,11 @@ from typing import Any
 
 from torch import Tensor
 
-from heartlm.distributed.communicator import Communicator
 from heartlm.extensions.federated.aggregate import Aggregator, PendingMean
 from heartlm.extensions.federated.client import Clients, ClientTask, Update, sample_clients
+from heartlm.extensions.federated.communicator import Communicator
 from heartlm.extensions.federated.fixed_point import FixedPoint
-from heartlm.extensions.federated.local import Learning
+from heartlm.extensions.federated.models import Learning
 from heartlm.extensions.federated.partition import Member
 from heartlm.extensions.federated.scores import scores_of, shown
 from heartlm.extensions.federated.strategy import Strategy

@@ -8,16 +8,32 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.errors import HeartlmError, require
+from heartlm.system.entry_points import EntryPoint, entry_points
 from heartlm.training.config import LearningConfig
 
 LANGUAGE = ("pretrain", "finetune")
 SOURCES = {
     "corpus": (LANGUAGE, "a corpus folder"),
     "foundation": (("finetune",), "the run folder of a pretrained model"),
-    "databases": (("tiny_ecg",), "folders with recordings"),
+    "databases": (None, "folders with recordings"),
     "training": (LANGUAGE, ""),
 }
-"""The models that a setting is for, and what they need; without a text it may be left out."""
+"""The models that a setting is for, None for those that others add, and what they need; without a text it may be left
+out."""
+
+
+def other_model(name: str) -> EntryPoint:
+    """Return a model that another distribution adds.
+
+    Raises:
+        HeartlmError: none of that name is installed.
+    """
+    others = {point.name: point for point in entry_points("heartlm.federated_models")}
+    if name not in others:
+        known = ", ".join([*LANGUAGE, *others])
+        raise HeartlmError(f"model: {name!r} found, one of {known} expected; others are to be installed first")
+    return others[name]
+
 
 ENGINES = {"resume": "ranks", "superlink": "flower", "secure_sum": "flower"}
 """The engine that a setting is for."""
@@ -31,9 +47,9 @@ class FederatedConfig(LearningConfig):
     """Settings of a federated study.
 
     Attributes:
-        model: model to train; tiny_ecg classifies waveforms of beats, pretrain and finetune train a heart language
-            model.
-        databases: folders with the recordings, for tiny_ecg.
+        model: model to train; pretrain and finetune train a heart language model, other names are models that
+            installed distributions add.
+        databases: folders with the recordings, for models that others add.
         corpus: corpus folder, for pretrain and finetune.
         foundation: run folder of a pretrained model, for finetune.
         training: further settings of heartlm pretrain or finetune, for example {window: 128, depth: 4}.
@@ -76,7 +92,7 @@ class FederatedConfig(LearningConfig):
         threads: CPU threads per rank; values above 1 may change the last bits between machines.
     """
 
-    model: Literal["tiny_ecg", "pretrain", "finetune"] = "tiny_ecg"
+    model: str = "pretrain"
     databases: list[str] = field(default_factory=list)
     foundation: Path | None = None
     training: dict[str, Any] = field(default_factory=dict)
@@ -119,8 +135,10 @@ class FederatedConfig(LearningConfig):
         require(self, lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "stragglers")
         require(self, lambda value: 0 < value <= 1, "more than 0, at most 1", "participation")
         require(self, lambda value: value in (0, 1), "0 or 1", "staleness")
+        if self.model not in LANGUAGE:
+            other_model(self.model)
         for name, (models, what) in SOURCES.items():
-            found, expected = getattr(self, name), self.model in models
+            found, expected = getattr(self, name), self.model in models if models else self.model not in LANGUAGE
             if expected and what and not found:
                 raise HeartlmError(f"{name}: nothing found, {what} expected by model {self.model}")
             if found and not expected:

@@ -21,7 +21,7 @@ class SweepConfig:
 
     Attributes:
         out: the folder of the sweep; an interrupted sweep is continued.
-        study: settings shared by all studies, the fields of heartlm federate, for example {databases: [data/mitdb]}.
+        study: settings shared by all studies, the fields of heartlm federate, for example {corpus: corpora/mitdb}.
         configs: precisions; G0 is fp32, G1 is bf16 (AMP), for GPUs.
         world_sizes: numbers of ranks.
         batch_sizes: samples per local step.

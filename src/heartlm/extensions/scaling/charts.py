@@ -1,7 +1,4 @@
-"""Charts of a study: time, speedup, efficiency and overhead over ranks or CPUs, one curve per window width.
-
-The figures correspond to figures 3 to 6 of the published study, for comparison.
-"""
+"""Charts of a study: time, speedup, efficiency and overhead over ranks or CPUs, one curve per window width."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from heartlm.extensions.scaling.cell import StudyCell
-from heartlm.extensions.scaling.reference_marks import EFFICIENCY, SPEEDUP
+from heartlm.extensions.scaling.marks import Marks
 from heartlm.extensions.scaling.table import CellRow, groups
 from heartlm.report.charts import Series, line_chart
 from heartlm.report.numbers import Interval
@@ -17,17 +14,16 @@ from heartlm.report.render import Markup
 from heartlm.system.progress import plural
 
 CAPTIONS = {
-    "figure-3-time-cpus": "Training time against CPUs per rank, one chart a number of ranks (figure 3 of the published "
-    "study).",
-    "figure-4-time-speedup": "Training time, and speedup next to the ideal (figure 4 of the published study). Grey "
-    "discs: what independent trainings reach side by side on these cores, the most this machine allows.",
-    "figure-5-efficiency": "Efficiency, the speedup over the number of ranks (figure 5 of the published study).",
-    "figure-6-overhead": "Overhead, the time beyond the ideal (figure 6 of the published study).",
+    "figure-3-time-cpus": "Training time against CPUs per rank, one chart a number of ranks.",
+    "figure-4-time-speedup": "Training time, and speedup next to the ideal. Grey discs: what independent trainings "
+    "reach side by side on these cores, the most this machine allows.",
+    "figure-5-efficiency": "Efficiency, the speedup over the number of ranks.",
+    "figure-6-overhead": "Overhead, the time beyond the ideal.",
 }
 """Captions of the figures, by file name."""
 
 
-def charts_of(rows: Sequence[CellRow]) -> dict[str, list[Markup]]:
+def charts_of(rows: Sequence[CellRow], marks: Marks) -> dict[str, list[Markup]]:
     """Return the charts of each figure of one stage, database, precision and scaling mode; omit empty figures."""
     charts: dict[str, list[Markup]] = {name: [] for name in CAPTIONS}
 
@@ -47,12 +43,12 @@ def charts_of(rows: Sequence[CellRow]) -> dict[str, list[Markup]]:
         speedups = [
             Series("ideal", counts, counts, "ideal"),
             Series("machine allows", *_columns(limits), "grey-2", dots=True, joined=False),
-            _published("published", SPEEDUP, counts),
+            _marked("of others", marks.speedup, counts),
         ]
         efficiencies = [
             Series("ideal", counts, [1.0] * len(counts), "ideal"),
-            _published("published", {number: value / number for number, value in SPEEDUP.items()}, counts),
-            _published("published, best", EFFICIENCY, counts),
+            _marked("of others", {number: value / number for number, value in marks.speedup.items()}, counts),
+            _marked("of others, as stated", marks.efficiency, counts),
         ]
         values: list[tuple[str, str, Callable[[CellRow], Interval | None], list[Series]]] = [
             ("figure-4-time-speedup", "Training time, s", lambda row: row.time_s, []),
@@ -83,9 +79,9 @@ def _curves(
     return curves
 
 
-def _published(name: str, values: Mapping[int, float], counts: Sequence[int]) -> Series:
+def _marked(name: str, values: Mapping[int, float], counts: Sequence[int]) -> Series:
     points = [(number, value) for number, value in values.items() if number in counts and number > 1]
-    return Series(f"{name} (A100)", *_columns(points), "published", dots=True, joined=False)
+    return Series(name, *_columns(points), "published", dots=True, joined=False)
 
 
 def _columns(points: Sequence[tuple[int, Any]]) -> tuple[list[int], list[Any]]:

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
+from heartlm.extensions.scaling.allreduce import AllReduceFit
 from heartlm.extensions.scaling.cell import Measurement
 from heartlm.storage.reading import read_json
 from heartlm.storage.typed import is_number

@@ -11,7 +11,7 @@ from heartlm.errors import HeartlmError
 from heartlm.extensions.scaling.cell import PARTS, load_measurements
 from heartlm.extensions.scaling.charts import CAPTIONS, charts_of
 from heartlm.extensions.scaling.fits import fit_amdahl, fit_usl
-from heartlm.extensions.scaling.reference_marks import SOURCE, SPEEDUP
+from heartlm.extensions.scaling.marks import Marks, load_marks
 from heartlm.extensions.scaling.table import CellRow, flat, groups, table_of
 from heartlm.report.figures import save_drawings
 from heartlm.report.numbers import Interval, percent
@@ -43,18 +43,19 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
         raise HeartlmError(
             f"{study}: none of {len(table.failed)} measurements passed its check: {table.failed[0].failed}"
         )
+    marks = load_marks(Path(study))
     kinds = groups(table.rows, lambda cell: (cell.stage, cell.database, cell.precision, cell.scaling))
-    panels = [_panel(kind, kind_rows) for kind, kind_rows in kinds.items()]
-    curves = [("published, A100 (no measurement of this study)", SPEEDUP)]
+    panels = [_panel(kind, kind_rows, marks) for kind, kind_rows in kinds.items()]
+    curves = [(f"{marks.source} (no measurement of this study)", marks.speedup)] if marks.speedup else []
     curves += [curve for panel in panels for curve in panel["curves"]]
     skipped = Path(study) / "skipped.json"
     text = render(
-        "scaling.html",
+        Path(__file__).with_name("scaling.html"),
         name=Path(study).resolve().name,
         path=str(study),
-        **_head(table.rows),
+        **_head(table.rows, marks),
         rows=table.rows,
-        source=SOURCE,
+        source=marks.source,
         panels=panels,
         captions=CAPTIONS,
         parts=PART_WORDS,
@@ -72,7 +73,7 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
     return files
 
 
-def _head(rows: Sequence[CellRow]) -> dict[str, Any]:
+def _head(rows: Sequence[CellRow], marks: Marks) -> dict[str, Any]:
     """Return the title, lead and cards of the page: results at the highest rank count, and each speedup."""
     known = [row for row in rows if row.cell.ranks > 1 and row.speedup is not None]
     if not known:
@@ -81,7 +82,7 @@ def _head(rows: Sequence[CellRow]) -> dict[str, Any]:
     cards = []
     for ranks, group in groups(known, lambda cell: cell.ranks).items():
         note = f"median of {plural(len(group), 'cell')}, efficiency {_median(row.efficiency for row in group):.2f}"
-        note += f"; published {SPEEDUP[ranks]:g}x on {ranks} GPUs" if ranks in SPEEDUP else ""
+        note += f"; of others {marks.speedup[ranks]:g}x" if ranks in marks.speedup else ""
         cards.append((f"speedup of {plural(ranks, 'rank')}", f"{_median(row.speedup for row in group):.2f}x", note))
     most = max(row.cell.ranks for row in known)
     widest = [row for row in known if row.cell.ranks == most]
@@ -96,7 +97,7 @@ def _median(intervals: Iterable[Interval | None]) -> float:
     return statistics.median(interval.value for interval in intervals if interval is not None)
 
 
-def _panel(kind: tuple[str, str, str, str], rows: Sequence[CellRow]) -> dict[str, Any]:
+def _panel(kind: tuple[str, str, str, str], rows: Sequence[CellRow], marks: Marks) -> dict[str, Any]:
     """Return the panel of one stage, database, precision and scaling mode: charts, rows, speedups of each curve."""
     stage, database, precision, scaling = kind
     title = f"{STAGES[stage]} on {database}"
@@ -110,7 +111,7 @@ def _panel(kind: tuple[str, str, str, str], rows: Sequence[CellRow]) -> dict[str
     return {
         "title": title,
         "anchor": "-".join(kind).lower(),
-        "charts": charts_of(rows),
+        "charts": charts_of(rows, marks),
         "rows": rows,
         "longest_s": max(sum(row.part_s.values()) for row in rows),
         "curves": curves,

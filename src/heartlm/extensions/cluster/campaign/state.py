@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from heartlm.distributed.ranks import STOPPED_STATUS
-from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.campaign.campaign import Campaign, Experiment
+from heartlm.extensions.cluster.spawn import last_line
 from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json

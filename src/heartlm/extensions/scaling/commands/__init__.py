@@ -1,0 +1,1 @@
+"""Commands of this extension: each parses its arguments, calls the extension and prints."""
