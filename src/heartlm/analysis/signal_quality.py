@@ -73,7 +73,8 @@ class LeadQuality:
         starts = np.arange(0, len(self.off), round(QUALITY_S * rate_hz))
         # `quality` counts samples without a signal, but an electrode that came off gives one.
         on, swings = (np.add.reduceat(self.off == each, starts, dtype=np.int64) for each in (0, SWINGS))
-        return (self.quality * on / np.maximum(on + swings, 1)).astype(np.float32)
+        share: Floats = (on / np.maximum(on + swings, 1)).astype(np.float32)
+        return self.quality * share
 
 
 def lead_quality(signal_mv: Floats, rate_hz: float) -> LeadQuality:
