@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # A C compiler from a Python package where the machine has none.
 COMPILER := $(shell command -v $${CC:-cc} >/dev/null || echo 'CC="$$(echo $(CURDIR)/$(VENV)/lib/python3*/site-packages/ziglang/zig) cc"')
 
-.PHONY: demo monitor-demo docs test test-slow test-gpu lint dist kernels benchmarks benchmarks-long models clean
+.PHONY: demo monitor-demo docs test test-slow test-gpu lint header dist kernels benchmarks benchmarks-long models clean
 
 demo: $(VENV)/kernels
 	rm -rf demo
@@ -42,6 +42,10 @@ lint: $(VENV)/ready $(VENV)/kernels
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The part of kernels.h that follows from the tables of alarms and limits. Compile after it: make kernels
+header: $(VENV)/user
+	$(BIN)/python -m heartlm.monitor.header
+
 # A release in dist/: the source, and from it a wheel for each kind of processor, for any Linux of glibc 2.28 or newer
 # (Debian 10, RHEL 8). zig compiles for all of them anywhere; auditwheel names a wheel by the glibc its library needs.
 PROCESSORS ?= x86_64 aarch64
@@ -68,12 +72,12 @@ $(TOOLS)/ready: constraints.txt
 # Speed tables in about 50 minutes, one quiet machine; ONLY=feeding,training measures these alone, and what is measured
 # already is not measured again. The second target takes hours. Both fill the figures of README.md and docs/ in.
 benchmarks: $(VENV)/rivals $(VENV)/kernels
-	$(BIN)/python -m benchmarks.runner --only "$(ONLY)"
-	$(BIN)/python -m benchmarks.figures --write
+	$(BIN)/python -m lab.runner --only "$(ONLY)"
+	$(BIN)/python -m lab.figures --write
 
 benchmarks-long: $(VENV)/rivals $(VENV)/kernels
-	$(BIN)/python -m benchmarks.runner --long --only "$(ONLY)"
-	$(BIN)/python -m benchmarks.figures --write
+	$(BIN)/python -m lab.runner --long --only "$(ONLY)"
+	$(BIN)/python -m lab.figures --write
 
 # The shipped models, trained from the databases in HEARTLM_TEST_DATA in about an hour on two cores; continued where it
 # was stopped. See docs/models.md.
@@ -88,7 +92,7 @@ models: $(VENV)/ready $(VENV)/kernels
 # environment has just built them.
 kernels: $(VENV)/kernels
 
-$(VENV)/kernels: $(VENV)/user $(wildcard src/heartlm/*/c/* src/heartlm/extensions/*/c/*)
+$(VENV)/kernels: $(VENV)/user src/heartlm/kernels/kernels.h $(wildcard src/heartlm/*/c/* src/heartlm/extensions/*/c/*)
 	test -z "$$(find $^ -newer $@ 2>&1)" || $(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 

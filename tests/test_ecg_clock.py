@@ -145,6 +145,8 @@ def test_a_known_rate_is_kept_and_a_contradiction_reported() -> None:
     assert regular_grid(clock(360.02), 360).rate_hz == 360
     with pytest.raises(UnusableClockError, match="tells 360 Hz"):
         regular_grid(clock(360), 250)
+    with pytest.raises(UnusableClockError, match="does not rise"):
+        regular_grid(np.rint(np.sin(np.arange(1000) * 9 / 250)), 250)  # values that are called times
 
 
 def test_numbers_of_rows() -> None:

@@ -18,8 +18,8 @@ import pytest
 from heartlm.databases.database import locate, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
+from heartlm.formats.preamble import facts_of
 from heartlm.formats.read import read_recording
-from heartlm.formats.sample_table import facts_of
 from heartlm.formats.stated import Stated
 from heartlm.formats.units import parse_unit, split_name
 from tests.conftest import shared_data
@@ -235,6 +235,16 @@ def test_sample_of_a_strap_with_jitter() -> None:
     assert "vary by" in recording.repairs[0]
     third = read_recording(shared_data("inputs/csv-ms/c.csv")).signal()[0, ::3]
     assert np.corrcoef(recording.signal()[0], third)[0, 1] > 0.999
+
+
+def test_a_damaged_compressed_table_is_called_so(tmp_path: Path) -> None:
+    """Not a text without numbers: its begin cannot be unpacked at all."""
+    packed = bytearray(gzip.compress(rows(S, MV, head="time,MLII\n")[:5000]))
+    packed[-8] ^= 1  # checksum
+    (tmp_path / "r.csv.gz").write_bytes(packed)
+    with pytest.raises(HeartlmError, match=r"r\.csv\.gz: damaged, cannot be unpacked"):
+        read_recording(tmp_path / "r.csv.gz")
+    assert open_database(tmp_path).record_ids == ("r.csv",)  # listed, so that the damage is reported
 
 
 def test_gaps_are_invalid_samples_with_a_warning(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
@@ -13,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.definitions import ALARMS
+from heartlm.ecg.definitions import ALARMS, WARNING
 from heartlm.kernels.library import using, variants
 from heartlm.labels.waveform import ASYSTOLE, NOISE, VF, VT
 from heartlm.monitor.alarms import MAX_RULE_BEATS, SECOND_OPINION, Alarm, AlarmRules
+from heartlm.monitor.header import HEADER, updated
 from heartlm.monitor.rules import _BITS, LIMITS, JudgedBeat, JudgedSeconds, LeadSecond, Rules, update_rules
 from heartlm.monitor.state import packed, unpacked
 from tests.live_rules_reference import Found, ReferenceStream
@@ -263,3 +265,19 @@ def test_rules_in_c_are_those_in_python(variant: str, monkeypatch: pytest.Monkey
     what = [f"{event}{kind}" for kind in ALARMS for event in ("", "end of ")]
     what += [f"again: {kind}" for kind in ALARMS if kind != "signal lost"]
     assert not {each for each in what if not seen[each]}, seen
+
+
+def test_the_header_follows_from_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make header` writes kinds, and limits with their types; C code has neither a list nor an order of them."""
+    header = HEADER.read_text(encoding="utf-8")
+    assert updated(header) == header, "run: make header"
+    monkeypatch.setattr("heartlm.monitor.header.ALARMS", {"new kind": WARNING, **ALARMS})
+    monkeypatch.setitem(LIMITS, "new_s", (1.0, 2.0))
+    monkeypatch.setitem(LIMITS, "new_beats", 3)
+    changed = updated(header)
+    assert "enum kinds { NEW_KIND, VF, ASYSTOLE," in changed
+    assert re.search(r"double [^;]*\bnew_s\[2\][^;]*;\s*int64_t [^;]*\bnew_beats;", changed)
+    assert changed.partition("enum kept")[2] == header.partition("enum kept")[2]
+    code = (HEADER.parents[1] / "monitor" / "c" / "live_rules.c").read_text(encoding="utf-8")
+    names = "|".join(kind.upper().replace(" ", "_") for kind in ALARMS)
+    assert not re.search(rf"[<>]=?\s*({names})\b|\b({names})\s*[<>]=?", code)

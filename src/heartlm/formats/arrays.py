@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, time
 from pathlib import Path
 from typing import Any, TypedDict
@@ -21,6 +21,7 @@ from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.formats.plausible import check_rate, to_millivolts, without_infinities
 from heartlm.formats.stated import Stated
+from heartlm.formats.text_bytes import gunzip, is_gzip
 from heartlm.formats.units import Unit, parse_unit
 from heartlm.storage.foreign import is_there, size_of
 from heartlm.storage.limits import check_samples
@@ -59,17 +60,55 @@ def settings_of(path: Path) -> ArraySettings:
     return read_json(sidecar, ArraySettings) if sidecar != path and is_there(sidecar) else {}
 
 
-def stated_units(path: Path, settings: ArraySettings, num_leads: int) -> list[Unit]:
-    """Return the unit of each of the file's `num_leads` leads as the `.json` file next to `path` states it, else mV.
+@dataclass(frozen=True)
+class Given:
+    """What is stated about a file: by the user, or else in the `.json` file next to it."""
 
-    Raises:
-        HeartlmError: it states another number of units.
-    """
-    texts = settings.get("units", "mV")
-    texts = [texts] * num_leads if isinstance(texts, str) else texts
-    if len(texts) != num_leads:
-        raise HeartlmError(f"{sidecar_of(path)}: {len(texts)} units for the {num_leads} leads of {path.name}")
-    return [parse_unit(text) or Unit(text) for text in texts]
+    path: Path
+    stated: Stated
+    settings: ArraySettings
+
+    @staticmethod
+    def of(path: Path) -> Given:
+        """Return what is stated about a file now.
+
+        Raises:
+            HeartlmError: the `.json` file is malformed.
+        """
+        return Given(path, Stated.current(), settings_of(path))
+
+    @property
+    def rate_hz(self) -> float | None:
+        """The rate, which is not yet checked; None if none is stated."""
+        return self.stated.rate_hz or self.settings.get("rate_hz")
+
+    @property
+    def start(self) -> datetime | time | None:
+        """The start; None if none is stated."""
+        return start_of(sidecar_of(self.path), self.settings["start"]) if "start" in self.settings else None
+
+    def units(self, chosen: Sequence[int], num_leads: int) -> list[Unit] | None:
+        """Return the unit of each of the `chosen` of the file's leads; None if none is stated.
+
+        Raises:
+            HeartlmError: there is another number of units, or a text of the user is no unit.
+        """
+        if (units := self.stated.units_of(len(chosen))) is not None or "units" not in self.settings:
+            return units
+        texts = self.settings["units"]
+        texts = [texts] * num_leads if isinstance(texts, str) else texts
+        if len(texts) != num_leads:
+            raise HeartlmError(
+                f"{sidecar_of(self.path)}: {len(texts)} units for the {num_leads} leads of {self.path.name}"
+            )
+        return [parse_unit(texts[lead]) or Unit(texts[lead]) for lead in chosen]
+
+    def no_rate(self, reason: str = "") -> HeartlmError:
+        """Return the error of a file whose rate is not known."""
+        return HeartlmError(
+            f"{self.path}: states no sampling rate{reason and f' ({reason})'}; give --rate HZ, or write it into "
+            f'{sidecar_of(self.path).name} as {{"rate_hz": …}}'
+        )
 
 
 def start_of(where: object, text: str) -> datetime | time:
@@ -117,38 +156,27 @@ def read_numpy(path: Path) -> Recording:
     Raises:
         HeartlmError: the array has another shape or type, or its rate is unknown.
     """
-    from heartlm.formats.text_table import is_gzip
-
     signal, repairs = checked_leads(path, _unpacked(path) if is_gzip(path) else np.lib.format.open_memmap(path, "r"))
     check_samples(path, signal.size)
-    stated, settings, sidecar = Stated.current(), settings_of(path), sidecar_of(path)
-    names = settings.get("lead_names") or [f"lead {place}" for place in range(1, len(signal) + 1)]
+    given, sidecar = Given.of(path), sidecar_of(path)
+    names = given.settings.get("lead_names") or [f"lead {place}" for place in range(1, len(signal) + 1)]
     if len(names) != len(signal):
         raise HeartlmError(f"{sidecar}: {len(names)} lead names for the {len(signal)} leads of {path.name}")
-    chosen, names = stated.leads_of(names, path)
-    rate_hz = stated.rate_hz or settings.get("rate_hz")
-    if rate_hz is None:
-        raise HeartlmError(
-            f'{path}: states no sampling rate; give --rate HZ, or write it into {sidecar.name} as {{"rate_hz": …}}'
-        )
-    rate_hz = check_rate(sidecar, rate_hz, "rate_hz")
-    units = stated.units_of(len(names))
-    if units is None:
-        units_in_file = stated_units(path, settings, len(signal))
-        units = [units_in_file[column] for column in chosen]
+    chosen, names = given.stated.leads_of(names, path)
+    if given.rate_hz is None:
+        raise given.no_rate()
+    rate_hz = check_rate(sidecar, given.rate_hz, "rate_hz")
+    units = given.units(chosen, len(signal))
     if len(chosen) < len(signal):
         signal = signal[chosen]
-    if not stated.units and "units" not in settings:
+    if units is None:
         check_size(path, signal, rate_hz)
-    recording = array_recording(path, signal, names, units, rate_hz)
-    start = start_of(sidecar, settings["start"]) if "start" in settings else None
-    return replace(recording, start=start, repairs=(*repairs, *recording.repairs))
+    recording = array_recording(path, signal, names, units or ["mV"] * len(signal), rate_hz)
+    return replace(recording, start=given.start, repairs=repairs)
 
 
 def _unpacked(path: Path) -> NDArray[Any]:
     """Return the array of a file that is compressed by gzip; its header states the size before anything is unpacked."""
-    from heartlm.formats.text_table import gunzip
-
     with gunzip(path) as stream:
         read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         version = np.lib.format.read_magic(stream)

@@ -18,25 +18,77 @@ from numpy.typing import NDArray
 LONGEST_GAP_S = 7 * 86400.0
 PACKETS = "times are those of packets"
 """Begin of the repair of a clock with one time for several rows."""
-# Rows (or packets) on each side of a jump whose median tells its size: enough for the cycle of rounded times.
-_AROUND = 64
-# Least size of a jump in standard errors.
-_SIGNIFICANT = 6.0
-# Values of which a median is taken.
-_MOST_SAMPLED = 100_000
-_MOST_JUMPS = 100_000
+# --- packets: one time for several rows, or times of arrival
+# A packet has one time if at most this fraction of the rows has one: single rows without a time are faults.
+_MOST_WITH_TIME = 0.9
+# Long steps are the ends of packets if they are this many and this fraction of the steps, and if this fraction of them
+# comes after the same number of rows; losses recur less often and less regularly.
+_FEWEST_ENDS, _LEAST_ENDS, _LEAST_SAME_SIZE = 4, 0.01, 0.6
+# Lost packets also come after equal numbers of rows, but each of them takes more than this multiple of the usual time.
+_LOST_PACKET = 2.0
 # Rows of a packet; a few with a wrong time may be wrong themselves.
 _FEWEST_IN_PACKET = 4
+
+# --- times that are wrong
+# Largest fraction of times that may be out of order, next to two that any table may have.
+_MOST_DISORDER, _FEW_WRONG = 0.01, 2
+# Times fall back if they do so by more spreads of the steps than this: jitter does not.
+_JITTER_SPREADS = 5.0
+# Packets with the times of those before them end with a step of this multiple, and are as many rows as the times allow
+# within this fraction of a step, or the resolution of a clock in milliseconds.
+_LATE_STEP, _LATE_WITHIN, _MILLISECOND_S = 1.5, 0.5, 1e-3
+# Rounding repeats a time at this fraction of the rows, or where the step is at most this number of its units.
+_MANY_REPEATED, _COARSE_STEPS = 1e-2, 3.0
 # Summer time begins and ends at night, in all countries before four o'clock.
 _HOUR_S, _DAY_S, _LATEST_CHANGE_S = 3600.0, 86400.0, 4 * 3600.0 + 1
-# Largest fraction of times that may be out of order.
-_MOST_DISORDER = 0.01
+
+# --- gaps
+# Rows (or packets) on each side of a jump whose median tells its size: enough for the cycle of rounded times.
+_AROUND = 64
+# Least size of a jump in standard errors, and in steps, resolutions and spreads of the times.
+_SIGNIFICANT, _LEAST_JUMP, _LEAST_RESOLUTIONS, _LEAST_SPREADS = 6.0, 0.5, 1.1, 3.0
+# The median has this standard error, relative to that of the mean.
+_MEDIAN_ERROR = 1.25
+# No row is lost if all times are within this fraction of a step of a clock without gaps: one lost row would shift the
+# times before or after it by more.
+_WITHIN = 0.4
+_MOST_JUMPS = 100_000
+# The grid is final if another step would move the last row by less than this fraction of a step.
+_SAME_GRID = 0.1
+
+# --- steps
+# Values of which a median is taken.
+_MOST_SAMPLED = 100_000
+# A step that rounding or jitter explains is at most this much longer than the median: half a step, or what follows from
+# resolution and spread, with a little room for the rounding of float64.
+_HALF, _ROOM, _USUAL_SPREADS = 0.5, 1.01, 3.0
+# Rounded times have two to ten different steps in nanoseconds, each of at least this fraction.
+_MOST_STEPS, _LEAST_OF_STEP, _NS = 10, 0.01, 1e-9
+# Longer steps at distances that vary by more than this fraction are losses; those of rounding recur regularly.
+_IRREGULAR = 0.5
+# Packets of exact times vary by this fraction, and most do; those of other times by as much as the second.
+_EXACT, _MOSTLY, _UNEVEN_PACKETS = 1e-3, 0.9, 0.2
+
+# --- rate
 # Jitter from which on it is reported, as a fraction of the step.
 _SHOWN_JITTER = 0.3
+# Spread of the times around the grid, in steps or packets, at which they do not tell the places of the rows.
+_MOST_SPREAD, _MOST_PACKET_SPREAD = 1.0, 2.0
 # Relative distance of the rate that the times tell from a known rate.
 _CONTRADICTS = 0.02
-# Relative distance from a whole rate that is taken as rounding of the times.
-_NEAR_WHOLE = 1e-4
+# Relative distance from a whole rate that is taken as rounding of the times: this, or four standard errors, which for
+# few rows are many, but never more than the last.
+_NEAR_WHOLE, _ERRORS_FROM_WHOLE, _FARTHEST_FROM_WHOLE = 1e-4, 4, 0.005
+
+# --- counters of rows
+# Fraction of steps that are 1 (and of falls that are equal), as in a counter with losses.
+_LEAST_COUNTED = 0.8
+# Fewer falls are wrong numbers, or the wraps of a counter of 16 bits.
+_FEW_FALLS = 0.002
+# Numbers from which counters begin again: two bits to 31.
+_LEAST_MODULUS, _MOST_MODULUS = 4, 2**31
+# A wrong bit makes a number fall by a power of two too, but then more than a tenth of the others rise beyond it.
+_LEAST_WITHIN_MODULUS = 0.9
 
 
 class UnusableClockError(Exception):
@@ -80,7 +132,7 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
         known = (known[1:])[np.diff(time_s) > 0]
         is_packet = True
     else:
-        is_packet = len(known) < 0.9 * num_rows
+        is_packet = len(known) < _MOST_WITH_TIME * num_rows
     dropped = np.zeros(num_rows, bool)
     if not is_packet and (misdated := _misdated(known, time_s)).any():
         repairs.append(f"{_rows(int(misdated.sum()))} with times of rows before them placed by their number")
@@ -109,8 +161,8 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
         places = known + np.concatenate([[0], np.cumsum(gaps)])
         fitted_s, error_s = _slope(places, time_s[known])
         if rate_hz and abs(fitted_s * rate_hz - 1) > _CONTRADICTS:
-            raise UnusableClockError(f"tells {1 / fitted_s:.5g} Hz")
-        is_same = not gaps.any() and abs(fitted_s - step_s) * len(known) < 0.1 * step_s
+            raise UnusableClockError(f"tells {1 / fitted_s:.5g} Hz" if fitted_s > 0 else "does not rise")
+        is_same = not gaps.any() and abs(fitted_s - step_s) * len(known) < _SAME_GRID * step_s
         step_s = step_s if rate_hz else fitted_s
         if is_same:
             break
@@ -131,8 +183,8 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
         raise UnusableClockError(f"jumps by {longest / 86400:.0f} days at row {row + 1}")
     if not rate_hz:
         rate_hz = 1 / step_s
-        # a whole rate if it is within four standard errors, which for few rows are many: at most 0.5 %
-        if abs(rate_hz - round(rate_hz)) <= min(max(_NEAR_WHOLE, 4 * error_s / step_s), 0.005) * rate_hz:
+        near = min(max(_NEAR_WHOLE, _ERRORS_FROM_WHOLE * error_s / step_s), _FARTHEST_FROM_WHOLE)
+        if abs(rate_hz - round(rate_hz)) <= near * rate_hz:
             rate_hz = float(round(rate_hz))
     spread_s = _spread(duration_s - step_s * np.diff(places))
     if is_packet:
@@ -143,7 +195,7 @@ def regular_grid(time_s: NDArray[np.float64], rate_hz: float | None = None) -> G
             f"times vary by {1e3 * spread_s:.2g} ms around steps of {1e3 * step_s:.4g} ms; rows taken as evenly spaced "
             f"at {rate_hz:.6g} Hz"
         )
-    if spread_s > (2 * rows_per_packet if is_packet else 1) * step_s:
+    if spread_s > (_MOST_PACKET_SPREAD * rows_per_packet if is_packet else _MOST_SPREAD) * step_s:
         raise UnusableClockError(f"is too uneven (differences vary by {spread_s:.3g} s)")
     missing = int(positions[-1]) + 1 - len(positions)
     if missing:
@@ -183,17 +235,18 @@ def counter_modulus(values: NDArray[np.float64]) -> int | None:
     if len(values) < 2:
         return None
     steps = np.diff(values)
-    if np.mean(steps == 1) < 0.8:
+    if np.mean(steps == 1) < _LEAST_COUNTED:
         return None
     falls = 1 - steps[steps < 0]
     if not len(falls):
         return 0
-    few = len(falls) < 0.002 * len(steps)  # wrong numbers, or the wraps of a counter of 16 bits
+    few = len(falls) < _FEW_FALLS * len(steps)
     span = float(np.median(falls))
-    if np.mean(falls == span) < 0.8 or span < 4 or span > 2**31 or int(span) & (int(span) - 1):
+    is_power_of_two = _LEAST_MODULUS <= span <= _MOST_MODULUS and not int(span) & (int(span) - 1)
+    if np.mean(falls == span) < _LEAST_COUNTED or not is_power_of_two:
         return 0 if few else None
-    # a wrong bit makes a number fall by a power of two too, but the others then rise beyond it
-    return 0 if few and np.mean(np.abs(values - np.nanmedian(values)) < span) < 0.9 else int(span)
+    is_within = np.mean(np.abs(values - np.nanmedian(values)) < span) >= _LEAST_WITHIN_MODULUS
+    return 0 if few and not is_within else int(span)
 
 
 def _ordered(known: NDArray[np.int64], time_s: NDArray[np.float64], dropped: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -203,7 +256,7 @@ def _ordered(known: NDArray[np.int64], time_s: NDArray[np.float64], dropped: NDA
     """
     times = time_s[known]
     steps = np.diff(times)
-    if not len(steps) or steps.min() >= -5 * _spread(steps):
+    if not len(steps) or steps.min() >= -_JITTER_SPREADS * _spread(steps):
         return known
     # longest non-decreasing subsequence: `ends[n]` is the lowest last time of such a sequence of n + 1 times
     ends, last, before = list[float](), list[int](), [0] * len(times)
@@ -215,7 +268,7 @@ def _ordered(known: NDArray[np.int64], time_s: NDArray[np.float64], dropped: NDA
     while place >= 0:
         keep[place], place = True, before[place]
     wrong = known[~keep]
-    if len(wrong) > 2 + _MOST_DISORDER * len(known):
+    if len(wrong) > _FEW_WRONG + _MOST_DISORDER * len(known):
         first = int(known[1:][steps < 0][0])
         raise UnusableClockError(f"goes back at row {first + 1}")
     dropped[wrong] = True
@@ -229,18 +282,18 @@ def _misdated(known: NDArray[np.int64], time_s: NDArray[np.float64]) -> NDArray[
     """
     times, wrong = time_s[known], np.zeros(len(known), bool)
     steps = np.diff(times)
-    falls = np.flatnonzero(steps < -5 * _spread(steps)) if len(steps) else steps
-    if not 0 < len(falls) <= 2 + _MOST_DISORDER * len(known):
+    falls = np.flatnonzero(steps < -_JITTER_SPREADS * _spread(steps)) if len(steps) else steps
+    if not 0 < len(falls) <= _FEW_WRONG + _MOST_DISORDER * len(known):
         return wrong
     usual = steps[(steps > 0) & (steps <= _usual(steps))]
     if not len(usual):
         return wrong
     step_s = float(usual.mean())
-    rises = np.flatnonzero(steps > 1.5 * step_s)
+    rises = np.flatnonzero(steps > _LATE_STEP * step_s)
     for fall in falls.tolist():
         for rise in rises[np.searchsorted(rises, fall) :][:_AROUND].tolist():
             late_s = times[rise + 1] - times[fall] - step_s * (known[rise + 1] - known[fall])
-            if abs(late_s) < max(0.5 * step_s, 1e-3) and rise - fall >= _FEWEST_IN_PACKET:
+            if abs(late_s) < max(_LATE_WITHIN * step_s, _MILLISECOND_S) and rise - fall >= _FEWEST_IN_PACKET:
                 wrong[fall + 1 : rise + 1] = True
                 break
             if times[rise + 1] > times[fall]:
@@ -262,7 +315,7 @@ def without_time_change(seconds: NDArray[np.float64], clock_s: float) -> tuple[N
     rising = steps[steps > 0]
     if not len(rising):
         return seconds, ()
-    near_s = max(2 * float(np.median(rising)), 2e-3)
+    near_s = 2 * max(float(np.median(rising)), _MILLISECOND_S)
     places = np.flatnonzero(np.abs(np.abs(steps) - _HOUR_S) <= near_s)
     repairs = list[str]()
     for place in places.tolist():
@@ -286,10 +339,10 @@ def _drop_repeated(known: NDArray[np.int64], time_s: NDArray[np.float64], droppe
     usual_s = float(np.median(steps))
     # rounding makes single steps of 0, in equal distances if these are many, and the next step is longer
     single = repeated & ~np.concatenate([[False], repeated[:-1]]) & ~np.concatenate([repeated[1:], [False]])
-    if single.mean() >= 1e-2 or usual_s <= 3 * _resolution(steps[~repeated]):
+    if single.mean() >= _MANY_REPEATED or usual_s <= _COARSE_STEPS * _resolution(steps[~repeated]):
         repeated &= ~single
     else:
-        repeated[:-1] &= ~single[:-1] | (steps[1:] < 1.5 * usual_s)
+        repeated[:-1] &= ~single[:-1] | (steps[1:] < _LATE_STEP * usual_s)
     dropped[known[1:][repeated]] = True
 
 
@@ -297,16 +350,15 @@ def _packet_starts(known: NDArray[np.int64], time_s: NDArray[np.float64]) -> NDA
     """Return the first row of each packet if long steps recur after equal numbers of rows; None if they do not."""
     steps = np.diff(time_s[known])
     ends = np.flatnonzero(steps > _usual(steps))
-    if len(ends) < 4 or len(ends) < 0.01 * len(steps):
+    if len(ends) < max(_FEWEST_ENDS, _LEAST_ENDS * len(steps)):
         return None
     sizes = np.diff(ends)
     size = int(np.median(sizes))
-    if size < 2 or np.mean(sizes == size) < 0.6:
+    if size < 2 or np.mean(sizes == size) < _LEAST_SAME_SIZE:
         return None
-    # lost packets also come after equal numbers of rows, but then each of them is later than the packets before
     totals = time_s[known[ends[1:] + 1]] - time_s[known[ends[:-1] + 1]]
     usual_s = np.median(steps) * size
-    if np.median(totals[sizes == size]) > 2 * usual_s:
+    if np.median(totals[sizes == size]) > _LOST_PACKET * usual_s:
         return None
     return np.concatenate([known[:1], known[ends + 1]])
 
@@ -314,21 +366,22 @@ def _packet_starts(known: NDArray[np.int64], time_s: NDArray[np.float64]) -> NDA
 def _usual(steps: NDArray[np.float64]) -> float:
     """Return the longest step that rounding or jitter explains."""
     middle = float(np.median(steps))
-    return middle + 1.01 * max(0.5 * middle, min(_resolution(steps), middle), 3 * _spread(steps))
+    return middle + _ROOM * max(_HALF * middle, min(_resolution(steps), middle), _USUAL_SPREADS * _spread(steps))
 
 
 def _resolution(steps: NDArray[np.float64]) -> float:
     """Return the unit in which times are rounded; 0 if steps vary by more, or by less, than rounding does."""
     steps = steps[:_MOST_SAMPLED]
-    values, counts = np.unique(np.rint(steps / 1e-9), return_counts=True)
-    values = values[counts >= 0.01 * len(steps)]
-    if not 2 <= len(values) <= 10:
+    values, counts = np.unique(np.rint(steps / _NS), return_counts=True)
+    is_frequent = counts >= _LEAST_OF_STEP * len(steps)
+    values = values[is_frequent]
+    if not 2 <= len(values) <= _MOST_STEPS:
         return 0.0
-    most = values[int(np.argmax(counts[counts >= 0.01 * len(steps)]))]
-    longer = np.flatnonzero(steps > 1e-9 * (most + 0.5))
-    if most == values[0] and len(longer) > 2 and np.diff(longer).std() > 0.5 * np.diff(longer).mean():
-        return 0.0  # longer steps at irregular places are losses; those of rounding recur regularly
-    return float(np.diff(values).min()) * 1e-9
+    most = values[int(np.argmax(counts[is_frequent]))]
+    distances = np.diff(np.flatnonzero(steps > _NS * (most + 0.5)))
+    if most == values[0] and len(distances) > 1 and distances.std() > _IRREGULAR * distances.mean():
+        return 0.0
+    return float(np.diff(values).min()) * _NS
 
 
 def _spread(values: NDArray[np.float64]) -> float:
@@ -345,7 +398,8 @@ def _step_between_gaps(known: NDArray[np.int64], time_s: NDArray[np.float64]) ->
     if (rows > 1).mean() > 0.5:  # packets have equal numbers of rows, single steps may be rounded to 0
         off = np.abs(slopes / float(np.median(slopes)) - 1)
         # if times are exact, a lost row changes the slope of a packet by little
-        usual = off <= (1e-3 if np.mean(off <= 1e-3) > 0.9 else max(5 * _spread(off), 0.2))
+        is_exact = np.mean(off <= _EXACT) > _MOSTLY
+        usual = off <= (_EXACT if is_exact else max(_JITTER_SPREADS * _spread(off), _UNEVEN_PACKETS))
     else:
         usual = slopes <= _usual(slopes)
     return float(steps[usual].sum() / rows[usual].sum())
@@ -360,13 +414,14 @@ def _gaps(known: NDArray[np.int64], time_s: NDArray[np.float64], step_s: float) 
     late_s = time_s[known] - step_s * known
     gaps = np.zeros(len(known) - 1, np.int64)
     level_s, drift_s = late_s[0], late_s[-1] - late_s[0]
-    if len(known) == known[-1] - known[0] + 1 and abs(drift_s) < 0.4 * step_s:
+    if len(known) == known[-1] - known[0] + 1 and abs(drift_s) < _WITHIN * step_s:
         level_s += 0.5 * drift_s
-        if max(late_s.max() - level_s, level_s - late_s.min()) < 0.4 * step_s:
-            return gaps  # one lost row would shift the times before or after it by more
+        if max(late_s.max() - level_s, level_s - late_s.min()) < _WITHIN * step_s:
+            return gaps
     jumps, rows = np.diff(late_s), np.diff(known)
     spread_s = _spread(jumps)
-    enough_s = max(0.5 * step_s, 1.1 * min(_resolution(np.diff(time_s[known])), 2 * step_s), 3 * spread_s)
+    resolution_s = min(_resolution(np.diff(time_s[known])), 2 * step_s)
+    enough_s = max(_LEAST_JUMP * step_s, _LEAST_RESOLUTIONS * resolution_s, _LEAST_SPREADS * spread_s)
     places = np.flatnonzero((jumps > enough_s) | ((rows > 1) & (jumps < -enough_s)))
     if len(places) > _MOST_JUMPS:
         raise UnusableClockError("is too uneven (it jumps at every few rows)")
@@ -375,8 +430,8 @@ def _gaps(known: NDArray[np.int64], time_s: NDArray[np.float64], step_s: float) 
         before = late_s[max(edges[number - 1] + 1, place + 1 - _AROUND) : place + 1]
         after = late_s[place + 1 : min(edges[number + 1] + 1, place + 1 + _AROUND)]
         jump_s = float(np.median(after)) - float(np.median(before))
-        # the standard error of a median is 1.25 times that of the mean; `jumps` are differences of two times
-        error_s = 1.25 * spread_s / np.sqrt(2) * np.sqrt(1 / len(before) + 1 / len(after))
+        # `jumps` are differences of two times
+        error_s = _MEDIAN_ERROR * spread_s / np.sqrt(2) * np.sqrt(1 / len(before) + 1 / len(after))
         if abs(jump_s) >= _SIGNIFICANT * error_s:
             gaps[place] = max(1 - int(rows[place]), round(jump_s / step_s))
     return gaps

@@ -27,33 +27,19 @@ from numpy.typing import NDArray
 from heartlm.ecg.recording import Annotations, Note, Recording
 from heartlm.errors import HeartlmError
 from heartlm.formats.clock import LONGEST_GAP_S
+from heartlm.formats.moments import clock_of_texts
 from heartlm.formats.plausible import check_rate
-from heartlm.formats.sample_table import (
-    MOMENT,
-    Column,
-    Facts,
-    check_width,
-    clock_column,
-    moment_of,
-    rate_of_interval,
-    table_recording,
-)
-from heartlm.formats.text_table import (
-    SNIFFED_BYTES,
-    arrow_buffer,
-    codec_of,
-    content_of,
-    first_text,
-    read_columns,
-    sniff_text,
-)
-from heartlm.formats.units import SECONDS_PER_UNIT, is_unit_text
+from heartlm.formats.preamble import moment_in, rate_of_interval
+from heartlm.formats.sample_table import Column, Table, check_width
+from heartlm.formats.text_bytes import SNIFFED_BYTES, arrow_buffer, codec_of, content_of, first_text
+from heartlm.formats.text_table import read_columns, sniff_text
+from heartlm.formats.units import is_unit_text
+from heartlm.formats.words import SECONDS_PER_UNIT, TITLE_KEY
 from heartlm.storage.limits import check_samples
 
 _LINE = re.compile(r"^[^\t=\r\n\d#][^\t=\r\n]{0,40}=\t[^\r\n]*", re.MULTILINE)
 _INTERVAL = re.compile(r"[^\t=\r\n]{1,40}=\t\s*(\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?)\s*(\S{1,4})\s*")
 _WITH_UNIT = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?\s*([^\d\s]\S*)")
-_TITLE = re.compile(r"[^=]*(?:title|titel|titre|título|titolo)", re.IGNORECASE)
 _COMMENT = re.compile(r"\t(#(?:\*|\d+) ?[^\r\n]*)")
 # Day 0 of a spreadsheet.
 _DAY_0 = datetime(1899, 12, 30)
@@ -160,7 +146,7 @@ def _block(path: Path, header: Sequence[str], body: str) -> _Block | None:
     num_channels = len(table.kinds)
     names, units = [""] * num_channels, [""] * num_channels
     titles = ranges - 1 if ranges is not None else next(
-        (place for place, line in enumerate(header) if _TITLE.match(line)), None
+        (place for place, line in enumerate(header) if TITLE_KEY.match(line)), None
     )  # fmt: skip
     if titles is not None:
         filled = [value for value in fields[titles if ranges is None else ranges] if value]
@@ -179,7 +165,7 @@ def _block(path: Path, header: Sequence[str], body: str) -> _Block | None:
         values = parsed[str(column)]
         if column not in texts:
             first_s, times_s = float(values[0].as_py() or 0.0), values.to_numpy()
-        elif (clock := clock_column("", values)) is not None:
+        elif (clock := clock_of_texts("", values)) is not None:
             times_s = clock.values if not times_s.size else times_s
             if isinstance(clock.start, datetime):
                 start = clock.start
@@ -214,8 +200,7 @@ def _start(fields: Sequence[Sequence[str]]) -> datetime | None:
     if row is not None and 0 < (days := float(row[0].replace(",", "."))) < 100_000:
         exact = _DAY_0 + timedelta(milliseconds=round(days * 86400_000))
     for value in (value for line in fields for value in line):
-        if text is None and (found := MOMENT.search(value)):
-            text = moment_of(found)
+        text = text or moment_in(value)
     # the text has whole seconds
     return text if exact is None or (text is not None and abs((exact - text).total_seconds()) > 1.5) else exact
 
@@ -259,7 +244,7 @@ def _joined(path: Path, placed: Sequence[tuple[float, _Block]], repairs: Sequenc
     if not np.array_equal(times_s, np.arange(len(times_s)) / rate_hz):
         columns.insert(0, Column("time", times_s, is_clock=True))
     start = first.start and first.start + timedelta(seconds=first.first_s)
-    recording = table_recording(path, columns, Facts(rate_hz=rate_hz, start=start))
+    recording = Table(columns, rate_hz, start=start, repairs=(*dict.fromkeys(repairs),)).recording(path)
     places = [
         (round((begin_s + (offset_s if np.isfinite(offset_s) else row / rate_hz)) * rate_hz), text)
         for begin_s, block in placed
@@ -276,8 +261,4 @@ def _joined(path: Path, placed: Sequence[tuple[float, _Block]], repairs: Sequenc
             recording.rate_hz, empty, np.empty(0, "<U1"), beats_labelled=False, source=path.name, notes=notes
         )
 
-    return replace(
-        recording,
-        read_annotations=annotations if notes else None,
-        repairs=(*dict.fromkeys(repairs), *recording.repairs),
-    )
+    return replace(recording, read_annotations=annotations if notes else None)

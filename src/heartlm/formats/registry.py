@@ -22,8 +22,14 @@ from heartlm.formats.clinical import read_cardiosoft, read_dicom, read_mfer, rea
 from heartlm.formats.edf import read_edf
 from heartlm.formats.ishne import read_ishne
 from heartlm.formats.labchart import is_labchart, read_labchart
-from heartlm.formats.movesense import is_movesense, read_movesense
-from heartlm.formats.phone_json import is_fitbit, is_polar_recorder, read_fitbit, read_polar_recorder
+from heartlm.formats.phone_json import (
+    is_fitbit,
+    is_movesense,
+    is_polar_recorder,
+    read_fitbit,
+    read_movesense,
+    read_polar_recorder,
+)
 from heartlm.formats.wfdb import read_wfdb
 from heartlm.storage.foreign import HEADER_BYTES, TEXT_BYTES, ending_of, first_bytes
 

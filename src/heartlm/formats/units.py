@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from heartlm.formats.plausible import to_millivolts
+from heartlm.formats.words import OTHER_UNITS, RAW_UNITS, SECONDS_PER_UNIT, VOLTAGES
 
 RAW = "adu"
 """Unit of the steps of a converter whose size is unknown."""
@@ -19,44 +20,16 @@ class Unit(NamedTuple):
     baseline: float = 0.0
 
 
-_VOLTAGES = {
-    "mv": "mV", "mvolt": "mV", "mvolts": "mV", "millivolt": "mV", "millivolts": "mV",
-    "uv": "uV", "µv": "uV", "μv": "uV", "âµv": "uV", "uvolt": "uV", "uvolts": "uV", "microvolt": "uV",
-    "microvolts": "uV", "mikrovolt": "uv", "microvoltios": "uv", "микровольт": "uv", "мкв": "uv", "微伏": "uv",
-    "マイクロボルト": "uv",     "毫伏": "mv", "ミリボルト": "mv", "мв": "mv",
-    "nv": "nV", "nanovolt": "nV", "nanovolts": "nV", "v": "V", "volt": "V", "volts": "V",
-}  # fmt: skip
-_RAW = frozenset(
-    ("raw", "adc", "adu", "count", "counts", "lsb", "digital", "digits", "no_units", "nounits", "bits", "au", "a.u.")
-)
+_UNITS = dict.fromkeys(RAW_UNITS, Unit(RAW)) | {word: Unit(*to_millivolts(name)) for word, name in VOLTAGES.items()}
 _GAIN = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?:\(\s*([+-]?\d+(?:\.\d+)?)\s*\))?\s*/\s*(\w+)", re.IGNORECASE)
-
-SECONDS_PER_UNIT = {
-    "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0,
-    "ms": 1e-3, "msec": 1e-3, "msecs": 1e-3, "millis": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
-    "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "usec": 1e-6, "usecs": 1e-6, "micros": 1e-6, "microsecond": 1e-6,
-    "microseconds": 1e-6,
-    "ns": 1e-9, "nsec": 1e-9, "nanos": 1e-9, "nanosecond": 1e-9, "nanoseconds": 1e-9,
-    "min": 60.0, "minute": 60.0, "minutes": 60.0,
-}  # fmt: skip
-_OTHERS = frozenset(
-    ("mmhg", "kpa", "bpm", "rpm", "g", "mg", "m/s^2", "m/(s^2)", "m/s²", "deg/s", "dps", "rad/s", "°c", "degc",
-     "celsius", "kohms", "kohm", "ohm", "%", "us/cm", "siemens", "microsiemens", "hz", "utesla", "gauss", "local_flux",
-     "unixtime", "unix", "datetime", "date", "time")
-)  # fmt: skip
-"""Other units of sensors, in lower case, and what tables write in the place of the unit of times."""
 
 
 def parse_unit(text: str) -> Unit | None:
     """Return the unit that `text` names; None if it is no voltage and no step of a converter, with or without gain."""
     text = text.strip()
-    lowered = text.casefold()
-    if (voltage := _VOLTAGES.get(lowered)) is not None:
-        name, factor = to_millivolts(voltage)
-        return Unit(name, factor)
-    if lowered in _RAW:
-        return Unit(RAW)
-    if (match := _GAIN.fullmatch(text)) and (voltage := _VOLTAGES.get(match[3].casefold())) and float(match[1]) > 0:
+    if (unit := _UNITS.get(text.casefold())) is not None:
+        return unit
+    if (match := _GAIN.fullmatch(text)) and (voltage := VOLTAGES.get(match[3].casefold())) and float(match[1]) > 0:
         name, factor = to_millivolts(voltage)
         return Unit(name, factor / float(match[1]), float(match[2] or 0))
     return None
@@ -69,7 +42,7 @@ def is_unit_text(text: str) -> bool:
     return (
         parse_unit(bare) is not None
         or lowered in SECONDS_PER_UNIT
-        or lowered in _OTHERS
+        or lowered in OTHER_UNITS
         or re.fullmatch(r"[ymdhs:/.\- t0]{6,}", lowered) is not None  # yyyy/mm/dd hh:mm:ss.000
     )
 
@@ -92,7 +65,7 @@ def split_name(name: str) -> tuple[str, str]:
     if match := re.fullmatch(r"(.*?)[\s_,/.;|-]+(?:in\s+)?([^\s_,/.;|-]+)", name):
         lowered = match[2].casefold()
         # V is a lead too: "lead V"
-        if lowered in SECONDS_PER_UNIT or (lowered in _VOLTAGES and lowered != "v") or lowered in _RAW:
+        if lowered in SECONDS_PER_UNIT or (lowered in VOLTAGES and lowered != "v") or lowered in RAW_UNITS:
             return match[1], match[2]
     if match := _CAMEL.fullmatch(name):
         return match[1] or match[3], match[2] or match[4]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.formats.plausible import check_rate
-from heartlm.formats.text_table import is_gzip, unpacked
+from heartlm.formats.text_bytes import is_gzip, unpacked
 from heartlm.kernels.library import kernel
 from heartlm.storage.foreign import HEADER_BYTES, first_bytes, is_there, open_file, read_bytes, size_of, stays_inside
 

@@ -95,25 +95,24 @@ void live_beats(const struct trunk *t, const int64_t *codes, const int64_t *posi
     int64_t num, float *scratch, float *out, float *rest);
 int64_t live_beats_scratch(const struct trunk *t);
 
-/* monitor/c/live_rules.c, which includes this file. heartlm.monitor.rules fills in the limits by their names. */
+/* monitor/c/live_rules.c, which includes this file. Kinds are bits of masks and places in arrays; heartlm.monitor.rules
+ * fills in the limits by their names, and says what they mean. */
+/* Written by heartlm.monitor.header, from its tables. */
 enum kinds { VF, ASYSTOLE, VT, EXTREME_TACHYCARDIA, EXTREME_BRADYCARDIA, RUN, PAUSE, AF, SIGNAL_LOST, KINDS };
-enum kept { BEATS = 32, SECONDS = 8, WAVES = 5 }; /* beats and seconds of a lead, classes of a window */
-/* Limits: those of a patient, then those of all. */
 struct rules {
-    double rate_hz, asystole_s, bradycardia_bpm, tachycardia_bpm, vt_bpm, v_probability, vf_probability, vt_probability;
-    double vt_probability_at_once, vt_waveform_probability, vt_veto_below, veto_noise, pause_s, af_probability;
-    double noise_probability;
-    int64_t bradycardia_beats, bradycardia_in_af_beats, tachycardia_beats, vt_beats, run_beats, off; /* off: bits of kinds */
-    int64_t vt_wave, vf_wave, asystole_wave, noise_wave;                    /* indices of classes */
-    int64_t lost_s, found_s, start_windows, slow_windows, vt_windows, most_others;
-    int64_t sure_beats, sure_s, beats_near, vt_veto_beats, vf_beats, regular_windows;
-    double quiet, silent, low, same_beat_s, beat_delay_s, vf_onset_s, vf_end_s, after_vf_s, asystole_ended_s;
-    double sure, slow_share, before_noise_s, valid, complete, empty_rr_s, other, perhaps, vt_weights[6], vt_bias;
-    double vt_s, vt_mean, least_vt_at_start, least_asystole, af_drift, af_clip, af_excess, af_head_start, most_af;
-    double veto_rate, clear_veto_rate, veto_vt, window_s, vf_beats_mean;
-    double rate_margin, af_margin, vf_margin, vt_margin, repeat_s, off_delay_s[KINDS];
-    int64_t outranked_by[KINDS]; /* bits of kinds */
+    double rate_hz, asystole_s, bradycardia_bpm, tachycardia_bpm, vt_bpm, v_probability, vf_probability, vt_probability,
+        vt_probability_at_once, vt_waveform_probability, vt_veto_below, veto_noise, pause_s, af_probability,
+        noise_probability, veto_rate, clear_veto_rate, veto_vt, sure, valid, complete, quiet, silent, low, empty_rr_s,
+        before_noise_s, same_beat_s, beat_delay_s, window_s, vf_onset_s, vf_end_s, after_vf_s, slow_share,
+        vf_beats_mean, asystole_ended_s, least_asystole, other, vt_weights[6], vt_bias, perhaps, least_vt_at_start,
+        vt_s, vt_mean, af_drift, af_clip, af_excess, af_head_start, most_af, rate_margin, vf_margin, vt_margin,
+        af_margin, off_delay_s[KINDS], repeat_s;
+    int64_t bradycardia_beats, bradycardia_in_af_beats, tachycardia_beats, vt_beats, run_beats, off, vt_veto_beats,
+        sure_beats, sure_s, lost_s, found_s, beats_near, vt_wave, vf_wave, asystole_wave, noise_wave, start_windows,
+        slow_windows, vf_beats, regular_windows, most_others, vt_windows, outranked_by[KINDS];
 };
+/* End of what it writes. */
+enum kept { BEATS = 32, SECONDS = 8, WAVES = 5 }; /* beats and seconds of a lead, classes of a window */
 /* The state of a lead. Of beat and second k, rings have the place k modulo their length. */
 struct ruled {
     int64_t num_beats, num_seconds; /* beats since `begin` or since the signal was found again */

@@ -32,9 +32,8 @@ OFF_DELAY_S = {LETHAL: 60.0, WARNING: 300.0, TECHNICAL: 60.0}
 """Time without its condition after which an alarm ends, by severity."""
 OUTRANKED_BY = {"run": ("VT", "VF"), "pause": ("asystole", "extreme bradycardia")}
 """Warnings that are not raised while an alarm of a graver form of the same condition lasts."""
-_BITS = {kind: constants()[kind.upper().replace(" ", "_")] for kind in ALARMS}
-_NUM_KINDS = constants()["KINDS"]
-assert list(_BITS.values()) == list(range(_NUM_KINDS)) and constants()["BEATS"] >= MAX_RULE_BEATS
+_BITS = {kind: place for place, kind in enumerate(ALARMS)}
+assert constants()["BEATS"] >= MAX_RULE_BEATS
 LIMITS: dict[str, Any] = {
     # A lead vetoes a tachycardia or VT if its rate is below this fraction of the limit: leads miss some of the beats.
     "veto_rate": 0.7,
@@ -66,7 +65,7 @@ LIMITS: dict[str, Any] = {
     # Mean interval between beats above which some second has none. The default limit, 40/min, is this interval.
     "empty_rr_s": 1.5,
     # A slow rhythm that began more than this time before noise may lack beats that the noise hides.
-    "before_noise_s": 2,
+    "before_noise_s": 2.0,
     # Largest difference between the positions of one beat in two leads (the window of ANSI/AAMI EC57), and the last
     # beats of a lead among which those of another lead are looked for.
     "same_beat_s": 0.15,
@@ -81,9 +80,9 @@ LIMITS: dict[str, Any] = {
     "noise_wave": NOISE,
     # VF began this long before it is called: three windows of four seconds reach 6 s back, and the first of them must
     # show VF for about half of its time. VF ends, and beats count again, this long after the last window that shows it.
-    "vf_onset_s": 7,
-    "vf_end_s": 4,
-    "after_vf_s": 8,
+    "vf_onset_s": 7.0,
+    "vf_end_s": 4.0,
+    "after_vf_s": 8.0,
     # Until a usual beat's height is known, VF needs its mean probability over this number of windows: an electrode that
     # settles sways.
     "start_windows": 5,
@@ -98,7 +97,7 @@ LIMITS: dict[str, Any] = {
     "regular_windows": 2,
     # An asystole that a beat has ended can still be raised for this time, as leads report that beat in different
     # seconds.
-    "asystole_ended_s": 2,
+    "asystole_ended_s": 2.0,
     # Until a usual beat's height is known, asystole needs this mean probability in the waveform: at the start of a
     # recording, an electrode that settles hides beats.
     "least_asystole": 0.5,
@@ -117,7 +116,7 @@ LIMITS: dict[str, Any] = {
     # VT by the waveform alone needs its mean probability in this number of last windows, and a mean probability that
     # the beats of the last seconds are ventricular, if there are any: detectors miss beats of VT whose shapes change.
     "vt_windows": 4,
-    "vt_s": 5,
+    "vt_s": 5.0,
     "vt_mean": 0.6,
     # The onset of AF is found by a CUSUM (Page, Biometrika 41:100, 1954): the sum, never below 0, of the log odds of
     # the beats, each the mean over the leads that have the beat, limited to ±`af_clip` and reduced by `af_drift`. With
@@ -145,6 +144,16 @@ LIMITS: dict[str, Any] = {
     "outranked_by": tuple(sum(1 << _BITS[graver] for graver in OUTRANKED_BY.get(kind, ())) for kind in ALARMS),
 }
 """Limits that are the same for all patients, by their names in `struct rules` of kernels.h."""
+
+
+def limits_of(rules: AlarmRules, rate_hz: float) -> dict[str, Any]:
+    """Return the fields of `struct rules` of kernels.h: whole numbers, floats, and tuples of them."""
+    return {"rate_hz": float(rate_hz), **vars(rules), "off": sum(1 << _BITS[kind] for kind in set(rules.off)), **LIMITS}
+
+
+def c_name(kind: str) -> str:
+    """Return the name of a kind of alarm in C."""
+    return kind.upper().replace(" ", "_")
 
 
 class JudgedBeat(NamedTuple):
@@ -273,8 +282,10 @@ class Rules(Stateful):
     ) -> None:
         self.stream, self.rate_hz, self.begin_s = stream, rate_hz, begin_s
         self.memory = np.zeros(ctypes.sizeof(_Alarms) + num_leads * ctypes.sizeof(_Lead), np.uint8)
-        off = sum(1 << _BITS[kind] for kind in set(rules.off))
-        self._limits = struct_of("rules", LIMITS | vars(rules) | {"rate_hz": rate_hz, "off": off})
+        assert all(constants().get(c_name(kind)) == bit for kind, bit in _BITS.items()), (
+            "kernels.h is older than the table of alarms: make header"
+        )
+        self._limits = struct_of("rules", limits_of(rules, rate_hz))
         self._state: Any = _Alarms.from_buffer(self.memory.data)
         self.addresses = ctypes.addressof(self._limits), self.memory.ctypes.data, num_leads
         self.active = dict[str, Alarm]()
@@ -365,7 +376,7 @@ def update_rules(
     assert seconds.waves.shape[1] == constants()["WAVES"] and seconds.symbols.dtype == "<U1"
     long_af, long_af_onset = zip(*(each or (math.nan, 0) for each in af), strict=True)
     raised, repeated, ended = np.zeros((3, num), np.int64)
-    starts, confidences = np.zeros((num, _NUM_KINDS), np.int64), np.zeros((num, _NUM_KINDS))
+    starts, confidences = np.zeros((num, len(ALARMS)), np.int64), np.zeros((num, len(ALARMS)))
     streams = {"num": num, "rules": rules, "states": states, "num_leads": num_leads, "now": np.array(now)}
     streams |= {"long_af": np.array(long_af, float), "long_af_onset": np.array(long_af_onset, np.int64)}
     # NumPy stores a text of one character as its code point in 32 bits.
