@@ -238,6 +238,7 @@ def drawn_case(rng: Generator) -> tuple[Recording, AnalysedBlock, Seconds]:
         flutter=flutter,
         atrial=np.maximum(flutter, drawn_runs(rng, num_seconds, [0.0, 0.4], 60)),
         quality=np.repeat(quality.astype(np.float32)[:, None], num_leads, axis=1),
+        readable=np.repeat(quality.astype(np.float32)[:, None], num_leads, axis=1),
         stretches=stretches.astype(np.int64),
         all_off=np.empty((0, 2), np.int64),
         measures=np.empty((0, len(USUAL))),

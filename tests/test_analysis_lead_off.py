@@ -73,6 +73,10 @@ def test_the_other_lead_decides_while_a_lead_is_off(analyst: Analyst, comes_off:
     inside = (sample > OFF_S * RATE_HZ) & (sample < BACK_S * RATE_HZ)
     assert (result.symbol[inside] == np.where(is_wide, "V", "N")[inside]).all()
     assert {event.kind for event in result.events} & {"unreadable", "pause", "asystole", "bradycardia", "IVR"} == set()
+    of_lead = dict(zip(result.leads, result.quality, strict=True))
+    assert of_lead[1].min() > 0.75, "V1 can be read all the time"
+    assert of_lead[0][[0, 1, 2, 4, 5]].min() > 0.75
+    assert of_lead[0][3] == pytest.approx(1 - (BACK_S - OFF_S) / 10, abs=0.1), "II cannot while its electrode is off"
 
 
 @pytest.mark.parametrize("num_leads", [1, 2])
@@ -85,6 +89,13 @@ def test_seconds_in_which_all_leads_are_off_are_unreadable(analyst: Analyst, num
     match = match_beats(outside, result.sample, RATE_HZ, 0.1)
     assert len(match.reference) == len(outside) and len(match.extra) == 0
     assert {event.kind for event in result.events} & {"pause", "asystole", "bradycardia", "VF"} == set()
+
+
+def test_what_is_lost_in_all_leads_is_not_readable(analyst: Analyst) -> None:
+    signals = [lead(1.0, 0.01), lead(-0.6, 0.02)]
+    for signal in signals:
+        signal[round(32 * RATE_HZ) : round(36 * RATE_HZ)] = np.nan
+    assert analysed(analyst, *signals).quality[:, 3] == pytest.approx([0.6, 0.6], abs=0.05)
 
 
 def test_a_pause_is_no_lead_that_is_off(analyst: Analyst) -> None:

@@ -211,7 +211,7 @@ class Analyst:
             classes.symbol,
             classes.certainty,
             in_order(events),
-            block.quality.T,
+            block.readable.T,
             tuple(notes + [f"damaged: {fault}" for fault in recording.faults]),
             self.made_by,
             unlike(block.measures),
@@ -280,6 +280,7 @@ class Analyst:
         off = np.stack([lead.off for lead in lead_qualities])
         swings = (off == SWINGS).any(axis=0)
         stretches = lost_stretches(signals, rate_hz)
+        readable = np.stack([lead.readable(rate_hz) for lead in lead_qualities])
         # what is lost in all leads is unreadable by itself, and no reason to leave out what is next to it
         piece, num_pieces = round(QUALITY_S * rate_hz), len(lead_qualities[0].quality)
         present = present_fraction(stretches, signals.shape[1], piece, num_pieces)
@@ -337,6 +338,7 @@ class Analyst:
             in_flutter[begin_s : begin_s + num_seconds],
             atrial_wave[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces].T,
+            readable[:, pieces][:, :num_pieces].T,
             part_in_block(stretches),
             part_in_block(all_off),
             measures,

@@ -68,6 +68,14 @@ class LeadQuality:
         piece = np.minimum(sample // round(QUALITY_S * rate_hz), len(self.quality) - 1)
         return np.where(self.off[sample] == 0, self.quality[piece], np.float32(0))
 
+    def readable(self, rate_hz: float) -> Floats:
+        """Return the readable fraction of each piece: nothing can be read while the electrode is off."""
+        starts = np.arange(0, len(self.off), round(QUALITY_S * rate_hz))
+        # `quality` counts samples without a signal, but an electrode that came off gives one.
+        on, swings = (np.add.reduceat(self.off == each, starts, dtype=np.int64) for each in (0, SWINGS))
+        share: Floats = (on / np.maximum(on + swings, 1)).astype(np.float32)
+        return self.quality * share
+
 
 def lead_quality(signal_mv: Floats, rate_hz: float) -> LeadQuality:
     """Detect the beats of a lead and compute the quality of every piece.

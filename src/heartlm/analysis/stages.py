@@ -57,7 +57,9 @@ class AnalysedBlock(NamedTuple):
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
         atrial: fraction of the signal that a wave of flutter explains in each second, see `flutter`, float64
             `[num_seconds]`.
-        quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
+        quality: signal quality of each piece of each lead, relative to what is not lost in all leads, float32
+            `[num_pieces, num_leads]`.
+        readable: readable fraction of each piece of each lead, float32 `[num_pieces, num_leads]`.
         stretches: start and stop of each stretch of lost signal, int64 `[num_stretches, 2]`.
         all_off: start and stop of each stretch in which an electrode is off and no other lead can be read, int64
             `[num_stretches, 2]`.
@@ -78,6 +80,7 @@ class AnalysedBlock(NamedTuple):
     flutter: NDArray[np.float64]
     atrial: NDArray[np.float64]
     quality: NDArray[np.float32]
+    readable: NDArray[np.float32]
     stretches: NDArray[np.int64]
     all_off: NDArray[np.int64]
     measures: NDArray[np.float64]
