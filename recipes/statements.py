@@ -55,8 +55,8 @@ def folds_of(ptb_xl: Path, folder: Path, training: Iterable[int], held_out: Iter
 
 def prepared(steps: Steps, name: str, database: Path, corpus: Path) -> tuple[object, ...]:
     """Tokenise all leads; returns the command that trains on them."""
-    words = ("tokenize", database, "--tokenizer", "leads", "--processes", 1, "--out", corpus)
-    steps.run(f"tokenize-{name}", corpus, *words)
+    leads = ("--tokenizer", "leads", "--processes", 1)
+    steps.run(f"tokenize-{name}", corpus, "tokenize", database, *leads, "--out", corpus)
     words = ("finetune", "--task", "statements", "--corpus", corpus, "--class-balance", 0, "--threads", 1)
     return *words, "--steps", STEPS, "--seed", 0
 
@@ -92,9 +92,9 @@ def main() -> None:
     info = replace(info, thresholds=tuple(thresholds[name] for name in names))
     save_model(final.model("last"), model, info)
     lines = header("statement", "", "recordings", "AUROC", "F1")
-    for name, words in zip(info.classes, words_of(info.classes), strict=True):
+    for name, said in zip(info.classes, words_of(info.classes), strict=True):
         of_class = per_class[name]
-        lines.append(row(name, words, of_class["support"], *(_shown(of_class[key]) for key in ("auroc", "f1"))))
+        lines.append(row(name, said, of_class["support"], *(_shown(of_class[key]) for key in ("auroc", "f1"))))
     lines.append(row("superclasses", "", "", _shown(scores["scores"]["superclass_auroc"]), ""))
     values = {"name": "statements", "patients": f"{len(model_patients(final))} of ptb-xl", "scores": ""}
     card = CARDS.get_template("statements.md").render(values | {"table": "\n".join(lines)})
@@ -132,7 +132,7 @@ def model_patients(run: RunFolder) -> set[str]:
     return set(records.patient_id[records.select("train")].tolist())
 
 
-def _shown(score: dict[str, object]) -> str:
+def _shown(score: Mapping[str, Any]) -> str:
     value, (low, high) = score["value"], score["ci"]
     return f"{value:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")
 

@@ -4,7 +4,7 @@
 
 All learn from folds 1 to 6 (of what is there). heartlm's is the selection model of `recipes/statements.py`, taken from
 the same work folder if it is there. `residual` is a residual CNN in one dimension with a weight for each lead, on the
-same windows and augmentation, alone and as three members. Trees and logistic regression read a summary of the beats.
+same windows and augmentation, alone and as two members. Trees and logistic regression read a summary of the beats.
 Differences are of the same patients. Folds 7 and 8 chose the form of the model and its thresholds, so F1, and what
 `heartlm analyze` finds by this model, are a little too high; AUROC is free of thresholds.
 """
@@ -78,7 +78,7 @@ def by_method(steps: Steps, corpus: Corpus, runs: dict[str, RunFolder]) -> tuple
         return {
             "logistic regression": logistic_probabilities(summaries["train"], known, summaries["validation"]),
             "residual CNN": network_probabilities(runs["residual"], codes, False),
-            "three residual CNNs": network_probabilities(runs["residuals"], codes, False),
+            "two residual CNNs": network_probabilities(runs["residuals"], codes, False),
             "trees": 1 / (1 + np.exp(-of_trees)),
             "network of leads": network_probabilities(runs["heartlm"], codes, False),
             "heartlm": network_probabilities(runs["heartlm"], codes, True),
@@ -97,7 +97,7 @@ def main() -> None:
     words = prepared(steps, "selection", folds_of(source, folder / "ptb-xl", SELECTION, HELD_OUT), folder / "corpus")
     runs = {"heartlm": folder / "run"}
     steps.run("selection", runs["heartlm"] / "models/last", *words, "--out", runs["heartlm"])
-    for name, members in (("residual", 1), ("residuals", 3)):
+    for name, members in (("residual", 1), ("residuals", 2)):
         runs[name] = work / name
         more = ("--network", "residual", "--members", members, "--no-trees", "--out", runs[name])
         steps.run(name, runs[name] / "models/last", *words, *more)

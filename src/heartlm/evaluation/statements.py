@@ -15,6 +15,7 @@ from heartlm.evaluation.rhythm import Verdicts, auroc
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
+Features = NDArray[np.float32]
 
 
 def score_statements(
@@ -105,7 +106,7 @@ def best_thresholds(probabilities: Floats, labels: Labels) -> tuple[float, ...]:
     return tuple(thresholds)
 
 
-def logistic_probabilities(features: Floats, labels: Labels, others: Floats) -> Floats:
+def logistic_probabilities(features: Features, labels: Labels, others: Features) -> Floats:
     """Fit a logistic regression for each statement on `features` and return the probabilities of `others`.
 
     Args:
