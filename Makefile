@@ -72,12 +72,12 @@ $(TOOLS)/ready: constraints.txt
 # Speed tables in about 50 minutes, one quiet machine; ONLY=feeding,training measures these alone, and what is measured
 # already is not measured again. The second target takes hours. Both fill the figures of README.md and docs/ in.
 benchmarks: $(VENV)/rivals $(VENV)/kernels
-	$(BIN)/python -m benchmarks.runner --only "$(ONLY)"
-	$(BIN)/python -m benchmarks.figures --write
+	$(BIN)/python -m lab.runner --only "$(ONLY)"
+	$(BIN)/python -m lab.figures --write
 
 benchmarks-long: $(VENV)/rivals $(VENV)/kernels
-	$(BIN)/python -m benchmarks.runner --long --only "$(ONLY)"
-	$(BIN)/python -m benchmarks.figures --write
+	$(BIN)/python -m lab.runner --long --only "$(ONLY)"
+	$(BIN)/python -m lab.figures --write
 
 # The shipped models, trained from the databases in HEARTLM_TEST_DATA in about an hour on two cores; continued where it
 # was stopped. See docs/models.md.

@@ -27,13 +27,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.common.measure import BenchTable, Timed, cores
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options as parser_of
 from heartlm.distributed.allreduce import FILL_BYTES, TIMEOUT_S, AllReduceFit, ask_ranks, fit_points, process_group
 from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.shared_memory import NodesSum, shared_sum_of
 from heartlm.errors import HeartlmError, needs
+from lab.measure import BenchTable, Timed, cores
+from lab.output import write_results
+from lab.places import options as parser_of
 
 MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 """Environment variables that Open MPI, MPICH and derivatives set for each rank."""

@@ -18,10 +18,10 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.common.measure import Table, interleaved, per
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
-from benchmarks.common.steps import Steps
+from lab.measure import Table, interleaved, per
+from lab.output import write_results
+from lab.places import options
+from lab.steps import Steps
 
 HOURS = {"an hour": 1, "a day": 24, "a week": 168}
 

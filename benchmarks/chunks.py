@@ -31,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from benchmarks.common.measure import BenchTable, Table
+from lab.measure import BenchTable, Table
 
 CHUNK_S = 10
 LIMIT_S = 10.0

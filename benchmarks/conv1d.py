@@ -28,9 +28,6 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from benchmarks.common.measure import BenchTable, Spread, cores, geometric_mean, seconds
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
 from benchmarks.convolutions import (
     STUDY_GRID,
     case_of,
@@ -48,6 +45,9 @@ from heartlm.extensions.conv1d.module import conv1d
 from heartlm.extensions.conv1d.rule import PASSES
 from heartlm.extensions.conv1d.rule import fastest as rule
 from heartlm.system.memory import keep_memory
+from lab.measure import BenchTable, Spread, cores, geometric_mean, seconds
+from lab.output import write_results
+from lab.places import options
 
 HERE = Path(__file__).parent
 NUM_LAYERS, MOST_FLOPS = 40, 2e8

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.common.measure import Spread, seconds
 from heartlm.extensions.conv1d import passes
 from heartlm.extensions.conv1d.kernel import ConvShape
 from heartlm.extensions.conv1d.module import Conv1d, conv1d, replace_conv1d
 from heartlm.extensions.conv1d.passes import gradients, plan
 from heartlm.extensions.conv1d.rule import PASSES
 from heartlm.models.tiny_ecg import TinyECG
+from lab.measure import Spread, seconds
 
 TURN_S = 2e-3
 """Short work is repeated until a turn takes so long."""

@@ -31,10 +31,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.common.measure import Spread, Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
-from benchmarks.common.steps import Steps, on_ranks
 from heartlm.distributed.joining import communicator_of
 from heartlm.distributed.mpi import MPICommunicator
 from heartlm.extensions.federated.aggregate import Aggregator, PendingMean
@@ -44,6 +40,10 @@ from heartlm.extensions.federated.partition import partition
 from heartlm.extensions.federated.strategy import OuterSGD
 from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.training.learner import at_full_speed
+from lab.measure import Spread, Table
+from lab.output import write_results
+from lab.places import options
+from lab.steps import Steps, on_ranks
 
 COLUMNS: tuple[str, ...] = ("model", "ranks", "way", "staleness", "exposed ms, behind a barrier")
 COLUMNS += ("over floats by parameter", "over floats in one vector", "exposed ms, as it comes", "kB a rank")

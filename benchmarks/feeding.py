@@ -22,10 +22,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.common.measure import Table, pin, rates
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
-from benchmarks.common.steps import Steps
 from benchmarks.feeding_peers import PACKAGES, installed
 from benchmarks.feeds import OURS, into_memory, made_up, own, timed_supplies
 from benchmarks.peers import Batches, backings, nanogpt, sliding, torch_loaders
@@ -33,6 +29,10 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.instrumentation.meters import Meters
 from heartlm.training.config import PretrainConfig
 from heartlm.training.pretrain import pretrain
+from lab.measure import Table, pin, rates
+from lab.output import write_results
+from lab.places import options
+from lab.steps import Steps
 
 WIDTHS = (128, 256, 512, 1024)
 BATCH_TOKENS = 1 << 16

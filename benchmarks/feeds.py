@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.measure import Timed, interleaved
 from benchmarks.peers import Batches
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.schema import LeadRow, RecordTable
@@ -21,6 +20,7 @@ from heartlm.kernels.gather import gather_windows
 from heartlm.system.memory import keep_memory
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
 from heartlm.training.feed import Feed
+from lab.measure import Timed, interleaved
 
 OURS = "heartlm feed, next token"
 ROW_TOKENS, NUM_CODES = 100_000, 128

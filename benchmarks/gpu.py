@@ -28,13 +28,13 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.measure import BenchTable, Cell, cores
-from benchmarks.common.output import write_results
-from benchmarks.common.places import ROOT, options
 from heartlm.errors import HeartlmError
 from heartlm.extensions.scaling.probe import probe
 from heartlm.extensions.scaling.rates import MeasuredRate, seconds_of
 from heartlm.storage.reading import read_json
+from lab.measure import BenchTable, Cell, cores
+from lab.output import write_results
+from lab.places import ROOT, options
 
 RESULTS = ROOT / "benchmarks/results"
 FAILED, LATE, LEFT_OUT = "failed", "over the limit", "left out: time"

@@ -446,9 +446,9 @@ def inference_row(work: Path, device: Literal["cpu", "cuda"]) -> dict[str, Any]:
         row[name] = count(found) / (time.perf_counter() - begin_s)
 
     timed("embed", lambda: model.embed(corpus), lambda found: len(found.vectors))
-    settings: dict[str, Any] = {"split": "all", "baselines": False, "bootstrap": 2, "device": device}
+    config = heartlm.EvaluationConfig(split="all", baselines=False, bootstrap=2, device=device)
     os.chdir(work)  # the scores of a shipped model are written to the current folder
-    timed("evaluate", lambda: heartlm.evaluate("beats", beats, **settings), lambda _: len(beats.codes))
+    timed("evaluate", lambda: heartlm.evaluate("beats", beats, config), lambda _: len(beats.codes))
     paths = [work / "data" / name for name in open_database(work / "data").record_ids[:5]]
     timed(
         "predict",

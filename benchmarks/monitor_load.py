@@ -22,14 +22,14 @@ import torch
 from scipy.signal import resample_poly
 
 from benchmarks.chunks import CHUNK_S, measure_chunks
-from benchmarks.common.measure import BenchTable, Table, cores, kilobytes
-from benchmarks.common.output import write_results
-from benchmarks.common.places import DATA, options
 from heartlm.databases.database import open_database
 from heartlm.monitor.engine import Monitor, tune_garbage_collector
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, watched_leads
 from heartlm.system.parent import end_with_parent
+from lab.measure import BenchTable, Table, cores, kilobytes
+from lab.output import write_results
+from lab.places import DATA, options
 
 RATE_HZ = 250
 MOST_BEDS, MADE_S = 240, 120

@@ -8,11 +8,11 @@ uses all of these except the last. Both cores must be idle.
 
 from __future__ import annotations
 
-from benchmarks.common.measure import Spread, Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
-from benchmarks.common.steps import Steps
 from heartlm.storage.reading import read_json
+from lab.measure import Spread, Table
+from lab.output import write_results
+from lab.places import options
+from lab.steps import Steps
 
 
 def main() -> None:

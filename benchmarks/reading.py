@@ -19,9 +19,6 @@ import numpy as np
 import wfdb
 from numpy.typing import NDArray
 
-from benchmarks.common.measure import Table, interleaved, one_by_one, pin, rates, seconds
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
 from heartlm.databases.database import open_database
 from heartlm.formats.annotation_file import read_annotation_file
 from heartlm.formats.wfdb import read_wfdb
@@ -29,6 +26,9 @@ from heartlm.formats.wfdb_header import adu_type, decode, read_header
 from heartlm.kernels.library import chosen_variant, using, variants
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.synthesis import simulate_recording
+from lab.measure import Table, interleaved, one_by_one, pin, rates, seconds
+from lab.output import write_results
+from lab.places import options
 
 RATE_HZ = 500
 LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")

@@ -12,12 +12,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
-from benchmarks.common.steps import Steps
 from heartlm.extensions.scaling.cell import load_measurements
 from heartlm.extensions.scaling.table import CellRow, table_of
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import options
+from lab.steps import Steps
 
 COLUMNS: tuple[str, ...] = (
     "stage, window",

@@ -37,15 +37,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.common.measure import Table, kilobytes, per
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
 from heartlm.distributed.ranks import Ranks
 from heartlm.models.pretrained import FOLDER
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import PretrainConfig
 from heartlm.training.dry_run import Sharing, learner_of, step_memory, take_step
 from heartlm.training.pretrain import model_to_pretrain
+from lab.measure import Table, kilobytes, per
+from lab.output import write_results
+from lab.places import options
 
 WAYS: tuple[Sharing, ...] = ("ddp", "zero1", "fsdp")
 PRECISIONS: tuple[Literal["fp32", "bf16"], ...] = ("fp32", "bf16")
@@ -77,7 +77,7 @@ class Case:
 
     def config(self) -> PretrainConfig:
         settings = {name: getattr(self, name) for name in ("depth", "window", *SETTINGS)}
-        return PretrainConfig(batch_size=self.windows * self.ranks, **settings)
+        return PretrainConfig(batch_size=self.windows * self.ranks, **settings).resolved()
 
     @property
     def settings(self) -> str:

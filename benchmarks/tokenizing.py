@@ -28,16 +28,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.measure import Spread, Table, cores, interleaved, per, pin, rates
-from benchmarks.common.output import write_results
-from benchmarks.common.places import database_of, link, options
 from benchmarks.reading import LEADS, RATE_HZ, first_hour, generate, plain, uncached
 from benchmarks.usual_script import detectors, differing_codes, tokenise_record
 from heartlm.corpus.build import build_corpus
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import open_corpus
 from heartlm.databases.database import open_database
 from heartlm.tokenizers.base import KINDS, Tokenizer, load_tokenizer, tokenizer_class
 from heartlm.tokenizers.beat import BeatTokenizer
+from lab.measure import Spread, Table, cores, interleaved, per, pin, rates
+from lab.output import write_results
+from lab.places import database_of, link, options
 
 ARCHIVE_SAMPLES, ARCHIVE_BYTES = 136e9, 272e9
 NODE_CORES = 64
@@ -78,15 +79,15 @@ class Bench:
         if out not in self.fitted:
             shutil.rmtree(out, ignore_errors=True)  # what another version left
             self.fitted.add(out)
-            build_corpus([self.mitdb], tokenizer_class(kind)(**settings), out, processes=1)
+            build_corpus([self.mitdb], tokenizer_class(kind)(**settings), out, TokenizeConfig(processes=1))
         return load_tokenizer(out / "tokenizer")
 
     def build(self, folder: Path, tokenizer: Tokenizer, out: str = "corpus", **settings: Any) -> dict[str, Any]:
         """Make a corpus of `folder` where there was none, by one process unless told otherwise."""
         place = self.work / out
         shutil.rmtree(place, ignore_errors=True)
-        usual: dict[str, Any] = {"beats": "detected", "fit": False, "processes": 1}
-        return build_corpus([folder], tokenizer, place, **usual | settings)
+        usual: dict[str, Any] = {"beats": "detected", "processes": 1}
+        return build_corpus([folder], tokenizer, place, TokenizeConfig(**usual | settings), fit=False)
 
     def num_samples(self, out: str = "corpus") -> int:
         """Samples of all leads of a corpus."""

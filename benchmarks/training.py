@@ -31,16 +31,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from benchmarks.common.measure import Spread, Table, pin
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
-from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.models.heart import HeartModel
 from heartlm.storage.reading import read_json
 from heartlm.system.memory import keep_memory
 from heartlm.training.config import PretrainConfig
 from heartlm.training.pretrain import pretrain
+from lab.measure import Spread, Table, pin
+from lab.output import write_results
+from lab.places import options
+from lab.steps import Steps
 
 VOCABULARY, MASK, MASK_SHARE = 129, 128, 0.3
 LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 0.05, 1.0

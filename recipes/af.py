@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.common.places import database_of, splits_of
-from benchmarks.common.steps import Steps
 from heartlm.databases.database import open_database
+from lab.places import database_of, splits_of
+from lab.steps import Steps
 
 SHORTEST, WIDEST = 16, 512
 """Beats of the windows that a model learns from."""

@@ -24,13 +24,13 @@ from safetensors.numpy import save_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from benchmarks.common.places import DATA, annotations_of, labels_of, options
 from heartlm.databases.database import Database, open_database
 from heartlm.ecg.recording import BEAT_CLASSES, Annotations
 from heartlm.models.pretrained import FOLDER
 from heartlm.monitor.af_onset import CLASSES, CODES, NUM_CLASSIFIED, NUM_INTERVALS, AfOnset, interval_measures
 from heartlm.monitor.models import BeatsKernel, LiveModels
-from recipes.bedside_cases import judged_recordings, normal_recordings, simulated_patients
+from lab.bedside_cases import judged_recordings, normal_recordings, simulated_patients
+from lab.places import DATA, annotations_of, labels_of, options
 
 SOURCES = {
     "cinc2017": (1.0, 1.0, 0.0),

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common.places import database_of, files_of, link, unpacked
-from benchmarks.common.steps import Steps
 from heartlm.databases.database import open_database
 from heartlm.databases.splits import DS1, DS2
+from lab.places import database_of, files_of, link, unpacked
+from lab.steps import Steps
 
 WEIGHTS = {"mitdb": 4, "mitdb-retimed": 1, "svdb": 7, "svdb-retimed": 2}
 WEIGHTS |= {"mitdb-noisy": 2, "svdb-noisy": 3, "challenge-2017-noisy": 7, "ptb-xl-noisy": 3}
@@ -135,8 +135,8 @@ def noise_and_weak(data: Path, work: Path, steps: Steps) -> tuple[Path, list[Pat
                 fold_of = folds_of_ptb_xl(source)
                 chosen = [each for names in of.values() for each in names if fold_of[each] not in SELECTION_FOLDS]
             for_training(source, folder, chosen)
-        words = ("data", "noisy", folder, noisy, "--noise", noise, "--pieces", pieces)
-        steps.run(f"noisy-{name}", noisy, *words)
+        words = (folder, noisy, "--noise", noise, "--pieces", pieces)
+        steps.run(f"noisy-{name}", noisy, *words, module="recipes.noisy_pieces")
         weak.append(noisy)
     return noise, weak
 
@@ -162,11 +162,10 @@ def prepared(
     for database in databases:
         if "train" in {of for patient, of in splits.items() if patient.startswith(f"{database.name}/")}:
             clean.append(folder / f"{database.name}-retimed")
-            steps.run(f"retime-{name}-{database.name}", clean[-1], "data", "retime", database, clean[-1])
+            steps.run(f"retime-{name}-{database.name}", clean[-1], database, clean[-1], module="recipes.retime")
             noisy.append(folder / f"{database.name}-noisy")
-            steps.run(
-                f"noisy-{name}-{database.name}", noisy[-1], "data", "noisy", database, noisy[-1], "--noise", noise
-            )
+            given = (database, noisy[-1], "--noise", noise)
+            steps.run(f"noisy-{name}-{database.name}", noisy[-1], *given, module="recipes.noisy_pieces")
     common, way = ("--training-leads", "all", "--processes", 1), ("--causal",) if causal else ()
     steps.run(f"tokenize-{name}", corpus, "tokenize", *clean, *common, *way, "--out", corpus)
     encode = (*common, "--tokenizer-from", corpus, "--out", tuned)

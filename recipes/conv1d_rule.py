@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.common.measure import geometric_mean, pin
-from benchmarks.common.places import options
 from benchmarks.convolutions import case_of, ecg_grid, fastest
 from heartlm.extensions.conv1d.kernel import ConvShape
 from heartlm.extensions.conv1d.rule import PASSES, Box, inside, sizes
 from heartlm.kernels.library import chosen_variant
 from heartlm.system.memory import keep_memory
+from lab.measure import geometric_mean, pin
+from lab.places import options
 
 LEAST_GAIN, LARGEST_GAIN, MOST_BOXES = 0.8, 0.25, 4
 SLOWER_WEIGHS, SIMPLICITY = 3.0, 0.02

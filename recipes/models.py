@@ -32,10 +32,6 @@ import yaml
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from benchmarks.common.intervals import shown
-from benchmarks.common.measure import header, row
-from benchmarks.common.places import options, unpacked
-from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
@@ -52,6 +48,10 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import atomic_folder, write_json
 from heartlm.tasks.load import load_finetuned
 from heartlm.tasks.waveform import WaveformWindows
+from lab.intervals import shown
+from lab.measure import header, row
+from lab.places import options, unpacked
+from lab.steps import Steps
 from recipes import af, beats, vf
 
 PHYSIONET = "Open Data Commons Attribution License 1.0, PhysioNet"
@@ -117,7 +117,8 @@ class Maker:
         clean, drawn = beats.unlabelled(self.data, self.work / "unpacked", folder), list[Path]()
         for name in beats.REAL:
             drawn.append(folder / f"{name}-drawn")
-            self.steps.run(f"drawn-{name}", drawn[-1], "data", "retime", folder / name, drawn[-1], "--no-labels")
+            given = (folder / name, drawn[-1], "--no-labels")
+            self.steps.run(f"drawn-{name}", drawn[-1], *given, module="recipes.retime")
         corpus, wide, of_drawn, masked = (folder / name for name in ("corpus", "wide", "corpus-drawn", "masked"))
         common = ("--training-leads", "all", "--processes", 1)
         self.steps.run("tokenize-foundation", corpus, "tokenize", *clean, *common, "--out", corpus)
@@ -205,7 +206,7 @@ class HeldOut:
     def of(cls, run: Path, corpus: Corpus) -> HeldOut:
         """What the model of `run` says of the test split of `corpus`."""
         tuned = load_finetuned(run, "last")
-        leads = leads_of_corpus(corpus, EvaluationConfig(run, corpus.folder)).leads
+        leads = leads_of_corpus(corpus, EvaluationConfig()).leads
         if tuned.info.task == "rhythm":
             leads = [lead for lead in leads if lead.tokens.num_tokens >= AF_WIDTH]
         label: Array

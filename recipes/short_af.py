@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.common.intervals import shown
-from benchmarks.common.places import ROOT, labels_of, options
 from heartlm.analysis.short_af import AF_BY_RR, MEASURES
 from heartlm.api import load_model
 from heartlm.databases.database import open_database
 from heartlm.evaluation.bootstrap import Resampling
 from heartlm.storage.atomic import write_json
+from lab.intervals import shown
+from lab.places import ROOT, labels_of, options
 from recipes.beats import by_hash
 
 Floats = NDArray[np.float64]

@@ -28,10 +28,10 @@ from safetensors.numpy import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.common.places import options
 from heartlm.databases.database import open_database
 from heartlm.delineation.network import NETWORK_HZ, prepare
-from recipes.delineation_data import NUM_FOLDS, QRS, Annotated, P, T, annotated_recordings
+from lab.delineation_data import NUM_FOLDS, QRS, Annotated, P, T, annotated_recordings
+from lab.places import options
 
 LENGTH = 2048
 """Samples of a training window at 250 Hz; classes are given for every second one."""

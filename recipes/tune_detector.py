@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from scipy.signal import resample_poly
 from scipy.signal.windows import hann
 
-from benchmarks.common.places import annotations_of, options
 from heartlm.databases.database import open_database
 from heartlm.databases.splits import DS1
 from heartlm.ecg.detect import SETTINGS, Detector, DetectorSettings, Mode
 from heartlm.ecg.matching import match_beats
+from lab.places import annotations_of, options
 
 SHARED = ("slope_s", "smooth_s", "even_weight")
 FIXED = ("looks_ahead", "refractory_s")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.common.places import database_of, files_of, labels_of, splits_of
-from benchmarks.common.steps import Steps
 from heartlm.databases.splits import DS1
+from lab.places import database_of, files_of, labels_of, splits_of
+from lab.steps import Steps
 
 OF_CINC2017 = {"~": 1000, "A": 150, "N": 200, "O": 200}
 """Recordings of each class at most: all noisy ones."""

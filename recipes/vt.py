@@ -26,15 +26,15 @@ from sklearn.preprocessing import StandardScaler
 
 import heartlm.databases.splits as splits
 import heartlm.monitor.rules as live_rules
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import DATA, annotations_of, options
 from heartlm.databases.database import Database, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.spans import runs
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.monitor.models import LiveModels
-from recipes import bedside_cases as bedside
+from lab import bedside_cases as bedside
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import DATA, annotations_of, options
 
 NAMES = ("mean p(V)", "beats above 0.3", "VT", "noise", "1 / RR, 1/s", "RR: deviation / mean")
 FOLDS, BLOCK_S, END_S = 5, 30, 2.5

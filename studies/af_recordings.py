@@ -22,11 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.intervals import Score, interval
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import database_of, labels_of, numbers_of, options, splits_of
-from benchmarks.common.steps import Steps, kept
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.databases.database import open_database
 from heartlm.evaluation import zhou
@@ -37,6 +32,11 @@ from heartlm.evaluation.rhythm import rr_of
 from heartlm.inference.leads import lead_of_row
 from heartlm.inference.predictions import window_probabilities
 from heartlm.tasks.load import load_finetuned
+from lab.intervals import Score, interval
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import database_of, labels_of, numbers_of, options, splits_of
+from lab.steps import Steps, kept
 from studies.af_rhythm import MODEL, RANDOM, TREES, ZHOU, cells_of, f1, sensitivity, specificity
 
 MAJORITY = "majority class"

@@ -28,11 +28,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.intervals import interval
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import numbers_of, options
-from benchmarks.common.steps import Steps, kept
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.evaluation import zhou
 from heartlm.evaluation.bootstrap import Counts, Floats, ratio, sum_by
@@ -42,6 +37,11 @@ from heartlm.inference.leads import ScoredLead, lead_of_row
 from heartlm.inference.predictions import window_probabilities
 from heartlm.tasks.load import load_finetuned
 from heartlm.tasks.rhythm import entropy_of, features_of
+from lab.intervals import interval
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import numbers_of, options
+from lab.steps import Steps, kept
 from recipes.af import linked, prepared
 
 WIDTHS = (16, 32, 64, 128, 256, 512)

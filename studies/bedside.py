@@ -2,7 +2,7 @@
 
     python -m studies.bedside --work FOLDER --noise FOLDER [--test]
 
-The recordings of the Challenge are not part of this study. Its cases are made of others (recipes/bedside_cases.py). A
+The recordings of the Challenge are not part of this study. Its cases are made of others (lab/bedside_cases.py). A
 case counts as called if an alarm of its kind was
 raised or lasted in its last seconds.
 
@@ -20,13 +20,13 @@ from collections import defaultdict
 import numpy as np
 import torch
 
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
 from heartlm.monitor.alarms import SECOND_OPINION, AlarmRules
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.rules import Rules
-from recipes.bedside_cases import LAST_S, Case, Seconds, cases, given
+from lab.bedside_cases import LAST_S, Case, Seconds, cases, given
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import options
 
 OF_CHALLENGE = {
     "asystole": (22, 100),

@@ -21,9 +21,6 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
 from heartlm.ecg.leads import NO_ECG_LEAD
 from heartlm.errors import HeartlmError
 from heartlm.formats.read import read_recording
@@ -31,7 +28,10 @@ from heartlm.monitor.alarms import AlarmRules, read_rules
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import NUM_LEADS, watched_leads
 from heartlm.storage.atomic import atomic_file
-from recipes.bedside_cases import TOGETHER, Case, judged
+from lab.bedside_cases import TOGETHER, Case, judged
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import options
 from studies.bedside import OF_CHALLENGE, called, challenge_score
 
 RATE_HZ, ALARM_S = 250, 300

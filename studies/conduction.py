@@ -12,10 +12,10 @@ counts was decided after a look at the even folds. Intervals are by bootstrap ov
 
 from __future__ import annotations
 
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
-from benchmarks.common.steps import Steps
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import options
+from lab.steps import Steps
 from studies.findings import PtbXl, by_recording, linked
 
 CODES = {

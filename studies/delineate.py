@@ -28,13 +28,13 @@ import neurokit2
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.measure import Table, interleaved, pin, rates
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
 from heartlm.delineation.delineate import delineate
 from heartlm.delineation.network import Network, find_waves, load_network
 from heartlm.ecg.recording import Recording
-from recipes.delineation_data import NAMES, NUM_FOLDS, QRS, Annotated, P, T, annotated_recordings
+from lab.delineation_data import NAMES, NUM_FOLDS, QRS, Annotated, P, T, annotated_recordings
+from lab.measure import Table, interleaved, pin, rates
+from lab.output import write_results
+from lab.places import options
 
 Waves = NDArray[np.float64]
 """Kind, onset, peak and offset of waves, NaN where not given, `[num_waves, 4]`."""

@@ -25,9 +25,6 @@ import sleepecg
 import wfdb
 from numpy.typing import NDArray
 
-from benchmarks.common.measure import Table, interleaved, one_by_one, pin
-from benchmarks.common.output import write_results
-from benchmarks.common.places import annotations_of, link, options
 from benchmarks.usual_script import detectors
 from heartlm.databases.database import open_database
 from heartlm.databases.splits import DS1, DS2, PACED
@@ -35,7 +32,10 @@ from heartlm.ecg.detect import StreamingDetector, detect_beats
 from heartlm.ecg.matching import MATCH_WINDOW_S, match_beats
 from heartlm.ecg.recording import RHYTHM_INDEX, is_beat
 from heartlm.formats.annotation_file import read_annotation_file
-from recipes.delineation_data import QRS, annotated_recordings
+from lab.delineation_data import QRS, annotated_recordings
+from lab.measure import Table, interleaved, one_by_one, pin
+from lab.output import write_results
+from lab.places import annotations_of, link, options
 
 Positions = NDArray[np.int64]
 Detect = Callable[[NDArray[np.float32], float], Positions]

@@ -18,10 +18,10 @@ import shutil
 import statistics
 from typing import Any
 
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
-from benchmarks.common.steps import on_ranks
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import options
+from lab.steps import on_ranks
 
 LEARNING = {"rounds": 30, "local-steps": 20, "batch-size": 64, "learning-rate": 0.01}
 """Of all studies. Window, rates and batches were chosen on patients of DS1 held out from the others. Strategy and

@@ -30,11 +30,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from benchmarks.common.intervals import shown
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import labels_of, link, options
-from benchmarks.common.steps import Steps
 from heartlm.analysis.events import beat_events
 from heartlm.analysis.findings import KINDS
 from heartlm.databases.database import Database, open_database
@@ -44,6 +39,11 @@ from heartlm.ecg.recording import Annotations
 from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
 from heartlm.evaluation.episodes import compare_spans
 from heartlm.formats.annotation_file import read_annotation_file
+from lab.intervals import shown
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import labels_of, link, options
+from lab.steps import Steps
 
 NUM_DRAWN = 200
 OURS, OTHER = "heartlm", "NeuroKit2"

@@ -5,10 +5,10 @@
 Needs the folds of `studies/quality.py`: corpora of DS1 of mitdb and svdb, split by patients. Each fold is one draw
 of labelled patients: its training patients in random order, seeded by the fold, of mitdb and svdb in turns (the first
 of svdb in even folds, of mitdb in odd ones, those that are left over at the end). k patients are the first k, so 2 k
-hold k. A labelled patient's beats on drawn rhythms (`heartlm data retime`) count as his, for every method.
+hold k. A labelled patient's beats on drawn rhythms (`recipes/retime.py`) count as his, for every method.
 
 A foundation model learns from the recordings of all training patients without labels, in two stages: hidden tokens
-(`heartlm pretrain`), then beats on rhythms drawn without labels (`heartlm data retime --no-labels`), whose classes
+(`heartlm pretrain`), then beats on rhythms drawn without labels (`recipes/retime.py --no-labels`), whose classes
 follow from the drawing. Compared, each trained on the labels of k patients and scored on the fold's held-out patients:
 
 - random initialisation, fine-tuned; the foundation model of the first stage alone, fine-tuned; of both, fine-tuned;
@@ -37,11 +37,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.common.intervals import Score, interval
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
-from benchmarks.common.steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import covering_windows
 from heartlm.evaluation.bootstrap import Counts
@@ -58,6 +53,11 @@ from heartlm.tasks.finetune import finetune
 from heartlm.tasks.load import load_finetuned
 from heartlm.tasks.task import FinetuneConfig
 from heartlm.tokenizers.beat import BeatTokenizer
+from lab.intervals import Score, interval
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import options
+from lab.steps import Steps
 from recipes.beats import REAL, WEIGHTS, weights_of
 from studies.quality import FEWEST_S, LABELS, S, V, f1_of, macro_s
 
@@ -126,8 +126,8 @@ class Fold:
         databases = []
         for name in REAL:
             databases.append(self.work / f"{name}-retimed")
-            words = ("data", "retime", self.source / name, databases[-1], "--no-labels", "--seed", 1)
-            self.steps.run(f"retime-{self.number}-{name}", databases[-1], *words)
+            words = (self.source / name, databases[-1], "--no-labels", "--seed", 1)
+            self.steps.run(f"retime-{self.number}-{name}", databases[-1], *words, module="recipes.retime")
         masked, drawn, foundation = (self.work / name for name in ("masked", "drawn", "foundation"))
         encode = ("--training-leads", "all", "--tokenizer-from", self.source / "corpus", "--processes", 1)
         self.steps.run(f"tokenize-{self.number}", drawn, "tokenize", *databases, *encode, "--out", drawn)

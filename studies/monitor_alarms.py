@@ -26,10 +26,6 @@ import numpy as np
 import torch
 
 import heartlm.databases.splits as splits
-from benchmarks.common.intervals import shown
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import DATA, annotations_of, labels_of, options
 from heartlm.databases.database import Database, open_database
 from heartlm.ecg.definitions import ALARMS, LETHAL
 from heartlm.ecg.recording import BEAT_CLASSES, Recording, RhythmSpan
@@ -41,8 +37,12 @@ from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, watched_leads
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json
+from lab.bedside_cases import normal_recordings, simulated_patients
+from lab.intervals import shown
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import DATA, annotations_of, labels_of, options
 from recipes.beats import by_hash
-from recipes.bedside_cases import normal_recordings, simulated_patients
 from studies.strangers import LABELS
 
 TOGETHER = 16

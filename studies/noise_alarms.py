@@ -2,7 +2,7 @@
 
     python -m studies.noise_alarms --work FOLDER --noise FOLDER [--every 3]
 
-The recordings are those of recipes/noisy_rhythms.py: DS1, svdb, cudb and simulated patients with faults, and VT made of
+The recordings are those of lab/noisy_rhythms.py: DS1, svdb, cudb and simulated patients with faults, and VT made of
 beats of DS1. `heartlm monitor` judges them as streams, `heartlm analyze` as recordings. Models and rules were
 chosen by these patients, so the figures are no promise.
 
@@ -21,15 +21,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import options
 from heartlm.analysis.analyze import Analyst
 from heartlm.ecg.recording import Recording
 from heartlm.monitor.alarms import Alarm
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward
-from recipes.noisy_rhythms import Fault, NoisyRhythm, noisy_rhythms, ventricular_tachycardias
+from lab.measure import Table
+from lab.noisy_rhythms import Fault, NoisyRhythm, noisy_rhythms, ventricular_tachycardias
+from lab.output import write_results
+from lab.places import options
 from studies.monitor_alarms import LIFE_COLUMNS, SHOWN_BY, TOGETHER, life_of, met
 
 KINDS = ("VF", "VT", "extreme tachycardia")

@@ -10,10 +10,10 @@ alone and scores on svdb. The third trains on both and scores on DS2, a test set
 be released, and add a line to `results/looks.md`. The fourth scores the beats model that ships on DS2, as `heartlm
 evaluate beats --on mitdb --split test` does; README quotes it. In each part of the others a tokenizer and a foundation
 model learn from the other patients; for each seed the foundation model and the same model from random initialisation
-are fine-tuned on their labels, on their beats on drawn rhythms (`heartlm data retime`), on pieces of their recordings
-with noise, and on recordings of cinc2017 and ptb-xl in sinus rhythm or AF with noise (`heartlm data noisy`): detections
-of noise are a class of their own. Both, gradient boosting and the majority class are scored on the patients left out.
-The trees learn from the same tokens: decoded waveforms and intervals, and the levels of all comparisons.
+are fine-tuned on their labels, on their beats on drawn rhythms (`recipes/retime.py`), on pieces of their recordings
+with noise, and on recordings of cinc2017 and ptb-xl in sinus rhythm or AF with noise (`recipes/noisy_pieces.py`):
+detections of noise are a class of their own. Both, gradient boosting and the majority class are scored on the patients
+left out. The trees learn from the same tokens: decoded waveforms and intervals, and the levels of all comparisons.
 
 Scores are of all folds together: F1 of V and S pooled over beats, of S also as the mean over patients with ten or more,
 and how many of 1,000 N beats are called S in recordings with atrial fibrillation. Intervals are by bootstrap over
@@ -33,15 +33,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.intervals import Score, interval
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import numbers_of, options
-from benchmarks.common.steps import Steps
-from benchmarks.common.weights import digests_of
 from heartlm.evaluation.bootstrap import Counts, Floats, ratio
 from heartlm.models.pretrained import FOLDER
 from heartlm.storage.atomic import atomic_folder
+from lab.intervals import Score, interval
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import numbers_of, options
+from lab.steps import Steps
+from lab.weights import digests_of
 from recipes.beats import STEPS, linked, noise_and_weak, parts_of, prepared
 
 FIBRILLATION = tuple(f"mitdb/{record}" for record in (201, 203, 210, 219, 221, 222))

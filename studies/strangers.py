@@ -35,16 +35,16 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.common.intervals import shown
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import labels_of, options, unpacked
-from benchmarks.common.steps import Steps
 from heartlm.api import load_model
 from heartlm.corpus.encode import SelectedLeads, Unusable, usable_leads
 from heartlm.databases.database import open_database
 from heartlm.evaluation.bootstrap import Resampling, ratio
 from heartlm.models.store import build_model, geometry_of
+from lab.intervals import shown
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import labels_of, options, unpacked
+from lab.steps import Steps
 from recipes.beats import SELECTION_FOLDS, by_hash
 from studies.findings import OF_PTB_XL, PtbXl, analysed, linked
 

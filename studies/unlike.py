@@ -18,9 +18,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import annotations_of, options
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.unlike import USUAL, measures_of_beats, medians, unlike
 from heartlm.databases.database import Database, open_database
@@ -28,6 +25,9 @@ from heartlm.ecg.detect import detect_beats
 from heartlm.ecg.recording import Annotations
 from heartlm.tokenizers.base import Lead, Tokenizer
 from heartlm.tokenizers.beat import BeatTokenizer
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import annotations_of, options
 from recipes.beats import parts_of
 
 FOLDS, PIECES, PIECE_S, LONGEST_S, NUM_DRAWN = 5, 10, 10.0, 300.0, 200

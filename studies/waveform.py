@@ -22,10 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.measure import Table
-from benchmarks.common.output import write_results
-from benchmarks.common.places import numbers_of, options
-from benchmarks.common.steps import Steps, kept
 from heartlm.corpus.corpus import open_corpus
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.rhythm import Verdicts
@@ -34,6 +30,10 @@ from heartlm.inference.waveform import class_probabilities, vf_scores
 from heartlm.labels.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT
 from heartlm.tasks.load import load_finetuned
 from heartlm.tasks.waveform import WaveformWindows, forest_verdicts, score_vf
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import numbers_of, options
+from lab.steps import Steps, kept
 from recipes.vf import linked, patients_of, prepared
 
 Windows = dict[str, NDArray[Any]]
@@ -85,7 +85,7 @@ def joined(folds: list[Windows]) -> Windows:
 def judged(run: Path, corpus: Path, method: str, seed: int) -> Windows:
     """Label, patient, probability of VF, and `vf_scores` of every window of the fold's patients."""
     tuned = load_finetuned(run, "last")
-    leads = leads_of_corpus(open_corpus(corpus), EvaluationConfig(run, corpus)).leads
+    leads = leads_of_corpus(open_corpus(corpus), EvaluationConfig()).leads
     windows = WaveformWindows.of(leads)
     shown = {"patient": np.array([lead.patient_id for lead in leads])[windows.lead], "label": windows.labels}
     if method == NETWORK:
@@ -118,7 +118,7 @@ def scored(seeds: list[Windows], database: str) -> dict[str, Any]:
         np.concatenate([each[key][part] for each, part in zip(seeds, parts, strict=True)])
         for key in ("label", "patient", "probability", "called")
     )
-    return score_vf(Verdicts(probability, positive=called), label, patient, EvaluationConfig(Path(), Path()))
+    return score_vf(Verdicts(probability, positive=called), label, patient, EvaluationConfig())
 
 
 def cell(entry: dict[str, Any] | None) -> str:

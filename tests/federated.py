@@ -77,7 +77,7 @@ def final_vector(communicator: Communicator | None = None, **settings: Any) -> t
 def mpiexec(num_ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
     """Start this Python `num_ranks` times; the test is skipped, with a reason, where there is no MPI."""
     pytest.importorskip("mpi4py", reason="mpi4py not found: pip install 'heartlm[mpi]'")
-    from benchmarks.common.steps import mpiexec as starter  # of the benchmarks, which ranks do not import
+    from lab.steps import mpiexec as starter  # of the benchmarks, which ranks do not import
 
     try:
         command = [*starter(num_ranks), sys.executable, *words]

@@ -62,7 +62,7 @@ def job(corpus: Corpus, model: HeartModel, folder: Path, config: TrainingConfig,
     )
     info = ModelInfo(model.config, "0" * 64, "beat", "masked", config.window)
     make_batch, loss = parts.pop("make_batch"), parts.pop("loss")
-    task = TrainingTask(model, info, loss, np.arange(len(corpus.records)), lambda _: make_batch, np.arange(0))
+    task = TrainingTask(config, model, info, loss, np.arange(len(corpus.records)), lambda _: make_batch, np.arange(0))
     return Job(task, config, RunFolder(folder), windows, make_batch, **parts)
 
 

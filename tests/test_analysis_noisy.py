@@ -12,15 +12,17 @@ import pytest
 import torch
 
 from heartlm.analysis.analyze import Analyst
-from heartlm.analysis.noisy import add_noise, detections, weak_labels
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import open_corpus
 from heartlm.databases.database import open_database
 from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES, Annotations
+from heartlm.errors import HeartlmError
 from heartlm.models.store import load_model
 from heartlm.runs.run_folder import RunFolder
 from heartlm.simulate.randomness import stream
 from heartlm.storage.reading import read_json
+from recipes.noisy_pieces import add_noise, detections, noisy_database, weak_labels
+from recipes.noisy_pieces import main as make_pieces
 
 RATE = 250.0
 
@@ -69,7 +71,7 @@ def test_noise_is_a_function_of_its_seed_and_has_the_height_of_beats() -> None:
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory: pytest.TempPathFactory, tiny_database: Path) -> Path:
     folder = tmp_path_factory.mktemp("noisy") / "noisy"
-    assert main(["data", "noisy", str(tiny_database), str(folder), "--pieces", "3"]) == 0
+    noisy_database(tiny_database, folder, pieces=3)
     return folder
 
 
@@ -84,23 +86,21 @@ def test_a_noisy_database_has_artefacts_and_patients_of_the_training_split_alone
         counts += np.bincount(database.annotations(record_id).beat_classes(), minlength=len(counts))
     assert counts[BEAT_CLASSES.index(ARTEFACT)] > 5 and counts[0] > 500 and counts[2] > 5
     again = tmp_path / "again"
-    assert main(["data", "noisy", str(tiny_database), str(again), "--pieces", "3"]) == 0
+    make_pieces([str(tiny_database), str(again), "--pieces", "3"])
     assert (again / "SHA256SUMS.txt").read_bytes() == (noisy / "SHA256SUMS.txt").read_bytes()
     about = read_json(noisy / "database.json", dict) | {"artefacts": False}
     (again / "database.json").write_text(json.dumps(about))
     assert ARTEFACT not in open_database(again).annotations(database.record_ids[0]).symbol
 
 
-def test_a_database_without_known_beats_is_refused(
-    tmp_path: Path, tiny_database: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_without_known_beats_is_refused(tmp_path: Path, tiny_database: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     for path in tiny_database.glob("*.[hd]*a*"):
         if path.suffix in (".hea", ".dat"):
             (bare / path.name).symlink_to(path)
-    assert main(["data", "noisy", str(bare), str(tmp_path / "out")]) == 2
-    assert "no training recording can be used" in capsys.readouterr().err
+    with pytest.raises(HeartlmError, match="no training recording can be used"):
+        noisy_database(bare, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

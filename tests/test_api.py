@@ -17,7 +17,15 @@ import pytest
 import torch
 
 import heartlm
-from heartlm import Corpus, HeartlmError, Recording
+from heartlm import (
+    Corpus,
+    EvaluationConfig,
+    FinetuneConfig,
+    HeartlmError,
+    PretrainConfig,
+    Recording,
+    TokenizeConfig,
+)
 from heartlm.analysis.embed import embed, hidden_states, leads_of_recordings
 from heartlm.cli.main import main
 from heartlm.databases.database import open_database
@@ -27,7 +35,7 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
 
-STEPS = {"steps": 2, "batch_size": 2, "window": 16, "threads": 1}
+STEPS: dict[str, Any] = {"steps": 2, "batch_size": 2, "window": 16, "threads": 1}
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +47,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def corpus(folder: Path) -> Corpus:
-    return heartlm.tokenize(folder, folder.parent / "corpus", processes=1)
+    return heartlm.tokenize(folder, folder.parent / "corpus", TokenizeConfig(processes=1))
 
 
 @pytest.fixture(scope="module")
 def run(corpus: Corpus, folder: Path) -> RunFolder:
-    return heartlm.pretrain(corpus, depth=2, out=str(folder.parent / "foundation"), **STEPS)
+    return heartlm.pretrain(corpus, str(folder.parent / "foundation"), PretrainConfig(depth=2, **STEPS))
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +63,18 @@ def recording(folder: Path) -> Recording:
 def test_the_whole_line_prints_nothing(
     folder: Path, corpus: Corpus, run: RunFolder, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    again = heartlm.tokenize([folder], tmp_path / "corpus", tokenizer_from=run.path, processes=1)
+    again = heartlm.tokenize([folder], tmp_path / "corpus", TokenizeConfig(tokenizer_from=run.path, processes=1))
     assert np.array_equal(again.codes, corpus.codes)
-    tuned = heartlm.finetune(run, again, task="beats", out=tmp_path / "beats", **STEPS)
-    scores = heartlm.evaluate(tuned, on=folder, split="all", bootstrap=20, baselines=False)
+    config = FinetuneConfig(task="beats", **STEPS)
+    tuned = heartlm.finetune(run, again, tmp_path / "beats", config)
+    scores = heartlm.evaluate(tuned, folder, EvaluationConfig(split="all", bootstrap=20, baselines=False))
     assert tuple(capfd.readouterr()) == ("", "")
     frame = scores.to_frame()
     assert {"macro_f1", "per_class V f1"} <= set(frame.score) and set(frame.method) >= {"model"}
     assert len(scores.per_patient) == 4
     assert (scores.folder / "scores.json").is_file()
     with heartlm.show_progress():
-        heartlm.finetune(run, again, task="beats", out=tmp_path / "other", **STEPS)
+        heartlm.finetune(run, again, tmp_path / "other", config)
     assert "loss" in capfd.readouterr().err
 
 
@@ -172,8 +181,6 @@ def test_what_cannot_be_done_is_said_in_a_line(run: RunFolder, corpus: Corpus, r
         heartlm.load_model("foundation").embed(corpus)
     with pytest.raises(HeartlmError, match="no vectors of beats"):
         heartlm.load_model("waveform").embed(recording)
-    with pytest.raises(HeartlmError, match="stepps: found, but there is no such field"):
-        heartlm.pretrain(corpus, stepps=3)
     with pytest.raises(HeartlmError, match="no such run folder, nor a shipped model"):
         heartlm.load_model("beets")
 

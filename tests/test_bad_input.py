@@ -22,6 +22,7 @@ import wfdb
 
 from heartlm.cli.main import COMMANDS, main
 from heartlm.corpus.build import build_corpus
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.journal import Journal
 from heartlm.databases.database import open_database
@@ -393,7 +394,7 @@ class Killed(RhythmTokenizer):
 
 def test_a_killed_process_of_the_build_is_one_line(unspoilt: Path, tmp_path: Path) -> None:
     with pytest.raises(HeartlmError, match=r"^a process that encodes was killed[^\n]*$"):
-        build_corpus([unspoilt], Killed(), tmp_path / "corpus", processes=2)
+        build_corpus([unspoilt], Killed(), tmp_path / "corpus", TokenizeConfig(processes=2))
     assert list(tmp_path.iterdir()) == [tmp_path / "cwd"]
 
 
@@ -405,7 +406,7 @@ def test_a_build_that_cannot_write_waits_for_nobody(
 
     monkeypatch.setattr(Journal, "add", full)
     with pytest.raises(HeartlmError, match="No space left on device"):
-        build_corpus([unspoilt], SampleTokenizer(), tmp_path / "corpus", processes=2)
+        build_corpus([unspoilt], SampleTokenizer(), tmp_path / "corpus", TokenizeConfig(processes=2))
     assert multiprocessing.active_children() == []
 
 

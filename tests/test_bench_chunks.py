@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from benchmarks import chunks
-from benchmarks.common.measure import cores
+from lab.measure import cores
 from tests.synthetic_leads import ecg_mv
 
 pytest.importorskip("neurokit2", reason="NeuroKit2 is not installed")

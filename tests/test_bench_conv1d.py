@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.common.measure import Spread
 from benchmarks.conv1d import shapes_table, tiny_ecg_table
 from benchmarks.convolutions import CHOICES, STUDY_GRID, case_of, check, ecg_grid, flops, layers_between, rivals_of
 from heartlm.extensions.conv1d.kernel import ConvShape
+from lab.measure import Spread
 from tests.conftest import ROOT
 
 

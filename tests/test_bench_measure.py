@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.common import output
-from benchmarks.common.intervals import interval
-from benchmarks.common.measure import BenchTable, Timed, geometric_mean, interleaved, shown
-from benchmarks.common.places import annotations_of, labels_of
-from benchmarks.common.steps import kept
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
+from lab import output
+from lab.intervals import interval
+from lab.measure import BenchTable, Timed, geometric_mean, interleaved, shown
+from lab.places import annotations_of, labels_of
+from lab.steps import kept
 
 SECONDS = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=9)
 

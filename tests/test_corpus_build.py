@@ -16,6 +16,7 @@ import wfdb
 
 from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.databases.database import open_database
 from heartlm.errors import HeartlmError
@@ -45,7 +46,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def corpus(databases: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     out = tmp_path_factory.mktemp("corpora") / "both"
-    build_corpus(databases, small(), out, processes=1)
+    build_corpus(databases, small(), out, TokenizeConfig(processes=1))
     return open_corpus(out)
 
 
@@ -131,7 +132,7 @@ def test_one_lead_of_each_recording_the_preferred_one(corpus: Corpus) -> None:
 
 
 def test_all_leads_come_in_for_training_recordings_alone(databases: list[Path], tmp_path: Path) -> None:
-    build_corpus(databases[:1], small(), tmp_path / "all", training_leads="all", processes=1)
+    build_corpus(databases[:1], small(), tmp_path / "all", TokenizeConfig(training_leads="all", processes=1))
     corpus = open_corpus(tmp_path / "all")
     leads = defaultdict(list)
     for row in corpus.records.rows:
@@ -149,7 +150,7 @@ def test_patients_never_straddle_splits(one: Path, tmp_path: Path) -> None:
     records = list(settings["patients"])
     settings["patients"] = {record_id: f"q{place // 2}" for place, record_id in enumerate(records)}
     (one / "database.json").write_text(json.dumps(settings))
-    build_corpus([one], RhythmTokenizer(), tmp_path / "corpus", processes=1)
+    build_corpus([one], RhythmTokenizer(), tmp_path / "corpus", TokenizeConfig(processes=1))
     corpus = open_corpus(tmp_path / "corpus")
     splits = defaultdict(set)
     for row in corpus.records.rows:
@@ -162,7 +163,7 @@ def test_patients_never_straddle_splits(one: Path, tmp_path: Path) -> None:
 
 def test_only_the_training_split_shapes_the_tokenizer(one: Path, tmp_path: Path) -> None:
     def hash_now() -> str:
-        return str(build_corpus([one], small(), tmp_path / "corpus", processes=1)["tokenizer"]["hash"])
+        return str(build_corpus([one], small(), tmp_path / "corpus", TokenizeConfig(processes=1))["tokenizer"]["hash"])
 
     before = hash_now()
     for record_id in records_of(one, "validation", "test"):
@@ -186,7 +187,7 @@ def test_a_database_without_training_recordings_fits_nothing(one: Path, tmp_path
     (one / "database.json").write_text(json.dumps(settings))
     with pytest.raises(HeartlmError, match="no recording is in the training split"):
         build_corpus([one], small(), tmp_path / "corpus")
-    manifest = build_corpus([one], RhythmTokenizer(), tmp_path / "corpus", processes=1)
+    manifest = build_corpus([one], RhythmTokenizer(), tmp_path / "corpus", TokenizeConfig(processes=1))
     assert list(manifest["databases"][0]["splits"]) == ["test"], "levels are fixed: nothing to fit"
     assert manifest["tokenizer"]["hash"] == RhythmTokenizer().content_hash()
 
@@ -212,7 +213,7 @@ def test_a_flat_lead_is_listed(one: Path, tmp_path: Path) -> None:
     testing = records_of(one, "test")[0]
     rewrite(one, training, flat(1))
     rewrite(one, testing, flat(0))
-    manifest = build_corpus([one], small(), tmp_path / "corpus", training_leads="all", processes=1)
+    manifest = build_corpus([one], small(), tmp_path / "corpus", TokenizeConfig(training_leads="all", processes=1))
     assert sorted(manifest["dropped"], key=lambda entry: entry["record"]) == sorted(
         [
             {"record": f"one/{training}", "reason": "lead V1: flat"},
@@ -228,7 +229,7 @@ def test_a_flat_lead_is_listed(one: Path, tmp_path: Path) -> None:
 def test_recordings_with_fewer_than_two_beats_are_listed(one: Path, tmp_path: Path) -> None:
     record_id = open_database(one).record_ids[0]
     wfdb.wrann(record_id, "atr", np.array([100]), symbol=["N"], write_dir=str(one))
-    manifest = build_corpus([one], small(), tmp_path / "corpus", beats="annotated", processes=1)
+    manifest = build_corpus([one], small(), tmp_path / "corpus", TokenizeConfig(beats="annotated", processes=1))
     assert manifest["dropped"] == [{"record": f"one/{record_id}", "reason": "fewer than two beats annotated"}]
 
 
@@ -253,9 +254,9 @@ def test_an_unreadable_record_stops_the_build_or_is_listed(
     record_id = records_of(one, split)[0]
     spoil(one, record_id)
     with pytest.raises(HeartlmError, match=record_id) as error:
-        build_corpus([one], small(), tmp_path / "corpus", processes=1)
+        build_corpus([one], small(), tmp_path / "corpus", TokenizeConfig(processes=1))
     assert "\n" not in str(error.value) and not (tmp_path / "corpus").exists()
-    manifest = build_corpus([one], small(), tmp_path / "corpus", skip_unreadable=True, processes=1)
+    manifest = build_corpus([one], small(), tmp_path / "corpus", TokenizeConfig(skip_unreadable=True, processes=1))
     assert manifest["dropped"] == [{"record": f"one/{record_id}", "reason": str(error.value)}]
     assert record_id not in open_corpus(tmp_path / "corpus").records.record_id
 
@@ -264,7 +265,7 @@ def test_nothing_usable_is_an_error_that_says_why(one: Path, tmp_path: Path) -> 
     for record_id in open_database(one).record_ids:
         rewrite(one, record_id, lambda samples: np.full_like(samples, 1024))
     with pytest.raises(HeartlmError, match=r"nothing to tokenise in .*lead MLII: flat \(\d+\)"):
-        build_corpus([one], SampleTokenizer(), tmp_path / "corpus", processes=1)
+        build_corpus([one], SampleTokenizer(), tmp_path / "corpus", TokenizeConfig(processes=1))
 
 
 def test_one_name_twice_is_refused(databases: list[Path], one: Path, tmp_path: Path) -> None:
@@ -306,11 +307,11 @@ def test_a_build_that_fails_in_the_middle_leaves_the_earlier_corpus(
     databases: list[Path], tmp_path: Path, error: BaseException
 ) -> None:
     out = tmp_path / "corpus"
-    build_corpus(databases[1:], RhythmTokenizer(), out, processes=1)
+    build_corpus(databases[1:], RhythmTokenizer(), out, TokenizeConfig(processes=1))
     before = content(out)
     expected = HeartlmError if isinstance(error, OSError) else type(error)
     with pytest.raises(expected):
-        build_corpus(databases, Failing(error), out, processes=1)
+        build_corpus(databases, Failing(error), out, TokenizeConfig(processes=1))
     assert content(out) == before and list(tmp_path.iterdir()) == [out]
     open_corpus(out)
 
@@ -318,14 +319,14 @@ def test_a_build_that_fails_in_the_middle_leaves_the_earlier_corpus(
 def test_an_error_in_another_process_is_the_same_line(one: Path, tmp_path: Path) -> None:
     spoil_samples(one, open_database(one).record_ids[-1])
     with pytest.raises(HeartlmError, match=r"\.dat: signal file .* is missing"):
-        build_corpus([one], SampleTokenizer(), tmp_path / "corpus", processes=2)
+        build_corpus([one], SampleTokenizer(), tmp_path / "corpus", TokenizeConfig(processes=2))
     assert not (tmp_path / "corpus").exists()
 
 
 def test_the_same_input_gives_the_same_bytes_whatever_the_number_of_processes(
     corpus: Corpus, databases: list[Path], tmp_path: Path
 ) -> None:
-    manifest = build_corpus(databases, small(), tmp_path / "again", processes=2)
+    manifest = build_corpus(databases, small(), tmp_path / "again", TokenizeConfig(processes=2))
     assert content(tmp_path / "again") == content(corpus.folder)
     assert manifest == corpus.manifest
     assert load_tokenizer(tmp_path / "again" / "tokenizer").content_hash() == corpus.tokenizer_hash
@@ -334,6 +335,6 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_number_of_processes(
 def test_a_complete_corpus_replaces_the_earlier_one(databases: list[Path], tmp_path: Path) -> None:
     kinds: list[Any] = [SampleTokenizer(), RhythmTokenizer()]
     for tokenizer in kinds:
-        build_corpus(databases[1:], tokenizer, tmp_path / "corpus", processes=1)
+        build_corpus(databases[1:], tokenizer, tmp_path / "corpus", TokenizeConfig(processes=1))
     corpus = open_corpus(tmp_path / "corpus")
     assert corpus.tokenizer().kind == "rhythm" and not (corpus.folder / "tokenizer" / "tensors.safetensors").exists()

@@ -20,6 +20,7 @@ import pytest
 
 from heartlm.corpus import integrity
 from heartlm.corpus.build import build_corpus
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.schema import FILES
 from heartlm.ecg.recording import RHYTHM_INDEX
@@ -37,7 +38,7 @@ from tests.conftest import shared_data
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("open")
     simulate_database(folder / "simdb", SimulationConfig(patients=4, minutes=0.25))
-    build_corpus([folder / "simdb"], RhythmTokenizer(), folder / "corpus", processes=1)
+    build_corpus([folder / "simdb"], RhythmTokenizer(), folder / "corpus", TokenizeConfig(processes=1))
     return folder / "corpus"
 
 
@@ -315,7 +316,7 @@ def test_annotation_files_alone_make_a_rhythm_corpus(tmp_path: Path) -> None:
             (folder / f"{record_id}.{kind}").symlink_to((source / f"{record_id}.{kind}").resolve())
     with pytest.raises(HeartlmError, match=r"annotations only, .* use --tokenizer rhythm"):
         build_corpus([folder], BeatTokenizer(), tmp_path / "corpus")
-    manifest = build_corpus([folder], RhythmTokenizer(), tmp_path / "corpus", processes=1)
+    manifest = build_corpus([folder], RhythmTokenizer(), tmp_path / "corpus", TokenizeConfig(processes=1))
     corpus = open_corpus(tmp_path / "corpus")
     assert manifest["num_records"] == 3 and manifest["num_tokens"] == len(corpus.codes) > 100_000
     assert set(corpus.beat_class.tolist()) == {-1}, "nobody classified these beats"

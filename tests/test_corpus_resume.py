@@ -19,10 +19,11 @@ from heartlm.cli.main import main
 from heartlm.corpus import build as building
 from heartlm.corpus import plan as planning
 from heartlm.corpus.build import build_corpus
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.encode import encode_part
 from heartlm.corpus.journal import partial_folder
-from heartlm.corpus.plan import BuildSettings, make_plan
+from heartlm.corpus.plan import make_plan
 from heartlm.databases.database import open_database
 from heartlm.errors import HeartlmError
 from heartlm.simulate.config import SimulationConfig
@@ -75,6 +76,7 @@ import os, sys, time
 from pathlib import Path
 from heartlm.corpus import plan
 from heartlm.corpus.build import build_corpus
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 
 class Slow(RhythmTokenizer):
@@ -85,7 +87,7 @@ class Slow(RhythmTokenizer):
         return super().encode(lead)
 
 plan.NUM_PARTS = 13
-build_corpus([Path(sys.argv[1])], Slow(), Path(sys.argv[2]), processes=int(sys.argv[3]))
+build_corpus([Path(sys.argv[1])], Slow(), Path(sys.argv[2]), TokenizeConfig(processes=int(sys.argv[3])))
 """
 
 
@@ -147,20 +149,20 @@ def stopped(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Where a corpus should be, of whose thirteen parts five are done."""
     monkeypatch.setattr(building, "WORTH_KEEPING_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        build_corpus([database], Interrupted(), tmp_path / "corpus", processes=1)
+        build_corpus([database], Interrupted(), tmp_path / "corpus", TokenizeConfig(processes=1))
     assert num_done(tmp_path / "corpus") == 5
     return tmp_path / "corpus"
 
 
 def straight(database: Path, tmp_path: Path) -> dict[str, bytes]:
-    build_corpus([database], RhythmTokenizer(), tmp_path / "straight", processes=1)
+    build_corpus([database], RhythmTokenizer(), tmp_path / "straight", TokenizeConfig(processes=1))
     return content(tmp_path / "straight")
 
 
 def test_it_goes_on_with_another_number_of_processes(
     stopped: Path, database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    build_corpus([database], RhythmTokenizer(), stopped, processes=3)
+    build_corpus([database], RhythmTokenizer(), stopped, TokenizeConfig(processes=3))
     assert "continues after 10 of 26 recordings" in capfd.readouterr().err
     assert content(stopped) == straight(database, tmp_path)
 
@@ -180,7 +182,7 @@ def test_it_goes_on_from_the_last_part_that_is_there_to_the_byte(
         "longer": whole + b"{12345",
     }
     path.write_bytes(contents[damage])
-    build_corpus([database], RhythmTokenizer(), stopped, processes=1)
+    build_corpus([database], RhythmTokenizer(), stopped, TokenizeConfig(processes=1))
     done = 10 if damage == "longer" else 8
     assert f"continues after {done} of 26 recordings" in capfd.readouterr().err
     assert content(stopped) == straight(database, tmp_path)
@@ -192,8 +194,8 @@ def test_what_was_half_written_does_not_get_into_the_corpus(
 ) -> None:
     (partial(stopped) / ".manifest.json.x7").write_text("{")
     (partial(stopped) / ".tokenizer.x7").mkdir()
-    build_corpus([database], RhythmTokenizer(), stopped, processes=1, **settings)
-    build_corpus([database], RhythmTokenizer(), tmp_path / "straight", processes=1, **settings)
+    build_corpus([database], RhythmTokenizer(), stopped, TokenizeConfig(processes=1, **settings))
+    build_corpus([database], RhythmTokenizer(), tmp_path / "straight", TokenizeConfig(processes=1, **settings))
     assert content(stopped) == content(tmp_path / "straight")
     assert {path.name for path in stopped.iterdir()} == {path.name for path in (tmp_path / "straight").iterdir()}
 
@@ -201,9 +203,9 @@ def test_what_was_half_written_does_not_get_into_the_corpus(
 def test_other_settings_begin_anew_and_say_so(
     stopped: Path, database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    build_corpus([database], RhythmTokenizer(), stopped, beats="annotated", processes=1)
+    build_corpus([database], RhythmTokenizer(), stopped, TokenizeConfig(beats="annotated", processes=1))
     assert "starts again" in (said := capfd.readouterr().err) and "beats changed" in said
-    build_corpus([database], RhythmTokenizer(), tmp_path / "straight", beats="annotated", processes=1)
+    build_corpus([database], RhythmTokenizer(), tmp_path / "straight", TokenizeConfig(beats="annotated", processes=1))
     assert content(stopped) == content(tmp_path / "straight")
 
 
@@ -218,7 +220,7 @@ def test_other_recordings_begin_anew_and_say_so(
         (database / "RECORDS").write_text("\n".join(open_database(database).record_ids[1:]))
     else:
         (database / "database.json").write_text((database / "database.json").read_text() + " ")
-    build_corpus([database], RhythmTokenizer(), stopped, processes=1)
+    build_corpus([database], RhythmTokenizer(), stopped, TokenizeConfig(processes=1))
     assert "recordings changed" in capfd.readouterr().err
     assert content(stopped) == straight(database, tmp_path)
 
@@ -236,11 +238,11 @@ def test_a_fitted_tokenizer_is_not_fitted_again(
             return super().encode(lead)
 
     monkeypatch.setattr(building, "WORTH_KEEPING_S", 0.0)
-    build_corpus([database], BeatTokenizer(num_codes=8), tmp_path / "straight", processes=1)
+    build_corpus([database], BeatTokenizer(num_codes=8), tmp_path / "straight", TokenizeConfig(processes=1))
     with pytest.raises(KeyboardInterrupt):
-        build_corpus([database], InterruptedBeat(num_codes=8), tmp_path / "corpus", processes=1)
+        build_corpus([database], InterruptedBeat(num_codes=8), tmp_path / "corpus", TokenizeConfig(processes=1))
     monkeypatch.setattr(BeatTokenizer, "fit", lambda *_: pytest.fail("fitted again"))
-    build_corpus([database], BeatTokenizer(num_codes=8), tmp_path / "corpus", processes=1)
+    build_corpus([database], BeatTokenizer(num_codes=8), tmp_path / "corpus", TokenizeConfig(processes=1))
     assert content(tmp_path / "corpus") == content(tmp_path / "straight")
 
 
@@ -254,18 +256,20 @@ def test_an_unreadable_recording_loses_nothing(
     out = tmp_path / "corpus"
     for _ in range(2):
         with pytest.raises(HeartlmError, match=rf"{bad}\.atr.* kept, the same command continues there$"):
-            build_corpus([database], RhythmTokenizer(), out, processes=1)
+            build_corpus([database], RhythmTokenizer(), out, TokenizeConfig(processes=1))
     capfd.readouterr()
     with pytest.raises(KeyboardInterrupt):
-        build_corpus([database], Interrupted(5), out, processes=1, skip_unreadable=True)
+        build_corpus([database], Interrupted(5), out, TokenizeConfig(processes=1, skip_unreadable=True))
     assert "continues after 14 of 26" in capfd.readouterr().err and num_done(out) == 10
     with pytest.raises(HeartlmError, match=bad):
-        build_corpus([database], RhythmTokenizer(), out, processes=1)
+        build_corpus([database], RhythmTokenizer(), out, TokenizeConfig(processes=1))
     assert "skip_unreadable changed" in capfd.readouterr().err
-    manifest = build_corpus([database], RhythmTokenizer(), out, processes=1, skip_unreadable=True)
+    manifest = build_corpus([database], RhythmTokenizer(), out, TokenizeConfig(processes=1, skip_unreadable=True))
     assert "continues after 14 of 26" in capfd.readouterr().err
     assert [entry["record"] for entry in manifest["dropped"]] == [f"many/{bad}"]
-    build_corpus([database], RhythmTokenizer(), tmp_path / "straight", processes=1, skip_unreadable=True)
+    build_corpus(
+        [database], RhythmTokenizer(), tmp_path / "straight", TokenizeConfig(processes=1, skip_unreadable=True)
+    )
     assert content(out) == content(tmp_path / "straight")
 
 
@@ -274,10 +278,10 @@ def test_what_was_kept_is_kept_when_the_next_attempt_fails_at_once(
 ) -> None:
     monkeypatch.setattr(building, "WORTH_KEEPING_S", 1e9)
     with pytest.raises(KeyboardInterrupt):
-        build_corpus([database], Interrupted(0), stopped, processes=1)
+        build_corpus([database], Interrupted(0), stopped, TokenizeConfig(processes=1))
     assert num_done(stopped) == 5
     with pytest.raises(KeyboardInterrupt):
-        build_corpus([database], Interrupted(), tmp_path / "quick", processes=1)
+        build_corpus([database], Interrupted(), tmp_path / "quick", TokenizeConfig(processes=1))
     assert not partial(tmp_path / "quick").exists(), "what took no time is not worth keeping"
 
 
@@ -291,12 +295,12 @@ def test_a_disk_that_is_full_loses_nothing(
         with pytest.raises(
             HeartlmError, match=rf"^cannot write {out}: File too large[^\n]*; what is tokenised so far is kept"
         ):
-            build_corpus([database], RhythmTokenizer(), out, processes=1)
+            build_corpus([database], RhythmTokenizer(), out, TokenizeConfig(processes=1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     done = num_done(out)
     assert 0 < done < NUM_RECORDS // 2 and not out.exists()
-    build_corpus([database], RhythmTokenizer(), out, processes=1)
+    build_corpus([database], RhythmTokenizer(), out, TokenizeConfig(processes=1))
     assert f"continues after {2 * done} of 26" in capfd.readouterr().err
     assert content(out) == straight(database, tmp_path)
 
@@ -310,22 +314,22 @@ def test_two_builds_of_one_corpus_do_not_mix(database: Path, tmp_path: Path) -> 
     assert other.stdout is not None and other.stdout.readline() == "holds\n"
     try:
         with pytest.raises(HeartlmError, match="another process is making it"):
-            build_corpus([database], RhythmTokenizer(), tmp_path / "corpus", processes=1)
+            build_corpus([database], RhythmTokenizer(), tmp_path / "corpus", TokenizeConfig(processes=1))
     finally:
         other.kill()
         other.communicate()
-    build_corpus([database], RhythmTokenizer(), tmp_path / "corpus", processes=1)
+    build_corpus([database], RhythmTokenizer(), tmp_path / "corpus", TokenizeConfig(processes=1))
     assert open_corpus(tmp_path / "corpus").manifest["num_records"] == NUM_RECORDS
 
 
 def test_an_earlier_corpus_stays_while_another_is_under_way(stopped: Path, database: Path, tmp_path: Path) -> None:
-    build_corpus([database], RhythmTokenizer(), tmp_path / "earlier", beats="annotated", processes=1)
+    build_corpus([database], RhythmTokenizer(), tmp_path / "earlier", TokenizeConfig(beats="annotated", processes=1))
     shutil.move(tmp_path / "earlier", stopped)
     before = content(stopped)
     with pytest.raises(KeyboardInterrupt):
-        build_corpus([database], Interrupted(4), stopped, processes=1)
+        build_corpus([database], Interrupted(4), stopped, TokenizeConfig(processes=1))
     assert content(stopped) == before and num_done(stopped) == 7
-    build_corpus([database], RhythmTokenizer(), stopped, processes=1)
+    build_corpus([database], RhythmTokenizer(), stopped, TokenizeConfig(processes=1))
     assert content(stopped) == straight(database, tmp_path)
 
 
@@ -336,7 +340,10 @@ def test_the_corpus_is_the_same_for_one_two_and_three_processes(unspoilt: Path, 
     made = {}
     for processes in (1, 2, 3):
         build_corpus(
-            [unspoilt], BeatTokenizer(num_codes=8), tmp_path / "corpus", training_leads="all", processes=processes
+            [unspoilt],
+            BeatTokenizer(num_codes=8),
+            tmp_path / "corpus",
+            TokenizeConfig(training_leads="all", processes=processes),
         )
         made[processes] = content(tmp_path / "corpus")
     assert made[1] == made[2] == made[3]
@@ -358,7 +365,7 @@ def test_few_parts_are_ahead_of_the_writer(unspoilt: Path, tmp_path: Path, monke
     monkeypatch.setattr(planning, "NUM_PARTS", NUM_RECORDS)
     tokenizer = Counted()
     tokenizer.path = tmp_path / "count"
-    plan, choice = make_plan([open_database(unspoilt)]), BuildSettings("first", "auto", False, "refuse", 0, False)
+    plan, choice = make_plan([open_database(unspoilt)]), TokenizeConfig()
     parts = encode_all(lambda number: encode_part(*plan[number], tokenizer, choice), range(len(plan)), 2)
     for number in range(5):
         next(parts)

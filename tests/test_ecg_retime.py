@@ -8,15 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heartlm.cli.main import main
 from heartlm.databases.database import open_database
 from heartlm.ecg.recording import Annotations
 from heartlm.errors import HeartlmError
 from heartlm.simulate.config import SimulationConfig
-from heartlm.simulate.patient_rhythms import ATRIAL, NORMAL, OWN, PatientRhythms, PlannedBeat
-from heartlm.simulate.retime import lay_out, retime_database, source_beats
 from heartlm.simulate.write import simulate_database
-from heartlm.storage.reading import read_json
+from recipes.patient_rhythms import ATRIAL, NORMAL, OWN, PatientRhythms, PlannedBeat
+from recipes.retime import lay_out, main, retime_database, source_beats
 
 
 @pytest.fixture(scope="module")
@@ -130,10 +128,13 @@ def test_a_database_without_training_beats_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_says_what_is_left_out(simulated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "retime", str(simulated), str(tmp_path / "out"), "--copies", "1", "--beats", "50"]) == 0
-    told = capsys.readouterr().out
-    patients = read_json(tmp_path / "out" / "database.json", dict[str, object])["patients"]
-    assert isinstance(patients, dict) and "1 recordings of each training recording" in told
-    assert main(["data", "retime", str(simulated), str(tmp_path / "out")]) == 2
-    assert main(["data", "retime", str(simulated), str(tmp_path / "new"), "--copies", "0"]) == 2
+def test_the_recipe_writes_what_the_function_writes_and_replaces_nothing(
+    simulated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(simulated), str(tmp_path / "out"), "--copies", "1", "--beats", "50"])
+    assert "1 recordings of each training recording" in capsys.readouterr().out
+    retime_database(simulated, tmp_path / "other", copies=1, num_beats=50)
+    assert (tmp_path / "out/SHA256SUMS.txt").read_bytes() == (tmp_path / "other/SHA256SUMS.txt").read_bytes()
+    with pytest.raises(SystemExit):
+        main([str(simulated), str(tmp_path / "out")])
+    assert "exists and is not empty" in capsys.readouterr().err

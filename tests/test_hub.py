@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,11 +66,11 @@ def cache(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_saved_model_is_the_model_and_holds_no_path_or_patient(database: Path, tmp_path: Path):
-    corpus = heartlm.tokenize(database, tmp_path / "corpus", processes=1)
-    settings = {"steps": 2, "batch_size": 2, "window": 16, "threads": 1}
-    run = heartlm.pretrain(corpus, depth=1, out=str(tmp_path / "foundation"), **settings)
-    tuned = heartlm.finetune(run, corpus, task="beats", out=tmp_path / "beats", **settings)
-    heartlm.evaluate(tuned, on=database, split="all", bootstrap=20, baselines=False)
+    corpus = heartlm.tokenize(database, tmp_path / "corpus", heartlm.TokenizeConfig(processes=1))
+    settings: dict[str, Any] = {"steps": 2, "batch_size": 2, "window": 16, "threads": 1}
+    run = heartlm.pretrain(corpus, tmp_path / "foundation", heartlm.PretrainConfig(depth=1, **settings))
+    tuned = heartlm.finetune(run, corpus, tmp_path / "beats", heartlm.FinetuneConfig(task="beats", **settings))
+    heartlm.evaluate(tuned, database, heartlm.EvaluationConfig(split="all", bootstrap=20, baselines=False))
     model = heartlm.load_model(tuned)
     folder = model.save_pretrained(tmp_path / "out", license="mit")
     again = heartlm.load_model(folder)

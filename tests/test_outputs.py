@@ -78,13 +78,6 @@ def test_embed(tiny_finetuned: Path, tiny_corpus: Path, capsys: pytest.CaptureFi
     check_refused(tiny_corpus, capsys, "embed", tiny_finetuned, tiny_corpus, "--out", tiny_corpus / "records.parquet")
 
 
-@pytest.mark.parametrize("command", ["retime", "noisy"])
-def test_recordings_made_in_the_folder_of_their_sources(
-    command: str, database: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    check_refused(database, capsys, "data", command, database, database / "more")
-
-
 def test_analyze_in_the_folder_of_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""recipes/, studies/ and benchmarks/: every module is imported, imports run one way, no two import each other."""
+"""lab/, benchmarks/, recipes/ and studies/: every module is imported, imports run one way, no two import each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-FOLDERS = ("benchmarks/common", "benchmarks", "recipes", "studies")
+FOLDERS = ("lab", "benchmarks", "recipes", "studies")
 """In this order: a folder imports itself and those before it."""
 PATHS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py") if path.stem != "__init__")
 
@@ -59,12 +59,12 @@ def test_every_module_is_imported(module: str):
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         name = str(error.name).partition(".")[0]
-        if name in ("benchmarks", "recipes", "studies", "heartlm"):
+        if name in ("lab", "benchmarks", "recipes", "studies", "heartlm"):
             raise
         pytest.skip(f"{name} is not installed")
 
 
-@pytest.mark.parametrize("module", ["benchmarks.runner", "recipes.train_delineator", "studies.conduction"])
+@pytest.mark.parametrize("module", ["lab.runner", "recipes.train_delineator", "studies.conduction"])
 def test_scripts_explain_themselves(module: str):
     done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and "usage: " in done.stdout, done.stderr

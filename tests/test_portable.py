@@ -62,8 +62,8 @@ assert usable_cpus() == list(range(os.cpu_count()))
 heartlm.analyze(data + "/s0001", out=work + "/analysis")
 vectors = heartlm.load_model("foundation").embed(data + "/s0001").vectors
 for _ in range(2):  # the second replaces a folder
-    corpus = heartlm.tokenize(data, out=work + "/corpus", processes=2)
-run = heartlm.pretrain(corpus, out=work + "/run", steps=3, depth=1)
+    corpus = heartlm.tokenize(data, work + "/corpus", heartlm.TokenizeConfig(processes=2))
+run = heartlm.pretrain(corpus, work + "/run", heartlm.PretrainConfig(steps=3, depth=1))
 print(len(vectors), run.is_finished)
 """,
         unspoilt,

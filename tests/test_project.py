@@ -1,10 +1,9 @@
-"""What a release and contributors rely on: public names, the version, the hooks, files and commits that are named."""
+"""What a release and contributors rely on: public names, the version, the hooks, files that are named."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,15 @@ def public_names() -> list[str]:
         else:
             parameters = inspect.signature(value).parameters.values()
             names += [f"{name}({each.name})" for each in parameters if each.kind is not each.VAR_KEYWORD]
+            names += [f"{name}({field})" for field in settings_of(value)]
     return sorted(names)
+
+
+def settings_of(function: Any) -> list[str]:
+    """Names of the fields of the settings that `function` takes, as `config`."""
+    config = inspect.signature(function).parameters.get("config")
+    kind = None if config is None else getattr(heartlm, config.annotation.removesuffix(" | None"), None)
+    return [*getattr(kind, "__dataclass_fields__", ())]
 
 
 def test_what_the_last_release_had_in_public_is_there() -> None:
@@ -72,23 +79,14 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_the_files_that_contributing_names_exist() -> None:
-    named = re.findall(r"`((?:src|tests|docs|benchmarks|recipes|studies)/[\w/.]*|\w+\.(?:md|cff|txt))`", CONTRIBUTING)
+    named = re.findall(
+        r"`((?:src|tests|docs|lab|benchmarks|recipes|studies|examples)/[\w/.]*|\w+\.(?:md|cff|txt))`", CONTRIBUTING
+    )
     named += re.findall(r"\]\(([\w/.-]+)\)", CONTRIBUTING)
     assert len(named) > 40
     assert not [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
-
-
-def test_the_commits_that_contributing_names_exist() -> None:
-    commits = re.findall(r"`([0-9a-f]{8})`", CONTRIBUTING)
-    assert len(commits) == 6
-    git = ["git", "-C", str(ROOT)]
-    shallow = subprocess.run(
-        [*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True, check=False
-    )
-    if shallow.stdout.strip() != "false":
-        pytest.skip("no git checkout with its history here")
-    found = [subprocess.run([*git, "cat-file", "-e", f"{each}^{{commit}}"], check=False).returncode for each in commits]
-    assert found == [0] * 6
+    kinds = re.findall(r"^\*\*An? ([\w ]+)\*\*.*; (copy|follow) `", CONTRIBUTING, re.MULTILINE)
+    assert len(kinds) == 7, "each kind has a living template"
 
 
 if __name__ == "__main__":

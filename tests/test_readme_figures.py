@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import figures, runner
-from benchmarks.common import catalog, output, places, weights
-from benchmarks.common.measure import BenchTable, Spread
 from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import FOLDER
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
 from heartlm.storage.reading import read_json
+from lab import catalog, figures, output, places, runner, weights
+from lab.measure import BenchTable, Spread
 from studies import quality
 
 ROOT = Path(__file__).parent.parent
@@ -30,9 +29,7 @@ TEXT = "Before.\n<!-- figures: speed -->\nstale\n<!-- /figures -->\nAfter.\n"
 @pytest.mark.parametrize("path", list(figures.documents()), ids=lambda path: path.name)
 def test_figures_are_those_of_the_result_files(path: Path):
     text = path.read_text(encoding="utf-8")
-    assert figures.filled(text) == text, (
-        f"call python -m benchmarks.figures --write: {path.name} differs from the results"
-    )
+    assert figures.filled(text) == text, f"call python -m lab.figures --write: {path.name} differs from the results"
 
 
 TIMED = re.compile(r"/s\b|^seconds$|(?<!distance )\bms\b(?! %)|µs|\bns\b")
@@ -218,7 +215,7 @@ def test_three_digits(value: float, text: str):
 
 
 def test_a_result_is_out_of_date_once_its_sources_or_the_machine_change(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    from benchmarks.common.output import environment
+    from lab.output import environment
 
     benchmark = next(each for each in runner.BENCHMARKS if each.name == "feeding")
     monkeypatch.setattr(runner, "result_of", lambda name: places.result_of(name, [folder]))

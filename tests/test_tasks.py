@@ -32,7 +32,7 @@ def test_settings_are_checked_without_torch() -> None:
         "import sys\nsys.modules['torch'] = None\n"
         "from heartlm.errors import HeartlmError\nfrom heartlm.tasks.task import FinetuneConfig\n"
         "for name in sys.argv[1:]:\n"
-        "    try:\n        FinetuneConfig(task=name).check()\n"
+        "    try:\n        FinetuneConfig(corpus='a', task=name).required_corpus()\n"
         "    except HeartlmError as refused:\n        print(name, refused)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, *NAMES], capture_output=True, text=True, check=False)

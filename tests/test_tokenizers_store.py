@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.errors import HeartlmError
-from heartlm.tokenizers.base import KINDS, Tokenizer, load_tokenizer, tokenizer_class
+from heartlm.tokenizers.base import KINDS, Tokenizer, TokenizerSettings, load_tokenizer, tokenizer_class
 from heartlm.tokenizers.beat import BeatTokenizer
+from heartlm.tokenizers.millivolts import MillivoltTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import SampleTokenizer
 from heartlm.tokenizers.waveform import BeatWindow
@@ -130,3 +134,44 @@ def test_every_kind_has_its_class() -> None:
     assert [tokenizer_class(kind).kind for kind in KINDS] == ["beat", "rhythm", "sample", "millivolts"]
     with pytest.raises(HeartlmError, match=r"'word' found, one of beat, rhythm, sample, millivolts expected"):
         tokenizer_class("word")
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"tokenizer": "word"}, "tokenizer: 'word' found, one of beat, rhythm, sample, millivolts expected"),
+    ({"waveforms": True}, "waveforms: the beat tokenizer has no such setting: leave it out"),
+    ({"tokenizer": "sample", "causal": True}, "causal: the sample tokenizer has no such setting: leave it out"),
+    ({"tokenizer": "rhythm", "causal": True}, "causal: the rhythm tokenizer is always causal without waveforms"),
+    ({"settings": {"num_code": 8}}, "num_code: the beat tokenizer has no such setting: leave it out"),
+    ({"settings": {"num_codes": "8"}}, "num_codes: '8' found, a whole number expected"),
+    ({"settings": {"num_codes": 0}}, "num_codes: 0 found, 1 to 1024 expected"),
+    ({"tokenizer_from": "runs/a", "causal": True}, "causal: the tokenizer of runs/a has its settings: leave it out"),
+    ({"tokenizer_from": "runs/a", "settings": {"num_codes": 8}}, "num_codes: the tokenizer of runs/a has its settings"),
+]
+
+
+@pytest.mark.parametrize(("given", "text"), REFUSED)
+def test_settings_are_those_of_the_tokenizer(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(HeartlmError, match=f"^{re.escape(text)}"):
+        TokenizeConfig(**given)
+
+
+def test_a_new_tokenizer_has_its_settings() -> None:
+    beat = TokenizeConfig(causal=True, settings={"num_codes": 8, "num_levels": 2}).new_tokenizer()
+    assert beat == BeatTokenizer(causal_only=True, num_codes=8, num_levels=2)
+    rhythm = TokenizeConfig(tokenizer="rhythm", waveforms=True, causal=True).new_tokenizer()
+    assert rhythm == RhythmTokenizer(waveforms=True, causal_only=True)
+
+
+def test_settings_of_a_tokenizer_are_known_to_its_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class StepSettings(TokenizerSettings):
+        step_mv: float = 0.1
+
+    @dataclass
+    class StepTokenizer(MillivoltTokenizer):
+        takes = StepSettings
+        step_mv: float = 0.1
+
+    monkeypatch.setattr("heartlm.tokenizers.millivolts.TOKENIZER", StepTokenizer)
+    config = TokenizeConfig(tokenizer="millivolts", settings={"step_mv": 0.5})
+    assert config.new_tokenizer() == StepTokenizer(step_mv=0.5)

@@ -90,7 +90,7 @@ def test_a_run_validates_once_in_each_period_after_the_same_steps_as_on_a_cpu(
     for is_queued in (False, True):
         monkeypatch.setattr(learner, "QUEUED_DEVICES", {"cpu"} if is_queued else set())
         config = TrainingConfig(window=16, batch_size=4, steps=20, validate_every=6, checkpoint_every=5, device="cpu")
-        config.learning_rate, config.warmup_steps = 1e-2, 0
+        config = replace(config, learning_rate=1e-2, warmup_steps=0)
         folder, loss = tmp_path / str(is_queued), FacetLoss(("count", "half"))
         work = job(CORPUS, small_model(), folder, config, make_batch=MAKERS["masked"], loss=loss)
         train(replace(work, validation=every_window(CORPUS, 16)), resume=False)
@@ -480,7 +480,7 @@ class Breaks(FacetLoss):
 def broken_run(folder: Path, policy: str) -> None:
     Breaks.num_calls = 0
     config = TrainingConfig(window=16, batch_size=4, steps=24, log_every=1, checkpoint_every=24, device="cpu")
-    config.learning_rate, config.warmup_steps, config.bad_steps = 1e-3, 0, policy  # type: ignore[assignment]
+    config = replace(config, learning_rate=1e-3, warmup_steps=0, bad_steps=policy)
     work = job(CORPUS, small_model(), folder, config, make_batch=MAKERS["masked"], loss=Breaks(("count", "half")))
     train(work, resume=False)
 

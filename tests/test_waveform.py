@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.databases.database import open_database
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, Recording
@@ -99,7 +100,7 @@ def vfdb(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def corpus(vfdb: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("vf") / "corpus"
-    build_corpus([vfdb], MillivoltTokenizer(), folder, training_leads="all", processes=1)
+    build_corpus([vfdb], MillivoltTokenizer(), folder, TokenizeConfig(training_leads="all", processes=1))
     return open_corpus(folder)
 
 

@@ -13,20 +13,21 @@ Errors that the user can correct raise `HeartlmError`. The functions print nothi
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from heartlm.analysis.embeddings import Embeddings
 from heartlm.analysis.findings import Findings
 from heartlm.analysis.model import Model
 from heartlm.corpus.build import build_configured
-from heartlm.corpus.config import TokenizeConfig, TokenizeSettings
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.databases.database import locate, opened
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.config import EvaluationConfig, EvaluationSettings
+from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.results import Scores
 from heartlm.formats.stated import Stated
 from heartlm.models.pretrained import find_run
@@ -34,8 +35,8 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.typed import typed
 from heartlm.system.progress import show_progress
 from heartlm.system.public import public
-from heartlm.tasks.task import FinetuneConfig, FinetuneSettings
-from heartlm.training.config import PretrainConfig, PretrainSettings
+from heartlm.tasks.task import FinetuneConfig
+from heartlm.training.config import PretrainConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from heartlm.tasks.annotate import Annotated
 
 AnyPath = str | Path
+Config = TypeVar("Config")
 
 
 def open_recording(
@@ -195,7 +197,12 @@ def delineate(
 
 @public
 def tokenize(
-    databases: AnyPath | Sequence[AnyPath], out: AnyPath, *, command: str = "", **settings: Unpack[TokenizeSettings]
+    databases: AnyPath | Sequence[AnyPath],
+    out: AnyPath,
+    config: TokenizeConfig | None = None,
+    *,
+    command: str = "",
+    **settings: Any,
 ) -> Corpus:
     """Convert recordings to a corpus of tokens. The tokenizer is fitted on the training split only.
 
@@ -203,48 +210,71 @@ def tokenize(
         databases: folders of recordings, one per database.
         out: folder of the corpus. An existing corpus is replaced when the new one is complete. To resume an interrupted
             call, repeat it.
+        config: settings.
         command: command line to record in the manifest.
-        **settings: fields of `heartlm.corpus.config.TokenizeConfig`.
+        **settings: deprecated: fields of `config`.
 
     Raises:
         HeartlmError: a setting is invalid, there is no recording to fit on, a recording cannot be read, or the folder
             cannot be written.
+
+    Examples:
+        >>> import heartlm
+        >>> corpus = heartlm.tokenize("data/mitdb", "corpora/mitdb", heartlm.TokenizeConfig(training_leads="all"))
     """
+    config = _config(TokenizeConfig, config, settings)
     folders = [databases] if isinstance(databases, str | Path) else databases
-    config = typed(TokenizeConfig, settings | {"databases": list(folders), "out": out})
-    given = config.tokenizer_from
-    return build_configured(config, None if given is None else find_run(given) / "tokenizer", command)
+    tokenizer = None if config.tokenizer_from is None else find_run(config.tokenizer_from) / "tokenizer"
+    return build_configured([Path(folder) for folder in folders], Path(out), config, tokenizer, command)
 
 
 @public
-def pretrain(corpus: Corpus | AnyPath | None = None, **settings: Unpack[PretrainSettings]) -> RunFolder:
+def pretrain(
+    corpus: Corpus | AnyPath | None = None,
+    out: AnyPath | None = None,
+    config: PretrainConfig | None = None,
+    **settings: Any,
+) -> RunFolder:
     """Train a foundation model on the training split of a corpus.
 
     Args:
-        corpus: corpus or its folder.
-        **settings: fields of `heartlm.training.config.PretrainConfig`.
+        corpus: corpus or its folder; by default that of `config`.
+        out: the run folder to write; by default that of `config`.
+        config: settings.
+        **settings: deprecated: fields of `config`.
 
     Returns:
         Folder of the finished run; `.path` is its path.
 
     Raises:
         HeartlmError: a setting is invalid, the corpus cannot be used, or the folder cannot be written.
+
+    Examples:
+        >>> import heartlm
+        >>> run = heartlm.pretrain("corpora/mitdb", "runs/foundation", heartlm.PretrainConfig(depth=2, steps=100))
     """
     from heartlm.training.pretrain import pretrain as train
 
-    return RunFolder(train(typed(PretrainConfig, settings | {"corpus": _folder_of(corpus)})))
+    return RunFolder(train(_config(PretrainConfig, config, settings, corpus=_folder_of(corpus), out=out)))
 
 
 @public
 def finetune(
-    run: RunFolder | AnyPath | None = None, corpus: Corpus | AnyPath | None = None, **settings: Unpack[FinetuneSettings]
+    run: RunFolder | AnyPath | None = None,
+    corpus: Corpus | AnyPath | None = None,
+    out: AnyPath | None = None,
+    config: FinetuneConfig | None = None,
+    **settings: Any,
 ) -> RunFolder:
     """Add a head to a pretrained model and train it on the labels of a corpus.
 
     Args:
         run: run, its folder, or the name of a shipped model such as `"foundation"`. None for the waveform task.
-        corpus: corpus or its folder. It must be tokenized with the model's tokenizer: see `tokenize(tokenizer_from=…)`.
-        **settings: fields of `heartlm.tasks.task.FinetuneConfig`.
+        corpus: corpus or its folder. It must be tokenized with the model's tokenizer: see
+            `TokenizeConfig.tokenizer_from`.
+        out: the run folder to write; by default that of `config`.
+        config: settings.
+        **settings: deprecated: fields of `config`.
 
     Returns:
         The folder of the finished run.
@@ -252,33 +282,48 @@ def finetune(
     Raises:
         HeartlmError: an impossible setting, a corpus of another tokenizer or without labels, or a folder that cannot be
             written.
+
+    Examples:
+        >>> import heartlm
+        >>> config = heartlm.FinetuneConfig(task="beats", steps=100)
+        >>> run = heartlm.finetune("runs/foundation", "corpora/mitdb", "runs/beats", config)
     """
     from heartlm.tasks.finetune import finetune as train
 
-    given = {"run": None if run is None else find_run(run), "corpus": _folder_of(corpus)}
-    return RunFolder(train(typed(FinetuneConfig, settings | given)))
+    parent = None if run is None else find_run(run)
+    return RunFolder(train(_config(FinetuneConfig, config, settings, run=parent, corpus=_folder_of(corpus), out=out)))
 
 
 @public
 def evaluate(
-    run: RunFolder | AnyPath, on: Corpus | AnyPath, *, command: str = "", **settings: Unpack[EvaluationSettings]
+    run: RunFolder | AnyPath,
+    on: Corpus | AnyPath,
+    config: EvaluationConfig | None = None,
+    *,
+    command: str = "",
+    **settings: Any,
 ) -> Scores:
     """Score a fine-tuned model and baselines, with confidence intervals over patients. Results are saved in the run.
 
     Args:
         run: run, its folder, or the name of a shipped model.
         on: corpus tokenized with the model's tokenizer, or a folder of recordings.
+        config: settings.
         command: command line to record in the results.
-        **settings: fields of `heartlm.evaluation.config.EvaluationConfig`.
+        **settings: deprecated: fields of `config`.
 
     Raises:
         HeartlmError: a setting is invalid, the run cannot be scored, there is nothing to score, or the folder cannot be
             written.
+
+    Examples:
+        >>> import heartlm
+        >>> scores = heartlm.evaluate("runs/beats", "data/mitdb", heartlm.EvaluationConfig(bootstrap=200))
     """
     from heartlm.tasks.evaluate import evaluate as score
 
-    given = {"run": find_run(run), "on": _folder_of(on)}
-    folder, content = score(typed(EvaluationConfig, settings | given), command)
+    config = _config(EvaluationConfig, config, settings)
+    folder, content = score(find_run(run), Path(_folder_of(on) or ""), config, command)
     return Scores(content, folder)
 
 
@@ -467,6 +512,16 @@ def load_model(
     return loaded(None if model is None else find_run(model), Path(af), Path(waveform), device)
 
 
+def _config(kind: type[Config], config: Config | None, old: dict[str, Any], **inputs: AnyPath | None) -> Config:
+    """Return `config`, or its defaults, with the `inputs` that are given, and with the keyword arguments of 0.1."""
+    if old:
+        text = f"keyword arguments such as {next(iter(old))}= are deprecated since 0.2, pass config=heartlm."
+        # from here over the function and its wrapper `public` to the caller
+        warnings.warn(f"{text}{kind.__name__}(...)", DeprecationWarning, stacklevel=4)
+    given = old | {name: value for name, value in inputs.items() if value is not None}
+    return typed(kind, {**vars(config or kind()), **given}) if given else config or kind()
+
+
 def _folder_of(corpus: Corpus | AnyPath | None) -> AnyPath | None:
     return corpus.folder if isinstance(corpus, Corpus) else corpus
 
@@ -475,12 +530,16 @@ __all__ = [
     "Annotations",
     "Corpus",
     "Embeddings",
+    "EvaluationConfig",
     "Findings",
+    "FinetuneConfig",
     "HeartlmError",
     "Model",
+    "PretrainConfig",
     "Recording",
     "RunFolder",
     "Scores",
+    "TokenizeConfig",
     "analyze",
     "annotate",
     "convert",

@@ -61,13 +61,14 @@ def _simulate(folder: Path, patients: int = 3) -> None:
 
 def _wfdb(folder: Path) -> None:
     from heartlm.corpus.build import build_corpus
+    from heartlm.corpus.config import TokenizeConfig
     from heartlm.tokenizers.sample import SampleTokenizer
 
     _simulate(folder)
     for path in (folder / "tinydb").iterdir():
         shutil.move(path, folder / path.name)
     (folder / "tinydb").rmdir()
-    build_corpus([folder], SampleTokenizer(), folder.with_name("wfdb-expected"), processes=1)
+    build_corpus([folder], SampleTokenizer(), folder.with_name("wfdb-expected"), TokenizeConfig(processes=1))
 
 
 def _is_changed(case: Path, seed: Path, damaged: Path) -> bool:
@@ -583,11 +584,12 @@ def _annotations(folder: Path) -> None:
 
 def _corpus(folder: Path, patients: int = 6) -> Path:
     from heartlm.corpus.build import build_corpus
+    from heartlm.corpus.config import TokenizeConfig
     from heartlm.tokenizers.beat import BeatTokenizer
 
     _simulate(folder, patients)
     tokenizer = BeatTokenizer(num_levels=1, num_deviation_levels=1, num_codes=16)
-    build_corpus([folder / "tinydb"], tokenizer, folder / "corpus", processes=1)
+    build_corpus([folder / "tinydb"], tokenizer, folder / "corpus", TokenizeConfig(processes=1))
     return folder / "corpus"
 
 

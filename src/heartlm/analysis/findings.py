@@ -184,7 +184,7 @@ class Findings:
 
     @property
     def num_beats(self) -> int:
-        """Number of beats."""
+        """Number of beats, without the detections that are left out."""
         return len(self.sample)
 
     def normal_waves(self) -> Intervals | None:

@@ -99,6 +99,7 @@ def lead_quality(signal_mv: Floats, rate_hz: float) -> LeadQuality:
     off[: len(flat)][flat] = NO_SIGNAL
     usable = ~invalid
     usable[: len(flat)] &= ~flat
+    # the last piece may be shorter: divided by its own length; reduceat accepts no empty signal
     starts = np.arange(0, max(1, len(signal_mv)), piece)
     valid = np.add.reduceat(usable, starts) / np.diff([*starts, max(1, len(signal_mv))]) if len(usable) else np.zeros(1)
     piece_of_beat = offline // piece

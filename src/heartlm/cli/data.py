@@ -8,7 +8,7 @@ from pathlib import Path
 
 from heartlm.cli.options import existing, parse
 from heartlm.cli.subcommands import run_subcommand
-from heartlm.errors import HeartlmError, require
+from heartlm.errors import HeartlmError
 from heartlm.simulate.config import SimulationConfig
 
 
@@ -39,48 +39,6 @@ class SimulateOptions(SimulationConfig):
 
     folder: Path
     replace: bool = False
-
-
-@dataclass(frozen=True)
-class RetimeOptions:
-    """Options of `heartlm data retime`.
-
-    Attributes:
-        database: folder of a database with signals and beats.
-        folder: output folder; it must be empty or not exist.
-        copies: number of new recordings per training recording.
-        beats: approximate number of beats in each new recording.
-        labels: select normal and ventricular beats by their labels. With --no-labels they are classified from the
-            signal, for recordings without labels and for pretraining.
-        seed: random seed.
-    """
-
-    database: Path
-    folder: Path
-    copies: int = 2
-    beats: int = 1500
-    labels: bool = True
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class NoisyOptions:
-    """Options of `heartlm data noisy`.
-
-    Attributes:
-        database: folder of a database with signals, and with labelled beats or recordings labelled normal.
-        folder: output folder; it must be empty or not exist.
-        noise: folder of recordings of noise alone, for example bw and ma of nstdb; by default pulses and electrode
-            steps only.
-        pieces: number of pieces of 30 s per training recording.
-        seed: random seed.
-    """
-
-    database: Path
-    folder: Path
-    noise: Path | None = None
-    pieces: int = 24
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,71 +106,14 @@ def run_simulate(argv: Sequence[str]) -> int:
     return 0
 
 
-def run_retime(argv: Sequence[str]) -> int:
-    """Rearrange the beats of training patients into rare rhythms, as additional training data.
-
-    Examples:
-        heartlm data retime data/mitdb data/mitdb-retimed --copies 3
-        heartlm data retime data/holters data/holters-retimed --no-labels
-    """
-    options = parse(RetimeOptions, argv, "data retime", run_retime, positionals=["database", "folder"])
-    require(options, lambda number: number >= 1, "at least 1", "copies", "beats")
-    require(options, lambda number: number >= 0, "at least 0", "seed")
-    from heartlm.simulate.retime import retime_database
-
-    _check_unused(options.folder, source=options.database)
-    skipped = retime_database(
-        options.database,
-        options.folder,
-        copies=options.copies,
-        num_beats=options.beats,
-        seed=options.seed,
-        labels=options.labels,
-    )
-    print(f"{options.folder}: {options.copies} recordings of each training recording of {options.database}")
-    if skipped:
-        beats = "labelled beats" if options.labels else "beats"
-        print(f"left out, irregular or without signal or {beats}: {', '.join(skipped)}")
-    return 0
-
-
-def run_noisy(argv: Sequence[str]) -> int:
-    """Cut training recordings into noisy pieces, with what the beat detector marks in them as labels.
-
-    Examples:
-        heartlm data noisy data/mitdb data/mitdb-noisy --noise data/nstdb
-        heartlm data noisy data/challenge-2017 data/challenge-noisy --pieces 2
-    """
-    options = parse(NoisyOptions, argv, "data noisy", run_noisy, positionals=["database", "folder"])
-    require(options, lambda number: number >= 1, "at least 1", "pieces")
-    require(options, lambda number: number >= 0, "at least 0", "seed")
-    from heartlm.analysis.noisy import noisy_database
-
-    _check_unused(options.folder, source=options.database)
-    skipped = noisy_database(
-        options.database, options.folder, noise=options.noise, pieces=options.pieces, seed=options.seed
-    )
-    print(f"{options.folder}: up to {options.pieces} pieces of each training recording of {options.database}")
-    if skipped:
-        shown = ", ".join(skipped[:10]) + (" …" if len(skipped) > 10 else "")
-        print(f"left out, without signal or known beats: {len(skipped)} ({shown})")
-    return 0
-
-
-def _check_unused(folder: Path, replace: bool | None = None, source: Path | None = None) -> None:
-    """Raise a HeartlmError if `folder` lies in `source`, or holds something, except a database if `replace`.
-
-    `replace` is None for commands without --replace.
-    """
-    if source is not None and source.resolve() in folder.resolve().parents:
-        raise HeartlmError(f"{folder}: lies in {source}, whose recordings it would join; choose another folder")
+def _check_unused(folder: Path, replace: bool) -> None:
+    """Raise a HeartlmError if `folder` holds something, except a database if `replace`."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / "database.json").is_file():
         raise HeartlmError(f"{folder} exists and is no simulated database: choose another name or remove it first")
     if not replace:
-        remedy = "remove it first" if replace is None else "give --replace"
-        raise HeartlmError(f"{folder} holds a database already: choose another name or {remedy}")
+        raise HeartlmError(f"{folder} holds a database already: choose another name or give --replace")
 
 
 def run_verify(argv: Sequence[str]) -> int:
@@ -237,8 +138,6 @@ SUBCOMMANDS = {
     "formats": ("heartlm.cli.data:run_formats", "formats of recordings, and what to install for which"),
     "convert": ("heartlm.cli.data_convert:run", "write recordings as WFDB, EDF+ or Parquet; drop names and dates"),
     "simulate": ("heartlm.cli.data:run_simulate", "write a database of simulated patients"),
-    "noisy": ("heartlm.cli.data:run_noisy", "cut recordings into noisy pieces, to train on what is no beat"),
-    "retime": ("heartlm.cli.data:run_retime", "lay real beats out on other rhythms, to train on"),
     "download": ("heartlm.cli.data_download:run", "fetch a database from PhysioNet: resumable, parallel, verified"),
     "verify": ("heartlm.cli.data:run_verify", "say what is wrong with which file of a database"),
     "show": ("heartlm.cli.data_show:run", "draw a recording with its beats and rhythms"),

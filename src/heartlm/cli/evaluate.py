@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from heartlm.cli.options import parse
 from heartlm.evaluation.config import EvaluationConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(EvaluationConfig):
+    """Options of `heartlm evaluate`.
+
+    Attributes:
+        run: run folder of the fine-tuned model, or name of a shipped model.
+        on: corpus, or folder of recordings to tokenise with the run's tokenizer.
+    """
+
+    run: Path
+    on: Path
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -23,11 +38,12 @@ def run(arguments: Sequence[str]) -> int:
         heartlm evaluate runs/af --on corpora/mitdb-rhythm --split all --records 201,202,203,210,219,221,222 --window 41
         heartlm evaluate runs/vf --on data/vfdb --split all
     """
-    config = parse(EvaluationConfig, arguments, "evaluate", run, positionals=["run"])
+    options = parse(EvaluateOptions, arguments, "evaluate", run, positionals=["run"])
     from heartlm import api
     from heartlm.cli.score_table import score_table
 
-    scores = api.evaluate(**vars(config), command=shlex.join(["heartlm", "evaluate", *arguments]))
+    command = shlex.join(["heartlm", "evaluate", *arguments])
+    scores = api.evaluate(options.run, options.on, options, command=command)
     print("\n".join(score_table(scores.content)))
     files = ", ".join(sorted(path.name for path in scores.folder.iterdir()))
     print(f"  wrote {scores.folder} ({files})\n")

@@ -113,7 +113,7 @@ def given_limits(options: Any) -> dict[str, Any]:
 
 
 OPEN_RECORDINGS = frozenset(
-    ("alarms", "analyze", "compare", "data convert", "data noisy", "data retime", "data show", "data verify",
+    ("alarms", "analyze", "compare", "data convert", "data show", "data verify",
      "delineate", "embed", "evaluate", "federate", "monitor", "predict", "tokenize")
 )  # fmt: skip
 """Commands with the options `--rate`, `--units` and `--leads`, which state what files of recordings do not state."""

@@ -13,7 +13,7 @@ from heartlm.errors import HeartlmError, require
 from heartlm.training.config import PretrainConfig
 
 
-@dataclass
+@dataclass(frozen=True)
 class MemoryOptions(PretrainConfig):
     """Options of `heartlm plan memory`: those of heartlm pretrain, of which some matter for memory, and these.
 
@@ -37,8 +37,7 @@ def run(arguments: Sequence[str]) -> int:
         heartlm plan memory --depth 16 --window 512 --batch-size 256 --ranks 64 --parallel fsdp
         heartlm plan memory pretrain.yaml --ranks 4 --memory-gb 40
     """
-    options = parse(MemoryOptions, arguments, "plan memory", run, config_file=True)
-    options.check()
+    options = parse(MemoryOptions, arguments, "plan memory", run, config_file=True).resolved()
     require(options, lambda value: value > 0, "more than 0", "memory_gb")
     from heartlm.models.pretrained import FOLDER
     from heartlm.tokenizers.base import load_tokenizer

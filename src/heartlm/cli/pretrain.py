@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TypeVar
 
 from heartlm.cli.options import existing, given_to_resume, parse
@@ -47,7 +47,7 @@ def train(kind: type[Config], arguments: Sequence[str], command: str, run: Calla
     from heartlm.training.loop import Stopped
 
     try:
-        path = getattr(api, command)(**vars(config)).path
+        path = getattr(api, command)(config=config).path
     except Stopped as stopped:
         if ranks.is_first:
             print(stopped, file=sys.stderr)
@@ -60,12 +60,12 @@ def train(kind: type[Config], arguments: Sequence[str], command: str, run: Calla
 
 
 def _settings(kind: type[Config], arguments: Sequence[str], command: str, run: Callable[..., int]) -> Config:
-    """Return the settings, checked before torch is imported, which is slow."""
+    """Return the settings, complete before torch is imported, which is slow."""
     config = parse(kind, arguments, command, run, config_file=True)
     if isinstance(config, FinetuneConfig) and config.run is not None:
-        config.run = find_run(config.run)
+        config = replace(config, run=find_run(config.run))
     config = resumed(config, arguments) if config.resume else config
-    config.checked_corpus()
+    config.required_corpus()
     return config
 
 

@@ -18,8 +18,8 @@ def checked_options(run: RunFile, topology: Topology) -> Any:
     Raises:
         HeartlmError: the command does not accept a field, or does not run on these ranks; the text names the field.
     """
-    from heartlm.corpus.config import TokenizeConfig
-    from heartlm.evaluation.config import EvaluationConfig
+    from heartlm.cli.evaluate import EvaluateOptions
+    from heartlm.cli.tokenize import TokenizeOptions
 
     if run.fields.get("resume") is not None:
         raise HeartlmError("resume: leave it out: a run that was started in out continues without it")
@@ -28,14 +28,14 @@ def checked_options(run: RunFile, topology: Topology) -> Any:
     kinds: dict[str, type[Any]] = {
         "pretrain": PretrainConfig,
         "finetune": FinetuneConfig,
-        "evaluate": EvaluationConfig,
-        "tokenize": TokenizeConfig,
+        "evaluate": EvaluateOptions,
+        "tokenize": TokenizeOptions,
     }
     positionals = [POSITIONAL[run.command]] if run.command in POSITIONAL else []
     options = parse(kinds[run.command], run.argv()[1:], run.command, positionals=positionals)
     if isinstance(options, TrainingConfig):
-        options.checked_corpus()
+        options.required_corpus()
         if isinstance(options, PretrainConfig):
-            options.follow(options.depth, 32 * options.depth)
+            options = options.resolved()
         options.check_split(topology.world_size)
     return options

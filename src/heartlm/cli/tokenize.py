@@ -5,11 +5,26 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.corpus.config import TokenizeConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizeOptions(TokenizeConfig):
+    """Options of `heartlm tokenize`.
+
+    Attributes:
+        databases: folders of recordings, one per database.
+        out: the corpus folder to write. An existing corpus is replaced when the new one is complete. If the command is
+            killed, running it again resumes it.
+    """
+
+    databases: list[Path]
+    out: Path
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -24,12 +39,12 @@ def run(arguments: Sequence[str]) -> int:
         heartlm tokenize cudb mitdb nstdb cinc2017 --tokenizer millivolts --training-leads all --out corpora/vf
         heartlm tokenize svdb --tokenizer-from runs/foundation --out corpora/svdb
     """
-    config = parse(TokenizeConfig, arguments, "tokenize", run, positionals=["databases"])
+    options = parse(TokenizeOptions, arguments, "tokenize", run, positionals=["databases"])
     from heartlm import api
 
     command = shlex.join(["heartlm", "tokenize", *arguments])
-    corpus = api.tokenize(**vars(config), command=command)
-    print("\n".join(describe(corpus.manifest, config.out)))
+    corpus = api.tokenize(options.databases, options.out, options, command=command)
+    print("\n".join(describe(corpus.manifest, options.out)))
     num_records, num_left_out = corpus.manifest["num_records"], corpus.manifest["num_left_out"]
     if num_left_out:
         print(f"{num_records:,} recordings tokenised, {num_left_out:,} left out")

@@ -22,15 +22,14 @@ from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source, readable_leads
 from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
-from heartlm.corpus.plan import Beats, BuildSettings, Parts, TrainingLeads, make_plan
+from heartlm.corpus.plan import Parts, make_plan, settings_of
 from heartlm.databases.database import Database, open_database
-from heartlm.ecg.recording import Damaged, Repaired
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import explained, publish_folder, recover_folder
 from heartlm.system.cores import usable_cpus
 from heartlm.system.processes import encode_all
 from heartlm.system.progress import say, track
-from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer, tokenizer_class
+from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
 
 WORTH_KEEPING_S = 10.0
 """Time in seconds after which the partial result of a failed build is kept, so that it can be resumed."""
@@ -43,15 +42,9 @@ def build_corpus(
     folders: Sequence[Path],
     tokenizer: Tokenizer,
     out: Path,
+    config: TokenizeConfig | None = None,
     *,
-    training_leads: TrainingLeads = "first",
-    beats: Beats = "auto",
     fit: bool = True,
-    skip_unreadable: bool = False,
-    damaged: Damaged = "refuse",
-    repaired: Repaired = "warn",
-    processes: int | None = None,
-    seed: int = 0,
     command: str | None = None,
 ) -> dict[str, Any]:
     """Tokenise the databases in `folders` into the corpus folder `out` and return its manifest.
@@ -60,36 +53,32 @@ def build_corpus(
         folders: folders of the databases.
         tokenizer: the tokenizer. It is fitted on the training split unless `fit` is false or it has no parameters.
         out: the corpus folder. It is replaced when the new corpus is complete.
-        training_leads: use the first lead of training recordings, or all leads.
-        beats: use annotated beats, detected beats, or detected beats only if there are no annotated ones.
+        config: settings; the tokenizer's own are not read.
         fit: whether to fit the tokenizer; false for a tokenizer from another run.
-        skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
-        damaged: treat recordings that show damage as unreadable, or use them and list them.
-        repaired: treat recordings whose files must be repaired to be read as unreadable, or use them and list them.
-        processes: number of encoding processes, by default the number of cores available to this process.
-        seed: random seed for the choice of beats that the codebooks are fitted on.
         command: the command line, recorded in the manifest for reproducibility.
 
     Raises:
         HeartlmError: the input is unreadable or has no usable recording, or `out` cannot be written or is not a corpus.
     """
-    databases = [open_database(folder, repaired=repaired) for folder in folders]
+    config = config or TokenizeConfig()
+    databases = [open_database(folder, repaired="refuse" if config.strict else "warn") for folder in folders]
     for name, count in Counter(database.name for database in databases).items():
         if count > 1:
             raise HeartlmError(f"two folders hold a database called {name!r}: rename one, or name it in database.json")
-    choice = BuildSettings(training_leads, beats, skip_unreadable, damaged, seed, fit and tokenizer.needs_fitting)
     recover_folder(out)
     is_corpus = (out / "manifest.json").is_file() and (out / "codes.bin").is_file()
     if out.exists() and not is_corpus and not (out.is_dir() and not any(out.iterdir())):
         raise HeartlmError(f"{out} exists and is no corpus: choose another name, or remove it first")
+    # The journal first: it locks the folder against another build. The plan before the fit: its fingerprint of the
+    # files decides whether an earlier build, with its tokenizer, is continued.
     with _under_way(out) as journal:
         plan = make_plan(databases)
-        tokenizer = _begin(journal, plan, tokenizer, choice)
+        tokenizer = _begin(journal, plan, tokenizer, config, fit and tokenizer.needs_fitting)
         numbers = range(journal.num_parts, len(plan))
         encoded = encode_all(
-            lambda number: encode_part(*plan[number], tokenizer, choice),
+            lambda number: encode_part(*plan[number], tokenizer, config),
             numbers,
-            processes or len(usable_cpus()),
+            config.processes or len(usable_cpus()),
         )
         parts = track(
             encoded, len(plan), "tokenize", lambda part: part.num_samples / 1e6, "M samples", journal.num_parts
@@ -103,36 +92,24 @@ def build_corpus(
         return finish_corpus(journal, tokenizer, command)
 
 
-def build_configured(config: TokenizeConfig, given: Path | None, command: str) -> Corpus:
-    """Build the corpus of `config` and open it.
+def build_configured(
+    folders: Sequence[Path], out: Path, config: TokenizeConfig, given: Path | None, command: str
+) -> Corpus:
+    """Build the corpus of the databases in `folders` and open it.
 
     Args:
+        folders: folders of the databases.
+        out: the corpus folder.
         config: the settings.
         given: folder of a tokenizer to use; None to fit a new one.
         command: the command line, recorded in the manifest.
 
     Raises:
-        HeartlmError: a setting is invalid, or see `build_corpus`.
+        HeartlmError: see `build_corpus`.
     """
-    config.check()
-    kind = config.tokenizer or "beat"
-    how: dict[str, Any] = {"causal_only": config.causal} if kind in ("beat", "rhythm") else {}
-    how |= {"waveforms": config.waveforms} if kind == "rhythm" else {}
-    build_corpus(
-        config.databases,
-        tokenizer_class(kind)(**how) if given is None else load_tokenizer(given),
-        config.out,
-        training_leads=config.training_leads,
-        beats=config.beats,
-        fit=given is None,
-        skip_unreadable=config.skip_unreadable,
-        damaged=config.damaged,
-        repaired="refuse" if config.strict else "warn",
-        processes=config.processes,
-        seed=config.seed,
-        command=command,
-    )
-    return open_corpus(config.out)
+    tokenizer = config.new_tokenizer() if given is None else load_tokenizer(given)
+    build_corpus(folders, tokenizer, out, config, fit=given is None, command=command)
+    return open_corpus(out)
 
 
 @contextmanager
@@ -164,36 +141,36 @@ def _under_way(out: Path) -> Iterator[Journal]:
         raise HeartlmError(text) from error
 
 
-def _begin(journal: Journal, plan: Parts, tokenizer: Tokenizer, choice: BuildSettings) -> Tokenizer:
+def _begin(journal: Journal, plan: Parts, tokenizer: Tokenizer, config: TokenizeConfig, fit: bool) -> Tokenizer:
     """Resume an earlier build, or start by fitting the tokenizer; return the tokenizer to encode with."""
-    settings, earlier_settings = choice.described(tokenizer, plan), journal.settings
+    settings, earlier_settings = settings_of(config, tokenizer, fit, plan), journal.settings
     if earlier_settings == settings:
         journal.resume()
         clear(journal.folder, ".*")  # files that a killed build did not finish
         # what an earlier build with --skip-unreadable left out must stop one without it
-        if choice.skip_unreadable or not any(entry["num_unreadable"] for entry in journal.entries()):
+        if config.skip_unreadable or not any(entry["num_unreadable"] for entry in journal.entries()):
             done = sum(entry["num_records"] for entry in journal.entries())
             num_records = sum(len(record_ids) for _, record_ids in plan)
             say(f"tokenize: continues after {done:,} of {num_records:,} recordings, done before")
-            return load_tokenizer(journal.folder / "tokenizer") if choice.fit else tokenizer
+            return load_tokenizer(journal.folder / "tokenizer") if fit else tokenizer
     if earlier_settings is not None:
         changed = [name for name in settings if earlier_settings.get(name) != settings[name]] or ["skip_unreadable"]
         say(f"tokenize: an earlier build was not finished, but {', '.join(changed)} changed since: starts again")
     clear(journal.folder, "*")
-    if choice.fit:
-        fit_on_training(tokenizer, dict.fromkeys(database for database, _ in plan), choice)
+    if fit:
+        fit_on_training(tokenizer, dict.fromkeys(database for database, _ in plan), config)
     tokenizer.save(journal.folder / "tokenizer")
     journal.begin(settings)
     return tokenizer
 
 
-def fit_on_training(tokenizer: Tokenizer, databases: Iterable[Database], choice: BuildSettings) -> None:
+def fit_on_training(tokenizer: Tokenizer, databases: Iterable[Database], config: TokenizeConfig) -> None:
     """Fit `tokenizer` on leads of the training split, and record the databases in `fitted_on`.
 
     Raises:
         HeartlmError: there is no training recording, one is unreadable, or none can be used.
     """
-    random = np.random.Generator(np.random.Philox(choice.seed))
+    random = np.random.Generator(np.random.Philox(config.seed))
     chosen: list[SelectedLeads] = []
     for database in sorted(databases, key=lambda database: database.name):
         training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
@@ -201,7 +178,7 @@ def fit_on_training(tokenizer: Tokenizer, databases: Iterable[Database], choice:
         for index in random.permutation(len(training)).tolist():
             if len(usable) == FIT_RECORDINGS:
                 break
-            source = find_source(database, training[index], tokenizer, choice.training_leads, choice.skip_unreadable)
+            source = find_source(database, training[index], tokenizer, config.training_leads, config.skip_unreadable)
             if isinstance(source, SelectedLeads):
                 usable[index] = source
         chosen += [usable[index] for index in sorted(usable)]
@@ -212,16 +189,16 @@ def fit_on_training(tokenizer: Tokenizer, databases: Iterable[Database], choice:
     def leads() -> Iterator[Lead]:
         nonlocal num_leads
         for source in track(chosen, len(chosen), f"fit the {tokenizer.kind} tokenizer"):
-            for lead in readable_leads(source, tokenizer, choice, unused):
+            for lead in readable_leads(source, tokenizer, config, unused):
                 num_leads += 1
                 yield lead
         if not num_leads:
             reasons = commonest(each["reason"] for each in unused.dropped)
             raise HeartlmError(f"no recording of the training split can be fitted on: {reasons}")
 
-    tokenizer.fit(leads(), choice.seed)
+    tokenizer.fit(leads(), config.seed)
     counts = Counter(source.recording.database for source in chosen)
-    tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": choice.seed}
+    tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": config.seed}
 
 
 def commonest(reasons: Iterable[Any]) -> str:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 from heartlm.errors import HeartlmError, require
+from heartlm.storage.typed import Checked, typed
+from heartlm.tokenizers.registry import TokenizerName
+
+if TYPE_CHECKING:
+    from heartlm.tokenizers.base import Tokenizer
 
 
-@dataclass
-class TokenizeConfig:
-    """Settings of `heartlm tokenize`.
+@dataclass(frozen=True)
+class TokenizeConfig(Checked):
+    """Settings of a corpus.
 
     Attributes:
-        databases: folders of recordings, one per database.
-        out: the corpus folder to write. An existing corpus is replaced when the new one is complete. If the command is
-            killed, running it again resumes it.
         tokenizer: beat (default) encodes waveforms and RR intervals; rhythm encodes RR intervals only; sample encodes
             amplitudes at 100 Hz; millivolts encodes voltages at 100 Hz (task waveform).
         tokenizer_from: a run or corpus whose tokenizer is used, instead of fitting a new one.
         causal: omit features that need later beats, so that a live stream gets the same tokens (beat; rhythm with
             waveforms).
         waveforms: also encode comparisons of the beats' waveforms if a recording has a signal (rhythm).
+        settings: further settings of the tokenizer, for example {num_codes: 64}; they are the fields of the settings
+            class in its file.
         training_leads: first encodes one lead of each recording; all also encodes the other leads of training
             recordings.
         beats: source of the beats. auto uses annotated beats, and detects beats if there are none.
@@ -35,12 +39,11 @@ class TokenizeConfig:
         seed: random seed for the choice of beats that the codebooks are fitted on.
     """
 
-    databases: list[Path]
-    out: Path
-    tokenizer: Literal["beat", "rhythm", "sample", "millivolts"] | None = None
+    tokenizer: TokenizerName | None = None
     tokenizer_from: Path | None = None
     causal: bool = False
     waveforms: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
     training_leads: Literal["first", "all"] = "first"
     beats: Literal["auto", "annotated", "detected"] = "auto"
     skip_unreadable: bool = False
@@ -53,32 +56,26 @@ class TokenizeConfig:
         """Raise a HeartlmError that names the first field with an invalid value."""
         require(self, lambda value: value >= 1, "at least 1", "processes")
         require(self, lambda value: value >= 0, "at least 0", "seed")
-        kind = self.tokenizer or "beat"
-        given = {"causal": self.causal, "waveforms": self.waveforms, "tokenizer": self.tokenizer}
-        if self.tokenizer_from is not None:
-            refused = [name for name, value in given.items() if value]
-            why = f"the tokenizer of {self.tokenizer_from} has its settings"
-        elif self.waveforms and kind != "rhythm":
-            refused, why = ["waveforms"], f"only the rhythm tokenizer takes it, not {kind}"
-        elif self.causal and kind != "beat" and not self.waveforms:
-            refused, why = ["causal"], f"the {kind} tokenizer is always causal"
-        else:
-            return
-        if refused:
-            raise HeartlmError(f"{refused[0]}: {why}: leave --{refused[0].replace('_', '-')} out")
+        if self.tokenizer_from is None:
+            self.new_tokenizer()
+        elif refused := [*self._given, *(["tokenizer"] if self.tokenizer else [])]:
+            raise HeartlmError(f"{refused[0]}: the tokenizer of {self.tokenizer_from} has its settings: leave it out")
 
+    @property
+    def _given(self) -> dict[str, Any]:
+        """Settings of the tokenizer."""
+        return self.settings | {name: True for name in ("causal", "waveforms") if getattr(self, name)}
 
-class TokenizeSettings(TypedDict, total=False):
-    """The settings of `TokenizeConfig` as keyword arguments of `heartlm.tokenize`."""
+    def new_tokenizer(self) -> Tokenizer:
+        """Return a tokenizer of the chosen kind, to be fitted.
 
-    tokenizer: Literal["beat", "rhythm", "sample", "millivolts"] | None
-    tokenizer_from: Path | str | None
-    causal: bool
-    waveforms: bool
-    training_leads: Literal["first", "all"]
-    beats: Literal["auto", "annotated", "detected"]
-    skip_unreadable: bool
-    damaged: Literal["refuse", "warn"]
-    strict: bool
-    processes: int | None
-    seed: int
+        Raises:
+            HeartlmError: it does not take a setting; the message names the setting.
+        """
+        from heartlm.tokenizers.base import tokenizer_class  # NumPy is slow to import
+
+        tokenizer = tokenizer_class(self.tokenizer or "beat")
+        known = {each.name for each in fields(tokenizer.takes)}
+        if unknown := [name for name in self._given if name not in known]:
+            raise HeartlmError(f"{unknown[0]}: the {tokenizer.kind} tokenizer has no such setting: leave it out")
+        return tokenizer.of(typed(tokenizer.takes, self._given))

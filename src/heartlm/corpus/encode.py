@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.plan import Beats, BuildSettings, TrainingLeads
+from heartlm.corpus.config import TokenizeConfig
+from heartlm.corpus.plan import Beats, TrainingLeads
 from heartlm.corpus.schema import FILES
 from heartlm.databases.database import Database
 from heartlm.databases.splits import Split
@@ -199,35 +200,35 @@ class Part:
         self.num_unreadable += unreadable
 
 
-def readable_leads(source: SelectedLeads, tokenizer: Tokenizer, choice: BuildSettings, part: Part) -> Iterator[Lead]:
+def readable_leads(source: SelectedLeads, tokenizer: Tokenizer, config: TokenizeConfig, part: Part) -> Iterator[Lead]:
     """Yield the usable leads of `source`, and add the others with the reason to `part.dropped`.
 
     Raises:
         HeartlmError: the recording is unreadable or refused, and unreadable recordings are not skipped.
     """
     try:
-        for lead in usable_leads(source, tokenizer, choice.beats, choice.damaged):
+        for lead in usable_leads(source, tokenizer, config.beats, config.damaged):
             if isinstance(lead, Unusable):
                 part.drop(source.name, lead.reason)
             else:
                 yield lead
     except HeartlmError as error:
-        if not choice.skip_unreadable:
+        if not config.skip_unreadable:
             raise
         part.drop(source.name, str(error), unreadable=True)
 
 
-def encode_part(database: Database, record_ids: Sequence[str], tokenizer: Tokenizer, choice: BuildSettings) -> Part:
+def encode_part(database: Database, record_ids: Sequence[str], tokenizer: Tokenizer, config: TokenizeConfig) -> Part:
     """Encode every usable lead of the recordings of a part."""
     part, tokens = Part(database.name, len(record_ids)), list[Tokens]()
     for record_id in record_ids:
-        source = find_source(database, record_id, tokenizer, choice.training_leads, choice.skip_unreadable)
+        source = find_source(database, record_id, tokenizer, config.training_leads, config.skip_unreadable)
         if isinstance(source, Unusable):
             part.drop(f"{database.name}/{record_id}", source.reason, unreadable=source.unreadable)
         else:
             for lead, reason in channels_without_ecg(source.recording).items():
                 part.drop(source.name, f"channel {source.recording.lead_names[lead]}: no ECG ({reason})")
-            tokens += _encode_source(source, tokenizer, choice, part)
+            tokens += _encode_source(source, tokenizer, config, part)
     for name, (kind, field_name) in FILES.items():
         arrays = [
             np.stack([each.beat_class, each.rhythm], axis=1) if name == "labels.bin" else getattr(each, field_name)
@@ -237,9 +238,9 @@ def encode_part(database: Database, record_ids: Sequence[str], tokenizer: Tokeni
     return part
 
 
-def _encode_source(source: SelectedLeads, tokenizer: Tokenizer, choice: BuildSettings, part: Part) -> Iterator[Tokens]:
+def _encode_source(source: SelectedLeads, tokenizer: Tokenizer, config: TokenizeConfig, part: Part) -> Iterator[Tokens]:
     recording, ignored, first = source.recording, dict[str, int](), True
-    for lead in readable_leads(source, tokenizer, choice, part):
+    for lead in readable_leads(source, tokenizer, config, part):
         tokens = tokenizer.encode(lead)
         if first:
             _count(part.beats, source.split, lead.annotations.beat_classes(), BEAT_CLASSES)
@@ -271,7 +272,7 @@ def _encode_source(source: SelectedLeads, tokenizer: Tokenizer, choice: BuildSet
         part.dropped.append({"record": source.name, "reason": f"annotation: {reason}", "count": count})
     if not first:
         part.damaged += [{"record": source.name, "fault": f"repaired: {repair}"} for repair in recording.repairs]
-    if not first and choice.damaged == "warn":
+    if not first and config.damaged == "warn":
         recording.warn_if_damaged()
         part.damaged += [{"record": source.name, "fault": fault} for fault in recording.faults]
 

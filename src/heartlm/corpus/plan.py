@@ -10,13 +10,12 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from heartlm import __version__
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.schema import SCHEMA_VERSION
 from heartlm.databases.database import Database
-from heartlm.ecg.recording import Damaged
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Tokenizer
 
@@ -40,31 +39,27 @@ def make_plan(databases: Sequence[Database]) -> Parts:
     return parts
 
 
-@dataclass(frozen=True)
-class BuildSettings:
-    """Settings of a build that affect its tokens, in addition to the tokenizer and the recordings."""
+def settings_of(config: TokenizeConfig, tokenizer: Tokenizer, is_fitted: bool, parts: Parts) -> dict[str, Any]:
+    """Return everything that the tokens depend on, in the form read back from the journal.
 
-    training_leads: TrainingLeads
-    beats: Beats
-    skip_unreadable: bool
-    damaged: Damaged
-    seed: int
-    fit: bool
-
-    def described(self, tokenizer: Tokenizer, parts: Parts) -> dict[str, Any]:
-        """Return everything that the tokens depend on, in the form read back from the journal."""
-        settings = {
-            "heartlm": __version__,
-            "schema_version": SCHEMA_VERSION,
-            "tokenizer": [tokenizer.kind, tokenizer.settings()] if self.fit else tokenizer.content_hash(),
-            "recordings": fingerprint(parts),
-            "training_leads": self.training_leads,
-            "beats": self.beats,
-            "damaged": self.damaged,
-            "repaired": sorted({database.repaired for database, _ in parts}),
-            "seed": self.seed,
-        }
-        return dict(json.loads(json.dumps(settings)))
+    Args:
+        config: settings of the corpus.
+        tokenizer: tokenizer to encode with.
+        is_fitted: whether it is fitted first, so that its settings decide, not its content.
+        parts: recordings.
+    """
+    settings = {
+        "heartlm": __version__,
+        "schema_version": SCHEMA_VERSION,
+        "tokenizer": [tokenizer.kind, tokenizer.settings()] if is_fitted else tokenizer.content_hash(),
+        "recordings": fingerprint(parts),
+        "training_leads": config.training_leads,
+        "beats": config.beats,
+        "damaged": config.damaged,
+        "repaired": sorted({database.repaired for database, _ in parts}),
+        "seed": config.seed,
+    }
+    return dict(json.loads(json.dumps(settings)))
 
 
 def fingerprint(parts: Parts) -> str:

@@ -76,7 +76,7 @@ class Delineation:
 
     @property
     def num_beats(self) -> int:
-        """Number of beats."""
+        """Number of beats, the first axis of the arrays."""
         return len(self.beats)
 
     @property

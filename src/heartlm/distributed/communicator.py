@@ -39,7 +39,7 @@ class Pending:
         self._result, self.completed_s = result, time.perf_counter()
 
     def wait(self) -> Tensor:
-        """Wait for the sum and return it."""
+        """Return the sum, which is complete here; subclasses wait for it."""
         return self._result
 
 

@@ -51,6 +51,8 @@ def score_beats(
         they occur, `"other"` (a prediction outside of the classes) and `"none"` (missed beats as column, extra
         detections as row).
     """
+    # Rows and columns: the scored classes, then one for all other labels, then one for no beat. A reference of another
+    # label is not scored; a prediction of one is an error.
     num = other = len(SCORED_CLASSES)
     none = num + 1
     row, column = (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal
 
 from heartlm.errors import HeartlmError, require
+from heartlm.storage.typed import Checked
 
 if TYPE_CHECKING:
     from heartlm.evaluation.bootstrap import Resampling
@@ -15,13 +16,11 @@ SMALLEST_WINDOW = 4
 """Smallest window in beats; the entropy of Zhou 2015 is undefined for fewer."""
 
 
-@dataclass
-class EvaluationConfig:
-    """Settings of an evaluation: model, recordings, baselines.
+@dataclass(frozen=True)
+class EvaluationConfig(Checked):
+    """Settings of an evaluation: recordings, baselines, intervals.
 
     Attributes:
-        run: run folder of the fine-tuned model, or name of a shipped model.
-        on: corpus, or folder of recordings to tokenise with the run's tokenizer.
         split: split of the recordings to score; all includes those excluded from training and testing.
         records: comma-separated names of recordings of the split to score, for example 201,202,203; by default all.
         beats: annotated uses the annotated beat positions; detected detects the beats and matches them with the
@@ -38,8 +37,6 @@ class EvaluationConfig:
         threads: CPU threads of torch; by default torch's own default.
     """
 
-    run: Path
-    on: Path
     split: Literal["test", "validation", "train", "all"] = "test"
     records: str | None = None
     beats: Literal["annotated", "detected"] = "annotated"
@@ -72,20 +69,3 @@ class EvaluationConfig:
         require(self, lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
         if self.name is not None and (Path(self.name).name != self.name or self.name.startswith(".")):
             raise HeartlmError(f"name: {self.name!r} found, a plain folder name expected, without slashes")
-
-
-class EvaluationSettings(TypedDict, total=False):
-    """The settings of `EvaluationConfig` as keyword arguments of `heartlm.evaluate`."""
-
-    split: Literal["test", "validation", "train", "all"]
-    records: str | None
-    beats: Literal["annotated", "detected"]
-    checkpoint: Literal["best", "last"]
-    window: int | None
-    baselines: bool
-    random_init: Path | str | None
-    name: str | None
-    bootstrap: int
-    seed: int
-    device: Literal["auto", "cpu", "cuda"]
-    threads: int | None

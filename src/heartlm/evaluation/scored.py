@@ -9,6 +9,7 @@ recordings are listed with the reason.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
         if key not in chosen or _preference(row.lead) < _preference(rows[chosen[key]].lead):
             chosen[key] = index
     splits = {key: rows[index].split for key, index in chosen.items()}
-    to_score = _keys_to_score(splits, config)
+    to_score = _keys_to_score(corpus.folder, splits, config)
     leads = [lead_of_row(corpus, chosen[key]) for key in chosen if key in to_score and rows[chosen[key]].num_tokens > 0]
     empty = [key for key in sorted(to_score) if rows[chosen[key]].num_tokens == 0]
     left_out, names = [{"record": "/".join(key), "reason": "no tokens"} for key in empty], {lead.name for lead in leads}
@@ -70,7 +71,8 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, needs_classes: bool, con
     if config.beats == "detected" and not tokenizer.needs_beats:
         raise HeartlmError(f"beats: 'detected' found, but tokens of the {tokenizer.kind} tokenizer are no beats")
     database, detected = open_database(folder), config.beats == "detected"
-    to_score = _keys_to_score({(database.name, each): database.split_of(each) for each in database.record_ids}, config)
+    splits = {(database.name, each): database.split_of(each) for each in database.record_ids}
+    to_score = _keys_to_score(folder, splits, config)
     leads, left_out, damaged = list[ScoredLead](), list[dict[str, str]](), list[dict[str, str]]()
     chosen = [each for each in database.record_ids if (database.name, each) in to_score]
     for record_id in track(chosen, len(chosen), "tokenize"):
@@ -95,8 +97,8 @@ def _preference(lead: str) -> int:
     return PREFERRED_LEADS.index(name) if name in PREFERRED_LEADS else len(PREFERRED_LEADS)
 
 
-def _keys_to_score(splits: dict[tuple[str, str], str], config: EvaluationConfig) -> set[tuple[str, str]]:
-    """Return the recordings to score; `splits` has the split of every recording."""
+def _keys_to_score(on: Path, splits: Mapping[tuple[str, str], str], config: EvaluationConfig) -> set[tuple[str, str]]:
+    """Return the recordings of the folder `on` to score; `splits` has the split of every recording."""
     inside = {key for key, split in splits.items() if config.split in ("all", split)}
     if not config.record_ids:
         return inside
@@ -107,5 +109,5 @@ def _keys_to_score(splits: dict[tuple[str, str], str], config: EvaluationConfig)
             if splits_of_name:
                 option = "all" if splits_of_name[0] == "excluded" else f"{splits_of_name[0]} or all"
                 where = f"it is in {splits_of_name[0]}: use --split {option}"
-            raise HeartlmError(f"records: {name!r} is not in the {config.split} split of {config.on}: {where}")
+            raise HeartlmError(f"records: {name!r} is not in the {config.split} split of {on}: {where}")
     return {(database, record_id) for database, record_id in inside if record_id in config.record_ids}

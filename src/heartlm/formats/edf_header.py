@@ -175,7 +175,7 @@ def read_header(path: Path) -> EdfHeader:
 
     _, patient, recording, day, clock, header_bytes, reserved, records, duration, channels = _fields(fixed, FIXED_BYTES)
     num_channels = count(channels) or 0
-    data_at = 256 * (1 + num_channels)
+    data_at = 256 * (1 + num_channels)  # not the stated size, which some writers get wrong
     content = (first_bytes(path, data_at) or b"")[256:]
     if num_channels < 1 or len(content) < data_at - 256:
         raise HeartlmError(
@@ -185,6 +185,7 @@ def read_header(path: Path) -> EdfHeader:
     header = EdfHeader(
         patient, recording, day, clock, reserved[3:5].upper() == "+D", number(duration), 2 + (version != b"0"), data_at
     )
+    # field by field: the labels of all signals, then the transducers of all
     texts = _fields(content, [size for size in SIGNAL_BYTES for _ in range(num_channels)])
     for place in range(num_channels):
         label, _, unit, *ranges, _, samples_text, mark = texts[place::num_channels]
@@ -194,6 +195,7 @@ def read_header(path: Path) -> EdfHeader:
                 f"{path}: signal {place + 1} ({name}) has {samples_text!r} samples a data record, expected a number; "
                 "fetch the file again or correct its header"
             )
+        # signals that are left out below still take their place in each data record
         offset = header.record_bytes
         header.record_bytes += samples * header.sample_bytes
         if label.upper() in ("EDF ANNOTATIONS", "BDF ANNOTATIONS"):

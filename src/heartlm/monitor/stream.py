@@ -205,7 +205,7 @@ class Ward:
         stream.leads = [WatchedLead(self.models, stream.rate_hz) for _ in range(stream.rules.addresses[2])]
 
     def remove(self, name: str) -> None:
-        """Remove a stream."""
+        """Remove a stream with its state."""
         del self.streams[name]
         self.waiting.discard(name)
 

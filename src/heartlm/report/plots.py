@@ -104,7 +104,7 @@ def recording_strip(
 def plot_recording(
     recording: Recording, start_s: float, stop_s: float | None, leads: Sequence[int | str] | None, ax: Any
 ) -> Any:
-    """See `Recording.plot`."""
+    """Return the picture, or draw it on the axes `ax`; the arguments are those of `Recording.plot`."""
     strip = recording_strip(recording, start_s, stop_s, leads)
     drawn = Picture(tuple(drawn_rows(strip, f"{recording.database} {recording.record_id}".strip())))
     return drawn if ax is None else drawn.on(ax)

@@ -45,6 +45,26 @@ def typed(kind: type[T], value: Any, where: str | Path = "") -> T:
         raise HeartlmError(f"{where}: {error}" if str(where) else str(error)) from None
 
 
+class Checked:
+    """Base of the dataclasses of settings: fields are checked when one is made, also by `dataclasses.replace`.
+
+    A value is converted as by `typed`, so that text is accepted for a path.
+
+    Raises:
+        HeartlmError: a value has the wrong type or is not possible; the message names the field.
+    """
+
+    def __post_init__(self) -> None:
+        """Check the type of every field, then their values."""
+        kind: Any = type(self)
+        for name, hint in _hints(kind)[0].items():
+            object.__setattr__(self, name, _typed(hint, getattr(self, name), name))  # the dataclasses are frozen
+        self.check()
+
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first field with an impossible value."""
+
+
 def _typed(hint: Any, value: Any, path: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint is object:

@@ -60,7 +60,7 @@ class Beats(Task):
         """Score the model and its baselines on the beats of `leads`."""
         paired = [PairedLead.of(lead, tuned.tokens_are_beats) for lead in leads]
         if not any((beat_labels(each.reference) >= 0).any() for each in paired):
-            raise HeartlmError(f"{config.on}: no beat of the {config.split} split has a label to score")
+            raise HeartlmError(f"on: no beat of the {config.split} split has a label to score")
 
         def most_frequent() -> list[LeadAnswers]:
             counts = tuned.training_counts("beats_per_class")

@@ -28,33 +28,33 @@ from heartlm.tasks.load import load_finetuned, load_random_init
 from heartlm.tasks.task import Task, task_of
 
 
-def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[str, Any]]:
-    """Score the run of `config` and its baselines.
+def evaluate(run: Path, on: Path, config: EvaluationConfig, command: str = "") -> tuple[Path, dict[str, Any]]:
+    """Score a fine-tuned model and its baselines.
 
     Args:
-        config: settings: run, recordings, baselines.
+        run: run folder of the model.
+        on: corpus, or folder of recordings to tokenise with the run's tokenizer.
+        config: settings.
         command: command line to record in the results, so that they can be reproduced.
 
     Returns:
         Folder of the scores, and the content of its `scores.json`.
 
     Raises:
-        HeartlmError: a setting is invalid, the run cannot be scored, there is nothing to score, or the folder cannot
-            be written.
+        HeartlmError: the run cannot be scored, there is nothing to score, or the folder cannot be written.
     """
-    config.check()
     if config.threads:
         torch.set_num_threads(config.threads)
     device, _ = device_and_precision(config.device, "fp32")
-    tuned = load_finetuned(config.run, config.checkpoint, device)
+    tuned = load_finetuned(run, config.checkpoint, device)
     rival = load_random_init(config.random_init, tuned, config.checkpoint, device) if config.random_init else None
     task = task_of(str(tuned.info.task))
     how = task.scored_how(tuned, config)
-    scored = leads_to_score(config, tuned, task)
+    scored = leads_to_score(run, on, config, tuned, task)
     if not scored.leads:
         reasons = f" ({commonest(entry['reason'] for entry in scored.left_out)})" if scored.left_out else ""
         hint = "" if config.split == "all" else ": try --split all"
-        raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}{hint}")
+        raise HeartlmError(f"{on}: nothing to score in the {config.split} split{reasons}{hint}")
     score_set = task.score(scored.leads, tuned, rival, config)
     notes = tuned.seen_notes([lead.patient_id for lead in scored.leads])
     if rival is not None and (steps := rival.folder.num_steps) != (expected := tuned.folder.num_steps):
@@ -62,7 +62,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
     chosen = [f"{len(config.record_ids)}records"] if config.record_ids else []
     last = ["last"] if config.checkpoint == "last" else []
     # for example mitdb-test-annotated, afdb-all-w41
-    name = config.name or "-".join([config.on.resolve().name, config.split, how, *chosen, *last])
+    name = config.name or "-".join([on.resolve().name, config.split, how, *chosen, *last])
     scores = {
         "schema": SCHEMA_VERSION,
         "name": name,
@@ -71,7 +71,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
         "baselines": score_set.baselines,
         "notes": [*notes, *score_set.notes],
         "task": task.name,
-        "on": str(config.on),
+        "on": str(on),
         "split": config.split,
         "records": [lead.name for lead in scored.leads],
         "records_left_out": scored.left_out,
@@ -91,21 +91,21 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
     return folder, scores
 
 
-def leads_to_score(config: EvaluationConfig, tuned: FineTuned, task: Task) -> ScoredLeads:
+def leads_to_score(run: Path, on: Path, config: EvaluationConfig, tuned: FineTuned, task: Task) -> ScoredLeads:
     """Return the leads that `config` selects, tokenized for the model of `tuned`.
 
     Raises:
         HeartlmError: the folder does not exist, the corpus has another tokenizer, or a corpus was given but detected
             beats need recordings.
     """
-    if not (config.on / "manifest.json").is_file():
-        if not config.on.is_dir():
-            raise HeartlmError(f"on: {config.on}: no such folder; give a corpus or a folder of recordings")
-        return leads_of_folder(config.on, tuned.tokenizer, task.needs_classified_beats, config)
+    if not (on / "manifest.json").is_file():
+        if not on.is_dir():
+            raise HeartlmError(f"on: {on}: no such folder; give a corpus or a folder of recordings")
+        return leads_of_folder(on, tuned.tokenizer, task.needs_classified_beats, config)
     if config.beats == "detected":
         raise HeartlmError(
-            f"beats: 'detected' found, but {config.on} is a corpus of tokens: give --on the folder of recordings"
+            f"beats: 'detected' found, but {on} is a corpus of tokens: give --on the folder of recordings"
         )
-    corpus = open_corpus(config.on)
-    check_tokenizer(corpus, tuned.info, config.run)
+    corpus = open_corpus(on)
+    check_tokenizer(corpus, tuned.info, run)
     return leads_of_corpus(corpus, config)

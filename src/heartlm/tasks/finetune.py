@@ -34,13 +34,14 @@ def finetune(config: FinetuneConfig) -> Path:
     """Fine-tune a model with the settings in `config` and return the run folder.
 
     Raises:
-        HeartlmError: a setting is invalid, the corpus has another tokenizer or no labels, or the folder is unwritable.
+        HeartlmError: no corpus or run is given, the corpus has another tokenizer or no labels, or the folder cannot be
+            written.
     """
     return run(config, lambda ranks: _job(config, ranks))
 
 
 def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
-    corpus, task = open_corpus(config.checked_corpus()), task_of(config.task)
+    corpus, task = open_corpus(config.required_corpus()), task_of(config.task)
     if not task.splits_batches and ranks.world_size * config.accumulation > 1:
         raise HeartlmError(
             f"task: {task.name} found with {ranks.world_size} ranks and accumulation {config.accumulation}, 1 of each "
@@ -55,13 +56,13 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
         "parent": None if config.run is None else str(config.run.resolve()),
         "from_scratch": config.from_scratch or config.run is None,
     }
-    return job_of(learning, config, corpus, ranks, f"{task.name}{start}-s{config.seed}", about)
+    return job_of(learning, corpus, ranks, f"{task.name}{start}-s{config.seed}", about)
 
 
 def on_foundation(
     config: FinetuneConfig, corpus: Corpus, classes: Names, labels: Labels, validates: bool, positive: Names = ()
 ) -> TrainingTask:
-    """Add a head for labels of tokens to a pretrained model; fill in the settings derived from the model size.
+    """Add a head for labels of tokens to a pretrained model.
 
     Args:
         config: settings.
@@ -90,8 +91,6 @@ def on_foundation(
         seconds=interval_levels(corpus) if pooled else None,
     )
     check_tokenizer(corpus, foundation, config.run)
-    assert foundation.config.width
-    config.follow(foundation.config.depth, foundation.config.width)
     labelled = labelled_rows(corpus, labels, "train")
     if len(labelled) == 0:
         raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")
@@ -122,7 +121,7 @@ def on_foundation(
             waveform_dropout=config.waveform_dropout,
         )
 
-    return TrainingTask(model, info, loss, rows, make_batch, held_out)
+    return TrainingTask(config.sized(foundation.config), model, info, loss, rows, make_batch, held_out)
 
 
 def interval_levels(corpus: Corpus) -> Tensor | None:

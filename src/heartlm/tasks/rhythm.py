@@ -73,7 +73,7 @@ class Rhythm(Task):
         windows = RhythmWindows.of(leads, window_of(tuned, config))
         labels = window_labels(windows.rhythm, positive, flutter, windows.length)
         if (labels < 0).all():
-            raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label to score")
+            raise HeartlmError(f"on: no window of the {config.split} split has a rhythm label to score")
 
         def score(verdicts: Verdicts, labels: NDArray[np.int8] = labels) -> dict[str, Any]:
             return verdicts.scores(labels, patient, config.resampling)

@@ -28,7 +28,7 @@ from heartlm.labels.tokens import Flutter
 from heartlm.models.info import ModelInfo
 from heartlm.tasks.registry import TaskName
 from heartlm.tokenizers.base import Lead, Tokens
-from heartlm.training.config import TrainingConfig, TrainingSettings
+from heartlm.training.config import TrainingConfig
 from heartlm.training.job import TrainingTask
 
 Leads = Sequence[ScoredLead]
@@ -36,7 +36,7 @@ Answer = tuple[Annotations, NDArray[np.float64] | None]
 """Annotations, and the probability of each class in every second, `[num_seconds, num_classes]`, if known."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class FinetuneConfig(TrainingConfig):
     """Settings of fine-tuning.
 
@@ -95,28 +95,20 @@ class FinetuneConfig(TrainingConfig):
         if self.shortest_window is not None and self.compile:
             raise HeartlmError("compile: true found, but windows of mixed widths have no one shape: leave it out")
 
+    def required_corpus(self) -> Path:
+        """Return the corpus folder.
+
+        Raises:
+            HeartlmError: no corpus is given, or no run where the task starts from one.
+        """
+        if self.run is None and task_of(self.task).continues:
+            raise HeartlmError("run: nothing found, a run folder expected: heartlm finetune RUN --corpus FOLDER")
+        return super().required_corpus()
+
     @property
     def patient_ids(self) -> tuple[str, ...]:
         """Patients to train on; empty for all."""
         return tuple(name.strip() for name in (self.patients or "").split(",") if name.strip())
-
-
-class FinetuneSettings(TrainingSettings, total=False):
-    """The settings of `FinetuneConfig` as keyword arguments of `heartlm.finetune`."""
-
-    patients: str | None
-    task: TaskName
-    from_scratch: bool
-    head: Literal["token", "window"]
-    rhythm: str
-    flutter: Flutter
-    shortest_window: int | None
-    threshold: float | None
-    class_balance: float
-    patient_balance: float
-    facet_dropout: float
-    waveform_dropout: float
-    dropout: float
 
 
 class Task(ABC):
@@ -147,14 +139,12 @@ class Task(ABC):
 
     def check(self, config: FinetuneConfig) -> None:
         """Raise a HeartlmError that names the first setting that the task does not accept; imports no torch."""
-        if config.run is None:
-            raise HeartlmError("run: nothing found, a run folder expected: heartlm finetune RUN --corpus FOLDER")
         if config.head == "window" and True not in self.heads:
             raise HeartlmError(f"head: 'window' found, but the {self.name} task labels tokens: use --head token")
 
     @abstractmethod
     def learning(self, config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> TrainingTask:
-        """Return model, loss and batches on `corpus`; fill in the settings derived from the model size.
+        """Return model, loss, batches and resolved settings on `corpus`.
 
         Args:
             config: settings.

@@ -11,7 +11,7 @@ counts as other rhythms, except the ten seconds before fibrillation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -116,25 +116,24 @@ class Waveform(Task):
         from heartlm.training.waveform import WaveformLoss, balanced_windows
         from heartlm.training.waveform_batches import WaveformBatches
 
-        config.window, config.batch_size = WINDOW, config.batch_size or BATCH
         torch.manual_seed(config.seed)
         geometry = [torch.from_numpy(coordinates) for coordinates in corpus.tokenizer().geometry()]
         shape = ModelConfig((len(geometry[0]),), 4, 48, dropout=config.dropout, network="waveform").resolve()
-        assert shape.width
-        config.follow(shape.depth, shape.width)
+        batch_size = config.batch_size or BATCH
         threshold = config.threshold or THRESHOLD
         info = ModelInfo(
             shape, corpus.tokenizer_hash, kind, "labels", WINDOW, self.name, CLASSES, pooled=True, threshold=threshold
         )
         labels, rows = corpus_classes(corpus), corpus.records.select("train")
         return TrainingTask(
+            replace(config, window=WINDOW, batch_size=batch_size).sized(shape),
             build_model(shape, geometry, len(CLASSES), pooled=True),
             info,
             WaveformLoss(),
             rows,
             lambda seed: WaveformBatches(corpus, labels, rows, seed),
             held_out=rows[:0],  # few validation patients have VF, so their loss is too noisy to select a model
-            sampler=balanced_windows(corpus, rows, labels, config.batch_size, config.seed),
+            sampler=balanced_windows(corpus, rows, labels, batch_size, config.seed),
         )
 
     def check_model(self, info: ModelInfo) -> None:
@@ -149,7 +148,7 @@ class Waveform(Task):
         windows = WaveformWindows.of(leads)
         labels, threshold = windows.labels, tuned.info.threshold
         if (labels == IGNORE).all():
-            raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label to score")
+            raise HeartlmError(f"on: no window of the {config.split} split has a rhythm label to score")
         alone = window_answers(tuned.model, windows.codes)
         probabilities = smoothed(alone, windows.lead)
         answers = predicted_classes(probabilities, threshold)

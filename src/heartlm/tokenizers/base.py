@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,18 +23,12 @@ from heartlm.ecg.recording import Annotations
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_folder
 from heartlm.storage.reading import read_json, refuse_irregular
+from heartlm.storage.typed import Checked
+from heartlm.tokenizers.registry import TokenizerName
 
 SCHEMA_VERSION = 1
 
-# Class of each kind of tokenizer; the kind is also the name of the module.
-_CLASSES = {
-    "beat": "BeatTokenizer",
-    "rhythm": "RhythmTokenizer",
-    "sample": "SampleTokenizer",
-    "millivolts": "MillivoltTokenizer",
-}
-
-KINDS: tuple[str, ...] = tuple(_CLASSES)
+KINDS: tuple[str, ...] = get_args(TokenizerName)
 
 
 @dataclass(frozen=True)
@@ -96,20 +90,32 @@ class Lead:
         return self.annotations.rate_hz
 
 
+@dataclass(frozen=True)
+class TokenizerSettings(Checked):
+    """What a new tokenizer can be given, as documented fields; a tokenizer without settings uses this class."""
+
+
 @dataclass
 class Tokenizer(ABC):
     """Base class of all tokenizers.
 
     Attributes:
+        takes: class of the settings.
         fitted_on: training data of the tokenizer: database names, record count, split; empty before `fit`.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[TokenizerName]
+    takes: ClassVar[type[TokenizerSettings]] = TokenizerSettings
     needs_signal: ClassVar[bool] = True
     needs_beats: ClassVar[bool] = True
     needs_fitting: ClassVar[bool] = True
 
     fitted_on: dict[str, Any] = field(default_factory=dict, kw_only=True)
+
+    @classmethod
+    def of(cls, settings: TokenizerSettings) -> Self:
+        """Return a new tokenizer with `settings`, an instance of `takes`."""
+        return cls(**vars(settings))
 
     @property
     def reads_signal(self) -> bool:
@@ -189,9 +195,9 @@ def tokenizer_class(kind: str) -> type[Tokenizer]:
     Raises:
         HeartlmError: there is no such tokenizer.
     """
-    if kind not in _CLASSES:
+    if kind not in KINDS:
         raise HeartlmError(f"tokenizer: {kind!r} found, one of {', '.join(KINDS)} expected")
-    cls: type[Tokenizer] = getattr(import_module(f"heartlm.tokenizers.{kind}"), _CLASSES[kind])
+    cls: type[Tokenizer] = import_module(f"heartlm.tokenizers.{kind}").TOKENIZER
     return cls
 
 

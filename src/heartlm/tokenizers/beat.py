@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers import comparisons
-from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
+from heartlm.tokenizers.base import Facet, Lead, Tokenizer, TokenizerSettings, Tokens
 from heartlm.tokenizers.quantize import MOST_CODES, ResidualQuantizer, fit_quantizer
 from heartlm.tokenizers.rr import (
     ALWAYS_CAUSAL,
@@ -47,6 +47,28 @@ MOST_LEVELS = 64
 """Maximum number of levels of residual codes; each level is a facet that the model predicts."""
 
 
+@dataclass(frozen=True)
+class BeatSettings(TokenizerSettings):
+    """Settings of a beat tokenizer.
+
+    Attributes:
+        causal: omit the next RR interval and compute all means and medians from the past only, so that a live stream
+            gets the same tokens.
+        num_levels: number of residual codes of the waveform.
+        num_deviation_levels: number of residual codes of the deviation.
+        num_codes: size of the codebook of each level.
+    """
+
+    causal: bool = False
+    num_levels: int = 4
+    num_deviation_levels: int = 2
+    num_codes: int = 256
+
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first field with an impossible value."""
+        BeatTokenizer.of(self)
+
+
 @dataclass
 class BeatTokenizer(Tokenizer):
     """Residual codes of the waveform and of its deviation from the dominant beat, RR levels and comparisons.
@@ -60,7 +82,8 @@ class BeatTokenizer(Tokenizer):
         window: grid of times around the R peak.
     """
 
-    kind: ClassVar[str] = "beat"
+    kind = "beat"
+    takes = BeatSettings
 
     num_levels: int = 4
     num_deviation_levels: int = 2
@@ -86,6 +109,12 @@ class BeatTokenizer(Tokenizer):
         for name, (low, high) in limits.items():
             if not low <= (value := getattr(self, name)) <= high:
                 raise HeartlmError(f"{name}: {value} found, {low} to {high} expected")
+
+    @classmethod
+    def of(cls, settings: TokenizerSettings) -> BeatTokenizer:
+        """Return a new tokenizer with `settings`, a `BeatSettings`."""
+        given = dict(vars(settings))
+        return cls(causal_only=given.pop("causal"), **given)
 
     @property
     def rr_scales(self) -> dict[str, LogScale]:
@@ -213,3 +242,6 @@ class BeatTokenizer(Tokenizer):
         if self.quantizer is None or self.deviation_quantizer is None:
             raise HeartlmError("the beat tokenizer has no codebooks yet: fit it first")
         return self.quantizer, self.deviation_quantizer
+
+
+TOKENIZER = BeatTokenizer

@@ -36,7 +36,7 @@ STEP = math.asinh(LIMIT_MV / KNEE_MV) / (NUM_LEVELS // 2 - 1)
 class MillivoltTokenizer(Tokenizer):
     """Voltages at 100 Hz. The levels are fixed and need no fitting."""
 
-    kind: ClassVar[str] = "millivolts"
+    kind = "millivolts"
     needs_beats: ClassVar[bool] = False
     needs_fitting: ClassVar[bool] = False
 
@@ -62,6 +62,9 @@ class MillivoltTokenizer(Tokenizer):
         level = np.arange(NUM_LEVELS, dtype=np.uint16)
         position, known = np.where(level == NO_SIGNAL, 0, level / (NUM_LEVELS / 2) - 1), level != NO_SIGNAL
         return [np.stack([dequantize(level), position, known], axis=1).astype(np.float32)]
+
+
+TOKENIZER = MillivoltTokenizer
 
 
 def high_pass(grid: Floats) -> Floats:

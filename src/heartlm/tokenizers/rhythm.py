@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.errors import HeartlmError
 from heartlm.tokenizers import comparisons
-from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
+from heartlm.tokenizers.base import Facet, Lead, Tokenizer, TokenizerSettings, Tokens
 from heartlm.tokenizers.rr import LogScale, ordinal_coordinates, rr_codes, rr_intervals_s, trailing_median
 from heartlm.tokenizers.waveform import BeatWindow, beat_blocks
 
@@ -70,6 +71,24 @@ def filtered_values(rr_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]
     }
 
 
+@dataclass(frozen=True)
+class RhythmSettings(TokenizerSettings):
+    """Settings of a rhythm tokenizer.
+
+    Attributes:
+        waveforms: also encode comparisons of the beats' waveforms if a recording has a signal.
+        causal: compare waveforms only with earlier ones.
+    """
+
+    waveforms: bool = False
+    causal: bool = False
+
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first field with an impossible value."""
+        if self.causal and not self.waveforms:
+            raise HeartlmError("causal: the rhythm tokenizer is always causal without waveforms: leave --causal out")
+
+
 @dataclass
 class RhythmTokenizer(Tokenizer):
     """One token a heartbeat from the intervals before it: absolute, over the recent median, over the one before; and
@@ -82,12 +101,19 @@ class RhythmTokenizer(Tokenizer):
     The levels are fixed, so there is nothing to fit. The centre of a level of `rr` is within 1.0 % of the interval.
     """
 
-    kind: ClassVar[str] = "rhythm"
+    kind = "rhythm"
+    takes = RhythmSettings
     needs_signal: ClassVar[bool] = False
     needs_fitting: ClassVar[bool] = False
 
     waveforms: bool = False
     causal_only: bool = False
+
+    @classmethod
+    def of(cls, settings: TokenizerSettings) -> RhythmTokenizer:
+        """Return a new tokenizer with `settings`, a `RhythmSettings`."""
+        given = dict(vars(settings))
+        return cls(causal_only=given.pop("causal"), **given)
 
     @property
     def reads_signal(self) -> bool:
@@ -134,3 +160,6 @@ class RhythmTokenizer(Tokenizer):
     def settings(self) -> dict[str, Any]:
         """Which facets there are; the levels are part of the schema version."""
         return {"waveforms": self.waveforms, "causal_only": self.causal_only}
+
+
+TOKENIZER = RhythmTokenizer

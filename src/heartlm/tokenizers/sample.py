@@ -47,7 +47,7 @@ class SampleTokenizer(Tokenizer):
     The decoding error of an unclipped value is at most half a step, 1.2 % of the running peak-to-peak amplitude.
     """
 
-    kind: ClassVar[str] = "sample"
+    kind = "sample"
     needs_beats: ClassVar[bool] = False
     needs_fitting: ClassVar[bool] = False
 
@@ -66,6 +66,9 @@ class SampleTokenizer(Tokenizer):
     def geometry(self) -> list[Floats]:
         """Return the amplitude of each level, and sines and cosines of it, slow to fast; `[128, 17]`."""
         return [waves_of(dequantize(np.arange(NUM_LEVELS, dtype=np.uint16)) / LIMIT).astype(np.float32)]
+
+
+TOKENIZER = SampleTokenizer
 
 
 def amplitude_levels(signal: Floats, rate_hz: float) -> tuple[NDArray[np.uint16], NDArray[np.int64], Floats]:

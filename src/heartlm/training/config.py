@@ -8,17 +8,18 @@ change results by rounding errors only.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, Self
 
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError, require
-from heartlm.models.config import HEAD_WIDTH
+from heartlm.models.config import HEAD_WIDTH, ModelConfig
+from heartlm.storage.typed import Checked
 from heartlm.training.layout import BatchLayout
 
 
-@dataclass
+@dataclass(frozen=True)
 class LearningConfig:
     """Settings shared by training runs and federated studies.
 
@@ -59,7 +60,7 @@ class LearningConfig:
         require(self, lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
 
 
-@dataclass
+@dataclass(frozen=True)
 class ComputeConfig:
     """How a run computes, what it reports, and how it handles bad steps.
 
@@ -107,8 +108,8 @@ LAYOUT = ("device", "threads", "timeout_s", *(field.name for field in fields(Com
 """Settings that may change when a run is resumed."""
 
 
-@dataclass
-class TrainingConfig(ComputeConfig, LearningConfig):
+@dataclass(frozen=True)
+class TrainingConfig(ComputeConfig, LearningConfig, Checked):
     """Settings shared by pretraining and fine-tuning.
 
     Attributes:
@@ -157,29 +158,32 @@ class TrainingConfig(ComputeConfig, LearningConfig):
         if self.batch_size is not None:
             BatchLayout(self.batch_size, self.accumulation, Ranks(world_size=num_ranks))
 
-    def checked_corpus(self) -> Path:
-        """Check every field and return the corpus folder.
+    def required_corpus(self) -> Path:
+        """Return the corpus folder.
 
         Raises:
-            HeartlmError: a setting is invalid, or no corpus is given.
+            HeartlmError: no corpus is given.
         """
-        self.check()
         if self.corpus is None:
             raise HeartlmError("corpus: nothing found, a corpus folder expected: give --corpus FOLDER")
         return self.corpus
 
-    def follow(self, depth: int, width: int) -> None:
-        """Set batch size, learning rate and warm-up from the size of the model where they are None."""
-        if self.batch_size is None:
-            windows = max(1, round(2048 * max(1.0, depth / 4) / self.window))
-            self.batch_size = -(-windows // self.accumulation) * self.accumulation
-        if self.learning_rate is None:
-            self.learning_rate = round(1e-3 * (4 * HEAD_WIDTH / width) ** 0.5, 7)
-        if self.warmup_steps is None:
-            self.warmup_steps = min(100, self.steps // 10)
+    def sized(self, shape: ModelConfig) -> Self:
+        """Return the settings with batch size, learning rate and warm-up by the size of the model where not set."""
+        shape = shape.resolve()
+        assert shape.width is not None
+        # 2048 tokens, more with depth, and 1e-3 by the square root of the width are of the first models and not tuned.
+        # Fine-tuning was no better with 3e-4 (docs/log/beats.md, "Settings of fine-tuning").
+        windows = max(1, round(2048 * max(1.0, shape.depth / 4) / self.window))
+        return replace(
+            self,
+            batch_size=self.batch_size or -(-windows // self.accumulation) * self.accumulation,
+            learning_rate=self.learning_rate or round(1e-3 * (4 * HEAD_WIDTH / shape.width) ** 0.5, 7),
+            warmup_steps=min(100, self.steps // 10) if self.warmup_steps is None else self.warmup_steps,
+        )
 
 
-@dataclass
+@dataclass(frozen=True)
 class PretrainConfig(TrainingConfig):
     """Settings of pretraining.
 
@@ -211,54 +215,6 @@ class PretrainConfig(TrainingConfig):
         if self.objective == "causal" and self.window < 2:
             raise HeartlmError(f"window: {self.window} found, at least 2 expected by the causal objective")
 
-
-class TrainingSettings(TypedDict, total=False):
-    """The settings of `TrainingConfig` as keyword arguments."""
-
-    out: Path | str | None
-    resume: Path | str | None
-    batch_size: int | None
-    learning_rate: float | None
-    final_learning_rate: float
-    weight_decay: float
-    seed: int
-    device: Literal["auto", "cpu", "cuda"]
-    precision: Literal["auto", "fp32", "bf16"]
-    threads: int | None
-    timeout_s: float
-    accumulation: int
-    pin: bool
-    parallel: Literal["auto", "ddp", "fsdp"]
-    bucket_cap_mb: float
-    compile: bool | None
-    resident: bool | None
-    activation_checkpointing: bool
-    prefetch: int | None
-    bad_steps: Literal["stop", "skip"]
-    spike_factor: float
-    spans: bool
-    measure: bool
-    tensorboard: bool
-    profile: bool
-    window: int
-    steps: int
-    warmup_steps: int | None
-    clip: float
-    order: Literal["random", "epochs"]
-    weights: dict[str, float]
-    log_every: int
-    validate_every: int
-    checkpoint_every: int
-    keep_checkpoints: int
-
-
-class PretrainSettings(TrainingSettings, total=False):
-    """The settings of `PretrainConfig` as keyword arguments of `heartlm.pretrain`."""
-
-    objective: Literal["masked", "causal"]
-    mask_share: float
-    mask_span: int
-    depth: int
-    width: int | None
-    heads: int | None
-    dropout: float
+    def resolved(self) -> Self:
+        """Return the settings with every one set that follows from the size of the model."""
+        return self.sized(ModelConfig((), self.depth, self.width, self.heads))

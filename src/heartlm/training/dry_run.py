@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -72,7 +72,7 @@ def step_memory(config: PretrainConfig, tokenizer: Tokenizer, num_ranks: int, sh
     for the second step only: DDP rebuilds its buckets after its first step, which needs real data.
 
     Args:
-        config: settings; `parallel` and `device` are ignored, and settings derived from the depth are filled in.
+        config: settings; `parallel` and `device` are ignored.
         tokenizer: tokenizer of the codes that the model reads and predicts.
         num_ranks: number of ranks; a single rank shares nothing.
         sharing: what ranks share; ddp keeps everything on each rank, zero1 shards the optimiser state, fsdp shards all.
@@ -80,6 +80,7 @@ def step_memory(config: PretrainConfig, tokenizer: Tokenizer, num_ranks: int, sh
     Raises:
         HeartlmError: a setting is invalid, or the batch does not divide among the ranks.
     """
+    config = config.resolved()
     with torch.device("meta"):
         model = model_to_pretrain(config, tokenizer)
     num_parameters = model.num_parameters
@@ -117,8 +118,8 @@ def learner_of(
     model: HeartModel, config: PretrainConfig, tokenizer: Tokenizer, ranks: Ranks, sharing: Sharing
 ) -> Learner:
     """Return the learner of a rank on a CPU, not yet wrapped by DDP."""
-    config.parallel = "fsdp" if sharing == "fsdp" else "ddp"
-    assert config.batch_size is not None, "follow fills it in"
+    config = replace(config, parallel="fsdp" if sharing == "fsdp" else "ddp")
+    assert config.batch_size is not None, "sized fills it in"
     layout = BatchLayout(config.batch_size, config.accumulation, ranks)
     loss = FacetLoss(tuple(facet.name for facet in tokenizer.facets))
     precision = torch.bfloat16 if config.precision == "bf16" else torch.float32

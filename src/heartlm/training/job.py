@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """Model, loss and data to train with, for central or federated training.
+    """Settings, model, loss and data to train with, for central or federated training.
 
     Attributes:
+        config: resolved settings.
         model: model with initial weights from the seed in the settings.
         info: description to save with the model.
         loss: function from a batch to sums of losses.
@@ -36,6 +37,7 @@ class TrainingTask:
         sampler: sampler of the windows of every step; None uses the settings.
     """
 
+    config: TrainingConfig
     model: HeartModel
     info: ModelInfo
     loss: LossSum

@@ -35,7 +35,7 @@ def pretrain(config: PretrainConfig) -> Path:
     """Pretrain a model with the settings in `config` and return the run folder.
 
     Raises:
-        HeartlmError: a setting is invalid, the corpus is unusable, or the folder cannot be written.
+        HeartlmError: no corpus is given, it is unusable, or the folder cannot be written.
     """
     return run(config, lambda ranks: _job(config, ranks))
 
@@ -46,7 +46,6 @@ def run(config: TrainingConfig, make_job: Callable[[Ranks], Job]) -> Path:
     Returns:
         The run folder.
     """
-    config.checked_corpus()
     with joined(config.device, config.precision, config.threads, config.pin, config.timeout_s) as ranks:
         job = together(lambda: make_job(ranks))
         train(job, resume=config.resume is not None)
@@ -56,15 +55,15 @@ def run(config: TrainingConfig, make_job: Callable[[Ranks], Job]) -> Path:
 
 
 def _job(config: PretrainConfig, ranks: Ranks) -> Job:
-    corpus = open_corpus(config.checked_corpus())
+    corpus = open_corpus(config.required_corpus())
     task = pretraining(config, corpus)
     kind, depth = task.info.tokenizer_kind, task.model.config.depth
     name = f"{config.objective}-{kind}-d{depth}-w{config.window}-s{config.seed}"
-    return job_of(task, config, corpus, ranks, name, {"kind": "pretrain", "task": None, "from_scratch": False})
+    return job_of(task, corpus, ranks, name, {"kind": "pretrain", "task": None, "from_scratch": False})
 
 
 def pretraining(config: PretrainConfig, corpus: Corpus) -> TrainingTask:
-    """Return the pretraining task on `corpus`; fills in the settings derived from the model size."""
+    """Return the pretraining task on `corpus`."""
     tokenizer = corpus.tokenizer()
     torch.manual_seed(config.seed)
     model = model_to_pretrain(config, tokenizer)
@@ -75,6 +74,7 @@ def pretraining(config: PretrainConfig, corpus: Corpus) -> TrainingTask:
         return MaskedBatches(corpus, model.mask_codes().numpy(), config.mask_share, config.mask_span, seed)
 
     return TrainingTask(
+        config.resolved(),
         model,
         ModelInfo(model.config, corpus.tokenizer_hash, tokenizer.kind, config.objective, config.window),
         FacetLoss(tuple(facet.name for facet in tokenizer.facets)),
@@ -85,24 +85,18 @@ def pretraining(config: PretrainConfig, corpus: Corpus) -> TrainingTask:
 
 
 def model_to_pretrain(config: PretrainConfig, tokenizer: Tokenizer) -> HeartModel:
-    """Return the model that `config` describes; fills in the settings derived from the model size."""
+    """Return the model that `config` describes."""
     causal = config.objective == "causal"
     sizes = tuple(facet.size for facet in tokenizer.facets)
     shape = ModelConfig(sizes, config.depth, config.width, config.heads, causal=causal, dropout=config.dropout)
-    shape = shape.resolve()
-    assert shape.width
-    config.follow(shape.depth, shape.width)
-    return build_model(shape, [torch.from_numpy(coordinates) for coordinates in tokenizer.geometry()])
+    return build_model(shape.resolve(), [torch.from_numpy(coordinates) for coordinates in tokenizer.geometry()])
 
 
-def job_of(
-    task: TrainingTask, config: TrainingConfig, corpus: Corpus, ranks: Ranks, name: str, about: Mapping[str, Any]
-) -> Job:
+def job_of(task: TrainingTask, corpus: Corpus, ranks: Ranks, name: str, about: Mapping[str, Any]) -> Job:
     """Return a job for `task`, in the folder of a new or an interrupted run.
 
     Args:
-        task: model, loss and data to train with.
-        config: resolved settings.
+        task: settings, model, loss and data to train with.
         corpus: training corpus.
         ranks: rank of this process and number of ranks.
         name: default name of the run folder.
@@ -112,6 +106,7 @@ def job_of(
         HeartlmError: batches cannot be split or sampled with these settings, the folder is not empty, or its run
             cannot be resumed.
     """
+    config = task.config
     config.check_split(ranks.world_size)
     windows = task.sampler or training_windows(corpus, task.rows, config)
     folder = RunFolder(config.resume or config.out or Path("runs") / name)
@@ -131,7 +126,7 @@ def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingCo
     Raises:
         HeartlmError: there are no windows, or the weights do not match the databases.
     """
-    assert config.batch_size is not None, "follow fills it in"
+    assert config.batch_size is not None, "sized fills it in"
     return sampler(
         corpus.records,
         rows,

@@ -42,7 +42,8 @@ _SWAYS, _IRREGULAR = 0.25, 0.4
 _PAUSED, _PAUSE_S = 0.12, (1.5, 3.4)
 # Number of uniform random numbers per window before its noise, and index of the first one used for simulation.
 #
-# Number 0 selects whether the window is simulated.
+# Number 0 selects whether the window is simulated. Each kind of change starts at a number of its own, so that what one
+# kind draws does not shift the numbers of another.
 _NUM_CHOICES, _FIRST_OF_MADE, _FIRST_OF_MOVE, _FIRST_OF_PAUSE = 80, 24, 46, 62
 # Tokens of a V beat before and after its R peak.
 _BEFORE, _AFTER = 25, 45
@@ -99,6 +100,7 @@ class WaveformBatches(MakeBatch):
     def _beats(self) -> list[Floats]:
         """Waveforms of isolated V beats of each patient, tapered to zero; float32 `[num_beats, 70]` each."""
         by_patient: dict[str, list[Floats]] = {}
+        # 100 and 200 ms of its 700 ms; like the 80 beats of a lead, which bound the memory, not tuned
         ramp = np.concatenate([np.linspace(0, 1, 10), np.ones(_BEFORE + _AFTER - 30), np.linspace(1, 0, 20)])
         for row in self.rows.tolist():
             tokens = self.corpus.tokens_of(row)

@@ -69,7 +69,6 @@ def training_config(study: FederatedConfig) -> PretrainConfig | FinetuneConfig:
                 raise HeartlmError(f"task {config.task}, head {config.head} found, beats and token expected")
         else:
             config = typed(PretrainConfig, fields)
-        config.check()
     except HeartlmError as error:
         raise HeartlmError(f"training: {error}") from error
     return config

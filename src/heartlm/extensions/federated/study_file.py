@@ -26,7 +26,7 @@ LAYOUT = ("communicator", "device", "threads", "timeout_s")
 """Settings that may change when a study is resumed, because they do not change what it computes."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class FederatedConfig(LearningConfig):
     """Settings of a federated study.
 

@@ -249,6 +249,7 @@ static void judge_beats(const struct rules *r, struct ruled *l, int64_t active, 
     int64_t others = 0;
     for (int64_t back = 1; back <= r->vt_beats; back++) others += l->ventricular[beat_place(l, back)] < r->other;
     if (others > r->most_others || (!usual_known && mean_of(l, r->vt_wave, 3) < r->least_vt_at_start)) return;
+    /* 1.5 s reach to the second before this one, and no further */
     double before = (double)(now - l->last_vt) < 1.5 * rate_hz ? l->vt : 0, vt = vt_probability(r, l);
     l->vt = vt, l->last_vt = now;
     double least = active & BIT(VT) ? r->vt_margin * r->vt_probability : r->vt_probability_at_once;
@@ -264,6 +265,8 @@ static void judge(const struct rules *r, struct ruled *l, int64_t active, int64_
         l->last_noise = now;
     double vf = mean_of(l, r->vf_wave, 3), slow_vf = r->slow_share * r->vf_probability;
     if (!usual_known) vf = fmin(vf, mean_of(l, r->vf_wave, r->start_windows));
+    /* If each of six windows is at most 1 and their mean is slow_vf, the last three have at least 2 slow_vf - 1: that
+     * holds by itself, and keeps VF that has ended from lasting where `slow_windows` is longer. */
     int lasting = usual_known && mean_of(l, r->vf_wave, r->slow_windows) >= slow_vf && vf >= 2 * slow_vf - 1;
     int64_t first = now - llrint(r->window_s * rate_hz);
     if (usual_known && kept_beats(l) >= r->vf_beats && sample_of(l, r->vf_beats) >= first &&

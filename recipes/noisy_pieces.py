@@ -1,5 +1,7 @@
 """Training data for detections that are no heartbeat: recordings with noise, and what the beat detector marks in them.
 
+    python -m recipes.noisy_pieces DATABASE FOLDER [--noise FOLDER] [--pieces 24] [--seed 0]
+
     recording ─► pieces of one lead, 10 or 30 s ─► noise, pulses, electrode steps ─► detected beats
                                                               near a known beat: its class ┤
                                                               elsewhere: `|`, no heartbeat ┘─► WFDB record
@@ -15,6 +17,8 @@ weak, but of thousands of people.
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +36,7 @@ from heartlm.simulate.randomness import log_uniform, stream
 from heartlm.simulate.write import finish_database, write_record
 from heartlm.storage.atomic import atomic_folder
 from heartlm.system.progress import track
+from recipes.retime import new_folder
 
 Floats = NDArray[np.float32]
 Places = NDArray[np.int64]
@@ -240,3 +245,22 @@ def _heights(signal_mv: Floats, sample: Places, rate_hz: float) -> NDArray[np.fl
     reach = round(0.1 * rate_hz)
     around = np.clip(sample[:, None] + np.arange(-reach, reach + 1), 0, len(signal_mv) - 1)
     return np.asarray(np.ptp(signal_mv[around], axis=1), np.float64)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m recipes.noisy_pieces", description=__doc__.splitlines()[0])
+    parser.add_argument("database", type=Path, help="folder with labelled beats, or with recordings labelled normal")
+    parser.add_argument("folder", type=new_folder, help="output folder, new or empty")
+    parser.add_argument("--noise", type=Path, help="folder of recordings of noise alone, such as bw and ma of nstdb")
+    parser.add_argument("--pieces", type=int, default=24, help="pieces per training recording")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args(arguments)
+    how = {"noise": chosen.noise, "pieces": chosen.pieces, "seed": chosen.seed}
+    skipped = noisy_database(chosen.database, chosen.folder, **how)
+    print(f"{chosen.folder}: up to {chosen.pieces} pieces of each training recording of {chosen.database}")
+    if skipped:
+        print(f"left out, without signal or known beats: {len(skipped)} ({', '.join(skipped[:10])})")
+
+
+if __name__ == "__main__":
+    main()

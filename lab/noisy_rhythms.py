@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 import heartlm.databases.splits as splits
-from benchmarks.common.places import DATA, annotations_of
 from heartlm.databases.database import open_database
 from heartlm.ecg.recording import Recording, RhythmSpan
 from heartlm.monitor.stream import watched_leads
-from recipes.bedside_cases import MOVEMENTS, Case, Noises, add_noise, moved, noises_of, simulated_patients
+from lab.bedside_cases import MOVEMENTS, Case, Noises, add_noise, moved, noises_of, simulated_patients
+from lab.places import DATA, annotations_of
 
 FAULTS = ("muscle", "wander", "muscle and wander", "steps", "off and back", "saturated", *MOVEMENTS)
 STRENGTHS_DB = (6, 0, -6)

@@ -1,5 +1,7 @@
 """Real beats on simulated rhythms: training recordings of arrhythmias that are rare in databases.
 
+    python -m recipes.retime DATABASE FOLDER [--copies 2] [--beats 1500] [--no-labels] [--seed 0]
+
     recording ─► normal beats, divided into P wave and QRST ─┐
               └► sinus intervals ─► simulated rhythm ────────┴─► beats at new times ─► WFDB record
 
@@ -18,6 +20,8 @@ construction, so unlabelled recordings can also provide training data for suprav
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +32,11 @@ from heartlm.databases.database import open_database
 from heartlm.ecg.leads import ecg_channels
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
-from heartlm.simulate.patient_rhythms import INVERTED, LATE, NONE, NORMAL, OWN, VENTRICULAR, PatientRhythms, PlannedBeat
 from heartlm.simulate.randomness import stream
 from heartlm.simulate.write import finish_database, write_record
 from heartlm.storage.atomic import atomic_folder
 from heartlm.system.progress import track
+from recipes.patient_rhythms import INVERTED, LATE, NONE, NORMAL, OWN, VENTRICULAR, PatientRhythms, PlannedBeat
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -230,3 +234,31 @@ def sinus_intervals_s(beats: Annotations) -> Doubles | None:
     if len(kept) < FEWEST_INTERVALS or np.median(np.abs(np.diff(np.log(kept)))) > MOST_IRREGULAR:
         return None
     return kept
+
+
+def new_folder(text: str) -> Path:
+    """A folder that does not exist or is empty, as it would be replaced."""
+    folder = Path(text)
+    if folder.exists() and (folder.is_file() or any(folder.iterdir())):
+        raise argparse.ArgumentTypeError(f"{folder} exists and is not empty: choose another name or remove it first")
+    return folder
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m recipes.retime", description=__doc__.splitlines()[0])
+    parser.add_argument("database", type=Path, help="folder of a database with signals and beats")
+    parser.add_argument("folder", type=new_folder, help="output folder, new or empty")
+    parser.add_argument("--copies", type=int, default=2, help="new recordings per training recording")
+    parser.add_argument("--beats", type=int, default=1500, help="approximate number of beats of a new recording")
+    parser.add_argument("--labels", action=argparse.BooleanOptionalAction, default=True, help="tell beats by labels")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args(arguments)
+    how = {"copies": chosen.copies, "num_beats": chosen.beats, "seed": chosen.seed, "labels": chosen.labels}
+    skipped = retime_database(chosen.database, chosen.folder, **how)
+    print(f"{chosen.folder}: {chosen.copies} recordings of each training recording of {chosen.database}")
+    if skipped:
+        print(f"left out, irregular or without signal or beats: {', '.join(skipped)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -30,13 +30,13 @@ class Steps:
         self.seconds: dict[str, float] = {}
         work.mkdir(parents=True, exist_ok=True)
 
-    def run(self, name: str, done: Path, *words: object) -> None:
-        command = [str(word) for word in words]
-        print("heartlm", shlex.join(command), flush=True)
+    def run(self, name: str, done: Path, *words: object, module: str = "heartlm") -> None:
+        command = ["-m", module, *map(str, words)]
+        print("python", shlex.join(command), flush=True)
         note = self.work / f"{name}.seconds"
         if not (done.exists() and note.exists()):
             begin = time.monotonic()
-            subprocess.run([sys.executable, "-m", "heartlm", *command], check=True)
+            subprocess.run([sys.executable, *command], check=True)
             note.write_text(f"{time.monotonic() - begin:.1f}")
         self.seconds[name] = float(note.read_text())
 

@@ -3,7 +3,7 @@
     make benchmarks                             # speed tables, short ones first
     make benchmarks ONLY=feeding,training       # only these
     make benchmarks-long                        # long benchmarks: scores on real recordings
-    python -m benchmarks.runner --list          # list the benchmarks to run, with approximate durations
+    python -m lab.runner --list          # list the benchmarks to run, with approximate durations
 
 Recordings are read from HEARTLM_TEST_DATA (../shared/data by default). Unpacked archives, simulated databases, corpora
 and logs are written to runs/benchmarks, which git ignores; HEARTLM_BENCH_WORK sets another folder. If a benchmark
@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.catalog import BENCHMARKS, Benchmark, digest_of
-from benchmarks.common.output import environment
-from benchmarks.common.places import DATA, ROOT, result_of, unpacked
+from lab.catalog import BENCHMARKS, Benchmark, digest_of
+from lab.output import environment
+from lab.places import DATA, ROOT, result_of, unpacked
 
 WORK = Path(os.environ.get("HEARTLM_BENCH_WORK", ROOT / "runs" / "benchmarks"))
 MACHINE = ("processor", "vector", "python", "numpy", "torch")

@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 
 import heartlm.databases.splits as splits
-from benchmarks.common.places import DATA, annotations_of, labels_of
 from heartlm.databases.database import Database, open_database
 from heartlm.ecg.recording import Recording
 from heartlm.models.pretrained import find_run
@@ -31,6 +30,7 @@ from heartlm.monitor.stream import LiveStream, Ward, watched_leads
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
 from heartlm.tasks.load import load_finetuned
+from lab.places import DATA, annotations_of, labels_of
 
 CASE_S = 90
 LAST_S = 12.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common.places import FOLDERS, ROOT
+from lab.places import FOLDERS, ROOT
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _files(benchmark: Benchmark) -> Iterator[Path]:
         if path.is_file() and path not in scripts:
             scripts.add(path)
             imported = re.findall(
-                r"^\s*from ((?:benchmarks|recipes|studies)[.\w]*) import (\w+)", path.read_text(), re.MULTILINE
+                r"^\s*from ((?:lab|benchmarks|recipes|studies)[.\w]*) import (\w+)", path.read_text(), re.MULTILINE
             )
             waiting += [
                 ROOT / f"{module.replace('.', '/')}{end}.py" for module, name in imported for end in ("", f"/{name}")

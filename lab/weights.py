@@ -1,7 +1,7 @@
 """What the scores of a result file belong to: weights that ship, or the recipe of models that a study trains itself.
 
 `write_results` keeps a digest of each in the entry `models`. Where one has changed since, or was not kept, the result
-is stale: `benchmarks.figures` marks every text that quotes it and says how it is measured again.
+is stale: `lab.figures` marks every text that quotes it and says how it is measured again.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.common.catalog import BENCHMARKS
-from benchmarks.common.places import ROOT
 from heartlm.models.pretrained import FOLDER, model_files
 from heartlm.storage.atomic import digest_of_files
+from lab.catalog import BENCHMARKS
+from lab.places import ROOT
 
 ANALYSIS = ("beats", "af", "waveform", "delineation")
 LIVE = ("beats-causal", "waveform", "af-onset")
@@ -39,7 +39,7 @@ MEASURED_WITH: dict[str, tuple[str, ...]] = {
     "labels": BEATS,
     "af_rhythm": ("recipes/af.py",),
     "waveform": ("recipes/vf.py",),
-    "delineate": ("recipes/train_delineator.py", "recipes/delineation_data.py"),
+    "delineate": ("recipes/train_delineator.py", "lab/delineation_data.py"),
 }
 """For each result with scores, the shipped models that gave them, or the recipe of its folds."""
 
@@ -55,7 +55,7 @@ def digests_of(name: str) -> dict[str, str]:
 
 
 def _digest(of: str) -> str:
-    if of.startswith("recipes/"):
+    if of.endswith(".py"):
         return code_digest((ROOT / of).read_text(encoding="utf-8"))
     return digest_of_files(*FILES.get(of, model_files(FOLDER / of / "models/last")))
 
@@ -94,7 +94,7 @@ def origins(changes: Mapping[str, list[str]]) -> str:
 
 
 def _is_of_recipe(name: str) -> bool:
-    return any(each.startswith("recipes/") for each in MEASURED_WITH.get(name, ()))
+    return any(each.endswith(".py") for each in MEASURED_WITH.get(name, ()))
 
 
 def command_of(name: str, content: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_folder
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = tuple(ROOT / name for name in ("benchmarks", "recipes", "studies"))
 RESULTS = tuple(folder / "results" for folder in FOLDERS)
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", ROOT.parent / "shared" / "data"))

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.catalog import sources_of
-from benchmarks.common.measure import BenchTable, cores
-from benchmarks.common.weights import digests_of
 from heartlm import __version__
 from heartlm.extensions.cluster.doctor.hardware import ROOT, processors
 from heartlm.storage.atomic import atomic_file
 from heartlm.system.cores import cpu_quota
+from lab.catalog import sources_of
+from lab.measure import BenchTable, cores
+from lab.weights import digests_of
 
 
 def environment() -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Measured figures in README.md and docs/, written from the files `results/*.json` of benchmarks, recipes and studies.
 
-    python -m benchmarks.figures            # say which results are stale, and which texts differ from the results;
+    python -m lab.figures            # say which results are stale, and which texts differ from the results;
                                             # exit status 1 if a text does
-    python -m benchmarks.figures --write    # fill them in
+    python -m lab.figures --write    # fill them in
 
-How to add figures: write a Jinja2 template `benchmarks/templates/NAME.md`, and put the lines `<!-- figures: NAME -->`
+How to add figures: write a Jinja2 template `lab/templates/NAME.md`, and put the lines `<!-- figures: NAME -->`
 and `<!-- /figures -->` where its text belongs, in README.md or in a file of docs/. Everything between the two lines is
 generated; `tests/test_readme_figures.py` fails where it was edited by hand or is older than the results. A template
 gets a number with `cell("feeding", "One facet", "heartlm feed, next token", "512")`: result file, start of the table's
@@ -16,7 +16,7 @@ written. `column(file, title, column)` gives all numbers of a column, `table(fil
 filter `n` shows three digits, `n(2)` two; `geomean` is the geometric mean. Paragraphs are wrapped; a row of a table or
 a list item has to be one line. A paragraph about processor and date is added below; it names results without a date and
 those during which the machine's speed changed, and those of weights that no longer ship or of a recipe that changed
-(`common/weights.py`); the first command lists these with the command that measures each again. `measured(file)` says
+(`weights.py`); the first command lists these with the command that measures each again. `measured(file)` says
 whether a result exists. Give the worst ratio next to the best.
 """
 
@@ -35,10 +35,10 @@ from typing import Any
 
 import jinja2
 
-from benchmarks.common.measure import Spread, geometric_mean, row, shown
-from benchmarks.common.places import RESULTS, ROOT, result_of
-from benchmarks.common.weights import MEASURED_WITH, changed, command_of, origins
 from heartlm.errors import HeartlmError
+from lab.measure import Spread, geometric_mean, row, shown
+from lab.places import RESULTS, ROOT, result_of
+from lab.weights import MEASURED_WITH, changed, command_of, origins
 
 TEMPLATES = Path(__file__).parent / "templates"
 BLOCK = re.compile(r"(<!-- figures: (\w[\w-]*) -->\n)(.*?)(<!-- /figures -->)", re.DOTALL)
