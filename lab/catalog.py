@@ -58,6 +58,7 @@ BENCHMARKS = (
         "scaling", "--work {work} --windows 128 --study {work:prediction}/study", ("extensions/scaling", *TRAINING), 4
     ),
     Benchmark("federated", MITDB, FEDERATED, 20, long=True),
+    Benchmark("statements", "--data {data} --work {work}", QUALITY, 25, long=True),
     Benchmark("federated_ways", f"{MITDB} --privacy", FEDERATED, 15, long=True, script="federated"),
     Benchmark("quality", "--data {data} --work {work}", QUALITY, 150, long=True),
     Benchmark(

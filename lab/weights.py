@@ -17,7 +17,7 @@ from heartlm.storage.atomic import digest_of_files
 from lab.catalog import BENCHMARKS
 from lab.places import ROOT
 
-ANALYSIS = ("beats", "af", "waveform", "delineation")
+ANALYSIS = ("beats", "af", "waveform", "delineation", "statements")
 LIVE = ("beats-causal", "waveform", "af-onset")
 BEATS = ("recipes/beats.py",)
 MEASURED_WITH: dict[str, tuple[str, ...]] = {
@@ -37,6 +37,7 @@ MEASURED_WITH: dict[str, tuple[str, ...]] = {
     "quality-ds2": BEATS,
     "quality-svdb": BEATS,
     "labels": BEATS,
+    "statements": ("recipes/statements.py",),
     "af_rhythm": ("recipes/af.py",),
     "waveform": ("recipes/vf.py",),
     "delineate": ("recipes/train_delineator.py", "lab/delineation_data.py"),

@@ -2,9 +2,11 @@
 
     python -m studies.conduction --ptb-xl DIR --ludb DIR --work FOLDER
 
-PTB-XL (folds 1 to 8 of what is there) and LUDB: a finding is right where the report of the recording has it. Incomplete
-blocks have rows of their own: how many of them are called a block. No model was trained on these statements, but the
-network of waves was on the waves of LUDB. The sex of patients of PTB-XL is copied from its table into the headers.
+PTB-XL (folds 1 to 8 of what is there) and LUDB: a finding is right where the report of the recording has it. The model
+statements, which decides on bundle branch blocks, learnt from these reports of PTB-XL; LUDB it does not know. Scores of
+it on recordings that were kept back are in `studies/statements.py`. Incomplete
+blocks have rows of their own: how many of them are called a block. The network of waves was trained on the
+waves of LUDB. The sex of patients of PTB-XL is copied from its table into the headers.
 Limits are those of guidelines. Chosen on the odd folds of PTB-XL: that left bundle branch block begins at 130 ms and
 not at 120, what a pacing spike is (also on LUDB), how many leads have to show a P wave, and how clearly. That clearness
 counts was decided after a look at the even folds. Intervals are by bootstrap over patients.

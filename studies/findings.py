@@ -10,7 +10,9 @@ drawn with seed 0, and flutter in all of PTB-XL and ludb, have one label for all
 where the recording has the label. svdb and cudb are training data of the shipped models; their rows say how heartlm
 describes data that it knows. DS2 taught it nothing. Of cinc2017 and PTB-XL the beats model knows recordings that are
 labelled normal or AF (1,258, and folds 1 to 6) as detections with weak labels, and the limits of the rule for flutter
-were chosen on PTB-XL, ludb and DS1.
+were chosen on PTB-XL, ludb and DS1. The model statements, which decides on AF, flutter, single ectopic beats and blocks
+in twelve leads, learnt from all of PTB-XL that is there: its rows say how heartlm describes data that it knows. Scores
+of it on recordings that were kept back are in `studies/statements.py`.
 
 NeuroKit2 detects beats too (`ecg_clean`, `ecg_peaks`, defaults, the first lead that heartlm chose); pauses, slow and
 fast rates follow from its beats by the same rules. It has no classes of beats, AF or VF.
