@@ -333,7 +333,9 @@ def _table_values_differ(case: Path, seed: Path, damaged: Path, stderr: str) -> 
     except HeartlmError:
         return None
     if damaged.suffix not in (".csv", ".txt", ".tsv") or damaged.name in _WITHOUT_CHECK:
-        if damaged.suffix == ".atc" and not recording.faults and not np.array_equal(signal, before.signal()):
+        # The checksum of the format is a sum: it cannot show changes that cancel.
+        noticed = recording.faults or sum(content) == sum(original)
+        if damaged.suffix == ".atc" and not noticed and not np.array_equal(signal, before.signal()):
             return "samples with another checksum were used without a word"
         return None
     num_header = len(original) - len(original[original.rindex(b"\n", 0, 700) :])

@@ -55,3 +55,17 @@ def test_the_campaign_finds_a_fault(tmp_path: Path) -> None:
     # In a new process: what a child inherits of a large one can hide what it takes itself.
     ended = subprocess.run([sys.executable, "-c", script, tmp_path], cwd=ROOT, capture_output=True, text=True)
     assert "MiB of memory" in ended.stdout, ended.stderr
+
+
+def test_changes_that_cancel_in_a_checksum_that_is_a_sum_are_no_fault(tmp_path: Path) -> None:
+    subject, seed, case = SUBJECTS["atc"], tmp_path / "seed", tmp_path / "in"
+    assert subject.check is not None
+    for folder in (seed, case):
+        folder.mkdir()
+        subject.build(folder)
+    content = bytearray((case / "k.atc").read_bytes())
+    samples = range(content.index(b"ecg ") + 8, len(content) - 4)
+    content[next(at for at in samples if content[at] < 255)] += 1
+    content[next(at for at in reversed(samples) if content[at] > 0)] -= 1
+    (case / "k.atc").write_bytes(content)
+    assert subject.check(tmp_path, seed, case / "k.atc", "") is None
