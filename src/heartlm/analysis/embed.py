@@ -94,7 +94,9 @@ def embed(
         HeartlmError: no lead gives a vector, the model has no such layer, or it is not a transformer.
     """
     if model.config.network != "transformer":
-        raise HeartlmError("the model of the task waveform has no vectors of beats: embed with another one")
+        raise HeartlmError(
+            f"a network of the kind {model.config.network} has no vectors of beats: embed with a transformer, as foundation"
+        )
     if not -1 <= layer < model.config.depth:
         raise HeartlmError(f"layer: {layer} found, -1 to {model.config.depth - 1} expected")
     classes, rhythms = np.array([*BEAT_CLASSES, ""]), np.array([*RHYTHMS, ""])  # -1, unlabelled, is the last
