@@ -366,7 +366,7 @@ def test_few_parts_are_ahead_of_the_writer(unspoilt: Path, tmp_path: Path, monke
     tokenizer = Counted()
     tokenizer.path = tmp_path / "count"
     plan, choice = make_plan([open_database(unspoilt)]), TokenizeConfig()
-    parts = encode_all(lambda number: encode_part(*plan[number], tokenizer, choice), range(len(plan)), 2)
+    parts = encode_all(lambda number: encode_part(*plan[number], tokenizer, choice, {}), range(len(plan)), 2)
     for number in range(5):
         next(parts)
         while tokenizer.path.stat().st_size < number + AHEAD * 2 + 1:

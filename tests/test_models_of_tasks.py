@@ -23,7 +23,7 @@ from heartlm.tasks.load import load_finetuned
             {"task": None},
             "config.json: classes: ('N', 'S', 'V', 'F', '|') found, names for task None expected",
         ),
-        ("beats", {"task": "sleep"}, "task: sleep found, one of beats, rhythm, waveform expected"),
+        ("beats", {"task": "sleep"}, "task: sleep found, one of beats, rhythm, waveform, statements expected"),
         ("beats", {"task": "rhythm"}, "positive: () found, 2 texts for task rhythm expected"),
         ("beats", {"positive": ["AFIB"]}, "positive: ('AFIB',) found, 0 texts for task beats expected"),
         ("beats", {"classes": ["N", "S", "V", "F", "X"]}, "classes: ('N', 'S', 'V', 'F', 'X') found, N S V F or"),

@@ -107,4 +107,6 @@ def test_a_run_says_what_was_trained() -> None:
 def test_models_and_annotations_are_one_line() -> None:
     recording = heartlm.open_recording(shared_data("mitdb") / "100")
     assert repr(recording.annotations).startswith("<Annotations by 100.atr: 2,2")
-    assert re.match(r"<Model foundation: .* analyses with beats, af, waveform>$", repr(heartlm.load_model()))
+    assert re.match(
+        r"<Model foundation: .* analyses with beats, af, waveform, statements>$", repr(heartlm.load_model())
+    )

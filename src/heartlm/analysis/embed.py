@@ -95,7 +95,7 @@ def embed(
     """
     if model.config.network != "transformer":
         raise HeartlmError(
-            f"a network of the kind {model.config.network} has no vectors of beats: embed with a transformer, as foundation"
+            f"a network of the kind {model.config.network} has no vectors of beats: embed with another model"
         )
     if not -1 <= layer < model.config.depth:
         raise HeartlmError(f"layer: {layer} found, -1 to {model.config.depth - 1} expected")

@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
 
     how = {name: getattr(options, name) for name in ("beats", "lead", "checkpoint", "device")}
     result = api.annotate(options.run, options.record, **how)
-    if result.task == "statements":
+    if result.statements:
         print(f"{result.database}/{result.record}, leads {result.lead_name}")
         return _print_statements(result.statements, options.out / f"{Path(result.record).name}.statements.csv")
     path = write_annotations(options.out, Path(result.record).name, result.found, options.annotator)

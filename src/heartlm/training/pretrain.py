@@ -120,8 +120,10 @@ def job_of(task: TrainingTask, corpus: Corpus, ranks: Ranks, name: str, about: M
     return Job(task, config, folder, windows, task.make_batch(config.seed), validation, ranks)
 
 
-def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingConfig) -> WindowSampler:
-    """Return the sampler of training windows from `rows` of `corpus`.
+def training_windows(
+    corpus: Corpus, rows: NDArray[np.int64], config: TrainingConfig, seed: int | None = None
+) -> WindowSampler:
+    """Return the sampler of training windows from `rows` of `corpus`; their order follows from `seed`, if given.
 
     Raises:
         HeartlmError: there are no windows, or the weights do not match the databases.
@@ -132,7 +134,7 @@ def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingCo
         rows,
         width=config.window,
         batch_size=config.batch_size,
-        seed=config.seed,
+        seed=config.seed if seed is None else seed,
         weights=config.weights,
         order=config.order,
     )

@@ -129,7 +129,7 @@ class LanguageLearning:
             # Every client draws other windows and masks.
             # Shifted by a bit, to fit a signed integer.
             seed = int(draws(Stream(self._study.seed, client, Use.CLIENT_SEED), 0, 1)[0] >> np.uint64(1))
-            windows = training_windows(self._corpus, own, replace(self._config, seed=seed))
+            windows = training_windows(self._corpus, own, self._config, seed)
             self._windows[client] = windows, self._task.make_batch(seed)
         self._scored = self._scored[part::of]
         return self
