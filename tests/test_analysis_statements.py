@@ -90,6 +90,15 @@ def test_the_side_of_a_wide_qrs_is_what_all_leads_state() -> None:
     assert [(each.kind, each.start, each.stop) for each in only_stated] == [("RBBB", 50, 1851)]
 
 
+def test_a_long_pr_interval_is_a_block_where_all_leads_state_one() -> None:
+    pr = event("AV block I", 220.0)
+    assert blocks_by(Stated({"1AVB": 0.1}, {"1AVB": 0.2}), [pr], SAMPLE) == []
+    assert blocks_by(Stated({"1AVB": 0.3}, {"1AVB": 0.2}), [pr], SAMPLE) == [pr]
+    found = blocks_by(Stated({"1AVB": 0.3}, {"1AVB": 0.2}), [], SAMPLE)
+    assert [(each.kind, each.num_beats, each.confidence) for each in found] == [("AV block I", 10, 0.3)]
+    assert blocks_by(facts(AFIB=0.1), [pr], SAMPLE) == [pr]
+
+
 def test_short_recordings_of_many_leads_are_judged_and_no_others(analyst: Analyst) -> None:
     recording = simulated(TWELVE)
     sample = np.arange(10) * 250 + 100

@@ -2,7 +2,7 @@
 
     all ECG leads at 100 Hz ─► probability of each statement ─┬► AF and flutter are found or denied
                                                               ├► V and S beats are denied, or the likeliest one is named
-                                                              └► the side of a wide QRS
+                                                              └► AV block I, and the side of a wide QRS
 
 Rules for a lead, or for intervals, see less than the twelve leads together; what they measured stays as the
 explanation. The model was trained on recordings of ten seconds: longer ones are not judged by it.
@@ -32,6 +32,7 @@ FEWEST_LEADS = 8
 OF_RHYTHM = {"AFIB": "AF", "AFLT": "flutter"}
 OF_BEATS = {"PVC": "V", "PAC": "S"}
 OF_SIDE = {"CLBBB": "LBBB", "CRBBB": "RBBB"}
+PR, OF_PR = "1AVB", "AV block I"
 """Statements, and the events or classes of beats that they decide."""
 
 LEAST_OF_CLASS = 0.05
@@ -134,18 +135,27 @@ def beats_by(
 
 
 def blocks_by(facts: Stated, events: list[Event], sample: NDArray[np.int64]) -> list[Event]:
-    """Return events of intervals with bundle branch blocks by what is stated; a block that it denies is a wide QRS."""
-    if not all(name in facts for name in OF_SIDE) or len(sample) < 2:
+    """Return events of intervals with blocks by what is stated; a bundle branch block that it denies is a wide QRS."""
+    if len(sample) < 2:
         return events
-    present = [name for name in OF_SIDE if facts.says(name)]
+    if PR in facts:
+        long_pr = [event for event in events if event.kind == OF_PR]
+        events = [event for event in events if event.kind != OF_PR]
+        if facts.says(PR):
+            events += long_pr or [_whole(OF_PR, facts.probability[PR], sample)]
+    if not all(name in facts for name in OF_SIDE):
+        return events
     wide = [event for event in events if event.kind in ("wide QRS", *OF_SIDE.values())]
     others = [event for event in events if event not in wide]
+    present = [name for name in OF_SIDE if facts.says(name)]
     if not present:
         return others + [replace(event, kind="wide QRS") for event in wide]
     name = max(present, key=lambda each: facts.probability[each] - facts.threshold[each])
     kind, certainty = OF_SIDE[name], facts.probability[name]
-    if wide:
-        return others + [replace(event, kind=kind, confidence=certainty) for event in wide]
-    seconds = float(sample[-1] - sample[0])
-    whole = Event(kind, int(sample[0]), int(sample[-1]) + 1, certainty, num_beats=len(sample))
-    return [*others, whole] if seconds > 0 else events
+    sided = [replace(event, kind=kind, confidence=certainty) for event in wide]
+    return others + (sided or [_whole(kind, certainty, sample)])
+
+
+def _whole(kind: str, confidence: float, sample: NDArray[np.int64]) -> Event:
+    """Return an event from the first beat to the last."""
+    return Event(kind, int(sample[0]), int(sample[-1]) + 1, confidence, num_beats=len(sample))

@@ -87,7 +87,7 @@ KINDS: dict[str, Kind] = {
     "bigeminy": Kind("every second beat ventricular, 3 times or more", "B"),
     "trigeminy": Kind("every third beat ventricular, 3 times or more", "T"),
     "couplet": Kind("two ventricular beats in a row"),
-    "AV block I": Kind("AV block of first degree: median PR interval of normal beats above 200 ms"),
+    "AV block I": Kind("AV block of first degree: median PR interval of normal beats above 200 ms" + _TOGETHER),
     "LBBB": Kind(
         "left bundle branch block: QRS of 130 ms or more, in men 140, its end negative in V1, positive in I or V6"
         + _TOGETHER
