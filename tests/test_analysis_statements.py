@@ -47,7 +47,7 @@ def simulated(leads: tuple[str, ...], seconds: float = 15.0) -> Recording:
 
 
 def test_af_that_all_leads_deny_is_none_and_af_that_only_they_see_is_one() -> None:
-    found, notes = rhythms_by(facts(AFIB=0.1, AFLT=0.2), SAMPLE, [event("AF")])
+    found, notes = rhythms_by(facts(AFIB=0.05, AFLT=0.2), SAMPLE, [event("AF")])
     assert found == []
     assert notes == ["AF by intervals or wave; all leads together deny it"]
     found, notes = rhythms_by(facts(AFIB=0.8, AFLT=0.2), SAMPLE, [])
@@ -55,6 +55,7 @@ def test_af_that_all_leads_deny_is_none_and_af_that_only_they_see_is_one() -> No
     assert len(notes) == 1
     found, _ = rhythms_by(facts(AFIB=0.6, AFLT=0.9), SAMPLE, [])
     assert [each.kind for each in found] == ["flutter"]
+    assert rhythms_by(facts(AFIB=0.3), SAMPLE, [event("AF")]) == ([event("AF")], [])  # in doubt the rules decide
     assert rhythms_by(facts(AFIB=0.8), SAMPLE, [event("flutter")]) == ([event("flutter")], [])
     assert rhythms_by(Stated({}, {}), SAMPLE, [event("AF")]) == ([event("AF")], [])
 
@@ -65,6 +66,8 @@ def test_ectopic_beats_that_all_leads_deny_are_normal_but_runs_stay() -> None:
     assert "".join(changed.symbol) == "NNNNVVVNNN"
     assert changed.certainty[1] == pytest.approx(0.1)
     assert changed.notes == ["3 beats would be V by the model of beats; all leads together deny it"]
+    in_doubt = beats_by(facts(PVC=0.4, PAC=0.4), classes("NVNNNSNNNN"), probability, CLASSES, 3)
+    assert "".join(in_doubt.symbol) == "NNNNNSNNNN"
     kept = beats_by(facts(PVC=0.9), classes("NVNNNNNNNN"), probability, CLASSES, 3)
     assert "".join(kept.symbol) == "NVNNNNNNNN"
 
@@ -84,15 +87,17 @@ def test_the_side_of_a_wide_qrs_is_what_all_leads_state() -> None:
     block = blocks_by(facts(CLBBB=0.9, CRBBB=0.1), [wide, pr], SAMPLE)
     assert [(each.kind, each.interval_ms) for each in block] == [("AV block I", 220.0), ("LBBB", 134.0)]
     assert block[1].confidence == 0.9
-    denied = blocks_by(facts(CLBBB=0.1, CRBBB=0.1), [event("RBBB", 134.0)], SAMPLE)
+    denied = blocks_by(facts(CLBBB=0.2, CRBBB=0.05), [event("RBBB", 134.0)], SAMPLE)
     assert denied == [replace(event("RBBB", 134.0), kind="wide QRS")]
+    assert blocks_by(facts(CLBBB=0.05, CRBBB=0.2), [event("RBBB", 134.0)], SAMPLE) == [event("RBBB", 134.0)]
     only_stated = blocks_by(facts(CLBBB=0.1, CRBBB=0.7), [], SAMPLE)
     assert [(each.kind, each.start, each.stop) for each in only_stated] == [("RBBB", 50, 1851)]
 
 
 def test_a_long_pr_interval_is_a_block_where_all_leads_state_one() -> None:
     pr = event("AV block I", 220.0)
-    assert blocks_by(Stated({"1AVB": 0.1}, {"1AVB": 0.2}), [pr], SAMPLE) == []
+    assert blocks_by(Stated({"1AVB": 0.03}, {"1AVB": 0.2}), [pr], SAMPLE) == []
+    assert blocks_by(Stated({"1AVB": 0.1}, {"1AVB": 0.2}), [pr], SAMPLE) == [pr]
     assert blocks_by(Stated({"1AVB": 0.3}, {"1AVB": 0.2}), [pr], SAMPLE) == [pr]
     found = blocks_by(Stated({"1AVB": 0.3}, {"1AVB": 0.2}), [], SAMPLE)
     assert [(each.kind, each.num_beats, each.confidence) for each in found] == [("AV block I", 10, 0.3)]

@@ -35,6 +35,10 @@ OF_SIDE = {"CLBBB": "LBBB", "CRBBB": "RBBB"}
 PR, OF_PR = "1AVB", "AV block I"
 """Statements, and the events or classes of beats that they decide."""
 
+DENIED = 0.2
+"""Fraction of the threshold below which a statement denies what rules found; PVC denies below the threshold itself.
+Chosen on folds 7 and 8 of PTB-XL and on LUDB, where probabilities are lower (docs/log/statements.md)."""
+
 LEAST_OF_CLASS = 0.05
 """Least probability of the class of the beat that a statement names."""
 
@@ -57,6 +61,11 @@ class Stated:
     def says(self, name: str) -> bool:
         """Return whether the statement is present."""
         return name in self.probability and self.probability[name] >= self.threshold[name]
+
+    def denies(self, name: str) -> bool:
+        """Return whether the statement is absent, even if rules found it."""
+        share = 1.0 if name == "PVC" else DENIED
+        return name in self.probability and self.probability[name] < share * self.threshold[name]
 
     @property
     def present(self) -> dict[str, float]:
@@ -92,7 +101,7 @@ def rhythms_by(facts: Stated, sample: NDArray[np.int64], found: list[Event]) -> 
         return found, []
     present = [name for name in known if facts.says(name)]
     if not present:
-        denied = sorted({event.kind for event in found} & {OF_RHYTHM[name] for name in known})
+        denied = sorted({event.kind for event in found} & {OF_RHYTHM[name] for name in known if facts.denies(name)})
         kept = [event for event in found if event.kind not in denied]
         return kept, [f"{', '.join(denied)} by intervals or wave; all leads together deny it"] if denied else []
     if found:
@@ -125,6 +134,8 @@ def beats_by(
                 symbol[likeliest], certainty[likeliest] = kind, of_class[likeliest]
                 notes.append(f"{STATEMENTS[name].words} by all leads together: the likeliest beat is {kind}")
             continue
+        if not facts.denies(name):
+            continue
         edges = np.flatnonzero(np.diff(symbol == kind, prepend=False, append=False)).reshape(-1, 2)
         denied = [slice(start, stop) for start, stop in edges.tolist() if stop - start < run_beats]
         for part in denied:
@@ -141,7 +152,7 @@ def blocks_by(facts: Stated, events: list[Event], sample: NDArray[np.int64]) -> 
     if PR in facts:
         long_pr = [event for event in events if event.kind == OF_PR]
         events = [event for event in events if event.kind != OF_PR]
-        if facts.says(PR):
+        if facts.says(PR) or (long_pr and not facts.denies(PR)):
             events += long_pr or [_whole(OF_PR, facts.probability[PR], sample)]
     if not all(name in facts for name in OF_SIDE):
         return events
@@ -149,7 +160,8 @@ def blocks_by(facts: Stated, events: list[Event], sample: NDArray[np.int64]) -> 
     others = [event for event in events if event not in wide]
     present = [name for name in OF_SIDE if facts.says(name)]
     if not present:
-        return others + [replace(event, kind="wide QRS") for event in wide]
+        denied = [kind for side, kind in OF_SIDE.items() if facts.denies(side)]
+        return others + [replace(event, kind="wide QRS") if event.kind in denied else event for event in wide]
     name = max(present, key=lambda each: facts.probability[each] - facts.threshold[each])
     kind, certainty = OF_SIDE[name], facts.probability[name]
     sided = [replace(event, kind=kind, confidence=certainty) for event in wide]
