@@ -21,6 +21,7 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.statements import best_thresholds, score_statements
 from heartlm.inference.beat_summary import beat_summary
+from heartlm.inference.leads import ScoredLead, scored_lead
 from heartlm.labels.statements import learnable, stated_labels, stated_of
 from heartlm.models.config import ModelConfig
 from heartlm.models.leads import LeadsNetwork, directions
@@ -391,6 +392,15 @@ def test_finetune_evaluate_predict(
     rows = list(csv.DictReader((tmp_path / "r17.statements.csv").open()))
     assert [row["statement"] for row in rows] == ["INVERTED"]
     assert float(rows[0]["probability"]) > float(rows[0]["threshold"])
+
+
+def test_recordings_without_annotations_are_scored_by_detected_beats(database: Path, corpus: Corpus) -> None:
+    """`evaluate` asks for annotated beats unless it is told to detect them; the trees need beats."""
+    recording = open_database(database).recording("r00")
+    lead = scored_lead(recording, LeadsTokenizer(), "annotated")
+    assert isinstance(lead, ScoredLead)
+    assert (lead.tokens.codes == corpus.codes[corpus.tokens_of(0)]).all()
+    assert lead.tokens.codes[:, -1].sum() > 5
 
 
 @pytest.mark.parametrize(

@@ -123,12 +123,16 @@ def usable_leads(
 
 
 def _joined_leads(recording: Recording, beats: Beats, index: int) -> Lead | Unusable:
-    """Return all ECG leads as one, with the beats of the lead `index`, of which there may be none."""
+    """Return all ECG leads as one, with the beats of the lead `index`, of which there may be none.
+
+    Beats are detected where none are annotated, also with `annotated`: recordings with statements rarely have any.
+    """
     leads = sorted(ecg_leads(recording))
     signals = recording.signal(leads=leads)
     if np.isnan(signals).all() or not recording.num_samples:
         return Unusable("no valid sample")
-    ready = beats_for(recording, recording.annotations, beats, index, signals[leads.index(index)])
+    source: Beats = "auto" if beats == "annotated" else beats
+    ready = beats_for(recording, recording.annotations, source, index, signals[leads.index(index)])
     return Lead(ready, signals, index, tuple(recording.lead_names[lead] for lead in leads))
 
 
