@@ -85,6 +85,7 @@ MODELS_WORK ?= ../heartlm-models
 
 models: $(VENV)/ready $(VENV)/kernels
 	$(BIN)/python -m recipes.models --work "$(MODELS_WORK)"
+	$(BIN)/python -m recipes.statements --work "$(MODELS_WORK)/statements"
 	$(BIN)/python -m recipes.af_onset --work "$(MODELS_WORK)/af-onset" \
 		--cinc2017 "$(MODELS_WORK)/unpacked/cinc2017" --ltafdb "$(MODELS_WORK)/unpacked/ltafdb"
 
