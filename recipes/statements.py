@@ -82,7 +82,9 @@ def main() -> None:
     selection, final = (RunFolder(work / name / "run") for name in parts)
     model, info = load_model(selection.model("last"))
     save_model(selection.model("last"), *restricted(model, info, info.classes))
-    task_of("statements").finish(selection.path, FinetuneConfig(task="statements", trees=False))  # thresholds anew
+    task_of("statements").finish(
+        selection.path, FinetuneConfig(task="statements", trees=False)
+    )  # the thresholds of fewer members
     config = EvaluationConfig(split="validation", checkpoint="last", name="validation")
     _, scores = evaluate(selection.path, work / "selection/corpus", config)
     per_class, (_, of_selection) = scores["scores"]["per_class"], load_model(selection.model("last"))

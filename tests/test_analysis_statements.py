@@ -11,7 +11,8 @@ import pytest
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.findings import Event
 from heartlm.analysis.stages import Classes
-from heartlm.analysis.statements import LONGEST_S, Stated, beats_by, blocks_by, rhythms_by, stated
+from heartlm.analysis.statements import LONGEST_S, StatementProbabilities, beats_by, blocks_by, rhythms_by, stated
+from heartlm.ecg.leads import ecg_leads
 from heartlm.ecg.recording import Recording
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.synthesis import simulate_recording
@@ -21,9 +22,9 @@ SAMPLE = np.arange(10) * 200 + 50
 CLASSES = np.array(["N", "S", "V", "F"])
 
 
-def facts(**probability: float) -> Stated:
+def facts(**probability: float) -> StatementProbabilities:
     """What is stated, each at the threshold 0.5."""
-    return Stated(probability, dict.fromkeys(probability, 0.5))
+    return StatementProbabilities(probability, dict.fromkeys(probability, 0.5))
 
 
 def event(kind: str, interval_ms: float = float("nan")) -> Event:
@@ -57,7 +58,7 @@ def test_af_that_all_leads_deny_is_none_and_af_that_only_they_see_is_one() -> No
     assert [each.kind for each in found] == ["flutter"]
     assert rhythms_by(facts(AFIB=0.3), SAMPLE, [event("AF")]) == ([event("AF")], [])  # in doubt the rules decide
     assert rhythms_by(facts(AFIB=0.8), SAMPLE, [event("flutter")]) == ([event("flutter")], [])
-    assert rhythms_by(Stated({}, {}), SAMPLE, [event("AF")]) == ([event("AF")], [])
+    assert rhythms_by(StatementProbabilities({}, {}), SAMPLE, [event("AF")]) == ([event("AF")], [])
 
 
 def test_ectopic_beats_that_all_leads_deny_are_normal_but_runs_stay() -> None:
@@ -96,10 +97,10 @@ def test_the_side_of_a_wide_qrs_is_what_all_leads_state() -> None:
 
 def test_a_long_pr_interval_is_a_block_where_all_leads_state_one() -> None:
     pr = event("AV block I", 220.0)
-    assert blocks_by(Stated({"1AVB": 0.03}, {"1AVB": 0.2}), [pr], SAMPLE) == []
-    assert blocks_by(Stated({"1AVB": 0.1}, {"1AVB": 0.2}), [pr], SAMPLE) == [pr]
-    assert blocks_by(Stated({"1AVB": 0.3}, {"1AVB": 0.2}), [pr], SAMPLE) == [pr]
-    found = blocks_by(Stated({"1AVB": 0.3}, {"1AVB": 0.2}), [], SAMPLE)
+    assert blocks_by(StatementProbabilities({"1AVB": 0.03}, {"1AVB": 0.2}), [pr], SAMPLE) == []
+    assert blocks_by(StatementProbabilities({"1AVB": 0.1}, {"1AVB": 0.2}), [pr], SAMPLE) == [pr]
+    assert blocks_by(StatementProbabilities({"1AVB": 0.3}, {"1AVB": 0.2}), [pr], SAMPLE) == [pr]
+    found = blocks_by(StatementProbabilities({"1AVB": 0.3}, {"1AVB": 0.2}), [], SAMPLE)
     assert [(each.kind, each.num_beats, each.confidence) for each in found] == [("AV block I", 10, 0.3)]
     assert blocks_by(facts(AFIB=0.1), [pr], SAMPLE) == [pr]
 
@@ -107,12 +108,12 @@ def test_a_long_pr_interval_is_a_block_where_all_leads_state_one() -> None:
 def test_short_recordings_of_many_leads_are_judged_and_no_others(analyst: Analyst) -> None:
     recording = simulated(TWELVE)
     sample = np.arange(10) * 250 + 100
-    found = stated(recording, sample, analyst.statements)
+    found = stated(recording, ecg_leads(recording), sample, analyst.statements)
     assert set(found.probability) == set(analyst.statements.info.classes)
     assert all(0 <= each <= 1 for each in found.probability.values())
     assert list(found.present) == sorted(found.present, key=lambda name: -found.probability[name])
-    assert stated(simulated(TWELVE[:7]), sample, analyst.statements).probability == {}
-    assert stated(simulated(TWELVE, LONGEST_S + 15), sample, analyst.statements).probability == {}
+    for other in (simulated(TWELVE[:7]), simulated(TWELVE, LONGEST_S + 15)):
+        assert stated(other, ecg_leads(other), sample, analyst.statements).probability == {}
 
 
 def test_findings_and_summary_tell_what_is_stated(analyst: Analyst) -> None:

@@ -189,7 +189,7 @@ class Analyst:
         beats = kept_beats(block, seconds, self._noise_runs(block, rate_hz, limits.run_beats))
         waves = _waves(recording, beats.sample, leads)
         rhythms = self._rhythms(recording, block, seconds, beats, waves, is_single_lead=len(candidates) == 1)
-        facts = stated(recording, beats.sample, self.statements)
+        facts = stated(recording, candidates, beats.sample, self.statements)
         by_leads, contradicted = rhythms_by(facts, beats.sample, rhythms.events)
         rhythms = replace(rhythms, events=by_leads, notes=rhythms.notes + contradicted)
         classes = named_beats(block, beats, rhythms.events, self._heartbeats, limits.run_beats)

@@ -10,7 +10,7 @@ explanation. The model was trained on recordings of ten seconds: longer ones are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.findings import Event
 from heartlm.analysis.stages import Classes
-from heartlm.ecg.leads import ecg_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.statements import STATEMENTS
 from heartlm.inference.finetuned import FineTuned
@@ -44,7 +43,7 @@ LEAST_OF_CLASS = 0.05
 
 
 @dataclass(frozen=True)
-class Stated:
+class StatementProbabilities:
     """What is stated about a recording.
 
     Attributes:
@@ -74,27 +73,35 @@ class Stated:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def stated(recording: Recording, sample: NDArray[np.int64], model: FineTuned) -> Stated:
-    """Return what `model` states about a recording with the beats `sample`; nothing if it cannot judge it.
+def stated(
+    recording: Recording, leads: Sequence[int], sample: NDArray[np.int64], model: FineTuned
+) -> StatementProbabilities:
+    """Return what `model` states about the ECG `leads` of a recording with the beats `sample`.
+
+    Nothing is stated about a recording that is too short or too long, or has too few leads.
 
     Raises:
         HeartlmError: the signal cannot be read.
     """
     from heartlm.tasks.statements import probabilities_of, thresholds_of
 
-    leads = sorted(ecg_leads(recording))
+    leads = sorted(leads)
     names = tuple(recording.lead_names[lead] for lead in leads)
     known = sum(place < NUM_KNOWN for place in places_of(names).values())
     if not SHORTEST_S <= recording.duration_s <= LONGEST_S or known < FEWEST_LEADS:
-        return Stated({}, {})
+        return StatementProbabilities({}, {})
     beats = Annotations(recording.rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False)
     tokens = model.tokenizer.encode(Lead(beats, recording.signal(leads=leads), 0, names))
     found = probabilities_of(model.model, [tokens.codes], model.info)[0].tolist()
     classes = model.info.classes
-    return Stated(dict(zip(classes, found, strict=True)), dict(zip(classes, thresholds_of(model.info), strict=True)))
+    return StatementProbabilities(
+        dict(zip(classes, found, strict=True)), dict(zip(classes, thresholds_of(model.info), strict=True))
+    )
 
 
-def rhythms_by(facts: Stated, sample: NDArray[np.int64], found: list[Event]) -> tuple[list[Event], list[str]]:
+def rhythms_by(
+    facts: StatementProbabilities, sample: NDArray[np.int64], found: list[Event]
+) -> tuple[list[Event], list[str]]:
     """Return AF and flutter by what is stated, and a note where it contradicts what intervals or the wave say."""
     known = [name for name in OF_RHYTHM if name in facts]
     if not known or len(sample) < 2:
@@ -112,7 +119,11 @@ def rhythms_by(facts: Stated, sample: NDArray[np.int64], found: list[Event]) -> 
 
 
 def beats_by(
-    facts: Stated, classes: Classes, probability: NDArray[np.float32], names: NDArray[np.str_], run_beats: int
+    facts: StatementProbabilities,
+    classes: Classes,
+    probability: NDArray[np.float32],
+    names: NDArray[np.str_],
+    run_beats: int,
 ) -> Classes:
     """Return the classes of beats by what is stated: ectopic beats that it denies are N; runs stay.
 
@@ -145,7 +156,7 @@ def beats_by(
     return replace(classes, symbol=symbol, certainty=certainty, notes=notes)
 
 
-def blocks_by(facts: Stated, events: list[Event], sample: NDArray[np.int64]) -> list[Event]:
+def blocks_by(facts: StatementProbabilities, events: list[Event], sample: NDArray[np.int64]) -> list[Event]:
     """Return events of intervals with blocks by what is stated; a bundle branch block that it denies is a wide QRS."""
     if len(sample) < 2:
         return events

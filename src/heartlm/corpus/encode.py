@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.corpus.config import TokenizeConfig
-from heartlm.corpus.plan import Beats, TrainingLeads
+from heartlm.corpus.plan import Beats, Statements, TrainingLeads
 from heartlm.corpus.schema import FILES
 from heartlm.databases.database import Database
 from heartlm.databases.splits import Split
@@ -243,7 +243,7 @@ def encode_part(
     record_ids: Sequence[str],
     tokenizer: Tokenizer,
     config: TokenizeConfig,
-    statements: Mapping[str, Mapping[str, bool]],
+    statements: Statements,
 ) -> Part:
     """Encode every usable lead of the recordings of a part."""
     part, tokens = Part(database.name, len(record_ids)), list[Tokens]()

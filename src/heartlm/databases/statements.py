@@ -13,14 +13,14 @@ from heartlm.errors import HeartlmError
 from heartlm.storage.foreign import is_there, one_line
 from heartlm.system.progress import track
 
-Stated = dict[str, dict[str, bool]]
+StatementsByRecord = dict[str, dict[str, bool]]
 """Whether each statement is present, of each recording by its name; a statement that is missing is not known."""
 
 _CODES = re.compile(r"\s*dx\s*:\s*([\d,\s]*)", re.IGNORECASE)
 _VALUES = {"1": True, "1.0": True, "true": True, "yes": True, "0": False, "0.0": False, "false": False, "no": False}
 
 
-def statements_of(database: Database, table: Path | None = None) -> Stated:
+def statements_of(database: Database, table: Path | None = None) -> StatementsByRecord:
     """Return what is stated about the recordings of `database`; those about which nothing is stated are missing.
 
     In PTB-XL a code of SCP-ECG that is not in the row of a recording is absent. Databases of the PhysioNet/CinC
@@ -47,7 +47,7 @@ def statements_of(database: Database, table: Path | None = None) -> Stated:
     return _of_comments(database)
 
 
-def _of_comments(database: Database) -> Stated:
+def _of_comments(database: Database) -> StatementsByRecord:
     found: dict[str, set[str]] = {}
     for name in track(database.record_ids, len(database.record_ids), "read statements"):
         signal = database.files(name).signal
@@ -62,12 +62,12 @@ def _of_comments(database: Database) -> Stated:
     return {name: {each: each in stated for each in STATEMENTS if each in known} for name, stated in found.items()}
 
 
-def _of_table(database: Database, path: Path) -> Stated:
+def _of_table(database: Database, path: Path) -> StatementsByRecord:
     with one_line(path, "a table with the name of a recording and a column for each statement"):
         rows = list(csv.reader(table_lines(path)))
     if not rows or len(rows[0]) < 2:
         raise HeartlmError(f"{path}: a first row of names found missing: record, then one statement a column")
-    by_name: Stated = {}
+    by_name: StatementsByRecord = {}
     for number, row in enumerate(rows[1:], 2):
         if len(row) != len(rows[0]):
             raise HeartlmError(f"{path}: row {number} has {len(row)} cells, {len(rows[0])} expected")

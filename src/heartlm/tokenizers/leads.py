@@ -7,7 +7,6 @@ that of a patch, has a place without a direction. A further facet marks the grid
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,9 +16,8 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.leads import canonical_lead
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
-from heartlm.tokenizers.millivolts import NO_SIGNAL, NUM_LEVELS, dequantize, high_pass, quantize
+from heartlm.tokenizers.millivolts import NO_SIGNAL, NUM_LEVELS, dequantize, grid, voltage_codes
 from heartlm.tokenizers.sample import GRID_HZ, classes_on_grid
-from heartlm.tokenizers.waveform import fill_gaps, hann_weights, interpolate, smooth
 
 Floats = NDArray[np.float32]
 
@@ -73,14 +71,11 @@ class LeadsTokenizer(Tokenizer):
         rate_hz, beats = lead.rate_hz, lead.annotations
         signals = np.atleast_2d(lead.signal_mv)
         num_samples = signals.shape[1]
-        num_points = math.ceil(num_samples * GRID_HZ / rate_hz)
-        position = np.arange(num_points, dtype=np.float64) * (rate_hz / GRID_HZ)
-        sample = np.minimum(np.round(position).astype(np.int64), max(num_samples - 1, 0))
+        position, sample = grid(num_samples, rate_hz)
+        num_points = len(sample)
         codes = np.full((num_points, len(PLACES) + 1), NO_SIGNAL, np.uint16)
         for index, place in places_of(lead.names).items():
-            filled = fill_gaps(signals[index])
-            codes[:, place] = quantize(high_pass(interpolate(smooth(filled, hann_weights(rate_hz, GRID_HZ)), position)))
-            codes[np.isnan(signals[index][sample]), place] = NO_SIGNAL
+            codes[:, place] = voltage_codes(signals[index], rate_hz, position, sample)
         peaks = np.round(beats.sample[beats.sample < num_samples] * GRID_HZ / rate_hz).astype(np.int64)
         codes[np.minimum(peaks, num_points - 1), -1] = 1
         beat_class = classes_on_grid(beats, num_points, num_samples, rate_hz)

@@ -47,14 +47,10 @@ class MillivoltTokenizer(Tokenizer):
 
     def encode(self, lead: Lead) -> Tokens:
         """Encode all samples of one lead; a token has the label of the beat whose R peak it contains."""
-        rate_hz, beats, raw = lead.rate_hz, lead.annotations, lead.signal_mv
-        signal = fill_gaps(raw)
-        num_points = math.ceil(len(signal) * GRID_HZ / rate_hz)
-        position = np.arange(num_points, dtype=np.float64) * (rate_hz / GRID_HZ)
-        sample = np.minimum(np.round(position).astype(np.int64), len(signal) - 1)
-        codes = quantize(high_pass(interpolate(smooth(signal, hann_weights(rate_hz, GRID_HZ)), position)))
-        codes[np.isnan(raw[sample])] = NO_SIGNAL
-        beat_class = classes_on_grid(beats, len(codes), len(signal), rate_hz)
+        rate_hz, beats = lead.rate_hz, lead.annotations
+        position, sample = grid(len(lead.signal_mv), rate_hz)
+        codes = voltage_codes(lead.signal_mv, rate_hz, position, sample)
+        beat_class = classes_on_grid(beats, len(codes), len(lead.signal_mv), rate_hz)
         return Tokens(codes[:, None], sample, beat_class, beats.rhythm_at(sample), np.ones(len(codes), np.float32))
 
     def geometry(self) -> list[Floats]:
@@ -65,6 +61,23 @@ class MillivoltTokenizer(Tokenizer):
 
 
 TOKENIZER = MillivoltTokenizer
+
+
+def grid(num_samples: int, rate_hz: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the position of each grid point in samples, float64 `[num_tokens]`, and the nearest sample, int64."""
+    num_points = math.ceil(num_samples * GRID_HZ / rate_hz)
+    position = np.arange(num_points, dtype=np.float64) * (rate_hz / GRID_HZ)
+    return position, np.minimum(np.round(position).astype(np.int64), num_samples - 1)
+
+
+def voltage_codes(
+    signal_mv: Floats, rate_hz: float, position: NDArray[np.float64], sample: NDArray[np.int64]
+) -> NDArray[np.uint16]:
+    """Return the level of a lead at each grid point; `position` and `sample` are those of `grid`."""
+    filtered = smooth(fill_gaps(signal_mv), hann_weights(rate_hz, GRID_HZ))
+    codes = quantize(high_pass(interpolate(filtered, position)))
+    codes[np.isnan(signal_mv[sample])] = NO_SIGNAL
+    return codes
 
 
 def high_pass(grid: Floats) -> Floats:
