@@ -218,6 +218,7 @@ class Analyst:
             definitions(vars(limits)),
             lost=beats.lost,
             left_out=beats.left_out,
+            paced=block.paced[beats.kept],
             hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},
             waves=waves,
             short_af=rhythms.short_af,

@@ -118,6 +118,8 @@ class Findings:
         lost: beats after which the signal of all leads is lost before the next one, int64 `[num_lost]`.
         left_out: detections that are left out as artefacts, outside of VF and unreadable stretches, int64
             `[num_left_out]`.
+        paced: whether each beat follows a pacing spike, see `heartlm.detect_pacing`, bool `[num_beats]`. Of these
+            beats `symbol` is N or V of AAMI, and `annotations` has the WFDB code `/`.
         hum_hz: frequencies in Hz of mains hum that was removed before the analysis, by lead.
         waves: P, QRS and T of the beats and their intervals; None if they were not measured.
         short_af: measures by which AF of a short recording of one lead is judged, and what RR intervals alone tell, see
@@ -140,11 +142,17 @@ class Findings:
     kinds: dict[str, str] = field(default_factory=lambda: KINDS)
     lost: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     left_out: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    paced: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     hum_hz: dict[str, tuple[float, ...]] = field(default_factory=dict)
     waves: Intervals | None = None
     short_af: dict[str, float] = field(default_factory=dict)
     stated: dict[str, float] = field(default_factory=dict)
     unexamined: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Findings that are made without `paced` have no paced beats."""
+        if len(self.paced) != len(self.sample):
+            object.__setattr__(self, "paced", np.zeros(len(self.sample), np.bool_))
 
     def __repr__(self) -> str:
         recording, of_class = self.recording, Counter(self.symbol.tolist())
@@ -185,6 +193,21 @@ class Findings:
             HeartlmError: the file cannot be written, or the signal of a strip cannot be read.
         """
         return Path(attached("drawings").write_page(self, Path(path)))
+
+    def reading(self) -> str:
+        """Return the findings in one line of plain words: `Sinus rhythm, 72/min. Two ventricular beats.`
+
+        Rhythm and rate, ectopic beats, events, conduction and intervals that are not usual, what all leads together
+        suggest, and what could not be read; of more than an hour in three sentences. Doubtful events are `possible`.
+        """
+        return str(attached("words").reading(self))
+
+    def brief(self) -> dict[str, Any]:
+        """Return what fits one line, as values: the rhythm, rates, beats, intervals in ms, events that were found.
+
+        Intervals are medians of the normal beats, None where they were not measured; `reading` has it in words.
+        """
+        return dict(attached("words").brief(self))
 
     @property
     def num_beats(self) -> int:
@@ -232,16 +255,24 @@ class Findings:
         clear = np.convolve(self.readable(), np.ones(RATE_INTERVALS), "valid") == RATE_INTERVALS  # all of them
         return np.where(clear, (last - first) / (RATE_INTERVALS * self.recording.rate_hz), np.nan)
 
+    def rates(self) -> dict[str, float | None]:
+        """Return `mean_rate_bpm`, and of `RATE_INTERVALS` `slowest_bpm` and `fastest_bpm`; None with too few beats."""
+        rr_s, means = np.diff(self.sample)[self.readable()] / self.recording.rate_hz, self.mean_rr_s()
+        means = means[np.isfinite(means)]
+        return {
+            "mean_rate_bpm": round(60 / float(rr_s.mean()), 1) if len(rr_s) else None,
+            "slowest_bpm": round(60 / float(means.max()), 1) if len(means) else None,
+            "fastest_bpm": round(60 / float(means.min()), 1) if len(means) else None,
+        }
+
     def summary(self) -> dict[str, Any]:
         """Return counts and extremes of the whole recording; rates in beats per minute, durations in seconds.
 
         The slowest and fastest rates are means over `RATE_INTERVALS`; None if there are too few beats. Numbers and
         seconds of events are None for kinds that were not examined; `unexamined` has the reasons.
         """
-        recording, rr_s, clear = self.recording, np.diff(self.sample) / self.recording.rate_hz, self.readable()
-        means = self.mean_rr_s()
-        means = means[np.isfinite(means)]
-        of_class = Counter(self.symbol.tolist())
+        recording, of_class = self.recording, Counter(self.symbol.tolist())
+        rr_s, clear = np.diff(self.sample) / recording.rate_hz, self.readable()
         return {
             "record": recording.record_id,
             "patient": recording.patient_id,
@@ -254,14 +285,14 @@ class Findings:
             "num_beats": self.num_beats,
             "num_left_out": len(self.left_out),
             "beats": {name: of_class.get(name, 0) for name in "NSVF"},
-            "mean_rate_bpm": round(60 / float(rr_s[clear].mean()), 1) if clear.any() else None,
-            "slowest_bpm": round(60 / float(means.max()), 1) if len(means) else None,
-            "fastest_bpm": round(60 / float(means.min()), 1) if len(means) else None,
+            "num_paced": int(self.paced.sum()),
+            **self.rates(),
             "longest_rr_s": round(float(rr_s[clear].max()), 3) if clear.any() else None,
             "events": {kind: self._if_examined(kind, len(self.of_kind(kind))) for kind in KINDS},
             "seconds": {kind: self._if_examined(kind, round(self.seconds_of(kind), 1)) for kind in KINDS},
             "stated": self.stated_in_words(),
             "unexamined": self.unexamined_in_words(),
+            "reading": self.reading(),
         }
 
     def _if_examined(self, kind: str, value: float) -> float | None:
@@ -334,7 +365,8 @@ class Findings:
                 rank[first:last] = np.minimum(rank[first:last], list(_RHYTHMS).index(event.kind))
         names = [*_RHYTHMS.values(), "N"]
         spans = joined_spans([names[each] for each in rank.tolist()], starts, end)
-        return Annotations(self.recording.rate_hz, self.sample, self.symbol, spans, source="heartlm")
+        codes = np.where(self.paced, "/", self.symbol)
+        return Annotations(self.recording.rate_hz, self.sample, codes, spans, source="heartlm")
 
     def write(self, path: str | Path) -> Path:
         """Write beats and rhythms as a WFDB annotation file, `FOLDER/RECORD.hlm`; an earlier `.hlm` is replaced.

@@ -308,7 +308,9 @@ def named_beats(
     paced = block.paced[beats.kept]
     if paced.any():
         choice = allow(paced, classes == "N")
-        notes.append(f"paced: {paced.sum():,} of {len(paced):,} beats follow a pacing spike; they count as N")
+        notes.append(
+            f"paced: {paced.sum():,} of {len(paced):,} beats follow a pacing spike; they are normal ones by class"
+        )
     no_v, no_s = excluded_classes(classes[choice], block.likeness[beats.kept], run_beats)
     if (excluded := no_v | no_s).any():
         above = np.isin(classes, ["N", "S"])  # activation through the conduction system
