@@ -131,6 +131,7 @@ class AnalysisTask(RecordingTask):
         born = recording.patient.birth_date
         patient = vars(recording.patient) | {"birth_date": born and str(born), "age": recording.age}
         content = {
+            "cart": recording.cart and asdict(recording.cart),
             "patient": patient,
             "brief": findings.brief(),
             "notes": findings.notes,
