@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.analysis.av_block import atrial_events
 from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.conduction import conduction
 from heartlm.analysis.events import USUAL_LIMITS, in_order, second_events
@@ -235,13 +236,17 @@ class Analyst:
         waves: Intervals | None,
         is_single_lead: bool,
     ) -> Rhythms:
-        """Find flutter by its wave, and AF by RR intervals and P waves; of both, flutter counts."""
+        """Find flutter by its wave, AF by RR intervals and P waves, AV blocks and junctional rhythm by P waves."""
         sample, edges, rate_hz, notes = beats.sample, seconds.edges, recording.rate_hz, list[str]()
         in_flutter = second_events(
             "flutter", block.flutter, block.flutter > 0, FLUTTER_S, edges, rate_hz, seconds.readable
         )
         af, af_probability = self._af_events(sample, beats.clear, rate_hz)
-        measured = dict[str, float]()
+        measured, by_p_waves = dict[str, float](), list[Event]()
+        likeliest = self._heartbeats[block.probability[beats.kept].argmax(axis=1)]
+        if waves is not None:
+            paced, clear = block.paced[beats.kept], beats.clear & ~beats.hiding
+            by_p_waves = atrial_events(waves, likeliest == "N", likeliest == "V", paced, clear)
         if waves is not None and is_single_lead and recording.duration_s <= LONGEST_S and len(af_probability):
             measured = short_af_measures(waves.delineation, af_probability, block.quality[:, 0])
             odds = log_odds(measured)
@@ -249,12 +254,12 @@ class Analyst:
             whole = Event("AF", int(sample[0]), int(sample[-1]) + 1, float(1 / (1 + np.exp(-odds))))
             af = (af or [whole]) if odds >= WEIGHTS["threshold"] else []
         elif waves is not None:
-            normal = self._heartbeats[block.probability[beats.kept].argmax(axis=1)] == "N"
             atrial = block.atrial[np.searchsorted(edges[1:-1], sample, side="right")]
-            af, denied = without_p(af, waves, normal, atrial, SHORTEST_AF_S * rate_hz)
+            af, denied = without_p(af, waves, likeliest == "N", atrial, SHORTEST_AF_S * rate_hz)
             if denied:
                 notes.append(f"{denied / rate_hz:.0f} s would be AF by RR intervals; P waves at a steady PR deny it")
-        return Rhythms(settled({"atrial wave": in_flutter, "intervals": af}, sample), measured, notes)
+        found = {"atrial wave": in_flutter, "intervals": af, "P waves": by_p_waves}
+        return Rhythms(settled(found, sample), measured, notes)
 
     def _noise_runs(self, block: AnalysedBlock, rate_hz: float, run_beats: int) -> NDArray[np.bool_]:
         """Return which beats are in runs that the model of beats calls ventricular and that are noise."""

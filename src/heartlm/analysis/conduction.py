@@ -41,6 +41,8 @@ UNMEASURED = dict.fromkeys(("LBBB", "RBBB", "wide QRS"), f"{_FEW} a QRS complex 
 UNMEASURED |= {"AV block I": "no P wave in half of the normal beats outside of AF, flutter and paced rhythm"}
 UNMEASURED |= {"long QT": f"{_FEW} a QT interval outside of AF, flutter and wide QRS"}
 """Reason for each kind that no stretch can be examined for."""
+BY_WAVES = (*UNMEASURED, "AV block III", "AV block II", "Wenckebach", "junctional")
+"""Kinds that need P waves or QRS complexes with their ends."""
 SIDE_LEADS = "the side of wide QRS complexes needs V1, and I or V6"
 
 
@@ -68,7 +70,7 @@ def conduction(
     """
     if waves is None:
         slow = f"{recording.rate_hz:g} Hz, {LOWEST_RATE_HZ:g} Hz needed" if recording.rate_hz < LOWEST_RATE_HZ else ""
-        return [], dict.fromkeys(UNMEASURED, slow or "no beats")
+        return [], dict.fromkeys(BY_WAVES, slow or "no beats")
     beats = waves.delineation.beats
     normal = symbol == "N"
     irregular = crossed((event for event in found if event.kind in ("AF", "flutter", "VF")), beats)

@@ -27,13 +27,20 @@ SLOW_BPM, FAST_BPM = 50.0, 100.0
 """Rates of sinus bradycardia and tachycardia (Kusumoto 2019, doi 10.1016/j.jacc.2018.10.044; Page 2016, doi
 10.1016/j.jacc.2015.08.856)."""
 
-RHYTHMS = {"AF": "atrial fibrillation", "flutter": "atrial flutter"}
+RHYTHMS = {
+    "AF": "atrial fibrillation",
+    "flutter": "atrial flutter",
+    "AV block III": "third degree AV block with an escape rhythm",
+    "junctional": "junctional rhythm",
+}
 RUNS = {
     "VT": "ventricular tachycardia",
     "IVR": "slow ventricular run",
     "SVT": "supraventricular tachycardia",
     "bigeminy": "ventricular bigeminy",
     "trigeminy": "ventricular trigeminy",
+    "AV block II": "second degree AV block, 2:1 or Mobitz type II",
+    "Wenckebach": "second degree AV block, Wenckebach type",
 }
 LENGTHS = {"VF": "ventricular fibrillation or flutter", "asystole": "asystole", "pause": "pause"}
 INTERVALS = {

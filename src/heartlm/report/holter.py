@@ -113,7 +113,7 @@ def _sheet(summary: dict[str, Any], rows: list[dict[str, Any]]) -> list[tuple[st
 
 
 def _cart(findings: Findings) -> dict[str, Any] | None:
-    """Return what the machine wrote, its measurements next to ours, with those that differ; None if it wrote nothing."""
+    """Return what the machine wrote, its measurements next to ours; None if it wrote nothing."""
     if (cart := findings.recording.cart) is None:
         return None
     waves = findings.normal_waves()

@@ -173,7 +173,7 @@ def _mobitz(heart: Heart, until: float, conducted: int) -> None:
 
 
 def _complete_block(heart: Heart, until: float) -> None:
-    """Simulate third-degree block: a regular escape rhythm of the junction or the ventricles; the atria go their way."""
+    """Simulate third-degree block: an escape rhythm of the junction or the ventricles, independent of P waves."""
     escape = heart.rng.uniform(1.2, 1.8)
     template = "V1" if heart.rng.random() < 0.4 else "N"
     while (at := heart.last + escape * heart.rng.normal(1, 0.015)) < until:
