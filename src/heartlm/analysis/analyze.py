@@ -27,6 +27,7 @@ from heartlm.analysis.av_block import atrial_events
 from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.conduction import conduction
 from heartlm.analysis.events import USUAL_LIMITS, in_order, second_events
+from heartlm.analysis.exchanged import EXCHANGED, exchanged_arms
 from heartlm.analysis.findings import QUALITY_S, Event, Findings
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
@@ -39,7 +40,7 @@ from heartlm.analysis.lost_signal import (
     present_fraction,
 )
 from heartlm.analysis.p_denial import without_p
-from heartlm.analysis.pacing import paced_beats
+from heartlm.analysis.pacing import pacing_spikes
 from heartlm.analysis.run_shape import noise_runs, run_shape
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
@@ -181,7 +182,8 @@ class Analyst:
         recording = hum_free.recording()
         try:
             leads = best_leads(recording, candidates)
-            blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
+            spiked = candidates if recording.duration_s <= ALL_LEADS_S else leads
+            blocks = [self._block(recording, start, stop, leads, spiked) for start, stop in watch(_blocks(recording))]
         except ValueError as error:
             raise HeartlmError(f"{recording.path}: {error}") from error
         block = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
@@ -224,6 +226,9 @@ class Analyst:
             waves=waves,
             short_af=rhythms.short_af,
             stated=facts.present,
+            warnings=(EXCHANGED,)
+            if waves is not None and exchanged_arms(waves.of_beats(classes.symbol == "N"))
+            else (),
             unexamined={kind: reason for kind, reason in unexamined.items() if kind not in found},
         )
 
@@ -272,8 +277,10 @@ class Analyst:
         in_noise[beats] = noise_runs(is_v, block.shape[beats], block.seconds[second], run_beats)
         return in_noise
 
-    def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:
-        """Analyse the samples `start` to `stop`."""
+    def _block(
+        self, recording: Recording, start: int, stop: int, leads: tuple[int, ...], spiked: tuple[int, ...]
+    ) -> AnalysedBlock:
+        """Analyse the samples `start` to `stop` of `leads`; pacing spikes are looked for in the leads `spiked`."""
         rate_hz = recording.rate_hz
         # Of whole pieces, so that those of the margin can be cut off.
         margin = round(MARGIN_S / QUALITY_S) * round(QUALITY_S * rate_hz)
@@ -318,7 +325,8 @@ class Analyst:
         certain, wide = certain_beats(sample, lead_qualities, signals, rate_hz)
         probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes, certain, wide)
         seconds, waves = self._seconds(beats, signals[0])
-        paced = paced_beats(sample, signals, rate_hz) & ~no_beat
+        shown = signals if spiked == leads else recording.signal(first, last, spiked)
+        paced = (pacing_spikes(sample, shown, rate_hz) >= 0) & ~no_beat
         is_normal = ((self._heartbeats[probability.argmax(axis=1)] == "N") | paced) & ~no_beat
         likeness = likeness_to_usual(sample, is_normal, signals, beat_quality >= UNREADABLE, rate_hz)
         shape = np.full((len(sample), 2, len(signals)), np.nan, np.float32)

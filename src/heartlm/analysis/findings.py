@@ -126,6 +126,7 @@ class Findings:
             `heartlm.analysis.short_af`; empty for other recordings.
         stated: probability of each statement about the recording that all leads together make, the likeliest first;
             empty for recordings that are not judged so, see `heartlm.analysis.statements`.
+        warnings: what makes all findings doubtful, such as exchanged electrodes, one line each.
         unexamined: kinds of events that the recording was not examined for, each with the reason.
     """
 
@@ -147,6 +148,7 @@ class Findings:
     waves: Intervals | None = None
     short_af: dict[str, float] = field(default_factory=dict)
     stated: dict[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     unexamined: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -279,6 +281,7 @@ class Findings:
             "start": recording.clock_time(0),
             "duration_s": round(recording.duration_s, 3),
             "leads": [recording.lead_names[lead] for lead in self.leads],
+            "warnings": "; ".join(self.warnings),
             "unlike": "; ".join(self.unlike),
             "hum_removed": self.hum_in_words(),
             "readable_share": round(1 - self.seconds_of("unreadable") / max(recording.duration_s, 1e-9), 4),

@@ -202,6 +202,7 @@ def _doubts(findings: Findings) -> list[str]:
     if findings.of_kind("unreadable"):
         unreadable = findings.seconds_of("unreadable") / findings.recording.duration_s
         clauses.append(f"{_percent(unreadable)} of the recording could not be read")
+    clauses += findings.warnings
     if findings.hum_hz:
         clauses.append(f"mains hum removed: {findings.hum_in_words()}")
     if findings.unlike:

@@ -92,7 +92,7 @@ KINDS: dict[str, Kind] = {
     ),
     "Wenckebach": Kind("AV block of second degree, Mobitz type I: the same, with a growing PR interval", "BII"),
     "junctional": Kind(
-        "junctional rhythm: normal beats without a P wave at regular intervals, 35 to 100/min, 6 or more; others of "
+        "junctional rhythm: normal beats without a P wave at regular intervals, 35 to 60/min, 6 or more; others of "
         "the recording have P waves, or eight leads show none"
     ),
     "pause": Kind("{pause_s:g} s or more between two beats"),
