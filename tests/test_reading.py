@@ -15,10 +15,10 @@ from heartlm.analysis.reading import SAID_ELSEWHERE
 from heartlm.cli.main import main
 from heartlm.delineation.delineate import delineate
 from heartlm.delineation.intervals import measure
-from heartlm.ecg.recording import Recording
+from heartlm.ecg.recording import RHYTHMS, Recording
 from tests.test_delineate import heart_mv
 
-RATE_HZ = 100
+RATE_HZ = 250
 
 
 def found(symbol: str, rr_s: float = 0.8, events: tuple[Event, ...] = (), **fields: Any) -> Findings:
@@ -128,8 +128,8 @@ def test_a_day_has_three_sentences() -> None:
 
 
 def test_no_beats() -> None:
-    assert found("", num_samples=1000).reading() == "No heartbeats found."
-    assert found("N", num_samples=1000).reading() == "One heartbeat found."
+    assert found("", num_samples=2500).reading() == "No heartbeats found."
+    assert found("N", num_samples=2500).reading() == "One heartbeat found."
 
 
 def test_the_same_words_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,3 +146,19 @@ def test_the_same_words_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert main(["analyze", str(ward / result.stem), "--out", str(tmp_path / "one"), "--processes", "1"]) == 0
     assert words in capsys.readouterr().out
+
+
+def test_tracks_are_labels_at_the_rate_of_the_signal(sinus: Findings) -> None:
+    findings = replace(sinus, symbol=np.array(list("NV" * 10)), paced=np.arange(20) == 2, events=(event("VT", 4, 8),))
+    wave, beat, rhythm = findings.tracks()
+    assert wave.shape == beat.shape == rhythm.shape == (findings.recording.num_samples,)
+    assert [beat[at] for at in findings.sample[:4]] == [1, 3, 5, 3]
+    assert beat[findings.sample[0] + 50] == 0
+    assert [RHYTHMS[each] for each in np.unique(rhythm)] == ["N", "VT"]
+    assert (rhythm[1000:2000] == RHYTHMS.index("VT")).all()
+    assert findings.waves is not None
+    delineation = findings.waves.delineation
+    [lead] = delineation.tracks()
+    onset, _, offset = delineation.waves[3, 0, 1]
+    assert (lead[onset : offset + 1] == 2).all() and lead[onset - 1] != 2
+    assert set(np.unique(lead)) == {0, 1, 2, 3}

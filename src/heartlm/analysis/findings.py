@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.definitions import KINDS as CLINICAL_KINDS
 from heartlm.ecg.definitions import REPORT, definitions
-from heartlm.ecg.recording import Annotations, Recording
-from heartlm.ecg.spans import joined_spans
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, Annotations, Recording
+from heartlm.ecg.spans import inside_of, joined_spans
 from heartlm.ecg.statements import words_of
 from heartlm.errors import HeartlmError
 from heartlm.formats.write_annotations import write_annotations
@@ -31,6 +31,9 @@ KINDS = definitions(REPORT)
 
 QUALITY_S = 10.0
 """Length in seconds of the pieces for signal quality."""
+
+NEAR_BEAT_S = 0.05
+"""Time before and after a beat that has its class in `Findings.tracks`."""
 
 RATE_INTERVALS = 8
 """Number of consecutive intervals in the mean for the slowest and fastest heart rate."""
@@ -370,6 +373,27 @@ class Findings:
         spans = joined_spans([names[each] for each in rank.tolist()], starts, end)
         codes = np.where(self.paced, "/", self.symbol)
         return Annotations(self.recording.rate_hz, self.sample, codes, spans, source="heartlm")
+
+    def tracks(self) -> NDArray[np.uint8]:
+        """Return wave, class of beat and rhythm at each sample, uint8 `[3, num_samples]`, for training and drawing.
+
+        The wave is that of all leads together: 0 none, 1 P, 2 QRS, 3 T; 0 where waves were not measured. The class is
+        1 + the index in `heartlm.ecg.recording.BEAT_CLASSES` within 50 ms of a beat, 0 elsewhere; a paced beat is Q.
+        The rhythm is the index in `heartlm.ecg.recording.RHYTHMS`.
+        """
+        num, near = self.recording.num_samples, round(NEAR_BEAT_S * self.recording.rate_hz)
+        tracks = np.zeros((3, num), np.uint8)
+        if self.waves is not None:
+            together = self.waves.delineation.all_leads
+            for wave in (0, 2, 1):  # a QRS complex counts where waves overlap
+                tracks[0, inside_of(together[:, wave][:, [0, 2]], num)] = wave + 1
+        for label, name in enumerate(BEAT_CLASSES):
+            beats = self.sample[np.where(self.paced, "Q", self.symbol) == name]
+            around = np.stack([np.maximum(beats - near, 0), np.minimum(beats + near, num - 1)], axis=1)
+            tracks[1, inside_of(around, num)] = label + 1
+        for span in self.annotations().rhythms:
+            tracks[2, span.start : span.stop] = RHYTHM_INDEX[span.name]
+        return tracks
 
     def write(self, path: str | Path) -> Path:
         """Write beats and rhythms as a WFDB annotation file, `FOLDER/RECORD.hlm`; an earlier `.hlm` is replaced.
