@@ -112,7 +112,10 @@ KINDS: dict[str, Kind] = {
     "wide QRS": Kind(
         "median QRS of normal beats 120 ms or more without the signs of a bundle branch block, or without V1"
     ),
-    "long QT": Kind("median QTc (Framingham) of normal beats 460 ms or more, in men 450, outside of AF and wide QRS"),
+    "long QT": Kind(
+        "median QTc (Framingham) of normal beats 490 ms or more, in men 480, at 100/min or slower, outside of AF and wide "
+        "QRS"
+    ),
     "unreadable": Kind("no lead can be read for 4 s or more, or the signal of all is lost for 1 s or more", "NOISE"),
 }
 """Kinds of events, the most dangerous first; where rhythms overlap, the first is the rhythm of the annotations."""

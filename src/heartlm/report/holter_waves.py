@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.analysis.conduction import FEWEST_BEATS, LONG_QTC_MS
+from heartlm.analysis.conduction import FEWEST_BEATS
 from heartlm.analysis.findings import Findings
 from heartlm.delineation.delineate import OFFSET, ONSET, QRS, Delineation, P, T
 from heartlm.delineation.intervals import Intervals
@@ -34,6 +34,7 @@ USUAL: dict[str, tuple[str, float | None, float | None, str]] = {
     "qtc_hodges_ms": ("QTc, Hodges", 350, 460, "ms"),
 }
 """Name, and usual limits in adults (AHA/ACCF/HRS recommendations 2009; QTc of women, 450 ms in men)."""
+USUAL_QTC_OF_MEN_MS = 450.0
 USUAL_AXIS = (-30, 90)
 
 
@@ -74,7 +75,7 @@ def _rows(measured: Intervals) -> list[dict[str, Any]]:
     for key, (name, low, high, unit) in USUAL.items():
         values = summary["intervals"][key]
         if key.startswith("qtc") and measured.delineation.recording.patient.sex == "male":
-            high = LONG_QTC_MS["male"]
+            high = USUAL_QTC_OF_MEN_MS
         if values["beats"]:
             rows.append(_row(name, values["median"], low, high, unit, values["quartiles"], values["beats"]))
     if summary["axis_degrees"] is not None:
