@@ -193,6 +193,17 @@ def detect_pacing(recording: Recording | AnyPath, beats: NDArray[np.int64] | Non
     return spikes[spikes >= 0]
 
 
+def without_hum(recording: Recording | AnyPath) -> Recording:
+    """Return a recording without mains hum where it dominates a lead, as `analyze` reads it.
+
+    Args:
+        recording: recording or its path; samples are filtered when they are read.
+    """
+    from heartlm.ecg.mains import HumFree
+
+    return HumFree(opened(recording)).recording()
+
+
 def delineate(
     recording: Recording | AnyPath,
     beats: NDArray[np.int64] | None = None,
@@ -589,4 +600,5 @@ __all__ = [
     "show_progress",
     "tokenize",
     "watch",
+    "without_hum",
 ]

@@ -2,7 +2,8 @@
 
 Limits are those of the AHA/ACCF/HRS recommendations (Surawicz 2009, doi 10.1016/j.jacc.2008.12.013: QRS of 120 ms and
 more, patterns of bundle branch block; Rautaharju 2009, doi 10.1016/j.jacc.2008.12.014: QT corrected by a linear
-formula, and not judged in wide QRS), of Strauss, Selvester and Wagner 2011 (Am J Cardiol 107:927: left bundle branch block from 140 ms on in men, 130 ms in women), and of common use (PR above 200 ms).
+formula, and not judged in wide QRS), of Strauss, Selvester and Wagner 2011 (Am J Cardiol 107:927: left bundle branch
+block from 140 ms on in men, 130 ms in women), and of common use (PR above 200 ms).
 """
 
 from __future__ import annotations

@@ -55,6 +55,8 @@ SAID_ELSEWHERE = {"couplet", "bradycardia", "tachycardia", "unreadable"}
 
 _NAMED = {"NORM", "CD", "SR", "AFIB", "AFLT", "SBRAD", "STACH", "PACE", "PVC", "PAC", "CLBBB", "CRBBB", "1AVB", "LNGQT"}
 """Statements that the findings name, or that tell less than they do."""
+SINUS = {"SR", "SBRAD", "STACH", "SARRH"}
+"""Statements of a sinus rhythm."""
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -113,7 +115,9 @@ def _main_rhythm(findings: Findings) -> str:
     waves = findings.waves
     if waves is None or not normal.any():
         return ""
-    if waves.delineation.has_p[normal].mean() < HALF:
+    # All leads together may state sinus rhythm, or a long PR interval, where single P waves are not seen.
+    has_sinus = bool(SINUS & findings.stated.keys()) or bool(findings.of_kind("AV block I"))
+    if waves.delineation.has_p[normal].mean() < HALF and not has_sinus:
         return "rhythm without visible P waves"
     rate = findings.rates()["mean_rate_bpm"]
     return "sinus " + ("rhythm" if rate is None or SLOW_BPM <= rate <= FAST_BPM else _sinus(rate))

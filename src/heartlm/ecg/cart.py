@@ -28,5 +28,5 @@ class Cart:
     filters: Mapping[str, float] = field(default_factory=dict)
 
     def anonymous(self) -> Cart:
-        """Return what identifies nobody: free text may name the patient, and the physician is a person."""
+        """Return it without free text, which may name the patient, and without the physician."""
         return replace(self, statements=(), confirmed_by="")

@@ -113,8 +113,8 @@ KINDS: dict[str, Kind] = {
         "median QRS of normal beats 120 ms or more without the signs of a bundle branch block, or without V1"
     ),
     "long QT": Kind(
-        "median QTc (Framingham) of normal beats 490 ms or more, in men 480, at 100/min or slower, outside of AF and wide "
-        "QRS"
+        "median QTc (Framingham) of normal beats 490 ms or more, in men 480, at 100/min or slower, outside of AF and "
+        "wide QRS"
     ),
     "unreadable": Kind("no lead can be read for 4 s or more, or the signal of all is lost for 1 s or more", "NOISE"),
 }
