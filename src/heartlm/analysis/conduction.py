@@ -84,7 +84,7 @@ def conduction(
     has_p = waves.delineation.has_p
     pr, qtc, qrs = (waves.intervals[name] for name in ("pr_ms", "qtc_framingham_ms", "qrs_ms"))
     with np.errstate(invalid="ignore"):
-        slow = waves.intervals["rr_ms"] >= 60_000 / FASTEST_QT_BPM
+        not_fast = waves.intervals["rr_ms"] >= 60_000 / FASTEST_QT_BPM
     num_blocks = max(1, round(recording.duration_s / BLOCK_S))
     block = np.minimum(beats * num_blocks // max(1, recording.num_samples), num_blocks - 1)
     sex = recording.patient.sex
@@ -102,10 +102,10 @@ def conduction(
             kind = "wide QRS" if is_paced or (side == "LBBB" and width < left_block) else side
             block_kinds.append((kind, width, share))
         # QTc is not judged in wide QRS (Rautaharju 2009), nor after an interval that cannot be read, which corrects it.
-        elif not np.isnan(value := _median(qtc, in_block & regular & readable & slow)):
+        elif not np.isnan(value := _median(qtc, in_block & regular & readable & not_fast)):
             examined.add("long QT")
             if value >= long_qtc:
-                known = in_block & regular & readable & slow & ~np.isnan(qtc)
+                known = in_block & regular & readable & not_fast & ~np.isnan(qtc)
                 block_kinds.append(("long QT", value, float(np.mean(qtc[known] >= long_qtc))))
         conducted = in_block & regular
         has_pr = conducted.any() and has_p[conducted].mean() >= LEAST_P_SHARE and not is_paced
