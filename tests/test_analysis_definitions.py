@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -263,11 +262,6 @@ def drawn_limits(rng: Generator) -> Limits:
         vt_bpm=float(rng.choice([100, 120.5])),
         run_beats=int(rng.integers(3, 6)),
     )
-
-
-@pytest.fixture(scope="module")
-def analyst() -> Analyst:
-    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
 
 
 def test_every_event_of_drawn_beats_and_seconds_keeps_to_its_definition(

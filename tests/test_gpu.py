@@ -36,6 +36,7 @@ from heartlm.tasks.load import load_finetuned
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import PretrainConfig
 from heartlm.training.dry_run import step_memory
+from tests.synthetic_run import losses
 from tests.test_training_feed import MAKERS, check_sent_batches
 
 REHEARSAL = "HEARTLM_GPU_REHEARSAL" in os.environ
@@ -91,11 +92,6 @@ def command(
         return [sys.executable, "-m", *program]
     ranks = [launcher, "--standalone", f"--nproc-per-node={num_ranks}", "-m"]
     return [sys.executable, "-m", *ranks, *program]
-
-
-def losses(run: Path) -> dict[tuple[str, int], float]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return {(line["split"], line["step"]): line["loss"] for line in lines}
 
 
 def skip_without_bf16(settings: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from heartlm.analysis import hrv
-from heartlm.analysis.findings import KINDS, Findings
+from heartlm.analysis.findings import Findings
+from heartlm.ecg.definitions import ALARMS, KINDS, LETHAL, PATTERNS
 from heartlm.ecg.recording import Recording
 from heartlm.report import holter_charts as charts
 from heartlm.report.holter_strips import SelectedStrips, badness, clock_text, whole_rate, whole_recording
@@ -77,6 +78,7 @@ def context(findings: Findings) -> dict[str, Any]:
         "summary": summary,
         "findings": [_kind_row(findings, kind) for kind in KINDS if findings.of_kind(kind)],
         "kinds": findings.kinds,
+        "patterns": PATTERNS,
         "af": [] if is_short else sorted(af[:MOST_EPISODES], key=lambda event: event.start),
         "absent": [kind for kind, num in summary["events"].items() if num == 0],
         "af_s": findings.seconds_of("AF"),
@@ -150,11 +152,12 @@ def _kind_row(findings: Findings, kind: str) -> dict[str, Any]:
     rates = [whole_rate(kind, event.rate_bpm) for event in events if math.isfinite(event.rate_bpm)]
     return {
         "kind": kind,
+        "is_lethal": ALARMS.get(kind) == LETHAL,
         "num": len(events),
         "total_s": findings.seconds_of(kind),
         "longest_s": max(event.stop - event.start for event in events) / rate_hz,
         "num_beats": max(event.num_beats for event in events),
-        "rate_bpm": (min if kind == "bradycardia" else max)(rates, default=None),
+        "rate_bpm": (min if KINDS[kind].worst == "slowest" else max)(rates, default=None),
         "interval_ms": max((event.interval_ms for event in events if math.isfinite(event.interval_ms)), default=None),
         "confidence": np.mean([event.confidence for event in events]),
         "num_disputed": sum(bool(event.disputed) for event in events),
