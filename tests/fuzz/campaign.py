@@ -142,7 +142,12 @@ def prepare(subjects: Sequence[Subject], seeds: Path) -> None:
     for name in (*(f"heartlm.cli.{name}" for name in COMMANDS), *located, *PRELOADED):
         with suppress(ImportError):
             importlib.import_module(name)
+    built = dict[Callable[[Path], None], Path]()
     for subject in subjects:
+        if subject.build in built:  # a training
+            shutil.copytree(built[subject.build], seeds / subject.name)
+            continue
+        built[subject.build] = seeds / subject.name
         (seeds / subject.name).mkdir(parents=True)
         child = os.fork()
         if child == 0:
