@@ -103,6 +103,7 @@ KINDS: dict[str, Kind] = {
     "tachycardia": Kind("above {tachycardia_bpm:g}/min over {tachycardia_beats} beats or more", worst="fastest"),
     "bigeminy": Kind("every second beat ventricular, 3 times or more", "B", colour="class-V", period=2),
     "trigeminy": Kind("every third beat ventricular, 3 times or more", "T", colour="class-V", period=3),
+    "quadrigeminy": Kind("every fourth beat ventricular, 3 times or more", colour="class-V", period=4),
     "couplet": Kind("two ventricular beats in a row", "", "fastest", "class-V"),
     "AV block I": Kind("AV block of first degree: median PR interval of normal beats above 200 ms" + _TOGETHER),
     "LBBB": Kind(
