@@ -343,7 +343,9 @@ def _is_decimal_comma(lines: Sequence[str]) -> bool:
     return any((rest.startswith("0") and len(rest) > 1) or before == "-0" for before, _, rest in parts)
 
 
-def _header(lines: Sequence[str], marks: Punctuation, width: int) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def _header(
+    lines: Sequence[str], marks: Punctuation, width: int
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Split the lines before the rows: names, units, and the lines before the names."""
 
     with_point = marks._replace(decimal=".")
