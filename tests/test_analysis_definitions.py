@@ -112,8 +112,8 @@ def broken(findings: Findings, seconds: Seconds | None = None) -> list[str]:
                 require(num >= fewest and is_clear and event.rate_bpm < fastest, f"{num} beats")
             case "tachycardia", [slowest, fewest]:
                 require(num >= fewest and is_clear and event.rate_bpm > slowest, f"{num} beats")
-            case "bigeminy" | "trigeminy" as kind, [repeats]:
-                period = {"bigeminy": 2, "trigeminy": 3}[kind]
+            case "bigeminy" | "trigeminy" | "quadrigeminy" as kind, [repeats]:
+                period = {"bigeminy": 2, "trigeminy": 3, "quadrigeminy": 4}[kind]
                 ventricular = np.flatnonzero(inside == "V")
                 require(np.array_equal(ventricular, np.arange(0, num, period)), "another pattern")
                 require(len(ventricular) >= repeats and is_clear, f"{len(ventricular)} ventricular beats")
@@ -149,7 +149,7 @@ def drawn_runs(rng: Generator, num: int, values: Sequence[float], longest: int) 
 def drawn_beats(rng: Generator, duration_s: float, rate_hz: float) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
     """Draw beats of many rhythms, some with rates and pauses that are just at a limit."""
     rr_s, symbols = list[float](), ""
-    rhythms = ("N", "S", "SS", "SSSN", "V", "VV", "VVV", "VN", "VNN", "NV", "SVN", "F", "NSSVN", "VVNVN")
+    rhythms = ("N", "S", "SS", "SSSN", "V", "VV", "VVV", "VN", "VNN", "VNNN", "NV", "SVN", "F", "NSSVN", "VVNVN")
     while sum(rr_s) < duration_s:
         part = (str(rng.choice(rhythms)) * int(rng.integers(1, 20)))[: int(rng.integers(1, 40))]
         usual = float(rng.choice([0.3, 0.45, 0.59, 60 / 101, 0.6, 0.61, 0.8, 1.0, 1.19, 1.2, 1.21, 1.5]))
