@@ -37,7 +37,7 @@ MEASURED_WITH: dict[str, tuple[str, ...]] = {
     "quality-causal": BEATS,
     "quality-ds2": BEATS,
     "quality-svdb": BEATS,
-    "labels": BEATS,
+    "labels": ("studies/labels.py",),
     "statements": ("recipes/statements.py",),
     "af_rhythm": ("recipes/af.py",),
     "waveform": ("recipes/vf.py",),

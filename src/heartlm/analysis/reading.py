@@ -39,6 +39,7 @@ RUNS = {
     "SVT": "supraventricular tachycardia",
     "bigeminy": "ventricular bigeminy",
     "trigeminy": "ventricular trigeminy",
+    "quadrigeminy": "ventricular quadrigeminy",
     "AV block II": "second degree AV block, 2:1 or Mobitz type II",
     "Wenckebach": "second degree AV block, Wenckebach type",
 }
