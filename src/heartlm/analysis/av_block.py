@@ -16,6 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from heartlm.analysis.events import mean_rate_bpm
 from heartlm.analysis.findings import Event
 from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, Delineation, P, T
 from heartlm.delineation.intervals import Intervals
@@ -70,23 +71,27 @@ def atrial_events(waves: Intervals, normal: Flags, ventricular: Flags, paced: Fl
     lone, sure = lone_p(delineation)
     train = np.union1d(delineation.all_leads[delineation.has_p, P, PEAK], lone)
     third = _dissociated(beats, train, rate_hz, clear, paced)
+    in_block = np.zeros(len(beats), np.bool_)
+    for first, stop in third:
+        in_block[first:stop] = True
     confidence = np.where(delineation.has_p, delineation.all_confidence[:, P], np.nan)
     found = [
-        _event("AV block III", beats, first, stop, float(np.nanmean(confidence[first:stop])))
-        for first, stop in runs(third).tolist()
+        _event("AV block III", beats, rate_hz, first, stop, float(np.nanmean(confidence[first:stop])))
+        for first, stop in third
     ]
     for kind, first, stop, certainty in _blocked(waves, lone, sure, train, clear, ventricular | paced):
-        if not third[first:stop].any():
-            found.append(_event(kind, beats, first, stop, certainty))
-    in_block = third.copy()
+        if not in_block[first:stop].any():
+            found.append(_event(kind, beats, rate_hz, first, stop, certainty))
     for event in found:
         in_block |= (beats >= event.start) & (beats < event.stop)
     junctional, contrast = _junctional(delineation, clear, normal & ~paced & ~in_block, normal & ~in_block)
-    return found + [_event("junctional", beats, first, stop, contrast) for first, stop in runs(junctional).tolist()]
+    return found + [_event("junctional", beats, rate_hz, first, stop, contrast) for first, stop in junctional]
 
 
 def lone_p(delineation: Delineation) -> tuple[Places, NDArray[np.float64]]:
     """Return peaks, ascending, and mean confidence of P waves that belong to no beat and that enough leads show."""
+    if not delineation.other_p:
+        return np.empty(0, np.int64), np.empty(0)
     near, least = TOGETHER_S * delineation.recording.rate_hz, LEAD_SHARE * len(delineation.leads)
     peak = np.concatenate([each.peak for each in delineation.other_p])
     lead = np.repeat(np.arange(len(delineation.leads)), [len(each.peak) for each in delineation.other_p])
@@ -178,8 +183,8 @@ def _is_alone(delineation: Delineation, place: int, before: int) -> bool:
     return True
 
 
-def _dissociated(beats: Places, train: Places, rate_hz: float, clear: Flags, paced: Flags) -> Flags:
-    """Return which beats are a slow, regular rhythm that the P waves are independent of, bool `[num_beats]`."""
+def _dissociated(beats: Places, train: Places, rate_hz: float, clear: Flags, paced: Flags) -> list[tuple[int, int]]:
+    """Return first and stop of each slow, regular rhythm of beats that the P waves are independent of."""
     rr_s = sliding_window_view(np.diff(beats) / rate_hz, WINDOW)  # [num_windows, WINDOW]
     last = np.searchsorted(train, beats) - 1
     pr_s = np.where(last >= 0, (beats - train[np.maximum(last, 0)]) / rate_hz, np.inf) if len(train) else beats + np.inf
@@ -197,11 +202,13 @@ def _dissociated(beats: Places, train: Places, rate_hz: float, clear: Flags, pac
     )
     lower, upper = np.nanpercentile(of_window[chosen], [25, 75], axis=1) if chosen.any() else (np.empty(0),) * 2
     chosen[chosen] = upper - lower >= RANDOM_PR_S
-    return _beats_of(chosen, WINDOW + 1)
+    return _stretches(chosen, WINDOW, beats / rate_hz, SLOWEST_CONDUCTED_S, np.inf)
 
 
-def _junctional(delineation: Delineation, clear: Flags, fit: Flags, others: Flags) -> tuple[Flags, float]:
-    """Return which of the `fit` beats are a regular rhythm without P waves, and the share of others that have one."""
+def _junctional(
+    delineation: Delineation, clear: Flags, fit: Flags, others: Flags
+) -> tuple[list[tuple[int, int]], float]:
+    """Return first and stop of regular rhythms of `fit` beats without P waves, and the share of `others` with one."""
     rr_s = sliding_window_view(np.diff(delineation.beats) / delineation.recording.rate_hz, WINDOW - 1)
     in_leads = (delineation.waves[:, :, P, PEAK] >= 0).mean(axis=1)
     fit = fit & ~delineation.has_p & (in_leads <= 1 / 3)
@@ -209,19 +216,34 @@ def _junctional(delineation: Delineation, clear: Flags, fit: Flags, others: Flag
     mean = rr_s.mean(axis=1)
     chosen = (rr_s.std(axis=1) <= REGULAR * mean) & (low <= mean) & (mean <= high)
     chosen &= sliding_window_view(clear, WINDOW - 1).all(axis=1) & sliding_window_view(fit, WINDOW).all(axis=1)
-    if not chosen.any():
-        return np.zeros(len(fit), np.bool_), 0.5
-    found = _beats_of(chosen, WINDOW)
-    rest = delineation.has_p[others & ~found]
-    contrasts = len(rest) >= FEWEST_OTHERS and rest.mean() >= OTHERS_WITH_P
-    is_whole = len(delineation.leads) >= MANY_LEADS and not rest.any()
-    return (found if contrasts or is_whole else np.zeros_like(found)), float(rest.mean()) if len(rest) else 0.5
+    found = _stretches(chosen, WINDOW - 1, delineation.beats / delineation.recording.rate_hz, low, high)
+    if not found:
+        return [], 0.5
+    rest = others.copy()
+    for first, stop in found:
+        rest[first:stop] = False
+    with_p = delineation.has_p[rest]
+    contrasts = len(with_p) >= FEWEST_OTHERS and with_p.mean() >= OTHERS_WITH_P
+    is_whole = len(delineation.leads) >= MANY_LEADS and not with_p.any()
+    return found if contrasts or is_whole else [], float(with_p.mean()) if len(with_p) else 0.5
 
 
-def _beats_of(windows: Flags, width: int) -> Flags:
-    """Return which beats are in one of the chosen windows of `width` beats."""
-    return np.convolve(windows, np.ones(width, np.int64)) > 0
+def _stretches(
+    windows: Flags, width: int, beats_s: NDArray[np.float64], shortest_s: float, longest_s: float
+) -> list[tuple[int, int]]:
+    """Return first beat and the one after the last of the chosen windows of `width` intervals, joined where they meet.
+
+    Their mean interval is in a range: that of each window is, but that of the whole may not be.
+    """
+    found = []
+    for first, stop in runs(np.convolve(windows, np.ones(width, np.int64)) > 0).tolist():
+        mean_s = (beats_s[stop] - beats_s[first]) / (stop - first)
+        if shortest_s <= mean_s <= longest_s:
+            found.append((first, stop + 1))
+    return found
 
 
-def _event(kind: str, beats: Places, first: int, stop: int, confidence: float) -> Event:
-    return Event(kind, int(beats[first]), int(beats[stop - 1]) + 1, confidence, num_beats=stop - first)
+def _event(kind: str, beats: Places, rate_hz: float, first: int, stop: int, confidence: float) -> Event:
+    """Return the event from the beat `first` to the one before `stop`."""
+    rate_bpm = mean_rate_bpm(beats[first:stop], rate_hz)
+    return Event(kind, int(beats[first]), int(beats[stop - 1]) + 1, confidence, stop - first, rate_bpm)

@@ -45,8 +45,8 @@ def too_short(
     in_a_row = stop - first + min(1, len(sample))
     rate_bpm = 60 * rate_hz * (stop - first) / (sample[stop] - sample[first]) if stop > first else float("nan")
     fewest = dict.fromkeys(("VT", "IVR", "SVT"), limits.run_beats) | {"couplet": 2, "pause": 2, "AF": FEWEST_AF_BEATS}
-    fewest |= {kind: period * (PATTERN_REPEATS - 1) + 1 for kind, period in PATTERNS.items()}
     fewest |= dict.fromkeys(("AV block III", "AV block II", "Wenckebach", "junctional"), WINDOW + 1)
+    fewest |= {kind: period * (PATTERN_REPEATS - 1) + 1 for kind, period in PATTERNS.items()}
     fewest["flutter"] = FEWEST_FLUTTER_BEATS
     # Also a few beats tell that a rate is not beyond its limit.
     if not rate_bpm >= limits.bradycardia_bpm:
