@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -168,3 +169,47 @@ def test_what_no_file_of_statements_has_is_refused(
     assert main(["export", "statements", "--out", str(path), *extra]) == 2
     assert expected in capsys.readouterr().err
     assert not path.exists()
+
+
+# --- long recordings --------------------------------------------------------------------------------------------------
+
+
+def test_a_long_recording_has_a_row_for_each_ten_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fast rhythm in the second half is stated of the pieces that have it, and a piece is judged as if alone."""
+    slow, fast = (recorded(40, seed).signal() for seed in (1, 2))
+    time = np.arange(80 * RATE_HZ) / RATE_HZ
+    beats_s = np.concatenate([np.arange(0.5, 40, 0.9), np.arange(40.2, 80, 0.42)])
+    mv = ecg_mv(time, beats_s)[None] * np.array(list(GAINS.values()))[:, None]
+    mv += np.hstack([slow, fast]) * 0.01
+    whole = Recording.from_array(mv.astype(np.float32), rate_hz=RATE_HZ, leads=[*GAINS], record_id="long")
+    whole.to_wfdb(tmp_path / "leads")
+    assert main(["predict", "statements", str(tmp_path / "leads/long"), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    table = list(csv.DictReader((tmp_path / "long.statements.csv").open()))
+    pieces = list(csv.DictReader((tmp_path / "long.statements.pieces.csv").open()))
+    assert [(float(row["start_s"]), float(row["stop_s"])) for row in pieces] == [
+        (s, s + 10.0) for s in range(0, 80, 10)
+    ]
+    for name, expected in {"SR": [True] * 4 + [False] * 4, "PVC": [False] * 4 + [True] * 4}.items():
+        (row,) = (row for row in table if row["statement"] == name)
+        found = np.array([float(piece[name]) for piece in pieces])
+        assert (found >= float(row["threshold"])).tolist() == expected
+        assert (float(row["share"]), float(row["first_s"])) == (0.5, 10 * expected.index(True))
+        assert float(row["probability"]) == pytest.approx(found.mean(), abs=1e-3)
+        assert f"  {name}: " in printed
+    assert "(50.0% of the time, first at 40 s)" in printed
+    assert "  AFIB: " not in printed
+
+
+def test_a_recording_of_a_minute_is_one_piece_and_the_last_piece_takes_what_is_left(
+    model: Model, tmp_path: Path
+) -> None:
+    for seconds in (60, 68):
+        source = recorded(seconds)
+        source.to_wfdb(tmp_path, f"s{seconds}")
+        answer = heartlm.annotate("statements", tmp_path / f"s{seconds}")
+        if seconds == 60:
+            assert answer.pieces is None
+        else:
+            assert answer.piece_s is not None
+            assert answer.piece_s[[0, -1]].tolist() == [[0.0, 10.0], [50.0, 68.0]]
