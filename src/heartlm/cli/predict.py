@@ -120,14 +120,14 @@ def _print_pieces(
         probability, threshold = statements[name]
         present = by_piece >= threshold
         first_s = float(piece_s[present.argmax(), 0]) if present.any() else ""
-        row = {"statement": name, "words": words, "probability": probability, "threshold": threshold}
+        row: dict[str, str | float] = {"statement": name, "words": words}
+        row |= {"probability": probability, "threshold": threshold}
         rows.append(row | {"share": float(present.mean()), "first_s": first_s})
     rows.sort(key=lambda row: -float(row["share"]))
     for row in rows:
         if row["first_s"] != "":
-            print(
-                f"  {row['statement']}: {row['words']} ({row['share']:.1%} of the time, first at {row['first_s']:g} s)"
-            )
+            when = f"{float(row['share']):.1%} of the time, first at {float(row['first_s']):g} s"
+            print(f"  {row['statement']}: {row['words']} ({when})")
     print(write_csv(rows, path, list(rows[0]), digits=4))
     columns = ["start_s", "stop_s", *statements]
     lines = [[*span, *line] for span, line in zip(piece_s.tolist(), pieces.tolist(), strict=True)]
