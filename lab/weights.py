@@ -24,6 +24,7 @@ MEASURED_WITH: dict[str, tuple[str, ...]] = {
     "quality-shipped": ("beats",),
     "findings": ANALYSIS,
     "conduction": ANALYSIS,
+    "atria": ANALYSIS,
     "strangers": ANALYSIS[:3],
     "strangers-probe": ("foundation",),
     "unlike": ("beats",),

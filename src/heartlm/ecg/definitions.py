@@ -66,6 +66,10 @@ KINDS: dict[str, Kind] = {
         "wave for 4 s",
         "VT",
     ),
+    "AV block III": Kind(
+        "AV block of third degree: a regular rhythm below 60/min, and P waves that are independent of it, over 7 beats "
+        "or more"
+    ),
     "IVR": Kind("slow ventricular run: {run_beats} or more ventricular beats in a row below {vt_bpm:g}/min", "IVR"),
     "SVT": Kind(
         "supraventricular tachycardia: {run_beats} or more supraventricular ectopic beats in a row at {vt_bpm:g}/min "
@@ -80,6 +84,16 @@ KINDS: dict[str, Kind] = {
         "atrial fibrillation, or flutter whose wave is not seen, for 30 s or more, or in all beats if they last less"
         + _TOGETHER,
         "AFIB",
+    ),
+    "AV block II": Kind(
+        "AV block of second degree, 2:1 or of Mobitz type II: P waves on time without a QRS complex, 2 or more, at "
+        "most 30 s apart, at a constant PR interval",
+        "BII",
+    ),
+    "Wenckebach": Kind("AV block of second degree, Mobitz type I: the same, with a growing PR interval", "BII"),
+    "junctional": Kind(
+        "junctional rhythm: normal beats without a P wave at regular intervals, 35 to 60/min, 6 or more; others of "
+        "the recording have P waves, or eight leads show none"
     ),
     "pause": Kind("{pause_s:g} s or more between two beats"),
     "bradycardia": Kind("below {bradycardia_bpm:g}/min over {bradycardia_beats} beats or more"),
@@ -98,7 +112,10 @@ KINDS: dict[str, Kind] = {
     "wide QRS": Kind(
         "median QRS of normal beats 120 ms or more without the signs of a bundle branch block, or without V1"
     ),
-    "long QT": Kind("median QTc (Framingham) of normal beats 460 ms or more, in men 450, outside of AF and wide QRS"),
+    "long QT": Kind(
+        "median QTc (Framingham) of normal beats 490 ms or more, in men 480, at 100/min or slower, outside of AF and "
+        "wide QRS"
+    ),
     "unreadable": Kind("no lead can be read for 4 s or more, or the signal of all is lost for 1 s or more", "NOISE"),
 }
 """Kinds of events, the most dangerous first; where rhythms overlap, the first is the rhythm of the annotations."""

@@ -17,6 +17,7 @@ from heartlm.ecg.recording import Recording
 from heartlm.report import holter_charts as charts
 from heartlm.report.holter_strips import SelectedStrips, badness, clock_text, whole_rate, whole_recording
 from heartlm.report.holter_waves import waves_context
+from heartlm.report.numbers import MISSING
 from heartlm.report.render import render
 
 SHORT_S = 60.0
@@ -28,6 +29,20 @@ MOST_EPISODES = 20
 
 MOST_MARKS = 100
 """Maximum number of notes of the recording that are listed."""
+
+
+CART_ROWS: dict[str, tuple[str, str, float]] = {
+    "rate_bpm": ("Rate", "/min", 5),
+    "pr_ms": ("PR", "\u202fms", 20),
+    "p_ms": ("P", "\u202fms", 20),
+    "qrs_ms": ("QRS", "\u202fms", 16),
+    "qt_ms": ("QT", "\u202fms", 30),
+    "qtc_ms": ("QTc, Bazett", "\u202fms", 30),
+    "axis_degrees": ("Frontal axis", "°", 30),
+}
+"""Name, unit, and the difference from the machine's value beyond which the page marks it. Algorithms of carts differ by
+less in most recordings (Kligfield 2018, doi 10.1016/j.ahj.2018.02.014)."""
+CART_FILTERS = {"highpass_hz": "high pass", "lowpass_hz": "low pass", "notch_hz": "notch"}
 
 
 def holter_page(findings: Findings) -> str:
@@ -76,6 +91,7 @@ def context(findings: Findings) -> dict[str, Any]:
         "extremes": [] if is_short else selected.extremes(),
         "strips": [] if is_short else selected.by_kind(),
         "waves": waves,
+        "cart": _cart(findings),
         "sheet": [] if waves is None else _sheet(summary, waves["rows"]),
         "hrv": hrv.variability(findings),
         "fewest_intervals": hrv.FEWEST_INTERVALS,
@@ -94,6 +110,30 @@ def _sheet(summary: dict[str, Any], rows: list[dict[str, Any]]) -> list[tuple[st
     kinds = [kind for kind, num in summary["events"].items() if num]
     named = [(name.replace(", Framingham", ""), values[name]) for name in kept if name in values]
     return [*rate, *named, ("Found", ", ".join(kinds) or "no events")]
+
+
+def _cart(findings: Findings) -> dict[str, Any] | None:
+    """Return what the machine wrote, its measurements next to ours; None if it wrote nothing."""
+    if (cart := findings.recording.cart) is None:
+        return None
+    waves = findings.normal_waves()
+    ours: dict[str, float | None] = {"rate_bpm": findings.rates()["mean_rate_bpm"]}
+    if waves is not None:
+        medians = waves.summary()
+        ours |= {name: each["median"] for name, each in medians["intervals"].items()}
+        ours |= {"qtc_ms": ours["qtc_bazett_ms"], "axis_degrees": medians["axis_degrees"]}
+    rows = []
+    for key, (name, unit, most) in CART_ROWS.items():
+        theirs, own = cart.measured.get(key), ours.get(key)
+        if theirs is None:
+            continue
+        # an axis of 190 degrees is one of -170
+        apart = abs(theirs - own) if own is not None else 0.0
+        apart = min(apart, 360 - apart) if unit == "°" else apart
+        values = [MISSING if each is None else f"{each:.0f}{unit}".replace("-", "−") for each in (theirs, own)]
+        rows.append({"name": name, "theirs": values[0], "own": values[1], "differs": own is not None and apart > most})
+    filters = ", ".join(f"{CART_FILTERS[name]} {value:g} Hz" for name, value in cart.filters.items())
+    return {"wrote": cart, "rows": rows, "filters": filters}
 
 
 def _patient(recording: Recording) -> list[tuple[str, str]]:

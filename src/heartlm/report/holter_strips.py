@@ -36,7 +36,17 @@ _SHORTEST_TWELVE_S = 8.0
 
 _SLOW = ("bradycardia",)
 _LONG: tuple[str, ...] = ("VF", "asystole", "pause", "flutter", "AF", "bigeminy", "trigeminy", "unreadable")
-_LONG += ("AV block I", "LBBB", "RBBB", "wide QRS", "long QT")
+_LONG += (
+    "AV block III",
+    "AV block II",
+    "Wenckebach",
+    "junctional",
+    "AV block I",
+    "LBBB",
+    "RBBB",
+    "wide QRS",
+    "long QT",
+)
 
 
 def clock_text(recording: Recording, elapsed_s: float, decimals: int = 0) -> str:
