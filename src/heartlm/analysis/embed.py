@@ -2,14 +2,16 @@
 
     recording, database or corpus ─► tokens of a lead ─► windows ─► hidden states ─► vectors of beats or windows
                                          └─ of all leads ─────────────► means of leads ─► vectors of recordings
+                            └► tokens of all leads together ─► windows ─► features ─► vectors of windows or recordings
 
-Windows overlap by half. The vector of a token is from the window in which the token is furthest from both ends.
+Windows overlap by half. The vector of a token is from the window in which the token is furthest from both ends. A model
+that reads all leads together, as `statements`, has no vectors of tokens; its windows begin a third of one apart.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +30,10 @@ from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead, lead_of, lead_of_row, scored_lead
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
+from heartlm.inference.statements import means_over_windows
 from heartlm.models.heart import HeartModel
 from heartlm.models.info import ModelInfo
+from heartlm.models.leads import LeadsNetwork
 from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window", "recording"]
@@ -81,7 +85,7 @@ def embed(
     """Return embeddings of leads.
 
     Args:
-        model: transformer.
+        model: transformer, or network over all leads.
         window: tokens per window of the model.
         leads: leads with any sampling rate.
         level: one vector per token; or per window of `window` tokens, the mean over its tokens; or per recording, the
@@ -91,9 +95,12 @@ def embed(
         left_out: list to which a line is added for each lead without a vector.
 
     Raises:
-        HeartlmError: no lead gives a vector, the model has no such layer, or it is not a transformer.
+        HeartlmError: no lead gives a vector, the model has no such layer, or it has no such vectors.
     """
-    if model.config.network != "transformer":
+    joins_leads = isinstance(model, LeadsNetwork)
+    if joins_leads and level == "beat":
+        raise HeartlmError("level: beat found, window or recording expected: the model reads all leads together")
+    if not joins_leads and model.config.network != "transformer":
         raise HeartlmError(
             f"a network of the kind {model.config.network} has no vectors of beats: embed with another model"
         )
@@ -103,25 +110,32 @@ def embed(
     parts = list[dict[str, Any]]()
     # The model reads some leads ahead, to compute their windows together; `tee` keeps those until their states come.
     ahead, leads = itertools.tee(_with_tokens(leads, left_out))
-    states_by_lead = hidden_states(model, (lead.tokens.codes for lead in ahead), window, layer)
+
+    def length_of(lead: ScoredLead) -> int:
+        return {"beat": 1, "window": window, "recording": lead.tokens.num_tokens}[level]
+
+    if isinstance(model, LeadsNetwork):
+        states_by_lead = _features(model, ahead, window, layer, length_of)
+    else:
+        states_by_lead = hidden_states(model, (lead.tokens.codes for lead in ahead), window, layer)
     for lead, states in zip(leads, states_by_lead, strict=True):
-        tokens = lead.tokens
-        first_token = np.arange(tokens.num_tokens)
+        tokens, length = lead.tokens, length_of(lead)
+        first_token = np.arange(0, tokens.num_tokens, length)
         beat_class, rhythm = tokens.beat_class, tokens.rhythm
         if level != "beat":
-            length = window if level == "window" else max(1, tokens.num_tokens)
-            first_token = first_token[::length]
-            num = np.diff([*first_token, tokens.num_tokens])
-            states = np.asarray(np.add.reduceat(states, first_token, axis=0) / num[:, None], np.float32)
+            if not joins_leads:
+                num = np.diff([*first_token, tokens.num_tokens])
+                states = np.asarray(np.add.reduceat(states, first_token, axis=0) / num[:, None], np.float32)
             beat_class, rhythm = (
                 np.array([_most_frequent(each[at : at + length]) for at in first_token.tolist()])
                 for each in (beat_class, rhythm)
             )
-        if level == "recording":
+        if level == "recording" and not joins_leads:
             amplitude = tokens.scale_mv[tokens.scale_mv > 0]
             log_mv = float(np.log(np.median(amplitude))) if len(amplitude) else 0.0
             states = np.concatenate([states, np.full((1, 1), log_mv, np.float32)], axis=1)
-        whose = {"database": lead.database, "record": lead.record_id, "patient": lead.patient_id, "lead": lead.lead}
+        whose = {"database": lead.database, "record": lead.record_id, "patient": lead.patient_id}
+        whose["lead"] = lead.lead.replace(",", "+") if joins_leads else lead.lead
         sample = tokens.sample[first_token]
         parts.append(
             {"vectors": states, "sample": sample, "time_s": sample / lead.rate_hz}
@@ -134,6 +148,26 @@ def embed(
         parts = _joined_leads(parts, left_out)
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return Embeddings(**whole, left_out=tuple(left_out))
+
+
+def _features(
+    model: LeadsNetwork,
+    leads: Iterable[ScoredLead],
+    window: int,
+    layer: int,
+    length_of: Callable[[ScoredLead], int],
+) -> Iterator[Vectors]:
+    """Iterate over the features of each recording, one row for each piece of as many tokens as `length_of` tells."""
+    ahead, leads = itertools.tee(leads)
+    pieces = (
+        lead.tokens.codes[first : first + length_of(lead)]
+        for lead in ahead
+        for first in range(0, lead.tokens.num_tokens, length_of(lead))
+    )
+    answers = means_over_windows(model, pieces, window, lambda part: model.features(part, layer=layer))
+    for lead in leads:
+        num = -(-lead.tokens.num_tokens // length_of(lead))
+        yield np.stack([mean for _, mean in itertools.islice(answers, num)]).astype(np.float32)
 
 
 def _joined_leads(parts: list[dict[str, Any]], left_out: list[str]) -> list[dict[str, Any]]:

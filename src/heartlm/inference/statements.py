@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
@@ -19,6 +20,30 @@ STRIDES_A_WINDOW = 3
 
 
 @torch.inference_mode()
+def means_over_windows(
+    model: HeartModel,
+    recordings: Iterable[NDArray[np.uint16]],
+    window: int,
+    compute: Callable[[Tensor], Tensor],
+) -> Iterator[tuple[NDArray[np.uint16], NDArray[np.float64]]]:
+    """Iterate over the codes of each recording and the mean over its windows of what `compute` says of a window.
+
+    Args:
+        model: network over all leads.
+        recordings: codes of the leads tokenizer of each recording, uint16 `[num_tokens, num_facets]`.
+        window: tokens per window; a shorter recording is one window.
+        compute: function of the codes of windows, `[num_windows, width, num_facets]`, with one row for each.
+    """
+    for chunk in chunks_of_recordings(model, recordings):
+        totals, counts = [np.zeros(1) for _ in chunk], [0] * len(chunk)
+        strides = [max(1, window // STRIDES_A_WINDOW)] * len(chunk)
+        for index, _, answer in over_windows(model, chunk, window, strides, compute):
+            totals[index] = totals[index] + answer
+            counts[index] += 1
+        for codes, total, count in zip(chunk, totals, counts, strict=True):
+            yield codes, total / count
+
+
 def statement_probabilities(
     model: HeartModel, recordings: Iterable[NDArray[np.uint16]], window: int
 ) -> Iterator[NDArray[np.float64]]:
@@ -29,17 +54,9 @@ def statement_probabilities(
         recordings: codes of the leads tokenizer of each recording, uint16 `[num_tokens, num_facets]`.
         window: tokens per window; a shorter recording is one window.
     """
-    for chunk in chunks_of_recordings(model, recordings):
-        totals = [np.zeros(model.num_classes) for _ in chunk]
-        counts = [0] * len(chunk)
-        strides = [max(1, window // STRIDES_A_WINDOW)] * len(chunk)
-        for index, _, answer in over_windows(
-            model, chunk, window, strides, lambda part: model.class_logits(part).sigmoid()
-        ):
-            totals[index] += answer
-            counts[index] += 1
-        for codes, total, count in zip(chunk, totals, counts, strict=True):
-            yield _with_trees(model, codes, total / count)
+    found = means_over_windows(model, recordings, window, lambda part: model.class_logits(part).sigmoid())
+    for codes, probability in found:
+        yield _with_trees(model, codes, probability)
 
 
 def _with_trees(model: HeartModel, codes: NDArray[np.uint16], probability: NDArray[np.float64]) -> NDArray[np.float64]:

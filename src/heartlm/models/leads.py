@@ -116,15 +116,20 @@ class LeadsNetwork(HeartModel):
         logits: Tensor = self.class_head(features[..., None])
         return logits.view(len(codes), self.members, self.num_classes)
 
-    def features(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Return the features of the head, of each member mean and maximum over time, `[B, members × 2 × width]`."""
+    def features(self, codes: Tensor, valid: Tensor | None = None, layer: int = -1) -> Tensor:
+        """Return the features of the head, of each member mean and maximum over time, `[B, members × 2 × width]`.
+
+        With `layer`, those of the output of that block, from 0, which has fewer channels.
+        """
         places = codes[..., : self.num_places]
         known = places != 0
         if valid is not None:
             known = known & valid[..., None]
         levels = self.embedding.get_buffer("places_0")[:, 0]
         mv = torch.where(known, levels[places], 0).transpose(1, 2)
-        x = self.trunk.blocks(self.stem(mv, known.any(dim=1)))
+        x = self.stem(mv, known.any(dim=1))
+        for block in self.trunk.blocks if layer < 0 else self.trunk.blocks[: layer + 1]:
+            x = block(x)
         of_members = x.view(len(x), self.members, -1, x.shape[2])
         return torch.cat([of_members.mean(dim=3), of_members.amax(dim=3)], dim=2).flatten(1)
 
