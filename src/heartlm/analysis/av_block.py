@@ -74,11 +74,12 @@ def atrial_events(waves: Intervals, normal: Flags, ventricular: Flags, paced: Fl
     in_block = np.zeros(len(beats), np.bool_)
     for first, stop in third:
         in_block[first:stop] = True
-    confidence = np.where(delineation.has_p, delineation.all_confidence[:, P], np.nan)
-    found = [
-        _event("AV block III", beats, rate_hz, first, stop, float(np.nanmean(confidence[first:stop])))
-        for first, stop in third
-    ]
+    found = list[Event]()
+    for first, stop in third:
+        of_beats = delineation.all_confidence[first:stop, P][delineation.has_p[first:stop]]
+        of_lone = sure[(lone >= beats[first] - LONGEST_PR_S * rate_hz) & (lone < beats[stop - 1])]
+        certainty = float(np.concatenate([of_beats, of_lone]).mean())
+        found.append(_event("AV block III", beats, rate_hz, first, stop, certainty))
     for kind, first, stop, certainty in _blocked(waves, lone, sure, train, clear, ventricular | paced):
         if not in_block[first:stop].any():
             found.append(_event(kind, beats, rate_hz, first, stop, certainty))
@@ -121,11 +122,9 @@ def _blocked(
     lone, sure, before = lone[on_time], sure[on_time], before[on_time]
     alone = np.array([_is_alone(delineation, *pair) for pair in zip(lone.tolist(), before.tolist(), strict=True)], bool)
     lone, sure, before = lone[alone], sure[alone], before[alone]
-    if len(lone) and _likeness(delineation, lone, before) < LEAST_LIKENESS:
-        return
     growth = waves.intervals["pr_ms"][before] - waves.intervals["pr_ms"][before + 1]
     for group in np.split(np.arange(len(lone)), np.flatnonzero(np.diff(lone) > FURTHEST_S * rate_hz) + 1):
-        if len(group) >= FEWEST_BLOCKED:
+        if len(group) >= FEWEST_BLOCKED and _likeness(delineation, lone[group], before[group]) >= LEAST_LIKENESS:
             known = growth[group][~np.isnan(growth[group])]
             is_growing = len(known) > 0 and float(np.median(known)) >= 1000 * GROWTH_S
             kind = "Wenckebach" if is_growing else "AV block II"
