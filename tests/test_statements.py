@@ -408,7 +408,7 @@ def test_recordings_without_annotations_are_scored_by_detected_beats(database: P
     [
         (["--statements", "LATE"], "LATE is not both present and absent in training recordings"),
         (["--window", "300"], "600 expected by the task statements"),
-        (["--patients", "leads/r00"], "none expected by the task statements"),
+        (["--patients", "leads/r99"], "has no labels of that patient for training"),
         ([], "no statement has enough training recordings"),
     ],
 )

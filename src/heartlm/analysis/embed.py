@@ -28,8 +28,10 @@ from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead, lead_of, lead_of_row, scored_lead
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
+from heartlm.inference.statements import recording_vectors
 from heartlm.models.heart import HeartModel
 from heartlm.models.info import ModelInfo
+from heartlm.models.leads import LeadsNetwork
 from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window", "recording"]
@@ -93,9 +95,12 @@ def embed(
     Raises:
         HeartlmError: no lead gives a vector, the model has no such layer, or it is not a transformer.
     """
+    if isinstance(model, LeadsNetwork) and level == "recording":
+        return _of_all_leads(model, window, leads, left_out)
     if model.config.network != "transformer":
         raise HeartlmError(
             f"a network of the kind {model.config.network} has no vectors of beats: embed with another model"
+            + (", or  --level recording" if isinstance(model, LeadsNetwork) else "")
         )
     if not -1 <= layer < model.config.depth:
         raise HeartlmError(f"layer: {layer} found, -1 to {model.config.depth - 1} expected")
@@ -134,6 +139,22 @@ def embed(
         parts = _joined_leads(parts, left_out)
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return Embeddings(**whole, left_out=tuple(left_out))
+
+
+def _of_all_leads(model: LeadsNetwork, window: int, leads: Iterable[ScoredLead], left_out: list[str]) -> Embeddings:
+    """Return a vector of each recording, whose tokens hold all leads."""
+    vectors, whose = list[Vectors](), list[tuple[str, str, str, str]]()
+    for lead in _with_tokens(leads, left_out):
+        (vector,) = recording_vectors(model, [lead.tokens.codes], window)
+        if vector is None:
+            left_out.append(f"{lead.name}: no I, II or one of V1 to V6")
+        else:
+            vectors.append(vector)
+            whose.append((lead.database, lead.record_id, lead.patient_id, lead.lead))
+    if not vectors:
+        raise HeartlmError(f"no recording gives a vector: {'; '.join(left_out[:3]) or 'there are none'}")
+    start, none = np.zeros(len(whose)), np.full(len(whose), "")
+    return Embeddings(np.stack(vectors), *np.array(whose).T, start.astype(np.int64), start, none, none, tuple(left_out))
 
 
 def _joined_leads(parts: list[dict[str, Any]], left_out: list[str]) -> list[dict[str, Any]]:

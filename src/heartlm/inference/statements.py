@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
 from heartlm.models.heart import HeartModel
+from heartlm.models.leads import LeadsNetwork
 
 LEAST = 1e-6
 """Least probability of a statement, and of its absence."""
@@ -40,6 +41,20 @@ def statement_probabilities(
             counts[index] += 1
         for codes, total, count in zip(chunk, totals, counts, strict=True):
             yield _with_trees(model, codes, total / count)
+
+
+@torch.inference_mode()
+def recording_vectors(
+    model: LeadsNetwork, recordings: Iterable[NDArray[np.uint16]], window: int
+) -> Iterator[NDArray[np.float32] | None]:
+    """Iterate over a vector of each recording: the state of the network, the mean over windows, and its summary.
+
+    None for a recording without I, II or a chest lead. Arguments are those of `statement_probabilities`.
+    """
+    for codes in recordings:
+        summary, strides = beat_summary(codes), [max(1, window // STRIDES_A_WINDOW)]
+        states = [each for *_, each in over_windows(model, [codes], window, strides, model.vectors)]
+        yield None if summary is None else np.concatenate([np.mean(states, axis=0), summary])
 
 
 def _with_trees(model: HeartModel, codes: NDArray[np.uint16], probability: NDArray[np.float64]) -> NDArray[np.float64]:

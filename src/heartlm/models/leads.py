@@ -30,6 +30,10 @@ STRIDES = (1, 2, 2, 2)
 KERNEL, STEM_KERNEL, NUM_FILTERS = 9, 15, 16
 """Samples of a convolution and of the stem's filters, 10 ms each; number of filters that every lead passes."""
 HEAD_DROPOUT = 0.3
+FRAME = 2 * math.prod(STRIDES)
+"""Tokens of a frame of the last residual block."""
+NUM_MEASURES = 97
+"""Measures of a recording that a network without statements predicts (heartlm.training.measures)."""
 SAMPLES_PER_TOKEN = 8
 """Samples that count as one token in the size of a batch."""
 
@@ -56,11 +60,13 @@ class LeadsNetwork(HeartModel):
     Args:
         config: sizes; `depth` is the number of residual blocks, 4, and `width` the number of channels of the last.
         geometry: voltages of the codes of each place, float32 `[num_codes, 1]`, then those of the beat facet.
-        num_classes: number of statements.
+        num_classes: number of statements; 0 for one to pretrain, which predicts voltages and measures.
 
     Attributes:
         trees: boosted trees on a summary of the beats, which answer with the network; None without any.
     """
+
+    normalises_batches = True
 
     def __init__(self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0) -> None:
         nn.Module.__init__(self)  # only the interface of HeartModel is used, none of its layers
@@ -84,6 +90,11 @@ class LeadsNetwork(HeartModel):
         self.trees: Trees | None = None
         head = nn.Conv1d(2 * channels[-1], num_outputs, 1, groups=self.members) if num_classes else None
         self.class_head = head  # type: ignore[assignment]
+        if not num_classes:
+            inner = 2 * config.width
+            layers = nn.Linear(2 * channels[-1], inner), nn.GELU(), nn.Linear(inner, NUM_MEASURES)
+            voltages = nn.Linear(channels[-1], FRAME * self.num_places)
+            self.pretext_head = nn.ModuleDict({"measures": nn.Sequential(*layers), "voltages": voltages})
 
     def recompute(self, recompute: bool = True) -> None:
         """Do nothing: the activations are too small for checkpointing."""
@@ -116,15 +127,44 @@ class LeadsNetwork(HeartModel):
         logits: Tensor = self.class_head(features[..., None])
         return logits.view(len(codes), self.members, self.num_classes)
 
+    def expected(self, codes: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return what a network to pretrain expects of windows.
+
+        Returns:
+            Measures of their recordings, `[B, NUM_MEASURES]`, and voltages of all places over the spread of each,
+            `[B, T, P]`.
+        """
+        x = self.frames(codes, valid)
+        voltages = self.pretext_head["voltages"](x.transpose(1, 2)).view(len(x), -1, self.num_places)
+        return self.pretext_head["measures"](self._pooled(x)), voltages[:, : codes.shape[1]]
+
     def features(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
         """Return the features of the head, of each member mean and maximum over time, `[B, members × 2 × width]`."""
+        return self._pooled(self.frames(codes, valid))
+
+    def vectors(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return mean, maximum and spread over time of the last two residual blocks, `[B, num_numbers]`."""
+        states = list[Tensor]()
+        hooks = [
+            block.register_forward_hook(lambda _block, _given, x: states.append(x)) for block in self.trunk.blocks[-2:]
+        ]
+        self.frames(codes, valid)
+        for hook in hooks:
+            hook.remove()
+        return torch.cat([each for x in states for each in (x.mean(dim=2), x.amax(dim=2), x.std(dim=2))], dim=1)
+
+    def frames(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return the state of each frame of `FRAME` tokens, `[B, members × width, T / FRAME]`."""
         places = codes[..., : self.num_places]
         known = places != 0
         if valid is not None:
             known = known & valid[..., None]
         levels = self.embedding.get_buffer("places_0")[:, 0]
         mv = torch.where(known, levels[places], 0).transpose(1, 2)
-        x = self.trunk.blocks(self.stem(mv, known.any(dim=1)))
+        x: Tensor = self.trunk.blocks(self.stem(mv, known.any(dim=1)))
+        return x
+
+    def _pooled(self, x: Tensor) -> Tensor:
         of_members = x.view(len(x), self.members, -1, x.shape[2])
         return torch.cat([of_members.mean(dim=3), of_members.amax(dim=3)], dim=2).flatten(1)
 

@@ -154,7 +154,6 @@ class Task(ABC):
         heads: values of `pooled` that its models may have.
         classes: class names that its models may have; none if they are "other" and the positive rhythm of the model.
         continues: whether its models start from a pretrained one, and other tasks from its models.
-        splits_batches: whether a batch may be split among ranks and micro-batches.
         needs_classified_beats: whether detected beats can be scored only on recordings with annotated classes of beats.
     """
 
@@ -164,7 +163,6 @@ class Task(ABC):
     heads: ClassVar[tuple[bool, ...]] = (False,)
     classes: ClassVar[tuple[tuple[str, ...], ...]] = ()
     continues: ClassVar[bool] = True
-    splits_batches: ClassVar[bool] = True
     needs_classified_beats: ClassVar[bool] = False
 
     def check(self, config: FinetuneConfig) -> None:

@@ -1,0 +1,179 @@
+"""Pretraining over all leads: what it saves in labels, and what its frozen vectors hold, on folds 7 and 8 of PTB-XL.
+
+    python -m studies.pretraining --data ../shared/data --work FOLDER
+
+A network is pretrained without labels on folds 1 to 6 (of what is there). From it and from random weights the same
+network learns the superclasses from 1 to 100 % of the patients of these folds, in the same number of steps. Of few
+patients there are several draws, whose probabilities are averaged by rank of AUROC: the tables have the mean AUROC.
+Trees learn from the same patients. Vectors are those of `heartlm embed --level recording`; logistic regression on them
+is compared with logistic regression on the mean beat and the intervals alone. The work folder may be that of
+`recipes/statements.py`, which makes the corpus. Folds 7 and 8 chose the objective (docs/log/statements.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.ecg.statements import SUPERCLASSES
+from heartlm.evaluation.bootstrap import Resampling
+from heartlm.evaluation.rhythm import auroc
+from heartlm.evaluation.statements import logistic_probabilities
+from heartlm.inference.beat_summary import beat_summary
+from heartlm.inference.statements import recording_vectors
+from heartlm.labels.statements import stated_labels, stated_of
+from heartlm.models.leads import LeadsNetwork
+from heartlm.models.store import load_model
+from heartlm.runs.run_folder import RunFolder
+from heartlm.tasks.finetune import finetune
+from heartlm.tasks.task import FinetuneConfig
+from lab.intervals import shown
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import options, unpacked
+from lab.steps import Steps
+from recipes.statements import HELD_OUT, SELECTION, TABLES, folds_of, prepared
+from studies.statements import network_probabilities
+
+Floats = NDArray[np.float64]
+
+PRETRAINING_STEPS = 1500
+STEPS_AND_DRAWS = {1: (100, 3), 3: (150, 3), 10: (200, 3), 30: (400, 1), 100: (1300, 1)}
+"""Percent of the patients of folds 1 to 6: steps of fine-tuning, and draws of patients."""
+
+
+class HeldOut:
+    """Recordings of folds 7 and 8, their superclasses, and AUROC with resampled patients."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus, self.labels = corpus, stated_labels(stated_of(corpus), SUPERCLASSES)
+        self.training, self.rows = (corpus.records.select(split) for split in ("train", "validation"))
+        names, self.patient = np.unique(corpus.records.patient_id[self.rows], return_inverse=True)
+        self.num_patients = len(names)
+        drawn = Resampling(1000).weights(self.num_patients)
+        self.weights = np.concatenate([np.ones((1, self.num_patients), np.int64), drawn])
+
+    def codes(self, rows: NDArray[np.int64]) -> list[NDArray[np.uint16]]:
+        """Codes of the recordings of `rows`."""
+        return [self.corpus.codes[self.corpus.tokens_of(row)] for row in rows.tolist()]
+
+    def area(self, probabilities: Floats) -> Floats:
+        """Macro AUROC of the superclasses: of all patients, then of each resample."""
+        own = self.labels[self.rows]
+        areas = [
+            auroc(own[:, place] == 1, probabilities[:, place], self.patient, self.weights)
+            for place in range(len(SUPERCLASSES))
+        ]
+        return np.asarray(np.nanmean(areas, axis=0))
+
+    def shown(self, area: Floats, sign: str = "") -> str:
+        """An area, or the difference of two, with its interval."""
+        return shown(float(area[0]), area[1:], self.num_patients, sign)
+
+    def drawn(self, percent: int, draw: int) -> list[str]:
+        """Patients of folds 1 to 6 among whom every superclass is present and absent."""
+        patient_id, random = self.corpus.records.patient_id[self.training], np.random.default_rng([percent, draw])
+        patients = np.unique(patient_id)
+        while True:
+            chosen = random.permutation(patients)[: max(1, round(len(patients) * percent / 100))]
+            own = self.labels[self.training[np.isin(patient_id, chosen)]]
+            if (own == 1).any(axis=0).all() and (own == 0).any(axis=0).all():
+                return sorted(chosen.tolist())
+
+
+def learnt(held_out: HeldOut, work: Path, foundation: Path, percent: int, table: Table) -> None:
+    """Fine-tune from the foundation and from random weights with some of the labels, and add a row."""
+    steps, num_draws = STEPS_AND_DRAWS[percent]
+    codes, of_draws = held_out.codes(held_out.rows), dict[str, list[Floats]]()
+    for draw in range(num_draws):
+        patients = held_out.drawn(percent, draw)
+        for start in ("random", "pretrained"):
+            run = work / f"{start}-{percent}-{draw}"
+            if not (run / "models/last").exists():
+                config = FinetuneConfig(
+                    run=foundation if start == "pretrained" else None,
+                    task="statements",
+                    corpus=held_out.corpus.folder,
+                    out=run,
+                    statements=",".join(SUPERCLASSES),
+                    patients=",".join(patients),
+                    members=1,
+                    steps=steps,
+                    class_balance=0,
+                    seed=draw,
+                    threads=1,
+                    validate_every=steps,
+                    checkpoint_every=steps,
+                )
+                finetune(config)
+            for with_trees in (False, True):
+                found = network_probabilities(RunFolder(run), codes, with_trees)
+                of_draws.setdefault(start + " with trees" * with_trees, []).append(held_out.area(found))
+    mean = {name: np.mean(areas, axis=0) for name, areas in of_draws.items()}
+    gains = (mean[f"pretrained{trees}"] - mean[f"random{trees}"] for trees in ("", " with trees"))
+    cells = (
+        [held_out.shown(mean[name]) for name in ("random", "pretrained")],
+        [held_out.shown(mean[f"{name} with trees"]) for name in ("random", "pretrained")],
+    )
+    first, second = (held_out.shown(gain, "+") for gain in gains)
+    num = len(held_out.drawn(percent, 0))
+    table.add(f"{percent} %", num, num_draws, steps, *cells[0], first, *cells[1], second)
+
+
+def probes(held_out: HeldOut, foundation: Path) -> Table:
+    """Logistic regression on frozen vectors and on summaries of beats."""
+    model, info = load_model(RunFolder(foundation).model("last"))
+    assert isinstance(model, LeadsNetwork)
+    rows = held_out.training, held_out.rows
+    known = held_out.labels[held_out.training]
+    inputs = {
+        "mean beat and intervals": [
+            np.stack([np.asarray(beat_summary(each)) for each in held_out.codes(own)]) for own in rows
+        ],
+    }
+    vectors = [
+        np.stack([np.asarray(each) for each in recording_vectors(model, held_out.codes(own), info.window)])
+        for own in rows
+    ]
+    num = inputs["mean beat and intervals"][0].shape[1]
+    inputs["state of the network"] = [each[:, :-num] for each in vectors]
+    inputs["vector: both"] = vectors
+    torch.manual_seed(0)
+    areas = {name: held_out.area(logistic_probabilities(own[0], known, own[1])) for name, own in inputs.items()}
+    table = Table("Logistic regression on frozen vectors", ("input", "numbers", "AUROC", "- mean beat and intervals"))
+    for name, area in areas.items():
+        less = area - areas["mean beat and intervals"]
+        table.add(
+            name, inputs[name][0].shape[1], held_out.shown(area), held_out.shown(less, "+") if less.any() else None
+        )
+    return table
+
+
+def main() -> None:
+    """Pretrain, fine-tune, score and write the results."""
+    settings = options(__doc__, "work", data="the archive of PTB-XL").parse_args()
+    torch.set_num_threads(1)
+    steps, work = Steps(settings.work), settings.work.resolve()
+    packed = unpacked(settings.data / "ptb-xl.tar.xz", work / "ptb-xl", flat=False)
+    source, folder = next(packed.rglob(TABLES[0])).parent, work / "selection"
+    prepared(steps, "selection", folds_of(source, folder / "ptb-xl", SELECTION, HELD_OUT), folder / "corpus")
+    foundation = work / "pretraining/foundation"
+    words = ("pretrain", "--corpus", folder / "corpus", "--out", foundation, "--threads", 1)
+    words = *words, "--steps", PRETRAINING_STEPS, "--validate-every", 5000, "--checkpoint-every", 5000
+    steps.run("pretraining", foundation / "models/last", *words)
+    held_out = HeldOut(open_corpus(folder / "corpus"))
+    of_start = ("random", "pretrained", "pretrained - random")
+    trees = tuple(f"{name}, with trees" for name in of_start)
+    columns = ("labels", "patients", "draws", "steps", *of_start, *trees)
+    table = Table("Macro AUROC of the superclasses on folds 7 and 8, by labels", columns)
+    for percent in STEPS_AND_DRAWS:
+        learnt(held_out, work / "pretraining", foundation, percent, table)
+    write_results("pretraining", "Pretraining over all leads", [table, probes(held_out, foundation)])
+
+
+if __name__ == "__main__":
+    main()
