@@ -317,6 +317,21 @@ def test_scores_are_those_of_a_hand_calculation() -> None:
     assert best_thresholds(probabilities, labels) == pytest.approx((0.25, 0.65))
 
 
+def test_the_metric_of_the_challenge_is_that_of_a_hand_calculation() -> None:
+    """Credits of weights.csv: AF for flutter 0.5, sinus rhythm for AF 0.25, for first degree AV block 0.45."""
+    names, patients = ("NORM", "AFIB", "AFLT", "1AVB"), np.array(["a", "b", "c"])
+    labels = np.array([[0, 1, 0, 0], [1, 0, 1, 1], [1, 0, 0, 0]])
+    called = np.array([[0, 1, 0, 0], [0, 1, 0, 1], [1, 0, 0, 0]])
+    scores = score_statements(called.astype(float), labels, names, (0.5,) * 4, patients, Resampling(20))
+    # 1: right, 1. 2: of AFLT and 1AVB stated and AFIB and 1AVB called, three in all: (0.5 + 0.3 + 0.3 + 1) / 3.
+    observed, right = 1 + (0.5 + 0.3 + 0.3 + 1) / 3, 1 + (1 + 1 + 2 * 0.3) / 2
+    sinus = 0.25 / 2 + (0.25 + 0.45) / 3
+    assert scores["challenge_2021"]["value"] == pytest.approx((observed - sinus) / (right - sinus))
+    assert "challenge_2021" not in score_statements(
+        called[:, :1].astype(float), labels[:, :1], names[:1], (0.5,), patients, Resampling(20)
+    )
+
+
 def test_a_summary_has_the_mean_beat_and_the_intervals(corpus: Corpus) -> None:
     upright, inverted = (beat_summary(corpus.codes[corpus.tokens_of(row)]) for row in (0, 1))
     assert upright is not None

@@ -133,7 +133,8 @@ class Model:
             level: `"beat"`: one vector per beat (per token if tokens are not beats). `"window"`: the mean over the
                 tokens of each window of the model. `"recording"`: of each lead the mean over its tokens and the
                 logarithm of its usual amplitude in mV, one lead after the other, in the order of the first recording;
-                recordings without one of its leads are left out.
+                recordings without one of its leads are left out. Of a model of the leads tokenizer, which has no other
+                vectors: the state of its network, then the mean beat of twelve leads and the intervals.
             layer: index of the block that gives the hidden states, 0 for the first; -1 for the model's output.
             split: split of a corpus or of a folder of recordings: train, validation or test; by default all.
 

@@ -22,7 +22,7 @@ from heartlm.evaluation.results import ScoreSet, attempt
 from heartlm.evaluation.statements import best_thresholds, logistic_probabilities, score_statements
 from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.finetuned import FineTuned, check_tokenizer
-from heartlm.labels.statements import BATCH, LEARNING_RATE, WINDOW, learnable, stated_labels, stated_of
+from heartlm.labels.statements import BATCH, CONTINUED_RATE, LEARNING_RATE, WINDOW, learnable, stated_labels, stated_of
 from heartlm.models.info import ModelInfo
 from heartlm.system.progress import say
 from heartlm.tasks.task import Answer, FinetuneConfig, Leads, Task
@@ -88,7 +88,8 @@ class Statements(Task):
                 raise HeartlmError(f"statements: {name} is not both present and absent in training recordings")
         held_out = records.select("validation") if validates else rows[:0]
         model, shape = _network(config, corpus, names)
-        batch_size, rate = config.batch_size or BATCH, config.learning_rate or LEARNING_RATE
+        usual = LEARNING_RATE if config.run is None or config.from_scratch else CONTINUED_RATE
+        batch_size, rate = config.batch_size or BATCH, config.learning_rate or usual
         present, absent = (np.maximum((labels[rows] == each).sum(axis=0), 1) for each in (1, 0))
         weight = (absent / present) ** config.class_balance
         return TrainingTask(
