@@ -166,8 +166,8 @@ def main() -> None:
     prepared(steps, "selection", folds_of(source, folder / "ptb-xl", SELECTION, HELD_OUT), folder / "corpus")
     foundation = work / "pretraining/foundation"
     words = ("pretrain", "--corpus", folder / "corpus", "--out", foundation, "--threads", 1)
-    words = *words, "--steps", PRETRAINING_STEPS, "--validate-every", 5000, "--checkpoint-every", 5000
-    steps.run("pretraining", foundation / "models/last", *words)
+    length = ("--steps", PRETRAINING_STEPS, "--validate-every", 5000, "--checkpoint-every", 5000)
+    steps.run("pretraining", foundation / "models/last", *words, *length)
     held_out = HeldOut(open_corpus(folder / "corpus"))
     of_start = (*STARTS, "pretrained - random")
     trees = tuple(f"{name}, with trees" for name in of_start)

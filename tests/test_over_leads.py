@@ -19,6 +19,7 @@ from heartlm.inference.beat_summary import beat_summary
 from heartlm.models.leads import NUM_MEASURES, LeadsNetwork
 from heartlm.models.store import load_foundation, load_model
 from heartlm.tasks.finetune import rows_of_patients
+from heartlm.tasks.task import FinetuneConfig, task_of
 from heartlm.tokenizers.leads import PLACES
 from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
 from heartlm.training.config import PretrainConfig
@@ -147,11 +148,16 @@ def test_a_foundation_has_members_of_its_own_weights(foundation: Path, corpus: C
 
 
 def test_only_the_patients_that_are_named_are_learnt_from(corpus: Corpus, foundation: Path) -> None:
-    from heartlm.tasks.task import FinetuneConfig, task_of
-
     config = FinetuneConfig(task="statements", statements="INVERTED", patients="leads/r00,leads/r03", members=1)
     task = task_of("statements").learning(config, corpus)
     assert task.rows.tolist() == rows_of_patients(corpus, np.arange(20), config.patient_ids).tolist() == [0, 3]
+
+
+def test_weights_that_are_kept_learn_more_slowly(corpus: Corpus, foundation: Path) -> None:
+    config = FinetuneConfig(task="statements", statements="INVERTED", members=1)
+    settings = {}, {"run": foundation}, {"run": foundation, "from_scratch": True}
+    tasks = [task_of("statements").learning(replace(config, **more), corpus) for more in settings]
+    assert [task.config.learning_rate for task in tasks] == [3e-3, 3e-4, 3e-3]
 
 
 def test_vectors_of_recordings_hold_state_and_summary(
@@ -174,6 +180,11 @@ def test_vectors_of_recordings_hold_state_and_summary(
     assert one.vectors.shape == (1, embedded.vectors.shape[1])
     with pytest.raises(heartlm.HeartlmError, match="--level recording"):
         model.embed(corpus, "beat")
+
+
+def test_the_memory_of_a_transformer_over_leads_is_not_planned(corpus: Corpus, capsys: pytest.CaptureFixture) -> None:
+    assert main(["plan", "memory", "--corpus", str(corpus.folder)]) == 2
+    assert "tokens of the leads tokenizer found" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

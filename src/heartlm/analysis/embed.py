@@ -154,7 +154,9 @@ def _of_all_leads(model: LeadsNetwork, window: int, leads: Iterable[ScoredLead],
     if not vectors:
         raise HeartlmError(f"no recording gives a vector: {'; '.join(left_out[:3]) or 'there are none'}")
     start, none = np.zeros(len(whose)), np.full(len(whose), "")
-    return Embeddings(np.stack(vectors), *np.array(whose).T, start.astype(np.int64), start, none, none, tuple(left_out))
+    database, record, patient, lead = np.array(whose).T
+    whose_vectors = np.stack(vectors), database, record, patient, lead
+    return Embeddings(*whose_vectors, start.astype(np.int64), start, none, none, tuple(left_out))
 
 
 def _joined_leads(parts: list[dict[str, Any]], left_out: list[str]) -> list[dict[str, Any]]:

@@ -89,7 +89,9 @@ def pretraining(config: PretrainConfig, corpus: Corpus) -> TrainingTask:
 
 
 def model_to_pretrain(config: PretrainConfig, tokenizer: Tokenizer) -> HeartModel:
-    """Return the model that `config` describes."""
+    """Return the transformer that `config` describes."""
+    if tokenizer.joins_leads:
+        raise HeartlmError("corpus: tokens of the leads tokenizer found, those of a transformer expected")
     causal = config.objective == "causal"
     sizes = tuple(facet.size for facet in tokenizer.facets)
     shape = ModelConfig(sizes, config.depth, config.width, config.heads, causal=causal, dropout=config.dropout)
