@@ -40,7 +40,7 @@ from lab.steps import Steps
 from recipes.statements import HELD_OUT, SELECTION, TABLES, folds_of, prepared
 from studies.statements import network_probabilities
 
-Floats = NDArray[np.float64]
+Floats, Features = NDArray[np.float64], NDArray[np.float32]
 
 PRETRAINING_STEPS = 4000
 STEPS_AND_DRAWS = {1: (100, 3), 3: (150, 3), 10: (200, 3), 30: (400, 1), 100: (1300, 1)}
@@ -89,8 +89,8 @@ class HeldOut:
                 return sorted(chosen.tolist())
 
 
-def learnt(held_out: HeldOut, work: Path, foundation: Path, percent: int, table: Table) -> None:
-    """Fine-tune from the foundation and from random weights with some of the labels, and add a row."""
+def learnt(held_out: HeldOut, work: Path, foundation: Path, percent: int, table: Table) -> Floats:
+    """Fine-tune with some of the labels, add a row, and return the area of random weights."""
     steps, num_draws = STEPS_AND_DRAWS[percent]
     codes, of_draws = held_out.codes(held_out.rows), dict[str, list[Floats]]()
     for draw in range(num_draws):
@@ -125,35 +125,38 @@ def learnt(held_out: HeldOut, work: Path, foundation: Path, percent: int, table:
         cells += held_out.shown(random), held_out.shown(pretrained), held_out.shown(pretrained - random, "+")
     num = len(held_out.drawn(percent, 0))
     table.add(f"{percent} %", num, num_draws, steps, *cells)
+    return np.asarray(mean["random"])
 
 
-def probes(held_out: HeldOut, foundation: Path) -> Table:
-    """Logistic regression on frozen vectors and on summaries of beats."""
+def probes(held_out: HeldOut, foundation: Path, of_random: dict[int, Floats]) -> Table:
+    """Logistic regression on frozen vectors and on summaries of beats; `of_random` are areas of `learnt`."""
     model, info = load_model(RunFolder(foundation).model("last"))
     assert isinstance(model, LeadsNetwork)
     rows = held_out.training, held_out.rows
-    known = held_out.labels[held_out.training]
-    inputs = {
-        "mean beat and intervals": [
-            np.stack([np.asarray(beat_summary(each)) for each in held_out.codes(own)]) for own in rows
-        ],
-    }
+    summaries = [np.stack([np.asarray(beat_summary(each)) for each in held_out.codes(own)]) for own in rows]
     vectors = [
         np.stack([np.asarray(each) for each in recording_vectors(model, held_out.codes(own), info.window)])
         for own in rows
     ]
-    num = inputs["mean beat and intervals"][0].shape[1]
-    inputs["state of the network"] = [each[:, :-num] for each in vectors]
-    inputs["vector: both"] = vectors
-    torch.manual_seed(0)
-    areas = {name: held_out.area(logistic_probabilities(own[0], known, own[1])) for name, own in inputs.items()}
-    table = Table("Logistic regression on frozen vectors", ("input", "numbers", "AUROC", "- mean beat and intervals"))
-    for name, area in areas.items():
-        less = area - areas["mean beat and intervals"]
-        table.add(
-            name, inputs[name][0].shape[1], held_out.shown(area), held_out.shown(less, "+") if less.any() else None
-        )
+    states = [each[:, : -summaries[0].shape[1]] for each in vectors]
+    inputs = {"mean beat and intervals": summaries, "state of the network": states, "both: vectors": vectors}
+    less = ("vectors - mean beat and intervals", "vectors - network from random weights")
+    table = Table("Logistic regression on frozen vectors, by labels", ("labels", "draws", *inputs, *less))
+    patient_id = held_out.corpus.records.patient_id[held_out.training]
+    for percent, (_, num_draws) in STEPS_AND_DRAWS.items():
+        chosen = [np.isin(patient_id, held_out.drawn(percent, draw)) for draw in range(num_draws)]
+        areas = {
+            name: np.mean([held_out.area(_logistic(held_out, each, *own)) for each in chosen], axis=0)
+            for name, own in inputs.items()
+        }
+        others = areas["mean beat and intervals"], of_random[percent]
+        differences = [held_out.shown(areas["both: vectors"] - other, "+") for other in others]
+        table.add(f"{percent} %", num_draws, *map(held_out.shown, areas.values()), *differences)
     return table
+
+
+def _logistic(held_out: HeldOut, chosen: NDArray[np.bool_], known: Features, others: Features) -> Floats:
+    return logistic_probabilities(known[chosen], held_out.labels[held_out.training[chosen]], others)
 
 
 def main() -> None:
@@ -173,9 +176,10 @@ def main() -> None:
     trees = tuple(f"{name}, with trees" for name in of_start)
     columns = ("labels", "patients", "draws", "steps", *of_start, *trees)
     table = Table("Macro AUROC of the superclasses on folds 7 and 8, by labels", columns)
-    for percent in STEPS_AND_DRAWS:
-        learnt(held_out, work / "pretraining", foundation, percent, table)
-    write_results("pretraining", "Pretraining over all leads", [table, probes(held_out, foundation)])
+    of_random = {
+        percent: learnt(held_out, work / "pretraining", foundation, percent, table) for percent in STEPS_AND_DRAWS
+    }
+    write_results("pretraining", "Pretraining over all leads", [table, probes(held_out, foundation, of_random)])
 
 
 if __name__ == "__main__":

@@ -178,6 +178,8 @@ def test_vectors_of_recordings_hold_state_and_summary(
     assert embedded.record[7] == "r07"
     one = model.embed(database / "r07", "recording")  # no annotated beats: detected ones
     assert one.vectors.shape == (1, embedded.vectors.shape[1])
+    of_shipped = heartlm.load_model("statements").embed(corpus, "recording")  # two members
+    assert of_shipped.vectors.shape == (20, 2 * (embedded.vectors.shape[1] - len(summary)) + len(summary))
     with pytest.raises(heartlm.HeartlmError, match="--level recording"):
         model.embed(corpus, "beat")
 
