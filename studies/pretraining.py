@@ -40,7 +40,8 @@ from lab.steps import Steps
 from recipes.statements import HELD_OUT, SELECTION, TABLES, folds_of, prepared
 from studies.statements import network_probabilities
 
-Floats, Features = NDArray[np.float64], NDArray[np.float32]
+Floats = NDArray[np.float64]
+Features = NDArray[np.float32]
 
 PRETRAINING_STEPS = 4000
 STEPS_AND_DRAWS = {1: (100, 3), 3: (150, 3), 10: (200, 3), 30: (400, 1), 100: (1300, 1)}
