@@ -43,7 +43,7 @@ from studies.statements import network_probabilities
 Floats = NDArray[np.float64]
 Features = NDArray[np.float32]
 
-PRETRAINING_STEPS = 4000
+PRETRAINING_STEPS = 1500
 STEPS_AND_DRAWS = {1: (100, 3), 3: (150, 3), 10: (200, 3), 30: (400, 1), 100: (1300, 1)}
 """Percent of the patients of folds 1 to 6: steps of fine-tuning, and draws of patients."""
 STARTS = "random", "pretrained"

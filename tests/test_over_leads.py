@@ -16,14 +16,14 @@ from heartlm.cli.main import main
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
 from heartlm.inference.beat_summary import beat_summary
-from heartlm.models.leads import NUM_MEASURES, LeadsNetwork
+from heartlm.models.leads import LeadsNetwork
 from heartlm.models.store import load_foundation, load_model
 from heartlm.tasks.finetune import rows_of_patients
 from heartlm.tasks.task import FinetuneConfig, task_of
 from heartlm.tokenizers.leads import PLACES
 from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
 from heartlm.training.config import PretrainConfig
-from heartlm.training.over_leads import ExpectedLoss, HidingBatches, measures_of, pretraining_over_leads
+from heartlm.training.over_leads import HidingBatches, VoltageLoss, pretraining_over_leads
 from tests.test_statements import NAMES, corpus, database
 
 
@@ -42,9 +42,8 @@ def batches_of(corpus: Corpus) -> tuple[HidingBatches, Windows]:
 def test_what_is_hidden_is_asked_for(corpus: Corpus) -> None:
     batches, windows = batches_of(corpus)
     batch = batches(windows, 3)
-    codes = batch.target[:, 1:].view(8, 600, len(PLACES))
+    codes = batch.target
     shown, places = batch.codes[..., : len(PLACES)], [PLACES.index(name) for name in NAMES]
-    assert batch.target[:, 0].tolist() == list(range(8))
     assert (codes[..., places] != NO_SIGNAL).all()
     hidden = shown == NO_SIGNAL
     assert torch.equal(shown[~hidden], codes[~hidden])
@@ -64,48 +63,23 @@ def test_batches_do_not_depend_on_how_they_are_split_and_validation_hides_the_sa
     assert torch.equal(batches(windows, None).codes, batches(windows, None).codes)
 
 
-def test_measures_are_of_the_summaries_and_unknown_without_all_leads(corpus: Corpus) -> None:
-    measures = measures_of(corpus)
-    training = corpus.records.select("train")
-    assert np.abs(measures[training].mean(axis=0)).max() < 0.2
-    summaries = np.stack([beat_summary(corpus.codes[corpus.tokens_of(row)]) for row in range(20)])
-    # Twelve recordings, upright or inverted: the first part of the mean beat tells them apart.
-    assert len(set(np.sign(measures[::2, 0])) | set(-np.sign(measures[1::2, 0]))) == 1
-    assert np.corrcoef(measures[:, 64 + 2], summaries[:, 480 + 2])[0, 1] > 0.99  # the mean interval
-    codes = corpus.codes.copy()
-    codes[corpus.tokens_of(3), PLACES.index("V3")] = NO_SIGNAL
-    lacking = measures_of(replace(corpus, codes=codes))
-    assert np.isnan(lacking[3]).all()
-    assert np.isfinite(np.delete(lacking, 3, axis=0)).all()
-
-
 def test_the_loss_is_that_of_a_hand_calculation(corpus: Corpus) -> None:
     class Given(LeadsNetwork):
-        def expected(self, codes: torch.Tensor, valid: object = None) -> tuple[torch.Tensor, torch.Tensor]:
+        def voltages(self, codes: torch.Tensor, valid: object = None) -> torch.Tensor:
             return self.given
 
-    task = pretraining_over_leads(PretrainConfig(width=32), corpus)
-    model = task.model
+    model = pretraining_over_leads(PretrainConfig(width=32), corpus).model
     model.__class__ = Given
     batches, windows = batches_of(corpus)
     batch = batches(windows[:2], 0)
-    codes = batch.target[:, 1:].view(2, 600, -1)
+    codes, was_hidden = batch.target, batch.codes[..., : len(PLACES)] == NO_SIGNAL  # hidden, or never recorded
     mv = torch.from_numpy(dequantize(codes.numpy().astype(np.uint16)))
-    spread = (mv**2).mean(dim=1, keepdim=True).sqrt().clamp(min=0.03)
-    measures = torch.zeros(20, NUM_MEASURES)
-    measures[1] = torch.nan
-    right = mv / spread
-    model.given = measures[:2].nan_to_num() + 3, right
-    loss, parts = ExpectedLoss(measures)(model, batch)
-    assert float(parts["voltages"]) == pytest.approx(0, abs=1e-4)
-    assert float(loss) == pytest.approx(2 * 2.5, abs=1e-3)  # 3 - 0.5 of the one whose measures are known
-    wrong = right.clone()
-    wrong[batch.codes[..., : len(PLACES)] == NO_SIGNAL] += 2  # hidden, or never recorded
-    model.given = measures[:2].nan_to_num(), wrong
-    hidden = ((batch.codes[..., : len(PLACES)] == NO_SIGNAL) & (codes != NO_SIGNAL)).sum(dim=(1, 2))
-    shown = 600 * len(NAMES) - hidden
-    expected = (1.5 * hidden / (hidden + 0.1 * shown)).sum()
-    assert float(ExpectedLoss(measures)(model, batch)[0]) == pytest.approx(float(expected), rel=1e-3)
+    model.given = mv / (mv**2).mean(dim=1, keepdim=True).sqrt().clamp(min=0.03)
+    assert float(VoltageLoss()(model, batch)[0]) == pytest.approx(0, abs=1e-4)
+    model.given[was_hidden] += 2
+    hidden = (was_hidden & (codes != NO_SIGNAL)).sum(dim=(1, 2))
+    expected = 1.5 * hidden / (hidden + 0.1 * (600 * len(NAMES) - hidden))  # 2 - 0.5 of each
+    assert float(VoltageLoss()(model, batch)[0]) == pytest.approx(float(expected.sum()), rel=1e-3)
 
 
 def test_finetune_starts_from_the_weights_of_a_pretrained_run(
@@ -125,7 +99,7 @@ def test_finetune_starts_from_the_weights_of_a_pretrained_run(
         assert info.config.members == 3
     tensors = {name: dict(model.named_parameters()) for name, model in starts.items()}
     for name, value in dict(parent.named_parameters()).items():
-        if name.startswith("pretext_head"):
+        if name.startswith("voltage_head"):
             continue
         repeats = [new // old for new, old in zip(tensors["pretrained"][name].shape, value.shape, strict=True)]
         assert torch.allclose(tensors["pretrained"][name], value.repeat(repeats), atol=1e-6), name

@@ -32,8 +32,6 @@ KERNEL, STEM_KERNEL, NUM_FILTERS = 9, 15, 16
 HEAD_DROPOUT = 0.3
 FRAME = 2 * math.prod(STRIDES)
 """Tokens of a frame of the last residual block."""
-NUM_MEASURES = 97
-"""Measures of a recording that a network without statements predicts (heartlm.training.measures)."""
 SAMPLES_PER_TOKEN = 8
 """Samples that count as one token in the size of a batch."""
 
@@ -60,7 +58,7 @@ class LeadsNetwork(HeartModel):
     Args:
         config: sizes; `depth` is the number of residual blocks, 4, and `width` the number of channels of the last.
         geometry: voltages of the codes of each place, float32 `[num_codes, 1]`, then those of the beat facet.
-        num_classes: number of statements; 0 for one to pretrain, which predicts voltages and measures.
+        num_classes: number of statements; 0 for one to pretrain, which predicts voltages.
 
     Attributes:
         trees: boosted trees on a summary of the beats, which answer with the network; None without any.
@@ -91,10 +89,7 @@ class LeadsNetwork(HeartModel):
         head = nn.Conv1d(2 * channels[-1], num_outputs, 1, groups=self.members) if num_classes else None
         self.class_head = head  # type: ignore[assignment]
         if not num_classes:
-            inner = 2 * config.width
-            layers = nn.Linear(2 * channels[-1], inner), nn.GELU(), nn.Linear(inner, NUM_MEASURES)
-            voltages = nn.Linear(channels[-1], FRAME * self.num_places)
-            self.pretext_head = nn.ModuleDict({"measures": nn.Sequential(*layers), "voltages": voltages})
+            self.voltage_head = nn.Linear(channels[-1], FRAME * self.num_places)
 
     def recompute(self, recompute: bool = True) -> None:
         """Do nothing: the activations are too small for checkpointing."""
@@ -127,16 +122,10 @@ class LeadsNetwork(HeartModel):
         logits: Tensor = self.class_head(features[..., None])
         return logits.view(len(codes), self.members, self.num_classes)
 
-    def expected(self, codes: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return what a network to pretrain expects of windows.
-
-        Returns:
-            Measures of their recordings, `[B, NUM_MEASURES]`, and voltages of all places over the spread of each,
-            `[B, T, P]`.
-        """
-        x = self.frames(codes, valid)
-        voltages = self.pretext_head["voltages"](x.transpose(1, 2)).view(len(x), -1, self.num_places)
-        return self.pretext_head["measures"](self._pooled(x)), voltages[:, : codes.shape[1]]
+    def voltages(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return the voltages that a network to pretrain expects, over the spread of each place, `[B, T, P]`."""
+        frames: Tensor = self.voltage_head(self.frames(codes, valid).transpose(1, 2))
+        return frames.view(len(codes), -1, self.num_places)[:, : codes.shape[1]]
 
     def features(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
         """Return the features of the head, of each member mean and maximum over time, `[B, members × 2 × width]`."""

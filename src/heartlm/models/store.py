@@ -29,7 +29,7 @@ from heartlm.storage.reading import read_json, refuse_irregular
 from heartlm.storage.typed import typed
 
 SCHEMA_VERSION = 1
-_OF_LABELS = ("class_head.", "statistics.", "trees.", "pretext_head.")
+_OF_LABELS = ("class_head.", "statistics.", "trees.", "voltage_head.")
 """Prefixes of the tensors that belong to the labels of a model, or to what it learnt without labels."""
 
 

@@ -189,8 +189,8 @@ class PretrainConfig(TrainingConfig):
 
     Attributes:
         objective: training objective; masked hides spans of tokens and predicts them from both sides, causal predicts
-            the next token. With the leads tokenizer, masked hides leads and stretches of time of 6 s and predicts their
-            voltages and what can be measured in the recording.
+            the next token. With the leads tokenizer, masked hides leads and stretches of time and predicts their
+            voltages.
         mask_share: fraction of tokens hidden by the masked objective.
         mask_span: longest hidden span in tokens.
         depth: number of transformer blocks, or of residual blocks, 4, of the network over leads; sets the size of the

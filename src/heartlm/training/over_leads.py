@@ -1,10 +1,8 @@
-"""Pretraining over all leads without labels: a window tells the voltages it does not show and what was measured.
+"""Pretraining over all leads without labels: a window tells the voltages that it does not show.
 
-    window of 6 s ─► leads and stretches of time hidden ─► network ─┬► voltages of all leads ─► those that were hidden
-    recording ─► summary of its beats (`beat_summary`)              └► measures of the whole recording
+    window of 6 s ─► gain, noise ─► leads and stretches of time hidden ─► network ─► all voltages ─► those hidden
 
-Measures are the main parts of the mean beat of twelve leads, the intervals, and how beats differ. Each alone teaches
-less than both (docs/log/statements.md).
+What can be measured in the recording, such as its mean beat, teaches nothing more (docs/log/statements.md).
 """
 
 from __future__ import annotations
@@ -20,13 +18,12 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
 from heartlm.errors import HeartlmError
-from heartlm.inference.beat_summary import NUM_OF_SHAPE, beat_summary
 from heartlm.kernels.draws import Use
 from heartlm.labels.statements import BATCH, LEARNING_RATE, WINDOW
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.info import ModelInfo
-from heartlm.models.leads import NUM_MEASURES, STRIDES, LeadsNetwork
+from heartlm.models.leads import STRIDES, LeadsNetwork
 from heartlm.models.store import build_model
 from heartlm.tokenizers.leads import PLACES
 from heartlm.tokenizers.millivolts import NO_SIGNAL
@@ -43,9 +40,6 @@ _SHOWN_WEIGHT = 0.1
 """Weight of a voltage that is shown."""
 _LEAST_MV = 0.03
 """Least spread of a lead by which its voltages are divided."""
-_MAIN_PARTS, _LIMIT = 64, 6.0
-"""Parts of the mean beat, and the largest measure."""
-_MEASURES_WEIGHT = 2.0
 
 
 def pretraining_over_leads(config: PretrainConfig, corpus: Corpus) -> TrainingTask:
@@ -68,42 +62,16 @@ def pretraining_over_leads(config: PretrainConfig, corpus: Corpus) -> TrainingTa
         replace(config, window=WINDOW, batch_size=batch_size, learning_rate=rate).sized(shape),
         build_model(shape, geometry),
         ModelInfo(shape, corpus.tokenizer_hash, corpus.tokenizer().kind, config.objective, WINDOW),
-        ExpectedLoss(torch.from_numpy(measures_of(corpus))),
+        VoltageLoss(),
         corpus.records.select("train"),
         lambda seed: HidingBatches(corpus, seed),
         held_out=corpus.records.select("validation"),
     )
 
 
-def measures_of(corpus: Corpus) -> NDArray[np.float32]:
-    """Return measures of each recording, `[num_rows, NUM_MEASURES]`, NaN of one without I, II or a chest lead.
-
-    They have mean 0 in the training split, and spread 1: each, or all main parts of the mean beat together.
-    """
-    measures = np.full((len(corpus.records), NUM_MEASURES), np.nan, np.float32)
-    summaries = [beat_summary(corpus.codes[corpus.tokens_of(row)]) for row in range(len(measures))]
-    rows = np.array([row for row, summary in enumerate(summaries) if summary is not None], np.int64)
-    training = np.isin(rows, corpus.records.select("train"))
-    if not training.any():
-        return measures
-    found = np.stack([summary for summary in summaries if summary is not None]).astype(np.float64)
-    found -= found[training].mean(axis=0)
-    shape, rest = found[:, :NUM_OF_SHAPE], found[:, NUM_OF_SHAPE:]
-    _, sizes, parts = np.linalg.svd(shape[training], full_matrices=False)
-    main = np.zeros((len(found), _MAIN_PARTS))
-    # Softly whitened, so that the first parts, which are the largest, count more than the last.
-    largest = (shape @ parts.T / np.maximum(sizes, 1e-6) ** 0.75)[:, :_MAIN_PARTS]
-    main[:, : largest.shape[1]] = largest / max(float(largest[training].std()), 1e-6)
-    every = np.concatenate([main, rest / np.maximum(rest[training].std(axis=0), 1e-6)], axis=1)
-    measures[rows] = every.clip(-_LIMIT, _LIMIT)
-    return measures
-
-
 @dataclass(frozen=True)
 class HidingBatches(MakeBatch):
     """Batches of windows with hidden leads and stretches of time; the same in each validation.
-
-    The target of a window is the row of its recording, then its voltages, int64 `[B, 1 + T × P]`.
 
     Attributes:
         seed: seed of the random numbers.
@@ -116,7 +84,6 @@ class HidingBatches(MakeBatch):
 
     def draft(self, windows: Windows, position: BatchPosition, form: CodesForm = "int64") -> HostBatch:
         """Disturb the windows and choose what is hidden."""
-        rows = np.searchsorted(self.corpus.records.first_token, windows.first, side="right") - 1
         codes, valid = self.inputs(windows, "int64" if form == "windows" else form)
         array = codes.numpy().astype(np.int64)
         hidden = np.zeros(array.shape, bool)
@@ -126,18 +93,13 @@ class HidingBatches(MakeBatch):
             hidden[index, :, : len(PLACES)] = hidden_voltages(window, random)
             window[:, : len(PLACES)] = disturbed_codes(window[:, : len(PLACES)], random)
         every = np.ones(len(array), np.int64)
-        return HostBatch(
-            torch.from_numpy(array), valid, windows.length, every, torch.from_numpy(hidden), torch.from_numpy(rows)
-        )
+        return HostBatch(torch.from_numpy(array), valid, windows.length, every, torch.from_numpy(hidden))
 
     def finish(self, draft: HostBatch) -> Batch:
         """Hide the voltages."""
-        codes, rows, hidden = draft.codes, draft.labels, draft.hidden
-        assert rows is not None
-        assert hidden is not None
-        target = torch.cat([rows[:, None], codes[..., : len(PLACES)].flatten(1)], dim=1)
-        shown = codes.masked_fill(hidden, NO_SIGNAL)
-        counts = torch.ones_like(rows, dtype=torch.bool)
+        assert draft.hidden is not None
+        shown, target = draft.codes.masked_fill(draft.hidden, NO_SIGNAL), draft.codes[..., : len(PLACES)]
+        counts = draft.valid.any(dim=1)
         return Batch(shown, target, counts, draft.valid, draft.num_valid, draft.num_counting, keys=draft.keys)
 
 
@@ -153,33 +115,16 @@ def hidden_voltages(codes: NDArray[np.int64], random: np.random.Generator) -> ND
     return hidden
 
 
-class ExpectedLoss(nn.Module):
-    """Smooth absolute error of the voltages, most of all of hidden ones, and of the measures.
-
-    Args:
-        measures: of each row of the corpus, float32 `[num_rows, NUM_MEASURES]`, NaN where not known.
-    """
-
-    measures: Tensor
-
-    def __init__(self, measures: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("measures", measures)
+class VoltageLoss(nn.Module):
+    """Smooth absolute error of the voltages over the spread of their lead, most of all of hidden ones."""
 
     def forward(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
         assert isinstance(model, LeadsNetwork)
-        measures, voltages = model.expected(batch.codes, None if batch.all_valid else batch.valid)
-        codes = batch.target[:, 1:].view_as(voltages)
-        known = (codes != NO_SIGNAL) & batch.valid[..., None]
-        mv = torch.where(known, model.embedding.get_buffer("places_0")[:, 0][codes], 0)
+        voltages = model.voltages(batch.codes, None if batch.all_valid else batch.valid)
+        known = (batch.target != NO_SIGNAL) & batch.valid[..., None]
+        mv = torch.where(known, model.embedding.get_buffer("places_0")[:, 0][batch.target], 0)
         spread = (mv.square().sum(dim=1, keepdim=True) / known.sum(dim=1, keepdim=True).clamp(min=1)).sqrt()
         weight = known * torch.where(batch.codes[..., : model.num_places] == NO_SIGNAL, 1.0, _SHOWN_WEIGHT)
         error = F.smooth_l1_loss(voltages.float(), mv / spread.clamp(min=_LEAST_MV), reduction="none") * weight
-        of_voltages = (error.sum(dim=(1, 2)) / weight.sum(dim=(1, 2)).clamp(min=1)).sum()
-        target = self.measures[batch.target[:, 0]]
-        is_known = target.isfinite()
-        off = F.smooth_l1_loss(measures.float(), target.nan_to_num(), reduction="none") * is_known
-        of_measures = off.sum() / NUM_MEASURES
-        parts = {"voltages": of_voltages.detach(), "measures": of_measures.detach()}
-        return of_voltages + _MEASURES_WEIGHT * of_measures, parts
+        return (error.sum(dim=(1, 2)) / weight.sum(dim=(1, 2)).clamp(min=1)).sum(), {}
