@@ -63,8 +63,8 @@ EPISODES = (
     ("pauses of 2 s and more", ("pause",), ("pause", "asystole", "extreme bradycardia"), 0),
 )
 """Episodes: a name, annotated rhythms, kinds of alarms that find them, and their least length in seconds."""
-SHOWN_BY = {"VF": ("VFIB", "VFL"), "VT": ("VT", "VFIB", "VFL"), "extreme tachycardia": ("VFL",)}
-"""Annotated rhythms that confirm an alarm. Beats of flutter are not annotated."""
+SHOWN_BY = {"VF": ("VFIB", "VFL"), "VT": ("VT", "VFIB", "VFL"), "extreme tachycardia": ("VFIB", "VFL")}
+"""Annotated rhythms that confirm an alarm. Beats of VF and flutter are not annotated, so no beats confirm it there."""
 
 
 def watched(models: LiveModels, database: Database, record_ids: list[str], work: Path) -> dict[str, list[Alarm]]:

@@ -6,7 +6,8 @@ A network is pretrained without labels on folds 1 to 6 (of what is there). From 
 network learns the superclasses from 1 to 100 % of the patients of these folds, in the same number of steps. Of few
 patients there are several draws; the tables have the mean AUROC. Learning rates are those that were better at 10 %:
 3e-4 from the pretrained network; 1e-3 from random weights up to 10 %, where the usual 3e-3 is worse.
-Trees learn from the same patients. Vectors are those of `heartlm embed --level recording`; logistic regression on them
+Trees learn from the same patients. Vectors are mean, maximum and spread over time of
+the last two residual blocks, then the mean beat and the intervals; logistic regression on them
 is compared with logistic regression on the mean beat and the intervals alone. The work folder may be that of
 `recipes/statements.py`, which makes the corpus. Folds 7 and 8 chose the objective (docs/log/statements.md).
 """
@@ -25,7 +26,7 @@ from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.rhythm import auroc
 from heartlm.evaluation.statements import logistic_probabilities
 from heartlm.inference.beat_summary import beat_summary
-from heartlm.inference.statements import recording_vectors
+from heartlm.inference.statements import means_over_windows
 from heartlm.labels.statements import stated_labels, stated_of
 from heartlm.models.leads import LeadsNetwork
 from heartlm.models.store import load_model
@@ -135,11 +136,8 @@ def probes(held_out: HeldOut, foundation: Path, of_random: dict[int, Floats]) ->
     assert isinstance(model, LeadsNetwork)
     rows = held_out.training, held_out.rows
     summaries = [np.stack([np.asarray(beat_summary(each)) for each in held_out.codes(own)]) for own in rows]
-    vectors = [
-        np.stack([np.asarray(each) for each in recording_vectors(model, held_out.codes(own), info.window)])
-        for own in rows
-    ]
-    states = [each[:, : -summaries[0].shape[1]] for each in vectors]
+    states = [_states(model, held_out.codes(own), info.window) for own in rows]
+    vectors = [np.concatenate(own, axis=1) for own in zip(states, summaries, strict=True)]
     inputs = {"mean beat and intervals": summaries, "state of the network": states, "both: vectors": vectors}
     less = ("vectors - mean beat and intervals", "vectors - network from random weights")
     table = Table("Logistic regression on frozen vectors, by labels", ("labels", "draws", *inputs, *less))
@@ -154,6 +152,14 @@ def probes(held_out: HeldOut, foundation: Path, of_random: dict[int, Floats]) ->
         differences = [held_out.shown(areas["both: vectors"] - other, "+") for other in others]
         table.add(f"{percent} %", num_draws, *map(held_out.shown, areas.values()), *differences)
     return table
+
+
+def _states(model: LeadsNetwork, recordings: list[NDArray[np.uint16]], window: int) -> Features:
+    def states(part: torch.Tensor) -> torch.Tensor:
+        blocks = [model.frames(part, layer=layer) for layer in (2, 3)]
+        return torch.cat([each for x in blocks for each in (x.mean(dim=2), x.amax(dim=2), x.std(dim=2))], dim=1)
+
+    return np.stack([each for _, each in means_over_windows(model, recordings, window, states)]).astype(np.float32)
 
 
 def _logistic(held_out: HeldOut, chosen: NDArray[np.bool_], known: Features, others: Features) -> Floats:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from heartlm.analysis.analyze import Analyst
+    from heartlm.monitor.models import LiveModels
 
 # A process for each core runs the tests: further threads of OpenMP would spin while they wait for one another. torch
 # and NumPy read this once, when they are loaded. Programs that tests start inherit it.
@@ -92,3 +97,22 @@ def tiny_finetuned(tiny_corpus: Path, tiny_pretrained: Path, tmp_path_factory: p
     out = tmp_path_factory.mktemp("tiny") / "beats"
     settings = {"run": tiny_pretrained, "corpus": tiny_corpus, "out": out}
     return finetune(FinetuneConfig(**settings, window=32, steps=30, threads=1, device="cpu", learning_rate=5e-3))
+
+
+@pytest.fixture(scope="session")
+def analyst() -> Analyst:
+    """The shipped models of `heartlm analyze`."""
+    from heartlm.analysis.analyze import Analyst
+
+    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
+
+
+@pytest.fixture(scope="session")
+def models() -> LiveModels:
+    """The shipped models of `heartlm monitor`."""
+    import torch
+
+    from heartlm.monitor.models import LiveModels
+
+    torch.set_num_threads(1)
+    return LiveModels()

@@ -3,6 +3,11 @@
 from heartlm.cli.main import run_process
 from heartlm.training import learner
 
-if __name__ == "__main__":
+
+def run() -> None:
     learner.QUEUED_DEVICES.add("cpu")
     run_process()
+
+
+if __name__ == "__main__":
+    run()

@@ -183,3 +183,9 @@ def rhythm_scores() -> dict[str, Any]:
 def _json(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value))
+
+
+def losses(run: Path) -> dict[tuple[str, int], float]:
+    """Loss of a run by split and step."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return {(line["split"], line["step"]): line["loss"] for line in lines}

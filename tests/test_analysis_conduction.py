@@ -140,13 +140,14 @@ def test_without_v1_a_wide_qrs_has_no_side() -> None:
 
 
 def test_long_qt_by_sex_and_corrected_for_rate() -> None:
-    """Framingham: QT + 154 ms (1 - RR); a QT of 452 ms at 60/min is long in men alone, of 480 in all."""
-    assert kinds(findings(qt_ms=452, sex="male")) == ["long QT"]
-    assert kinds(findings(qt_ms=452, sex="female")) == kinds(findings(qt_ms=452)) == []
-    (event,) = conduction_of(findings(qt_ms=480))
-    assert event.kind == "long QT" and event.interval_ms == pytest.approx(480, abs=2)
-    assert kinds(findings(qt_ms=480, rr_s=1.3)) == []  # 480 - 46
-    assert kinds(findings(qt_ms=480, qrs_ms=150, ends=(0.4, -0.5, 0.4))) == ["LBBB"], "QT of a wide QRS is not judged"
+    """Framingham: QT + 154 ms (1 - RR); a QT of 484 ms at 60/min is long in men alone, of 500 in all."""
+    assert kinds(findings(qt_ms=484, sex="male")) == ["long QT"]
+    assert kinds(findings(qt_ms=484, sex="female")) == kinds(findings(qt_ms=484)) == []
+    (event,) = conduction_of(findings(qt_ms=500))
+    assert event.kind == "long QT" and event.interval_ms == pytest.approx(500, abs=2)
+    assert kinds(findings(qt_ms=500, rr_s=1.3)) == []  # 500 - 46
+    assert kinds(findings(qt_ms=460, rr_s=0.58)) == []  # 460 + 65, at 103/min
+    assert kinds(findings(qt_ms=500, qrs_ms=150, ends=(0.4, -0.5, 0.4))) == ["LBBB"], "QT of a wide QRS is not judged"
 
 
 def test_stretches_of_a_long_recording_have_their_own_begin_and_end() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -113,8 +112,8 @@ def broken(findings: Findings, seconds: Seconds | None = None) -> list[str]:
                 require(num >= fewest and is_clear and event.rate_bpm < fastest, f"{num} beats")
             case "tachycardia", [slowest, fewest]:
                 require(num >= fewest and is_clear and event.rate_bpm > slowest, f"{num} beats")
-            case "bigeminy" | "trigeminy" as kind, [repeats]:
-                period = {"bigeminy": 2, "trigeminy": 3}[kind]
+            case "bigeminy" | "trigeminy" | "quadrigeminy" as kind, [repeats]:
+                period = {"bigeminy": 2, "trigeminy": 3, "quadrigeminy": 4}[kind]
                 ventricular = np.flatnonzero(inside == "V")
                 require(np.array_equal(ventricular, np.arange(0, num, period)), "another pattern")
                 require(len(ventricular) >= repeats and is_clear, f"{len(ventricular)} ventricular beats")
@@ -122,7 +121,12 @@ def broken(findings: Findings, seconds: Seconds | None = None) -> list[str]:
                 require(num == 2 and (inside == "V").all() and is_clear, "no couplet")
             case "AV block I", [above]:
                 require(event.interval_ms > above, "short")
-            case "LBBB" | "long QT", [others, men]:
+            case "AV block III", [fastest, fewest]:
+                require(num >= fewest and is_clear and event.rate_bpm <= fastest, f"{num} beats")
+            case "junctional", [slowest, fastest, fewest]:
+                require(num >= fewest and is_clear and (inside == "N").all(), f"{num} beats")
+                require(slowest - 1 < event.rate_bpm <= fastest, "another rate")
+            case "LBBB" | "long QT", [others, men, *_]:
                 require(event.interval_ms >= (men if is_male else others), "short")
             case "RBBB" | "wide QRS", [least]:
                 require(event.interval_ms >= least, "short")
@@ -150,7 +154,7 @@ def drawn_runs(rng: Generator, num: int, values: Sequence[float], longest: int) 
 def drawn_beats(rng: Generator, duration_s: float, rate_hz: float) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
     """Draw beats of many rhythms, some with rates and pauses that are just at a limit."""
     rr_s, symbols = list[float](), ""
-    rhythms = ("N", "S", "SS", "SSSN", "V", "VV", "VVV", "VN", "VNN", "NV", "SVN", "F", "NSSVN", "VVNVN")
+    rhythms = ("N", "S", "SS", "SSSN", "V", "VV", "VVV", "VN", "VNN", "VNNN", "NV", "SVN", "F", "NSSVN", "VVNVN")
     while sum(rr_s) < duration_s:
         part = (str(rng.choice(rhythms)) * int(rng.integers(1, 20)))[: int(rng.integers(1, 40))]
         usual = float(rng.choice([0.3, 0.45, 0.59, 60 / 101, 0.6, 0.61, 0.8, 1.0, 1.19, 1.2, 1.21, 1.5]))
@@ -169,8 +173,10 @@ def drawn_waves(rng: Generator, recording: Recording, sample: NDArray[np.int64])
     rate_hz, num = recording.rate_hz, len(sample)
     pr, qrs, qt = (
         np.round(drawn_runs(rng, num, values, 400) / 1000 * rate_hz + rng.integers(-1, 2, num)).astype(np.int64)
-        for values in ([150.0, 195.0, 205.0, 300.0], [90.0, 119.0, 121.0, 131.0, 145.0], [380.0, 445.0, 455.0, 470.0])
+        for values in ([150.0, 195.0, 205.0, 300.0], [90.0, 119.0, 121.0, 131.0, 145.0], [380.0, 475.0, 485.0, 500.0])
     )
+    scattered = drawn_runs(rng, num, [0.0, 0.0, 1.0], 60) > 0
+    pr[scattered] = np.round(rng.uniform(0.1, 0.6, num) * rate_hz).astype(np.int64)[scattered]
     waves = np.full((num, 3, 3), -1, np.int64)
     onset = sample - round(0.05 * rate_hz)
     waves[:, 1] = np.stack([onset, sample, onset + qrs], axis=1)
@@ -265,11 +271,6 @@ def drawn_limits(rng: Generator) -> Limits:
     )
 
 
-@pytest.fixture(scope="module")
-def analyst() -> Analyst:
-    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
-
-
 def test_every_event_of_drawn_beats_and_seconds_keeps_to_its_definition(
     analyst: Analyst, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,7 +294,8 @@ def test_every_event_of_drawn_beats_and_seconds_keeps_to_its_definition(
         findings = analyst.analyze(recording, limits=drawn_limits(rng))
         assert not broken(findings, seconds), f"case {case}: {recording.rate_hz:g} Hz, {recording.duration_s} s"
         kinds |= {event.kind for event in findings.events}
-    assert kinds == set(KINDS)
+    # these need the shape of P waves, or few beats without one: tests/test_analysis_av_block.py
+    assert kinds | {"junctional"} == set(KINDS) - {"AV block II", "Wenckebach"}
 
 
 @pytest.mark.parametrize(

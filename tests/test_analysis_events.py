@@ -59,10 +59,13 @@ def test_an_unreadable_interval_parts_a_run() -> None:
     assert kinds(events_of("NNVVVNN", intervals, unclear=5)) == {"VT": 1}
 
 
-def test_bigeminy_and_trigeminy_need_three_repeats() -> None:
+def test_patterns_need_three_repeats() -> None:
     assert kinds(events_of("NVNVNVNN")) == {"bigeminy": 1}
     assert kinds(events_of("NVNVNNNV")) == {}
     assert kinds(events_of("NNVNNVNNVNNN")) == {"trigeminy": 1}
+    assert kinds(events_of("NVNNNVNNNVNN")) == {"quadrigeminy": 1}
+    assert kinds(events_of("NVNNNVNNNNVNNNV")) == {}
+    assert events_of("VNNNVNNNVNNNV")["quadrigeminy"][0].num_beats == 13
     assert events_of("NVNVNVNVN")["bigeminy"][0].num_beats == 7
 
 
@@ -122,7 +125,7 @@ def test_an_event_is_what_its_definition_says(steps: list[tuple[int, int]], seed
         elif event.kind == "couplet":
             assert list(symbol[first : last + 1]) == ["V", "V"]
         else:
-            period = {"bigeminy": 2, "trigeminy": 3}[event.kind]
+            period = {"bigeminy": 2, "trigeminy": 3, "quadrigeminy": 4}[event.kind]
             assert np.flatnonzero(symbol[first : last + 1] == "V").tolist() == list(range(0, last - first + 1, period))
     for kind in ("tachycardia", "bradycardia"):
         same = [event for event in events if event.kind == kind]

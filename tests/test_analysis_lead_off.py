@@ -23,11 +23,6 @@ WIDE: Waves = ((0, 1.9, 0.04), (0.09, -0.7, 0.035), (0.3, -0.5, 0.06))
 """Centre in seconds, height in mV and width in seconds of each wave."""
 
 
-@pytest.fixture(scope="module")
-def analyst() -> Analyst:
-    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
-
-
 def beats() -> tuple[np.ndarray, np.ndarray]:
     """Positions of the beats, and whether each is ventricular."""
     at_s, is_wide = SINUS_S.copy(), np.isin(np.arange(len(SINUS_S)), EARLY)

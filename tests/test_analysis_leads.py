@@ -169,11 +169,6 @@ def mitdb() -> Database:
     return open_database(shared_data("mitdb"))
 
 
-@pytest.fixture(scope="module")
-def analyst() -> Analyst:
-    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
-
-
 def refuted(database: Database, findings: Findings) -> list[Event]:
     """Pauses and asystoles in which a beat is annotated, 150 ms or more from their ends."""
     known, reach = database.annotations(findings.recording.record_id), round(0.15 * findings.recording.rate_hz)

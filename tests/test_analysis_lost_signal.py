@@ -21,11 +21,6 @@ from tests.synthetic_leads import beat_times_s, ecg_mv
 RATE_HZ = 250
 
 
-@pytest.fixture(scope="module")
-def analyst() -> Analyst:
-    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
-
-
 def signal_mv(seconds: int = 60) -> np.ndarray:
     return ecg_mv(np.arange(seconds * RATE_HZ) / RATE_HZ, beat_times_s(2 * seconds, 3)).astype(np.float32)
 

@@ -40,11 +40,6 @@ def recording_of(p_until_s: float) -> Recording:
     )
 
 
-@pytest.fixture(scope="module")
-def analyst() -> Analyst:
-    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
-
-
 def af_s(findings: Findings) -> list[tuple[float, float]]:
     return [(each.start / RATE_HZ, each.stop / RATE_HZ) for each in findings.events if each.kind == "AF"]
 

@@ -7,11 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import heartlm
 from heartlm.analysis.analyze import Analyst
-from heartlm.analysis.pacing import BLOCK_S, paced_beats
+from heartlm.analysis.pacing import BLOCK_S, pacing_spikes
 from heartlm.ecg.recording import Recording
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.synthesis import simulate_recording
+
+
+def paced_beats(sample: np.ndarray, signals: np.ndarray, rate_hz: float) -> np.ndarray:
+    return pacing_spikes(sample, signals, rate_hz) >= 0
 
 
 def lead(rate_hz: float, beats: int, spike_mv: float) -> tuple[np.ndarray, np.ndarray]:
@@ -32,6 +37,8 @@ def test_one_lead_with_spikes_is_enough(rate_hz: float) -> None:
     sample, with_spikes = lead(rate_hz, 40, 0.8)
     without = lead(rate_hz, 40, 0.0)[1]
     assert paced_beats(sample, np.stack([without, with_spikes]), rate_hz).all()
+    found = heartlm.detect_pacing(Recording.from_array(np.stack([without, with_spikes]), rate_hz=rate_hz), sample)
+    np.testing.assert_allclose(found, sample - 0.1 * rate_hz, atol=0.01 * rate_hz)
     assert not paced_beats(sample, np.stack([without, -without]), rate_hz).any()
     assert not paced_beats(sample, np.stack([without, 0.1 * with_spikes]), rate_hz).any()
     assert not paced_beats(sample, with_spikes[None], 250.0).any()  # a rate at which it is not looked for

@@ -41,11 +41,6 @@ def recording_of(
     )
 
 
-@pytest.fixture(scope="module")
-def analyst() -> Analyst:
-    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
-
-
 def af(findings: Findings) -> list[tuple[int, int]]:
     return [(event.start, event.stop) for event in findings.events if event.kind == "AF"]
 

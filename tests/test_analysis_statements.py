@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,11 +32,6 @@ def event(kind: str, interval_ms: float = float("nan")) -> Event:
 
 def classes(symbols: str) -> Classes:
     return Classes(np.array(list(symbols)), np.full(len(symbols), 0.9, np.float32), [])
-
-
-@pytest.fixture(scope="module")
-def analyst() -> Analyst:
-    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
 
 
 def simulated(leads: tuple[str, ...], seconds: float = 15.0) -> Recording:

@@ -17,6 +17,7 @@ from heartlm.formats.write_wfdb import write_signals
 from heartlm.storage.reading import read_json
 
 TWELVE = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
+BY_P_WAVES = {"AV block III", "AV block II", "Wenckebach", "junctional"}
 OF_INTERVALS = {"AV block I", "LBBB", "RBBB", "wide QRS", "long QT"}
 
 
@@ -50,11 +51,11 @@ def written(
     [
         ({"leads": TWELVE, "seconds": 10, "pr_s": 0.28, "wide": True}, {"wide QRS"}, {"long QT"}),
         ({"leads": ("I", "II"), "seconds": 60, "wide": True}, {"wide QRS"}, {"LBBB", "RBBB", "long QT"}),
-        ({"leads": ("I", "Resp"), "seconds": 60, "rate_hz": 90}, set(), OF_INTERVALS),
+        ({"leads": ("I", "Resp"), "seconds": 60, "rate_hz": 90}, set(), OF_INTERVALS | BY_P_WAVES),
         (
             {"leads": ("I",), "seconds": 4.5},
             set(),
-            {"AF", "flutter", "trigeminy", "long QT"},
+            {"AF", "flutter", "trigeminy", "quadrigeminy", "long QT", *BY_P_WAVES},
         ),
     ],
 )
@@ -91,10 +92,10 @@ def test_each_kind_needs_the_beats_and_seconds_of_its_rule() -> None:
 
     assert missing(75) == set()
     assert missing(0) == set(KINDS) - OF_INTERVALS - {"VF", "asystole", "unreadable"}
-    assert missing(8) == {"AF"} and missing(8, seconds=9) == {"AF", "flutter"}
+    assert missing(8) == {"AF", "quadrigeminy"} and missing(8, seconds=9) == {"AF", "quadrigeminy", "flutter"}
     assert missing(12) == set() and missing(12, 0.5) == {"tachycardia"}, "75 and 120/min"
     assert "bradycardia" not in missing(4) and "bradycardia" in missing(4, 1.5), "75 and 40/min"
-    assert missing(16, 0.5) == set() and missing(16, 0.5, breaks=(7,)) == {"AF", "tachycardia"}
+    assert missing(16, 0.5) == set() and missing(16, 0.5, breaks=(7,)) == {"AF", "quadrigeminy", "tachycardia"}
     assert missing(2) == set(KINDS) - OF_INTERVALS - {
         *("VF", "asystole", "unreadable", "couplet", "pause", "bradycardia", "tachycardia")
     }

@@ -42,11 +42,6 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
 
 
 @pytest.fixture(scope="module")
-def analyst() -> Analyst:
-    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
-
-
-@pytest.fixture(scope="module")
 def findings(database: Database, analyst: Analyst) -> list[Findings]:
     return [analyst.analyze(database.recording(record_id)) for record_id in database.record_ids]
 

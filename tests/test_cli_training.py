@@ -28,22 +28,16 @@ from heartlm.storage.atomic import sha256_of
 from heartlm.tasks.finetune import finetune, rows_of_patients
 from heartlm.tasks.task import FinetuneConfig
 from heartlm.training.checkpoint import Checkpoints
+from tests.forked import Forked
 
 STEPS = 60
 SMALL = ["--window", "16", "--batch-size", "4", "--threads", "1", "--device", "cpu", "--log-every", "1"]
 OFTEN = ["--steps", str(STEPS), "--validate-every", "20", "--checkpoint-every", "7"]
 
 
-def command(*words: str | Path, environment: dict[str, object] | None = None) -> subprocess.Popen[str]:
-    """Start `python -m heartlm` on one CPU thread."""
-    more = {name: str(value) for name, value in (environment or {}).items()}
-    return subprocess.Popen(
-        [sys.executable, "-m", "heartlm", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"} | more,
-    )
+def command(*words: str | Path, environment: dict[str, object] | None = None) -> Forked:
+    """Start `heartlm` on one CPU thread."""
+    return Forked(*words, environment={name: str(value) for name, value in (environment or {}).items()})
 
 
 def steps_of(run: Path) -> list[int]:
@@ -54,7 +48,7 @@ def steps_of(run: Path) -> list[int]:
     return [line["step"] for line in map(json.loads, whole) if line["split"] == "train"]
 
 
-def interrupt(process: subprocess.Popen[str], run: Path, step: int, number: signal.Signals) -> tuple[int, str]:
+def interrupt(process: Forked, run: Path, step: int, number: signal.Signals) -> tuple[int, str]:
     """Send a signal when `run` shows `step`; return the exit status and the last line of standard error."""
     while process.poll() is None and max(steps_of(run), default=0) < step:
         time.sleep(0.005)
@@ -63,7 +57,7 @@ def interrupt(process: subprocess.Popen[str], run: Path, step: int, number: sign
     return process.returncode, said.splitlines()[-1] if said else ""
 
 
-def finish(process: subprocess.Popen[str]) -> None:
+def finish(process: Forked) -> None:
     _, said = process.communicate(timeout=240)
     assert process.returncode == 0, said
 
@@ -173,8 +167,8 @@ def test_a_run_is_a_folder_with_everything_about_it(straight: dict[str, Path], t
 # --- many ranks -------------------------------------------------------------------------------------------------------
 
 
-def ranks(num_ranks: int, *words: str | Path) -> list[subprocess.Popen[str]]:
-    """Start `python -m heartlm` in so many ranks that know each other."""
+def ranks(num_ranks: int, *words: str | Path) -> list[Forked]:
+    """Start `heartlm` in so many ranks that know each other."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])

@@ -100,6 +100,14 @@ def test_bad_numpy(tmp_path: Path, array: np.ndarray, sidecar: str, reason: str)
         read_recording(tmp_path / "r.npy")
 
 
+def test_an_error_of_numpy_names_no_address(tmp_path: Path) -> None:
+    np.save(tmp_path / "r.npy", SIGNAL)
+    content = (tmp_path / "r.npy").read_bytes()
+    (tmp_path / "r.npy").write_bytes(content.replace(b"False", b"f(1) "))
+    with pytest.raises(HeartlmError, match=r"r\.npy: not readable as .* <ast\.Call>\); fetch it again$"):
+        read_recording(tmp_path / "r.npy")
+
+
 def test_a_database_takes_recordings_and_leaves_tables_alone(tmp_path: Path) -> None:
     write_csv(tmp_path / "timed.csv", "time,I", [np.arange(500) / 100, SIGNAL[0]])
     np.save(tmp_path / "array.npy", SIGNAL)

@@ -257,8 +257,8 @@ def test_the_same_file_is_read_where_its_size_allows_it(tmp_path: Path, build: B
 @pytest.mark.slow
 @pytest.mark.parametrize("build", BOMBS)
 def test_a_real_bomb_takes_little_memory(tmp_path: Path, build: Build) -> None:
-    """A file of some megabytes that would take 2.4 GB or more (1.2 GB of 16-bit samples)."""
-    path = build(tmp_path, 4 * limits.GAP_SAMPLES if build is gaps else 300_000_000)
+    """A file of at most a megabyte that would take 800 MB or more (400 MB as float32)."""
+    path = build(tmp_path, 4 * limits.GAP_SAMPLES if build is gaps else 100_000_000)
 
     def read() -> int:
         try:
@@ -270,7 +270,7 @@ def test_a_real_bomb_takes_little_memory(tmp_path: Path, build: Build) -> None:
 
     outcome = run_forked(read, tmp_path)
     assert outcome.status == 2, outcome
-    assert outcome.peak_bytes < 600 << 20, f"{outcome.peak_bytes >> 20} MiB; {outcome.stdout}"
+    assert outcome.peak_bytes < 300 << 20, f"{outcome.peak_bytes >> 20} MiB; {outcome.stdout}"
 
 
 def test_files_that_are_read_in_slices_may_be_long(tmp_path: Path) -> None:

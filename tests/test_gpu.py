@@ -36,6 +36,8 @@ from heartlm.tasks.load import load_finetuned
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import PretrainConfig
 from heartlm.training.dry_run import step_memory
+from tests.forked import HEARTLM, Forked
+from tests.synthetic_run import losses
 from tests.test_training_feed import MAKERS, check_sent_batches
 
 REHEARSAL = "HEARTLM_GPU_REHEARSAL" in os.environ
@@ -67,7 +69,7 @@ SETTINGS: dict[str, Any] = {
     "timeout-s": 60,
 }
 
-LONGER = {"steps": 400, "validate_every": 200}
+LONGER = {"steps": 200, "validate_every": 100} if REHEARSAL else {"steps": 400, "validate_every": 200}
 """For runs that are interrupted."""
 
 
@@ -93,9 +95,24 @@ def command(
     return [sys.executable, "-m", *ranks, *program]
 
 
-def losses(run: Path) -> dict[tuple[str, int], float]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return {(line["split"], line["step"]): line["loss"] for line in lines}
+def start(command: list[str], own_session: bool = False, **place: str) -> subprocess.Popen[str] | Forked:
+    """Start a command; in a rehearsal one without a launcher is forked, which saves its imports."""
+    if REHEARSAL and command[2] in (PROGRAM, "heartlm"):
+        program = "tests.queued_on_cpu:run" if command[2] == PROGRAM else HEARTLM
+        return Forked(*command[3:], program=program, environment=place, own_session=own_session)
+    environment = os.environ | {"PYTHONFAULTHANDLER": "1"} | place
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, start_new_session=own_session, env=environment
+    )
+
+
+def ended(command: list[str]) -> str:
+    """What a command that succeeds writes to standard error."""
+    process = start(command)
+    _, said = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, said
+    return said
 
 
 def skip_without_bf16(settings: dict[str, Any]) -> None:
@@ -105,8 +122,7 @@ def skip_without_bf16(settings: dict[str, Any]) -> None:
 
 def trained(corpus: Path, out: Path, num_ranks: int = 1, **changed: Any) -> dict[tuple[str, int], float]:
     """The losses of a training."""
-    done = subprocess.run(command(corpus, out, num_ranks, **changed), capture_output=True, text=True, timeout=TIMEOUT_S)
-    assert done.returncode == 0, done.stderr
+    ended(command(corpus, out, num_ranks, **changed))
     return losses(out)
 
 
@@ -169,8 +185,8 @@ def test_windows_of_mixed_widths_are_captured(tiny_corpus: Path, tmp_path: Path)
     for name, device in ((PROGRAM, DEVICE), ("heartlm", "cpu")):
         out = tmp_path / f"{device}-{len(found)}"
         program = [sys.executable, "-m", name, "finetune", str(tmp_path / "parent"), f"--out={out}", *words]
-        done = subprocess.run([*program, f"--device={device}"], capture_output=True, text=True, timeout=TIMEOUT_S)
-        assert done.returncode == 0 and "not captured" not in done.stderr, done.stderr
+        said = ended([*program, f"--device={device}"])
+        assert "not captured" not in said, said
         found.append(losses(out))
     assert found[0] == pytest.approx(found[1], rel=1e-2)
 
@@ -185,16 +201,17 @@ def test_a_run_stopped_in_the_middle_goes_on_as_if_never_stopped(
 
 
 def check_stopped(
-    corpus: Path, folder: Path, stop: Callable[[subprocess.Popen[str]], None], num_ranks: int = 1, **settings: Any
+    corpus: Path,
+    folder: Path,
+    stop: Callable[[subprocess.Popen[str] | Forked], None],
+    num_ranks: int = 1,
+    **settings: Any,
 ) -> None:
     """A run that `stop` ends with a checkpoint continues with the losses of one that was not stopped."""
     unbroken = trained(corpus, folder / "unbroken", num_ranks, **settings)
     out = folder / "stopped"
     program = command(corpus, out, num_ranks, **settings)
-    environment = os.environ | {"PYTHONFAULTHANDLER": "1"}
-    with subprocess.Popen(
-        program, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
-    ) as process:
+    with start(program, own_session=True) as process:
         give_up_s = time.monotonic() + TIMEOUT_S
         while not (out / "metrics.jsonl").exists() or len(losses(out)) < 5:
             assert process.poll() is None and time.monotonic() < give_up_s
@@ -207,10 +224,8 @@ def check_stopped(
             said = process.communicate()[1]
     assert process.returncode == 128 + signal.SIGTERM and "stopped after step" in said, said
     first, words = program, ["pretrain", f"--resume={out}"]
-    done = subprocess.run(
-        [*first[: first.index("pretrain")], *words], capture_output=True, text=True, timeout=TIMEOUT_S
-    )
-    assert done.returncode == 0 and "resumed after step" in done.stderr, done.stderr
+    said = ended([*first[: first.index("pretrain")], *words])
+    assert "resumed after step" in said, said
     assert losses(out) == pytest.approx(unbroken, rel=FP32)
 
 
@@ -285,6 +300,7 @@ def test_memory_of_a_step_is_near_what_is_planned(
 ONE_OF_TWO = """
 import os, sys, pynvml, torch
 from heartlm.distributed.device import device_and_precision
+from tests.forked import HEARTLM, Forked
 from tests.test_training_feed import MAKERS, check_sent_batches
 gpu, _ = device_and_precision("cuda", "fp32", 1)
 check_sent_batches(MAKERS["masked"], gpu, range(20))
@@ -342,15 +358,7 @@ def test_a_lost_rank_is_reported_with_the_checkpoint_to_go_on_from(
     out = tmp_path / "run"
     words = command(tiny_corpus, out, steps=1_000_000, validate_every=10**9, timeout_s=20, parallel=parallel)
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533"}
-    ranks = [
-        subprocess.Popen(
-            words,
-            env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [start(words, **place, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(2)]
     try:
         give_up_s = time.monotonic() + TIMEOUT_S
         while not list((out / "checkpoints").glob("step-*/files.json")):

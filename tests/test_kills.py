@@ -7,48 +7,42 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from heartlm.cli.main import main
+from tests.forked import Forked
 
 pytestmark = pytest.mark.slow
 
-DIES = """
-import os, signal, sys
-moment, folder, *words = sys.argv[1:]
-seen = 0
-def look(event, arguments):
-    global seen
-    if event.startswith(("open", "os.", "shutil.")) and folder in " ".join(map(str, arguments)):
-        if seen == int(moment):
-            os.kill(os.getpid(), signal.SIGKILL)
-        seen += 1
-from heartlm.cli.main import main
-sys.addaudithook(look)
-status = main(words)
-print(f"calls: {seen}")
-sys.exit(status)
-"""
-"""Run a command and die at its call of the system of that number that names the folder."""
+
+def dies() -> None:
+    """Run a command and die at its call of the system of that number that names the folder; a program for `Forked`."""
+    moment, folder, *words = sys.argv[1:]
+    seen = 0
+
+    def look(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal seen
+        if event.startswith(("open", "os.", "shutil.")) and folder in " ".join(map(str, arguments)):
+            if seen == int(moment):
+                os.kill(os.getpid(), signal.SIGKILL)
+            seen += 1
+
+    sys.addaudithook(look)
+    status = main(words)
+    print(f"calls: {seen}")
+    sys.exit(status)
 
 
 def run(moment: int, folder: Path, *words: str | Path) -> tuple[int, int]:
     """The exit status, and how many calls of the system named `folder`; -1 for a moment that never comes."""
-    done = subprocess.run(
-        [sys.executable, "-c", DIES, str(moment), str(folder), *map(str, words)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
-    last = done.stdout.splitlines()[-1:] or [""]
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode, int(last[0].removeprefix("calls: ")) if done.returncode == 0 else 0
+    process = Forked(str(moment), folder, *words, program="tests.test_kills:dies")
+    out, err = process.communicate()
+    last = out.splitlines()[-1:] or [""]
+    assert process.returncode in (0, -signal.SIGKILL), err
+    return process.returncode, int(last[0].removeprefix("calls: ")) if process.returncode == 0 else 0
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -54,6 +52,7 @@ from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.millivolts import quantize
 from heartlm.tokenizers.waveform import hann_weights
+from tests.brokers import OPEN, Broker
 from tests.conftest import shared_data
 
 Floats = NDArray[np.float32]
@@ -62,14 +61,6 @@ RATE_HZ = 250.0
 PATIENTS = {"fibrillation": 22, "tachycardia": 51, "sinus": 5}
 CONFIG = SimulationConfig(minutes=1.5, seed=5)
 """Simulated patients: VT and VF from second 43 on, VT from second 10 on, and nothing."""
-
-
-@pytest.fixture(scope="module")
-def models() -> LiveModels:
-    import torch
-
-    torch.set_num_threads(1)
-    return LiveModels()
 
 
 @pytest.fixture(scope="module")
@@ -574,22 +565,9 @@ def test_a_webhook_tries_until_it_is_heard(models: LiveModels) -> None:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[int]:
-    program = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
-    if program is None:
-        pytest.skip("no MQTT broker found: install mosquitto")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (tmp_path / "mosquitto.conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
-    process = subprocess.Popen([program, "-c", str(tmp_path / "mosquitto.conf")], stderr=subprocess.DEVNULL)
-    for _ in range(200):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.05)
-    yield port
-    process.terminate()
-    process.wait(10)
+    mosquitto = Broker("mosquitto", tmp_path, OPEN)
+    yield mosquitto.port
+    mosquitto.stop()
 
 
 @pytest.mark.parametrize(

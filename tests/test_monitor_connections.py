@@ -7,7 +7,6 @@ import base64
 import hashlib
 import json
 import re
-import shutil
 import signal
 import socket
 import ssl
@@ -32,6 +31,7 @@ from heartlm.monitor.nats import Worker, subject_of
 from heartlm.monitor.server import Page
 from heartlm.monitor.stream import Ward
 from heartlm.monitor.webhook import Webhook
+from tests.brokers import Broker, free_port, program
 
 mqtt = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
 nats = pytest.importorskip("nats", reason="nats-py is not installed")
@@ -39,46 +39,6 @@ nats = pytest.importorskip("nats", reason="nats-py is not installed")
 ROOT = Path(__file__).parent.parent
 WAIT_S = 60.0
 FRAME = b'{"rate_hz": 250, "start": 0, "mv": [0.1, 0.2]}'
-
-
-def program(name: str) -> str:
-    path = shutil.which(name) or shutil.which(f"/usr/sbin/{name}")
-    if path is None:
-        pytest.skip(f"{name} is not installed")
-    return path
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-class Broker:
-    """A broker with a configuration file in which PORT stands for a free port."""
-
-    def __init__(self, name: str, folder: Path, config: str) -> None:
-        self.command, self.port = [program(name), "-c", str(folder / f"{name}.conf")], free_port()
-        self.config = folder / f"{name}.conf"
-        self.write(config)
-        self.process = self.start()
-
-    def write(self, config: str) -> None:
-        self.config.write_text(config.replace("PORT", str(self.port)))
-
-    def start(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(self.command, stderr=subprocess.DEVNULL)
-        for _ in range(600):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return process
-            assert process.poll() is None, f"{self.command[0]} ended with status {process.returncode}"
-            time.sleep(0.05)
-        raise AssertionError(f"{self.command[0]} did not start")
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(30)
 
 
 @pytest.fixture(scope="module")
@@ -111,14 +71,6 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     other = ["-keyout", "other.key", "-out", "other.pem"]
     subprocess.run(["openssl", *own, *other], cwd=folder, check=True, capture_output=True)
     return folder
-
-
-@pytest.fixture(scope="module")
-def models() -> LiveModels:
-    import torch
-
-    torch.set_num_threads(1)
-    return LiveModels()
 
 
 @pytest.fixture

@@ -15,12 +15,6 @@ from heartlm.monitor.models import KEPT_BEATS, LiveModels
 from heartlm.monitor.signal import SecondsKernel
 
 
-@pytest.fixture(scope="module")
-def models() -> LiveModels:
-    torch.set_num_threads(1)
-    return LiveModels()
-
-
 def _session(tmp_path: Path, *options: str) -> Any:
     runtime = pytest.importorskip("onnxruntime")
     path = tmp_path / "model.onnx"

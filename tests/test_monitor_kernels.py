@@ -24,12 +24,6 @@ from heartlm.storage.reading import parse_json
 from tests.plain_lead import PlainLead, take_plain_seconds
 
 
-@pytest.fixture(scope="module")
-def models() -> LiveModels:
-    torch.set_num_threads(1)
-    return LiveModels()
-
-
 @pytest.mark.parametrize("variant", variants())
 def test_beats_are_judged_as_by_torch_and_alike_in_any_company(models: LiveModels, variant: str) -> None:
     in_c, num, rng = copy(models), 37, np.random.default_rng(0)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +25,7 @@ from heartlm.monitor.nats import Worker, partition_of, subject_of, token_of
 from heartlm.monitor.stream import Ward
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.synthesis import simulate_recording
+from tests.brokers import Broker
 
 nats = pytest.importorskip("nats", reason="nats-py is not installed")
 
@@ -35,55 +34,17 @@ RATE_HZ = 250.0
 CONFIG = SimulationConfig(minutes=1.5, seed=5)
 PATIENTS = {"fibrillation": 22, "tachycardia 1.5": 25, "sinus": 5}
 """Simulated patients: VT and VF from second 43 on, VT from second 14 on, and nothing."""
-PROGRAM = shutil.which("nats-server") or shutil.which("/usr/sbin/nats-server")
 WAIT_S = 240
-
-
-class Broker:
-    """A real nats-server on a free port, which can be killed and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        if PROGRAM is None:
-            pytest.skip("no NATS broker found: install nats-server")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
-        self.config = folder / "nats.conf"
-        self.config.write_text(
-            f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{folder}/store" }}\n'
-            f'mappings {{ "heartlm.ecg.*": "heartlm.ecg.{{{{partition({NUM_PARTITIONS},1)}}}}.{{{{wildcard(1)}}}}" }}\n'
-        )
-        self.start()
-
-    def start(self) -> None:
-        assert PROGRAM is not None
-        self.process = subprocess.Popen([PROGRAM, "-c", str(self.config)], stderr=subprocess.DEVNULL)
-        for _ in range(600):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.05)
-        raise AssertionError("the broker did not start")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(30)
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
+    """A broker that computes the partitions itself."""
+    partitions = f"{{{{partition({NUM_PARTITIONS},1)}}}}.{{{{wildcard(1)}}}}"
+    config = f'listen: "127.0.0.1:PORT"\njetstream {{ store_dir: "{tmp_path}/store" }}\n'
+    broker = Broker("nats-server", tmp_path, f'{config}mappings {{ "heartlm.ecg.*": "heartlm.ecg.{partitions}" }}\n')
     yield broker
     broker.kill()
-
-
-@pytest.fixture(scope="module")
-def models() -> LiveModels:
-    import torch
-
-    torch.set_num_threads(1)
-    return LiveModels()
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +84,7 @@ def by_event(alarms: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, An
 
 @asynccontextmanager
 async def connected(broker: Broker) -> AsyncIterator[Any]:
-    client = await nats.connect(broker.address, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
+    client = await nats.connect(f"127.0.0.1:{broker.port}", max_reconnect_attempts=-1, reconnect_time_wait=0.1)
     yield client.jetstream(timeout=2)
     await client.close()
 
@@ -148,7 +109,7 @@ async def until(jetstream: Any, expected: dict[tuple[str, str], Any]) -> dict[tu
 
 
 async def work_in_process(broker: Broker, models: LiveModels, name: str) -> asyncio.Task[None]:
-    worker = Worker(Monitor(Ward(models), log=print), broker.address, name)
+    worker = Worker(Monitor(Ward(models), log=print), f"127.0.0.1:{broker.port}", name)
     await worker.connect()
     return asyncio.create_task(worker.run())
 
@@ -190,7 +151,7 @@ def test_a_broker_that_is_killed_loses_nothing(
                 await send(jetstream, name, message, place)
                 if place == len(frames) // 2:
                     broker.kill()
-                    broker.start()
+                    broker.process = broker.start()
             found = await until(jetstream, plain)
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
@@ -204,7 +165,7 @@ def test_the_streams_of_a_killed_worker_are_taken_over_with_the_same_alarms(
     broker: Broker, frames: list[tuple[str, bytes]], plain: dict[tuple[str, str], Any], tmp_path: Path
 ) -> None:
     """Two processes; the one that owns the stream of most alarms is killed in the middle."""
-    command = [sys.executable, "-m", "heartlm", "monitor", "--nats", broker.address, "--no-page"]
+    command = [sys.executable, "-m", "heartlm", "monitor", "--nats", f"127.0.0.1:{broker.port}", "--no-page"]
     started = {name: subprocess.Popen([*command, "--client-id", name]) for name in ("a", "b")}
     busiest = Counter(each["stream"] for each in plain.values()).most_common(1)[0][0]
     place = partition_of(token_of(busiest))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.brokers import OPEN, Broker
 from tests.browser import FLAGS, find_chromium
 
 pytestmark = pytest.mark.slow
@@ -128,21 +127,8 @@ def test_the_wall_is_drawn_and_alarms_are_acknowledged(ward: str, tmp_path: Path
 
 def test_a_broken_connection_is_a_red_bar(tmp_path: Path) -> None:
     find_chromium()
-    program = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
-    if program is None:
-        pytest.skip("mosquitto is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (tmp_path / "mosquitto.conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
-
-    def broker() -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([program, "-c", str(tmp_path / "mosquitto.conf")], stderr=subprocess.DEVNULL)
-        with socket.socket() as probe:
-            wait_for(lambda: probe.connect_ex(("127.0.0.1", port)) == 0)
-        return process
-
-    mosquitto = broker()
+    broker = Broker("mosquitto", tmp_path, OPEN)
+    port = broker.port
     command = [sys.executable, "-m", "heartlm", "monitor", "--mqtt", f"127.0.0.1:{port}", "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -151,16 +137,15 @@ def test_a_broken_connection_is_a_red_bar(tmp_path: Path) -> None:
     colour = "getComputedStyle(document.querySelector('#connections div')).backgroundColor"
     try:
         wait_for(lambda: browser.value(text) == f"mqtt 127.0.0.1:{port}: connected")
-        mosquitto.terminate()
-        mosquitto.wait(20)
+        broker.stop()
         wait_for(lambda: "reconnecting: no connection: Connection refused, since 20" in browser.value(text))
         assert browser.value(colour) == "rgb(140, 28, 28)"
         browser.picture(tmp_path / "broken.png")
-        mosquitto = broker()
+        broker.process = broker.start()
         wait_for(lambda: f"127.0.0.1:{port}: connected, errors: " in browser.value(text))
         assert browser.value(colour) == "rgba(0, 0, 0, 0)"
     finally:
         browser.close()
-        mosquitto.terminate()
+        broker.stop()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

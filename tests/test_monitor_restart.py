@@ -26,14 +26,6 @@ from heartlm.monitor.stream import Ward, WatchedLead
 RATE_HZ = 250
 
 
-@pytest.fixture(scope="module")
-def models() -> LiveModels:
-    import torch
-
-    torch.set_num_threads(1)
-    return LiveModels()
-
-
 def message(second: int, mv: float = 0.0, name: str = "bed", rate_hz: int = RATE_HZ) -> bytes:
     """A second of a signal that is not flat."""
     values = [mv + 0.01 * (sample % 7) for sample in range(rate_hz)]

@@ -243,14 +243,6 @@ def test_pages_beyond_the_limit_are_refused_and_reported(ward: Path, tmp_path: P
         assert it.end() == 0
 
 
-@pytest.fixture(scope="module")
-def models() -> LiveModels:
-    import torch
-
-    torch.set_num_threads(1)
-    return LiveModels()
-
-
 def frame(name: str, second: int = 0, samples: int = 250, rate_hz: int = 250) -> bytes:
     mv = [0.1 * (sample % 7) for sample in range(samples)]
     return json.dumps({"stream": name, "rate_hz": rate_hz, "start": second * rate_hz, "mv": mv}).encode()

@@ -38,14 +38,6 @@ class States:
         self.stored[name] = content
 
 
-@pytest.fixture(scope="module")
-def models() -> LiveModels:
-    import torch
-
-    torch.set_num_threads(1)
-    return LiveModels()
-
-
 @pytest.fixture
 def worker(models: LiveModels) -> Worker:
     worker = Worker(Monitor(Ward(models), log=lambda _: None), "127.0.0.1", "a")

@@ -134,30 +134,6 @@ def test_weights_that_are_kept_learn_more_slowly(corpus: Corpus, foundation: Pat
     assert [task.config.learning_rate for task in tasks] == [3e-3, 3e-4, 3e-3]
 
 
-def test_vectors_of_recordings_hold_state_and_summary(
-    corpus: Corpus,
-    database: Path,
-    foundation: Path,
-    tmp_path: Path,
-) -> None:
-    model = heartlm.load_model(foundation)
-    embedded = model.embed(corpus, "recording")
-    assert len(embedded) == 20
-    summary = beat_summary(corpus.codes[corpus.tokens_of(7)])
-    assert np.allclose(embedded.vectors[7, -len(summary) :], summary)
-    codes = torch.from_numpy(corpus.codes[corpus.tokens_of(7)][:800].astype(np.int64))
-    with torch.inference_mode():
-        states = [model.network.vectors(codes[None, first : first + 600])[0] for first in (0, 200)]
-    assert np.allclose(embedded.vectors[7, : -len(summary)], torch.stack(states).mean(dim=0), atol=1e-4)
-    assert embedded.record[7] == "r07"
-    one = model.embed(database / "r07", "recording")  # no annotated beats: detected ones
-    assert one.vectors.shape == (1, embedded.vectors.shape[1])
-    of_shipped = heartlm.load_model("statements").embed(corpus, "recording")  # two members
-    assert of_shipped.vectors.shape == (20, 2 * (embedded.vectors.shape[1] - len(summary)) + len(summary))
-    with pytest.raises(heartlm.HeartlmError, match="--level recording"):
-        model.embed(corpus, "beat")
-
-
 def test_the_memory_of_a_transformer_over_leads_is_not_planned(corpus: Corpus, capsys: pytest.CaptureFixture) -> None:
     assert main(["plan", "memory", "--corpus", str(corpus.folder)]) == 2
     assert "tokens of the leads tokenizer found" in capsys.readouterr().err

@@ -9,9 +9,10 @@ import pytest
 
 import heartlm
 from heartlm.analysis.findings import Findings
+from heartlm.delineation.median_beats import median_beats
 from heartlm.ecg.recording import Recording
 from heartlm.report.holter import holter_page
-from heartlm.report.holter_waves import median_beats, waves_context
+from heartlm.report.holter_waves import waves_context
 from tests.synthetic_leads import WAVES
 from tests.test_delineate import REGULAR_S, heart_mv
 
@@ -53,6 +54,7 @@ def test_the_median_beat_is_that_of_normal_beats_with_its_marks() -> None:
     np.testing.assert_allclose(beats["I"].values_mv, 0.5 * foot.values_mv, atol=0.02)
     order = foot.marks_s.ravel()
     assert (np.diff(order) > 0).all() and order[0] < -0.15 < 0.3 < order[-1]
+    assert len(findings.waves.median_beats()) == len(beats)
     assert median_beats(delineation, np.zeros(delineation.num_beats, np.bool_)) == []
 
 

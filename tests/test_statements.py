@@ -19,7 +19,7 @@ from heartlm.ecg.recording import Annotations
 from heartlm.ecg.statements import STATEMENTS, SUPERCLASSES, with_superclasses
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import Resampling
-from heartlm.evaluation.statements import best_thresholds, score_statements
+from heartlm.evaluation.statements import best_thresholds, calibration_error, score_statements
 from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.leads import ScoredLead, scored_lead
 from heartlm.labels.statements import learnable, stated_labels, stated_of
@@ -314,6 +314,8 @@ def test_scores_are_those_of_a_hand_calculation() -> None:
     assert other["average_precision"]["value"] == pytest.approx((1 / 1 + 2 / 4) / 2)
     assert scores["macro_auroc"]["value"] == pytest.approx((0.75 + 4 / 6) / 2)
     assert scores["superclass_auroc"]["value"] == 0.75
+    assert norm["brier"]["value"] == pytest.approx((0.1**2 + 0.8**2 + 0.7**2 + 0.2**2) / 4)
+    assert scores["macro_calibration_error"]["value"] == pytest.approx(((0.1 + 0.8 + 0.7 + 0.2) / 4 + 2.1 / 5) / 2)
     assert best_thresholds(probabilities, labels) == pytest.approx((0.25, 0.65))
 
 
@@ -330,6 +332,13 @@ def test_the_metric_of_the_challenge_is_that_of_a_hand_calculation() -> None:
     assert "challenge_2021" not in score_statements(
         called[:, :1].astype(float), labels[:, :1], names[:1], (0.5,), patients, Resampling(20)
     )
+
+
+def test_probabilities_that_are_frequencies_are_calibrated() -> None:
+    probability = np.repeat([0.1, 0.9], 50)
+    is_present = np.concatenate([np.arange(50) % 10 == 0, np.arange(50) % 10 != 0])
+    assert calibration_error(is_present, probability) == pytest.approx(0)
+    assert calibration_error(is_present, np.repeat([0.3, 0.9], 50)) == pytest.approx(0.1)  # half are 0.2 too high
 
 
 def test_a_summary_has_the_mean_beat_and_the_intervals(corpus: Corpus) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss, LabelLoss
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.synthetic_corpus import SIZES, every_window, job, small_model, synthetic_corpus
+from tests.synthetic_run import losses
 from tests.test_training_parallel import this
 
 pytestmark = pytest.mark.slow
@@ -44,11 +44,6 @@ def run(folder: Path, labels: bool = False, resume: bool = False, dropout: float
         ranks=this(),
     )
     train(work, resume)
-
-
-def losses(folder: Path) -> dict[tuple[str, int], float]:
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return {(line["split"], line["step"]): line["loss"] for line in lines}
 
 
 @pytest.fixture(scope="module")

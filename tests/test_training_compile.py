@@ -85,15 +85,13 @@ def test_masks_wanted_tokens_and_validation_need_few_graphs(
     assert num_graphs() == graphs
 
 
-@pytest.mark.parametrize("objective", ["masked", "labels"])
-def test_with_the_compiler_of_cpus_in_both_precisions(
-    tmp_path: Path, objective: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_the_compiler_of_cpus_in_both_precisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of labels the blocks are those of hidden tokens before the last one, so they need no minute of their own."""
     counters.clear()
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     for precision, close in (("fp32", 1e-4), ("bf16", 0.02)):
-        plain = losses(tmp_path / f"{precision} plain", objective, precision=precision)
-        compiled = losses(tmp_path / precision, objective, precision=precision, compile=True)
+        plain = losses(tmp_path / f"{precision} plain", "masked", precision=precision)
+        compiled = losses(tmp_path / precision, "masked", precision=precision, compile=True)
         assert compiled == pytest.approx(plain, rel=close)
     assert num_graphs() <= 8
     assert list((cache_folder() / "compiled").rglob("*.so")), "kept for later runs"

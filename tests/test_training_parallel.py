@@ -33,6 +33,7 @@ from heartlm.training.loop import Stopped, train
 from heartlm.training.objectives import FacetLoss, LabelLoss
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.synthetic_corpus import SIZES, every_window, job, small_model, synthetic_corpus
+from tests.synthetic_run import losses
 
 STEPS, STOP_AFTER = 100, 45
 SAME = 1e-5
@@ -81,11 +82,6 @@ def train_as_rank(folder: str, settings: dict[str, Any], dropout: float, stop: b
         assert stop, "nobody asked for it"
     else:
         assert not stop, "it was asked to stop"
-
-
-def losses(run: Path) -> dict[tuple[str, int], float]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return {(line["split"], line["step"]): line["loss"] for line in lines}
 
 
 def in_turn(calls: list[tuple[int, str, list[Any]]]) -> None:

@@ -25,6 +25,7 @@ from heartlm.corpus.build import build_configured
 from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.databases.database import locate, opened
+from heartlm.ecg.derived_leads import derive_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
@@ -162,6 +163,45 @@ def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) 
 
     found = opened(recording)
     return beats_for(found, None, "detected", ecg_lead(found, lead)).sample
+
+
+def detect_pacing(recording: Recording | AnyPath, beats: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """Find the spikes of a ventricular pacemaker, in all ECG leads of 300 Hz or more.
+
+    Args:
+        recording: recording or its path. It is read as a whole.
+        beats: sample positions of the beats, ascending; by default those of `detect_beats`.
+
+    Returns:
+        Sample positions of the spikes, ascending: one for each paced beat, of stretches in which many beats have one.
+
+    Raises:
+        HeartlmError: the recording has no ECG lead, or its sampling rate is too low.
+    """
+    import numpy as np
+
+    from heartlm.analysis.pacing import LOWEST_RATE_HZ, pacing_spikes
+    from heartlm.ecg.leads import ecg_leads
+
+    found = opened(recording)
+    if found.rate_hz < LOWEST_RATE_HZ:
+        raise HeartlmError(
+            f"{found.path}: {found.rate_hz:g} Hz found, pacing is detected from {LOWEST_RATE_HZ:g} Hz on"
+        )
+    sample = detect_beats(found) if beats is None else np.asarray(beats, np.int64)
+    spikes = pacing_spikes(sample, found.signal(leads=ecg_leads(found)), found.rate_hz)
+    return spikes[spikes >= 0]
+
+
+def without_hum(recording: Recording | AnyPath) -> Recording:
+    """Return a recording without mains hum where it dominates a lead, as `analyze` reads it.
+
+    Args:
+        recording: recording or its path; samples are filtered when they are read.
+    """
+    from heartlm.ecg.mains import HumFree
+
+    return HumFree(opened(recording)).recording()
 
 
 def delineate(
@@ -547,7 +587,9 @@ __all__ = [
     "annotate",
     "convert",
     "delineate",
+    "derive_leads",
     "detect_beats",
+    "detect_pacing",
     "evaluate",
     "find_alarms",
     "finetune",
@@ -558,4 +600,5 @@ __all__ = [
     "show_progress",
     "tokenize",
     "watch",
+    "without_hum",
 ]

@@ -137,7 +137,17 @@ def run_case(subject: Subject, seeds: Path, seed: int, number: int, keep: Path |
 
 def prepare(subjects: Sequence[Subject], seeds: Path) -> None:
     """Write the valid files of each subject, each in a process of its own so that this one starts no thread."""
+    located = [where.partition(":")[0] for where, _ in registered(COMMANDS).commands.values()]
+    # imported once here, not once a subject and a case
+    for name in (*(f"heartlm.cli.{name}" for name in COMMANDS), *located, *PRELOADED):
+        with suppress(ImportError):
+            importlib.import_module(name)
+    built = dict[Callable[[Path], None], Path]()
     for subject in subjects:
+        if subject.build in built:  # a training
+            shutil.copytree(built[subject.build], seeds / subject.name)
+            continue
+        built[subject.build] = seeds / subject.name
         (seeds / subject.name).mkdir(parents=True)
         child = os.fork()
         if child == 0:
@@ -153,11 +163,6 @@ def prepare(subjects: Sequence[Subject], seeds: Path) -> None:
         _, raw = os.waitpid(child, 0)
         if raw != 0:
             raise SystemExit(f"the valid files of {subject.name} could not be written")
-    located = [where.partition(":")[0] for where, _ in registered(COMMANDS).commands.values()]
-    # imported once here, not once a case
-    for name in (*(f"heartlm.cli.{name}" for name in COMMANDS), *located, *PRELOADED):
-        with suppress(ImportError):
-            importlib.import_module(name)
 
 
 def run_campaign(arguments: Sequence[str] | None = None) -> int:

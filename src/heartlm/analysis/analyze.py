@@ -23,9 +23,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.analysis.av_block import atrial_events
 from heartlm.analysis.certain_beats import certain_beats
 from heartlm.analysis.conduction import conduction
 from heartlm.analysis.events import USUAL_LIMITS, in_order, second_events
+from heartlm.analysis.exchanged import EXCHANGED, exchanged_arms
 from heartlm.analysis.findings import QUALITY_S, Event, Findings
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
@@ -38,7 +40,7 @@ from heartlm.analysis.lost_signal import (
     present_fraction,
 )
 from heartlm.analysis.p_denial import without_p
-from heartlm.analysis.pacing import paced_beats
+from heartlm.analysis.pacing import pacing_spikes
 from heartlm.analysis.run_shape import noise_runs, run_shape
 from heartlm.analysis.short_af import AF_BY_RR, LONGEST_S, WEIGHTS, log_odds
 from heartlm.analysis.short_af import measures as short_af_measures
@@ -180,7 +182,8 @@ class Analyst:
         recording = hum_free.recording()
         try:
             leads = best_leads(recording, candidates)
-            blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
+            spiked = candidates if recording.duration_s <= ALL_LEADS_S else leads
+            blocks = [self._block(recording, start, stop, leads, spiked) for start, stop in watch(_blocks(recording))]
         except ValueError as error:
             raise HeartlmError(f"{recording.path}: {error}") from error
         block = AnalysedBlock(*map(np.concatenate, zip(*blocks, strict=True)))
@@ -218,10 +221,14 @@ class Analyst:
             definitions(vars(limits)),
             lost=beats.lost,
             left_out=beats.left_out,
+            paced=block.paced[beats.kept],
             hum_hz={recording.lead_names[lead]: tuple(sorted(hz)) for lead, hz in sorted(hum_free.removed.items())},
             waves=waves,
             short_af=rhythms.short_af,
             stated=facts.present,
+            warnings=(EXCHANGED,)
+            if waves is not None and exchanged_arms(waves.of_beats(classes.symbol == "N"))
+            else (),
             unexamined={kind: reason for kind, reason in unexamined.items() if kind not in found},
         )
 
@@ -234,13 +241,17 @@ class Analyst:
         waves: Intervals | None,
         is_single_lead: bool,
     ) -> Rhythms:
-        """Find flutter by its wave, and AF by RR intervals and P waves; of both, flutter counts."""
+        """Find flutter by its wave, AF by RR intervals and P waves, AV blocks and junctional rhythm by P waves."""
         sample, edges, rate_hz, notes = beats.sample, seconds.edges, recording.rate_hz, list[str]()
         in_flutter = second_events(
             "flutter", block.flutter, block.flutter > 0, FLUTTER_S, edges, rate_hz, seconds.readable
         )
         af, af_probability = self._af_events(sample, beats.clear, rate_hz)
-        measured = dict[str, float]()
+        measured, by_p_waves = dict[str, float](), list[Event]()
+        likeliest = self._heartbeats[block.probability[beats.kept].argmax(axis=1)]
+        if waves is not None:
+            paced, clear = block.paced[beats.kept], beats.clear & ~beats.hiding
+            by_p_waves = atrial_events(waves, likeliest == "N", likeliest == "V", paced, clear)
         if waves is not None and is_single_lead and recording.duration_s <= LONGEST_S and len(af_probability):
             measured = short_af_measures(waves.delineation, af_probability, block.quality[:, 0])
             odds = log_odds(measured)
@@ -248,12 +259,12 @@ class Analyst:
             whole = Event("AF", int(sample[0]), int(sample[-1]) + 1, float(1 / (1 + np.exp(-odds))))
             af = (af or [whole]) if odds >= WEIGHTS["threshold"] else []
         elif waves is not None:
-            normal = self._heartbeats[block.probability[beats.kept].argmax(axis=1)] == "N"
             atrial = block.atrial[np.searchsorted(edges[1:-1], sample, side="right")]
-            af, denied = without_p(af, waves, normal, atrial, SHORTEST_AF_S * rate_hz)
+            af, denied = without_p(af, waves, likeliest == "N", atrial, SHORTEST_AF_S * rate_hz)
             if denied:
                 notes.append(f"{denied / rate_hz:.0f} s would be AF by RR intervals; P waves at a steady PR deny it")
-        return Rhythms(settled({"atrial wave": in_flutter, "intervals": af}, sample), measured, notes)
+        found = {"atrial wave": in_flutter, "intervals": af, "P waves": by_p_waves}
+        return Rhythms(settled(found, sample), measured, notes)
 
     def _noise_runs(self, block: AnalysedBlock, rate_hz: float, run_beats: int) -> NDArray[np.bool_]:
         """Return which beats are in runs that the model of beats calls ventricular and that are noise."""
@@ -266,8 +277,10 @@ class Analyst:
         in_noise[beats] = noise_runs(is_v, block.shape[beats], block.seconds[second], run_beats)
         return in_noise
 
-    def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> AnalysedBlock:
-        """Analyse the samples `start` to `stop`."""
+    def _block(
+        self, recording: Recording, start: int, stop: int, leads: tuple[int, ...], spiked: tuple[int, ...]
+    ) -> AnalysedBlock:
+        """Analyse the samples `start` to `stop` of `leads`; pacing spikes are looked for in the leads `spiked`."""
         rate_hz = recording.rate_hz
         # Of whole pieces, so that those of the margin can be cut off.
         margin = round(MARGIN_S / QUALITY_S) * round(QUALITY_S * rate_hz)
@@ -312,7 +325,8 @@ class Analyst:
         certain, wide = certain_beats(sample, lead_qualities, signals, rate_hz)
         probability, no_beat = without_artefacts(classify, len(sample), self.beats.info.classes, certain, wide)
         seconds, waves = self._seconds(beats, signals[0])
-        paced = paced_beats(sample, signals, rate_hz) & ~no_beat
+        shown = signals if spiked == leads else recording.signal(first, last, spiked)
+        paced = (pacing_spikes(sample, shown, rate_hz) >= 0) & ~no_beat
         is_normal = ((self._heartbeats[probability.argmax(axis=1)] == "N") | paced) & ~no_beat
         likeness = likeness_to_usual(sample, is_normal, signals, beat_quality >= UNREADABLE, rate_hz)
         shape = np.full((len(sample), 2, len(signals)), np.nan, np.float32)

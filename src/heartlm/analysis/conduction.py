@@ -1,9 +1,9 @@
 """Findings from the intervals of normal beats: AV block of first degree, long QT, and wide QRS with its side.
 
 Limits are those of the AHA/ACCF/HRS recommendations (Surawicz 2009, doi 10.1016/j.jacc.2008.12.013: QRS of 120 ms and
-more, patterns of bundle branch block; Rautaharju 2009, doi 10.1016/j.jacc.2008.12.014: QTc of 450 ms and more in men,
-460 ms in women, corrected by a linear formula, and not in wide QRS), of Strauss, Selvester and Wagner 2011 (Am J
-Cardiol 107:927: left bundle branch block from 140 ms on in men, 130 ms in women), and of common use (PR above 200 ms).
+more, patterns of bundle branch block; Rautaharju 2009, doi 10.1016/j.jacc.2008.12.014: QT corrected by a linear
+formula, and not judged in wide QRS), of Strauss, Selvester and Wagner 2011 (Am J Cardiol 107:927: left bundle branch
+block from 140 ms on in men, 130 ms in women), and of common use (PR above 200 ms).
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ from heartlm.delineation.intervals import Intervals
 from heartlm.ecg.recording import Recording
 
 LONGEST_PR_MS, WIDE_QRS_MS = 200.0, 120.0
-LONG_QTC_MS, LEFT_BLOCK_MS = {"male": 450.0}, {"male": 140.0}
-OTHER_QTC_MS, OTHER_LEFT_BLOCK_MS = 460.0, 130.0
-"""From this QTc on QT is long, and from this QRS on a block is left: in men, and in women or where sex is not known."""
+LONG_QTC_MS, LEFT_BLOCK_MS = {"male": 480.0}, {"male": 140.0}
+OTHER_QTC_MS, OTHER_LEFT_BLOCK_MS = 490.0, 130.0
+"""From this QTc on QT is long, and from this QRS on a block is left: in men, and in women or where sex is not known.
+Guidelines measure QT to the tangent of T, which is 13 ms shorter here, and call 480 ms long without doubt (Zeppenfeld
+2022, doi 10.1093/eurheartj/ehac262). At 450 and 460 ms two of 49 calls in PTB-XL (folds 1 to 8) are right, at these
+limits two of four (docs/log/delineation.md)."""
+FASTEST_QT_BPM = 100.0
+"""QT of a faster rhythm is not judged: corrections differ."""
 BLOCK_S = 300.0
 """Intervals are compared by their medians over this time, or over a shorter recording."""
 FEWEST_BEATS = 5
@@ -41,6 +46,8 @@ UNMEASURED = dict.fromkeys(("LBBB", "RBBB", "wide QRS"), f"{_FEW} a QRS complex 
 UNMEASURED |= {"AV block I": "no P wave in half of the normal beats outside of AF, flutter and paced rhythm"}
 UNMEASURED |= {"long QT": f"{_FEW} a QT interval outside of AF, flutter and wide QRS"}
 """Reason for each kind that no stretch can be examined for."""
+BY_WAVES = (*UNMEASURED, "AV block III", "AV block II", "Wenckebach", "junctional")
+"""Kinds that need P waves or QRS complexes with their ends."""
 SIDE_LEADS = "the side of wide QRS complexes needs V1, and I or V6"
 
 
@@ -68,7 +75,7 @@ def conduction(
     """
     if waves is None:
         slow = f"{recording.rate_hz:g} Hz, {LOWEST_RATE_HZ:g} Hz needed" if recording.rate_hz < LOWEST_RATE_HZ else ""
-        return [], dict.fromkeys(UNMEASURED, slow or "no beats")
+        return [], dict.fromkeys(BY_WAVES, slow or "no beats")
     beats = waves.delineation.beats
     normal = symbol == "N"
     irregular = crossed((event for event in found if event.kind in ("AF", "flutter", "VF")), beats)
@@ -76,6 +83,8 @@ def conduction(
     readable = np.append(False, readable_intervals(found, beats, lost))
     has_p = waves.delineation.has_p
     pr, qtc, qrs = (waves.intervals[name] for name in ("pr_ms", "qtc_framingham_ms", "qrs_ms"))
+    with np.errstate(invalid="ignore"):
+        not_fast = waves.intervals["rr_ms"] >= 60_000 / FASTEST_QT_BPM
     num_blocks = max(1, round(recording.duration_s / BLOCK_S))
     block = np.minimum(beats * num_blocks // max(1, recording.num_samples), num_blocks - 1)
     sex = recording.patient.sex
@@ -93,10 +102,10 @@ def conduction(
             kind = "wide QRS" if is_paced or (side == "LBBB" and width < left_block) else side
             block_kinds.append((kind, width, share))
         # QTc is not judged in wide QRS (Rautaharju 2009), nor after an interval that cannot be read, which corrects it.
-        elif not np.isnan(value := _median(qtc, in_block & regular & readable)):
+        elif not np.isnan(value := _median(qtc, in_block & regular & readable & not_fast)):
             examined.add("long QT")
             if value >= long_qtc:
-                known = in_block & regular & readable & ~np.isnan(qtc)
+                known = in_block & regular & readable & not_fast & ~np.isnan(qtc)
                 block_kinds.append(("long QT", value, float(np.mean(qtc[known] >= long_qtc))))
         conducted = in_block & regular
         has_pr = conducted.any() and has_p[conducted].mean() >= LEAST_P_SHARE and not is_paced

@@ -2,14 +2,16 @@
 
     recording, database or corpus ─► tokens of a lead ─► windows ─► hidden states ─► vectors of beats or windows
                                          └─ of all leads ─────────────► means of leads ─► vectors of recordings
+                            └► tokens of all leads together ─► windows ─► features ─► vectors of windows or recordings
 
-Windows overlap by half. The vector of a token is from the window in which the token is furthest from both ends.
+Windows overlap by half. The vector of a token is from the window in which the token is furthest from both ends. A model
+that reads all leads together, as `statements`, has no vectors of tokens; its windows begin a third of one apart.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +30,7 @@ from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead, lead_of, lead_of_row, scored_lead
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
-from heartlm.inference.statements import recording_vectors
+from heartlm.inference.statements import means_over_windows
 from heartlm.models.heart import HeartModel
 from heartlm.models.info import ModelInfo
 from heartlm.models.leads import LeadsNetwork
@@ -83,7 +85,7 @@ def embed(
     """Return embeddings of leads.
 
     Args:
-        model: transformer.
+        model: transformer, or network over all leads.
         window: tokens per window of the model.
         leads: leads with any sampling rate.
         level: one vector per token; or per window of `window` tokens, the mean over its tokens; or per recording, the
@@ -93,14 +95,14 @@ def embed(
         left_out: list to which a line is added for each lead without a vector.
 
     Raises:
-        HeartlmError: no lead gives a vector, the model has no such layer, or it is not a transformer.
+        HeartlmError: no lead gives a vector, the model has no such layer, or it has no such vectors.
     """
-    if isinstance(model, LeadsNetwork) and level == "recording":
-        return _of_all_leads(model, window, leads, left_out)
-    if model.config.network != "transformer":
+    joins_leads = isinstance(model, LeadsNetwork)
+    if joins_leads and level == "beat":
+        raise HeartlmError("level: beat found, window or recording expected: the model reads all leads together")
+    if not joins_leads and model.config.network != "transformer":
         raise HeartlmError(
             f"a network of the kind {model.config.network} has no vectors of beats: embed with another model"
-            + (", or  --level recording" if isinstance(model, LeadsNetwork) else "")
         )
     if not -1 <= layer < model.config.depth:
         raise HeartlmError(f"layer: {layer} found, -1 to {model.config.depth - 1} expected")
@@ -108,25 +110,32 @@ def embed(
     parts = list[dict[str, Any]]()
     # The model reads some leads ahead, to compute their windows together; `tee` keeps those until their states come.
     ahead, leads = itertools.tee(_with_tokens(leads, left_out))
-    states_by_lead = hidden_states(model, (lead.tokens.codes for lead in ahead), window, layer)
+
+    def length_of(lead: ScoredLead) -> int:
+        return {"beat": 1, "window": window, "recording": lead.tokens.num_tokens}[level]
+
+    if isinstance(model, LeadsNetwork):
+        states_by_lead = _features(model, ahead, window, layer, length_of)
+    else:
+        states_by_lead = hidden_states(model, (lead.tokens.codes for lead in ahead), window, layer)
     for lead, states in zip(leads, states_by_lead, strict=True):
-        tokens = lead.tokens
-        first_token = np.arange(tokens.num_tokens)
+        tokens, length = lead.tokens, length_of(lead)
+        first_token = np.arange(0, tokens.num_tokens, length)
         beat_class, rhythm = tokens.beat_class, tokens.rhythm
         if level != "beat":
-            length = window if level == "window" else max(1, tokens.num_tokens)
-            first_token = first_token[::length]
-            num = np.diff([*first_token, tokens.num_tokens])
-            states = np.asarray(np.add.reduceat(states, first_token, axis=0) / num[:, None], np.float32)
+            if not joins_leads:
+                num = np.diff([*first_token, tokens.num_tokens])
+                states = np.asarray(np.add.reduceat(states, first_token, axis=0) / num[:, None], np.float32)
             beat_class, rhythm = (
                 np.array([_most_frequent(each[at : at + length]) for at in first_token.tolist()])
                 for each in (beat_class, rhythm)
             )
-        if level == "recording":
+        if level == "recording" and not joins_leads:
             amplitude = tokens.scale_mv[tokens.scale_mv > 0]
             log_mv = float(np.log(np.median(amplitude))) if len(amplitude) else 0.0
             states = np.concatenate([states, np.full((1, 1), log_mv, np.float32)], axis=1)
-        whose = {"database": lead.database, "record": lead.record_id, "patient": lead.patient_id, "lead": lead.lead}
+        whose = {"database": lead.database, "record": lead.record_id, "patient": lead.patient_id}
+        whose["lead"] = lead.lead.replace(",", "+") if joins_leads else lead.lead
         sample = tokens.sample[first_token]
         parts.append(
             {"vectors": states, "sample": sample, "time_s": sample / lead.rate_hz}
@@ -141,22 +150,24 @@ def embed(
     return Embeddings(**whole, left_out=tuple(left_out))
 
 
-def _of_all_leads(model: LeadsNetwork, window: int, leads: Iterable[ScoredLead], left_out: list[str]) -> Embeddings:
-    """Return a vector of each recording, whose tokens hold all leads."""
-    vectors, whose = list[Vectors](), list[tuple[str, str, str, str]]()
-    for lead in _with_tokens(leads, left_out):
-        (vector,) = recording_vectors(model, [lead.tokens.codes], window)
-        if vector is None:
-            left_out.append(f"{lead.name}: no I, II or one of V1 to V6")
-        else:
-            vectors.append(vector)
-            whose.append((lead.database, lead.record_id, lead.patient_id, lead.lead))
-    if not vectors:
-        raise HeartlmError(f"no recording gives a vector: {'; '.join(left_out[:3]) or 'there are none'}")
-    start, none = np.zeros(len(whose)), np.full(len(whose), "")
-    database, record, patient, lead = np.array(whose).T
-    whose_vectors = np.stack(vectors), database, record, patient, lead
-    return Embeddings(*whose_vectors, start.astype(np.int64), start, none, none, tuple(left_out))
+def _features(
+    model: LeadsNetwork,
+    leads: Iterable[ScoredLead],
+    window: int,
+    layer: int,
+    length_of: Callable[[ScoredLead], int],
+) -> Iterator[Vectors]:
+    """Iterate over the features of each recording, one row for each piece of as many tokens as `length_of` tells."""
+    ahead, leads = itertools.tee(leads)
+    pieces = (
+        lead.tokens.codes[first : first + length_of(lead)]
+        for lead in ahead
+        for first in range(0, lead.tokens.num_tokens, length_of(lead))
+    )
+    answers = means_over_windows(model, pieces, window, lambda part: model.features(part, layer=layer))
+    for lead in leads:
+        num = -(-lead.tokens.num_tokens // length_of(lead))
+        yield np.stack([mean for _, mean in itertools.islice(answers, num)]).astype(np.float32)
 
 
 def _joined_leads(parts: list[dict[str, Any]], left_out: list[str]) -> list[dict[str, Any]]:

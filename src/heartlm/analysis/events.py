@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.findings import KINDS, Event
 from heartlm.analysis.limits import Limits
+from heartlm.ecg.definitions import PATTERNS
 from heartlm.ecg.spans import runs
 
 Positions = NDArray[np.int64]
@@ -29,7 +30,7 @@ RATE_BREAK = 16
 ROUNDING_S = 1e-7
 """Sums of intervals in seconds that differ by less are equal."""
 PATTERN_REPEATS = 3
-"""Number of ventricular beats of bigeminy and trigeminy."""
+"""Number of ventricular beats of a pattern such as bigeminy."""
 
 
 USUAL_LIMITS = Limits()
@@ -44,7 +45,7 @@ def beat_events(
     disputed: NDArray[np.bool_] | None = None,
     limits: Limits = USUAL_LIMITS,
 ) -> list[Event]:
-    """Return runs, couplets, bigeminy, trigeminy, pauses, asystole, slow and fast rates.
+    """Return runs, couplets, patterns, pauses, asystole, slow and fast rates.
 
     Args:
         sample: position of each beat, int64 `[num_beats]`, ascending.
@@ -82,7 +83,7 @@ def beat_events(
                     events.append(event("IVR", first, stop))
             elif name == "V" and stop - first == 2:
                 events.append(event("couplet", first, stop))
-    for kind, period in (("bigeminy", 2), ("trigeminy", 3)):
+    for kind, period in PATTERNS.items():
         events += [event(kind, first, stop) for first, stop in _patterns(symbol, clear, period)]
     for beat in np.flatnonzero(clear & (rr_s >= limits.pause_s)).tolist():
         kind = "asystole" if rr_s[beat] >= limits.asystole_s else "pause"

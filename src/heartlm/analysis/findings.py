@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.definitions import KINDS as CLINICAL_KINDS
 from heartlm.ecg.definitions import REPORT, definitions
-from heartlm.ecg.recording import Annotations, Recording
-from heartlm.ecg.spans import joined_spans
+from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, Annotations, Recording
+from heartlm.ecg.spans import inside_of, joined_spans
 from heartlm.ecg.statements import words_of
 from heartlm.errors import HeartlmError
 from heartlm.formats.write_annotations import write_annotations
@@ -31,6 +31,9 @@ KINDS = definitions(REPORT)
 
 QUALITY_S = 10.0
 """Length in seconds of the pieces for signal quality."""
+
+NEAR_BEAT_S = 0.05
+"""Time before and after a beat that has its class in `Findings.tracks`."""
 
 RATE_INTERVALS = 8
 """Number of consecutive intervals in the mean for the slowest and fastest heart rate."""
@@ -118,12 +121,15 @@ class Findings:
         lost: beats after which the signal of all leads is lost before the next one, int64 `[num_lost]`.
         left_out: detections that are left out as artefacts, outside of VF and unreadable stretches, int64
             `[num_left_out]`.
+        paced: whether each beat follows a pacing spike, see `heartlm.detect_pacing`, bool `[num_beats]`. Of these
+            beats `symbol` is N or V of AAMI, and `annotations` has the WFDB code `/`.
         hum_hz: frequencies in Hz of mains hum that was removed before the analysis, by lead.
         waves: P, QRS and T of the beats and their intervals; None if they were not measured.
         short_af: measures by which AF of a short recording of one lead is judged, and what RR intervals alone tell, see
             `heartlm.analysis.short_af`; empty for other recordings.
         stated: probability of each statement about the recording that all leads together make, the likeliest first;
             empty for recordings that are not judged so, see `heartlm.analysis.statements`.
+        warnings: what makes all findings doubtful, such as exchanged electrodes, one line each.
         unexamined: kinds of events that the recording was not examined for, each with the reason.
     """
 
@@ -140,11 +146,18 @@ class Findings:
     kinds: dict[str, str] = field(default_factory=lambda: KINDS)
     lost: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     left_out: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    paced: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     hum_hz: dict[str, tuple[float, ...]] = field(default_factory=dict)
     waves: Intervals | None = None
     short_af: dict[str, float] = field(default_factory=dict)
     stated: dict[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     unexamined: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Findings that are made without `paced` have no paced beats."""
+        if len(self.paced) != len(self.sample):
+            object.__setattr__(self, "paced", np.zeros(len(self.sample), np.bool_))
 
     def __repr__(self) -> str:
         recording, of_class = self.recording, Counter(self.symbol.tolist())
@@ -185,6 +198,21 @@ class Findings:
             HeartlmError: the file cannot be written, or the signal of a strip cannot be read.
         """
         return Path(attached("drawings").write_page(self, Path(path)))
+
+    def reading(self) -> str:
+        """Return the findings in one line of plain words: `Sinus rhythm, 72/min. Two ventricular beats.`
+
+        Rhythm and rate, ectopic beats, events, conduction and intervals that are not usual, what all leads together
+        suggest, and what could not be read; of more than an hour in three sentences. Doubtful events are `possible`.
+        """
+        return str(attached("words").reading(self))
+
+    def brief(self) -> dict[str, Any]:
+        """Return what fits one line, as values: the rhythm, rates, beats, intervals in ms, events that were found.
+
+        Intervals are medians of the normal beats, None where they were not measured; `reading` has it in words.
+        """
+        return dict(attached("words").brief(self))
 
     @property
     def num_beats(self) -> int:
@@ -232,36 +260,45 @@ class Findings:
         clear = np.convolve(self.readable(), np.ones(RATE_INTERVALS), "valid") == RATE_INTERVALS  # all of them
         return np.where(clear, (last - first) / (RATE_INTERVALS * self.recording.rate_hz), np.nan)
 
+    def rates(self) -> dict[str, float | None]:
+        """Return `mean_rate_bpm`, and of `RATE_INTERVALS` `slowest_bpm` and `fastest_bpm`; None with too few beats."""
+        rr_s, means = np.diff(self.sample)[self.readable()] / self.recording.rate_hz, self.mean_rr_s()
+        means = means[np.isfinite(means)]
+        return {
+            "mean_rate_bpm": round(60 / float(rr_s.mean()), 1) if len(rr_s) else None,
+            "slowest_bpm": round(60 / float(means.max()), 1) if len(means) else None,
+            "fastest_bpm": round(60 / float(means.min()), 1) if len(means) else None,
+        }
+
     def summary(self) -> dict[str, Any]:
         """Return counts and extremes of the whole recording; rates in beats per minute, durations in seconds.
 
         The slowest and fastest rates are means over `RATE_INTERVALS`; None if there are too few beats. Numbers and
         seconds of events are None for kinds that were not examined; `unexamined` has the reasons.
         """
-        recording, rr_s, clear = self.recording, np.diff(self.sample) / self.recording.rate_hz, self.readable()
-        means = self.mean_rr_s()
-        means = means[np.isfinite(means)]
-        of_class = Counter(self.symbol.tolist())
+        recording, of_class = self.recording, Counter(self.symbol.tolist())
+        rr_s, clear = np.diff(self.sample) / recording.rate_hz, self.readable()
         return {
             "record": recording.record_id,
             "patient": recording.patient_id,
             "start": recording.clock_time(0),
             "duration_s": round(recording.duration_s, 3),
             "leads": [recording.lead_names[lead] for lead in self.leads],
+            "warnings": "; ".join(self.warnings),
             "unlike": "; ".join(self.unlike),
             "hum_removed": self.hum_in_words(),
             "readable_share": round(1 - self.seconds_of("unreadable") / max(recording.duration_s, 1e-9), 4),
             "num_beats": self.num_beats,
             "num_left_out": len(self.left_out),
             "beats": {name: of_class.get(name, 0) for name in "NSVF"},
-            "mean_rate_bpm": round(60 / float(rr_s[clear].mean()), 1) if clear.any() else None,
-            "slowest_bpm": round(60 / float(means.max()), 1) if len(means) else None,
-            "fastest_bpm": round(60 / float(means.min()), 1) if len(means) else None,
+            "num_paced": int(self.paced.sum()),
+            **self.rates(),
             "longest_rr_s": round(float(rr_s[clear].max()), 3) if clear.any() else None,
             "events": {kind: self._if_examined(kind, len(self.of_kind(kind))) for kind in KINDS},
             "seconds": {kind: self._if_examined(kind, round(self.seconds_of(kind), 1)) for kind in KINDS},
             "stated": self.stated_in_words(),
             "unexamined": self.unexamined_in_words(),
+            "reading": self.reading(),
         }
 
     def _if_examined(self, kind: str, value: float) -> float | None:
@@ -334,7 +371,29 @@ class Findings:
                 rank[first:last] = np.minimum(rank[first:last], list(_RHYTHMS).index(event.kind))
         names = [*_RHYTHMS.values(), "N"]
         spans = joined_spans([names[each] for each in rank.tolist()], starts, end)
-        return Annotations(self.recording.rate_hz, self.sample, self.symbol, spans, source="heartlm")
+        codes = np.where(self.paced, "/", self.symbol)
+        return Annotations(self.recording.rate_hz, self.sample, codes, spans, source="heartlm")
+
+    def tracks(self) -> NDArray[np.uint8]:
+        """Return wave, class of beat and rhythm at each sample, uint8 `[3, num_samples]`, for training and drawing.
+
+        The wave is that of all leads together: 0 none, 1 P, 2 QRS, 3 T; 0 where waves were not measured. The class is
+        1 + the index in `heartlm.ecg.recording.BEAT_CLASSES` within 50 ms of a beat, 0 elsewhere; a paced beat is Q.
+        The rhythm is the index in `heartlm.ecg.recording.RHYTHMS`.
+        """
+        num, near = self.recording.num_samples, round(NEAR_BEAT_S * self.recording.rate_hz)
+        tracks = np.zeros((3, num), np.uint8)
+        if self.waves is not None:
+            together = self.waves.delineation.all_leads
+            for wave in (0, 2, 1):  # a QRS complex counts where waves overlap
+                tracks[0, inside_of(together[:, wave][:, [0, 2]], num)] = wave + 1
+        for label, name in enumerate(BEAT_CLASSES):
+            beats = self.sample[np.where(self.paced, "Q", self.symbol) == name]
+            around = np.stack([np.maximum(beats - near, 0), np.minimum(beats + near, num - 1)], axis=1)
+            tracks[1, inside_of(around, num)] = label + 1
+        for span in self.annotations().rhythms:
+            tracks[2, span.start : span.stop] = RHYTHM_INDEX[span.name]
+        return tracks
 
     def write(self, path: str | Path) -> Path:
         """Write beats and rhythms as a WFDB annotation file, `FOLDER/RECORD.hlm`; an earlier `.hlm` is replaced.

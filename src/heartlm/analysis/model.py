@@ -120,7 +120,7 @@ class Model:
     def embed(
         self,
         source: Recording | Corpus | AnyPath,
-        level: Level = "beat",
+        level: Level | None = None,
         layer: int = -1,
         split: str | None = None,
     ) -> Embeddings:
@@ -133,8 +133,9 @@ class Model:
             level: `"beat"`: one vector per beat (per token if tokens are not beats). `"window"`: the mean over the
                 tokens of each window of the model. `"recording"`: of each lead the mean over its tokens and the
                 logarithm of its usual amplitude in mV, one lead after the other, in the order of the first recording;
-                recordings without one of its leads are left out. Of a model of the leads tokenizer, which has no other
-                vectors: the state of its network, then the mean beat of twelve leads and the intervals.
+                recordings without one of its leads are left out. A model that reads all leads together, as statements,
+                gives one vector of all leads that a recording has, for the recording or each window; its length does
+                not depend on them. By default `"beat"`, or `"recording"` of such a model.
             layer: index of the block that gives the hidden states, 0 for the first; -1 for the model's output.
             split: split of a corpus or of a folder of recordings: train, validation or test; by default all.
 
@@ -149,7 +150,7 @@ class Model:
         """
         from heartlm.analysis.embed import embed, leads_of
 
-        left_out = list[str]()
+        level, left_out = level or ("recording" if self.tokenizer.joins_leads else "beat"), list[str]()
         leads = leads_of(source, self.info, self.tokenizer, level, split, left_out)
         return embed(self.network, self.info.window, leads, level, layer, left_out)
 

@@ -19,6 +19,9 @@ STEP_S, QUIET_S, WHOLE_S = 0.008, 0.02, 0.03
 QUIET_WEIGHT = 3.0
 """The step is counted less this number of ranges of the baseline."""
 STEP_MV, STEP_FRACTION = 0.2, 0.5
+LEAD_SHARE = 1 / 6
+"""Fraction of the leads, and one at least, that must show the spike: of twelve leads one alone does so in 7 % of 341
+recordings of PTB-XL (folds 1 to 8) without a pacemaker."""
 LEAST_SHARE, BLOCK_S = 0.3, 300.0
 """A stretch of this length is paced if this fraction of its beats have a step of `STEP_MV` and `STEP_FRACTION` in a
 lead. So are 102, 104 and 107 of mitdb, not 217, none of DS1, and in folds 1 to 8 of PTB-XL 21 of 25 with a pacemaker
@@ -27,17 +30,18 @@ PACED_MV, PACED_FRACTION = 0.15, 0.35
 """Least step of a paced beat in such a stretch."""
 
 
-def paced_beats(sample: NDArray[np.int64], signals_mv: NDArray[np.float32], rate_hz: float) -> NDArray[np.bool_]:
-    """Return which beats follow a pacing spike, of stretches in which many do, bool `[num_beats]`.
+def pacing_spikes(sample: NDArray[np.int64], signals_mv: NDArray[np.float32], rate_hz: float) -> NDArray[np.int64]:
+    """Return the pacing spike before each beat, of stretches in which many have one, int64 `[num_beats]`; -1 for none.
 
     Args:
         sample: position of each beat, ascending, int64 `[num_beats]`.
         signals_mv: signals in millivolts, float32 `[num_leads, num_samples]`, NaN where invalid.
         rate_hz: sampling rate in Hz.
     """
-    surely, likely = np.zeros((2, len(sample)), np.bool_)
+    surely, likely = np.zeros((2, len(sample)), np.int64)
+    place, highest = np.full(len(sample), -1, np.int64), np.zeros(len(sample))
     if rate_hz < LOWEST_RATE_HZ or not len(sample):
-        return surely
+        return place
     step, quiet, whole = (round(each * rate_hz) for each in (STEP_S, QUIET_S, WHOLE_S))
     before, after = round(BEFORE_S * rate_hz) + quiet, round(AFTER_S * rate_hz) + whole
     around = sample[:, None] + np.arange(before + after + 1)  # of each beat, in the padded signal
@@ -48,8 +52,13 @@ def paced_beats(sample: NDArray[np.int64], signals_mv: NDArray[np.float32], rate
         steps = steps - QUIET_WEIGHT * np.ptp(onset[..., : quiet + 1], axis=2)
         at = np.arange(len(sample)), steps.argmax(axis=1)
         fraction = steps[at] / np.maximum(np.ptp(onset[at][:, quiet:], axis=1), 1e-6)
-        surely |= (steps[at] >= STEP_MV) & (fraction >= STEP_FRACTION)
-        likely |= (steps[at] >= PACED_MV) & (fraction >= PACED_FRACTION)
+        surely += (steps[at] >= STEP_MV) & (fraction >= STEP_FRACTION)
+        paced = (steps[at] >= PACED_MV) & (fraction >= PACED_FRACTION)
+        likely += paced
+        clearest = paced & (steps[at] > highest)
+        place[clearest] = (sample + at[1] + quiet - before)[clearest]
+        highest[clearest] = steps[at][clearest]
     block = sample // round(BLOCK_S * rate_hz)
-    share = np.bincount(block, surely) / np.maximum(np.bincount(block), 1)
-    return likely & (share >= LEAST_SHARE)[block]
+    least = max(1, round(LEAD_SHARE * len(signals_mv)))
+    share = np.bincount(block, surely >= least) / np.maximum(np.bincount(block), 1)
+    return np.where((likely >= least) & (share >= LEAST_SHARE)[block], np.maximum(place, 0), -1)

@@ -30,7 +30,7 @@ from heartlm.system.cores import usable_cores
 from heartlm.system.frames import pandas
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 """Results of another version are not kept: raised where the same recording, models and settings give other results."""
 
 
@@ -130,7 +130,14 @@ class AnalysisTask(RecordingTask):
         plain = [{key: None if value != value else value for key, value in event.items()} for event in rows]
         born = recording.patient.birth_date
         patient = vars(recording.patient) | {"birth_date": born and str(born), "age": recording.age}
-        content = {"patient": patient, "notes": findings.notes, "marks": findings.marks(), "events": plain}
+        content = {
+            "cart": recording.cart and asdict(recording.cart),
+            "patient": patient,
+            "brief": findings.brief(),
+            "notes": findings.notes,
+            "marks": findings.marks(),
+            "events": plain,
+        }
         return summary, content | {"waves": waves and waves.summary()}
 
 

@@ -107,6 +107,10 @@ class Yields(NamedTuple):
 PRECEDENCE = (
     # The wave of flutter is seen; RR intervals alone do not tell it from AF.
     Yields("AF", "intervals", "flutter", "atrial wave", 0.5),
+    # In AF there are no P waves on time.
+    *(Yields("AF", "intervals", kind, "P waves", 0.5) for kind in ("AV block III", "AV block II", "Wenckebach")),
+    *(Yields(kind, "P waves", "flutter", "atrial wave") for kind in ("AV block III", "AV block II", "Wenckebach")),
+    *(Yields("junctional", "P waves", *other) for other in (("flutter", "atrial wave"), ("AF", "intervals"))),
     # VT never becomes SVT.
     Yields("SVT", "beats", "VT", "waveform"),
     # Beats tell the begin, the end and the rate.
@@ -250,10 +254,10 @@ def kept_beats(block: AnalysedBlock, seconds: Seconds, in_noise: Flags) -> Heart
 
 @dataclass(frozen=True)
 class Rhythms:
-    """AF and flutter.
+    """AF, flutter, AV blocks of second and third degree and junctional rhythm.
 
     Attributes:
-        events: AF and flutter, of which flutter stays where both were found.
+        events: those that stay where two were found.
         short_af: see `Findings`.
         notes: what P waves deny, one line each.
     """
@@ -286,7 +290,7 @@ def named_beats(
     Args:
         block: probabilities, pacing and shapes of all detections.
         beats: the heartbeats.
-        rhythms: AF and flutter, in which no beat is S.
+        rhythms: events of `Rhythms`; in AF and flutter no beat is S.
         classes: names of the classes of beats.
         run_beats: fewest beats of a run.
     """
@@ -300,7 +304,7 @@ def named_beats(
         return most_probable
 
     choice = probability.argmax(axis=1)
-    in_af = covered(in_order(rhythms), beats.sample)
+    in_af = covered(in_order([each for each in rhythms if each.kind in ("AF", "flutter")]), beats.sample)
     changed = in_af & (classes[choice] == "S")
     if changed.any():
         choice = allow(in_af, classes != "S")
@@ -308,7 +312,9 @@ def named_beats(
     paced = block.paced[beats.kept]
     if paced.any():
         choice = allow(paced, classes == "N")
-        notes.append(f"paced: {paced.sum():,} of {len(paced):,} beats follow a pacing spike; they count as N")
+        notes.append(
+            f"paced: {paced.sum():,} of {len(paced):,} beats follow a pacing spike; they are normal ones by class"
+        )
     no_v, no_s = excluded_classes(classes[choice], block.likeness[beats.kept], run_beats)
     if (excluded := no_v | no_s).any():
         above = np.isin(classes, ["N", "S"])  # activation through the conduction system
@@ -333,7 +339,7 @@ def events_of(
     Args:
         block: probability of each waveform class, and disputed intervals.
         seconds, beats, classes: the stages before.
-        rhythms: AF and flutter.
+        rhythms: events of `Rhythms`.
         rate_hz: sampling rate in Hz.
         limits: limits of the rules.
     """

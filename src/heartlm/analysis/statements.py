@@ -111,7 +111,7 @@ def rhythms_by(
         denied = sorted({event.kind for event in found} & {OF_RHYTHM[name] for name in known if facts.denies(name)})
         kept = [event for event in found if event.kind not in denied]
         return kept, [f"{', '.join(denied)} by intervals or wave; all leads together deny it"] if denied else []
-    if found:
+    if any(event.kind != "junctional" for event in found):
         return found, []
     likeliest = max(present, key=lambda name: facts.probability[name] - facts.threshold[name])
     whole = Event(OF_RHYTHM[likeliest], int(sample[0]), int(sample[-1]) + 1, facts.probability[likeliest])

@@ -91,9 +91,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def _print_findings(summary: dict[str, Any], kinds: dict[str, str]) -> None:
     beats = "  ".join(f"{name} {count:,}" for name, count in summary["beats"].items() if count)
+    print(summary["reading"])
     print(f"{summary['record']}, leads {', '.join(summary['leads'])}: {summary['num_beats']:,} beats  {beats}")
     if summary["unlike"]:
         print(f"  unlike the recordings that the models learned from, expect more errors: {summary['unlike']}")
+    if summary["warnings"]:
+        print(f"  {summary['warnings']}")
     if summary["hum_removed"]:
         print(f"  mains hum removed before the analysis: {summary['hum_removed']}")
     if summary["num_left_out"]:

@@ -18,7 +18,8 @@ class EmbedOptions:
         model: a run folder, a folder with model.safetensors, or the name of a shipped model, such as foundation.
         source: a WFDB recording, a folder of recordings, or a corpus of the model's tokenizer.
         out: output file: .parquet with one row per vector, or .npz.
-        level: one vector per beat, per window of the model's context length, or per recording, of all leads.
+        level: one vector per beat, per window of the model's context length, or per recording, of all leads; by default
+            beat, or recording for a model that reads all leads together, such as statements.
         layer: index of the block whose output is used, from 0; -1 is the output of the model.
         split: split of the corpus or folder: train, validation or test; by default all.
         device: device of the model; auto uses a GPU if there is one.
@@ -27,7 +28,7 @@ class EmbedOptions:
     model: Path
     source: Path
     out: Path
-    level: Literal["beat", "window", "recording"] = "beat"
+    level: Literal["beat", "window", "recording"] | None = None
     layer: int = -1
     split: Literal["train", "validation", "test"] | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -41,6 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     Examples:
         heartlm embed foundation mitdb/100 --out 100.parquet
         heartlm embed foundation ptb-xl --level recording --out ptb-xl.npz
+        heartlm embed statements ptb-xl --out ptb-xl.npz
         heartlm embed runs/foundation corpora/mitdb --split test --layer 2 --out mitdb.parquet
     """
     options = parse(EmbedOptions, arguments, "embed", run, positionals=["model", "source"])

@@ -1,4 +1,4 @@
-"""`heartlm export`: write a model of live streams as a file for other runtimes."""
+"""`heartlm export`: write a model as a file for other runtimes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class ExportOptions:
     """Options of `heartlm export`.
 
     Attributes:
-        run: a shipped model or a run folder: a causal beat model or a model of the task waveform.
+        run: a shipped model or a run folder: a causal beat model, or a model of the task waveform or statements.
         out: output file.
-        to: file format.
-        batch_size: number of streams per batch, fixed in the file.
-        int8: store matrices as 8-bit integers; ONNX only.
-        rate_hz: samples per second of each stream, fixed in the file; waveform model only.
+        to: file format; statements are written as onnx only.
+        batch_size: number of streams or recordings per batch, fixed in the file.
+        int8: store matrices as 8-bit integers; ONNX only, not for statements.
+        rate_hz: samples per second of each lead, fixed in the file; waveform and statements only.
     """
 
     run: Path
@@ -33,11 +33,12 @@ class ExportOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write a model of live streams for ONNX Runtime or ExecuTorch; its state is an input and an output.
+    """Write a model for ONNX Runtime or ExecuTorch; the state of a live stream is an input and an output.
 
     Examples:
         heartlm export beats-causal --out beats.onnx
         heartlm export waveform --out waveform.onnx --batch-size 64 --rate-hz 250
+        heartlm export statements --out statements.onnx --rate-hz 500
         heartlm export runs/beats-causal --out beats.int8.onnx --int8
         heartlm export beats-causal --out beats.pte --to executorch
     """

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from heartlm.cli.options import parse
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from heartlm.ecg.recording import Annotations
 
 
@@ -43,7 +46,8 @@ class PredictOptions:
 def run(arguments: Sequence[str]) -> int:
     """Annotate a recording with a fine-tuned model and write a WFDB annotation file, which any WFDB viewer opens.
 
-    A model of the statements task writes a table of probabilities instead.
+    A model of the statements task writes a table of probabilities instead; of a recording of more than a minute, a
+    second one with a row for each ten seconds.
 
     Examples:
         heartlm predict beats mitdb/100
@@ -62,7 +66,10 @@ def run(arguments: Sequence[str]) -> int:
     result = api.annotate(options.run, options.record, **how)
     if result.statements:
         print(f"{result.database}/{result.record}, leads {result.lead_name}")
-        return _print_statements(result.statements, options.out / f"{Path(result.record).name}.statements.csv")
+        path = options.out / f"{Path(result.record).name}.statements.csv"
+        if result.pieces is not None and result.piece_s is not None:
+            return _print_pieces(result.statements, result.pieces, result.piece_s, path)
+        return _print_statements(result.statements, path)
     path = write_annotations(options.out, Path(result.record).name, result.found, options.annotator)
     lead = f", lead {result.lead_name}" if result.lead_name else ""
     print(f"{result.database}/{result.record}{lead}: {result.known.num_beats:,} beats ({result.known.source})")
@@ -95,6 +102,37 @@ def _print_statements(statements: Mapping[str, tuple[float, float]], path: Path)
     columns = ["statement", "words", "probability", "threshold"]
     rows = [dict(zip(columns, (*each[:2], *each[2]), strict=True)) for each in ordered]
     print(write_csv(rows, path, columns, digits=4))
+    return 0
+
+
+def _print_pieces(
+    statements: Mapping[str, tuple[float, float]],
+    pieces: NDArray[np.float64],
+    piece_s: NDArray[np.float64],
+    path: Path,
+) -> int:
+    """Print the statements that any piece makes, and write how many make each, and the probabilities of each piece."""
+    from heartlm.ecg.statements import words_of
+    from heartlm.storage.atomic import write_csv
+
+    rows = list[dict[str, str | float]]()
+    for name, words, by_piece in zip(statements, words_of(statements), pieces.T, strict=True):
+        probability, threshold = statements[name]
+        present = by_piece >= threshold
+        first_s = float(piece_s[present.argmax(), 0]) if present.any() else ""
+        row: dict[str, str | float] = {"statement": name, "words": words}
+        row |= {"probability": probability, "threshold": threshold}
+        rows.append(row | {"share": float(present.mean()), "first_s": first_s})
+    rows.sort(key=lambda row: -float(row["share"]))
+    for row in rows:
+        if row["first_s"] != "":
+            when = f"{float(row['share']):.1%} of the time, first at {float(row['first_s']):g} s"
+            print(f"  {row['statement']}: {row['words']} ({when})")
+    print(write_csv(rows, path, list(rows[0]), digits=4))
+    columns = ["start_s", "stop_s", *statements]
+    lines = [[*span, *line] for span, line in zip(piece_s.tolist(), pieces.tolist(), strict=True)]
+    table = [dict(zip(columns, line, strict=True)) for line in lines]
+    print(write_csv(table, path.with_suffix(".pieces.csv"), columns, digits=4))
     return 0
 
 

@@ -44,6 +44,9 @@ def without_texts(recording: Recording) -> tuple[Recording, list[str]]:
     number = len(recording.repairs)
     comments, repairs = len(recording.comments), (f"{number} repair{'s' * (number > 1)}, not quoted",) * (number > 0)
     dropped += [f"{comments} comments"] if comments else []
+    cart = recording.cart and recording.cart.anonymous()
+    if recording.cart and recording.cart != cart:
+        dropped.append("statements of the machine, and who confirmed them")
 
     def without_notes(_: Recording) -> Annotations | None:  # of the original, whose comments may state its rhythm
         try:
@@ -61,6 +64,7 @@ def without_texts(recording: Recording) -> tuple[Recording, list[str]]:
         lead_names=tuple(leads),
         units=tuple(units),
         repairs=repairs,
+        cart=cart,
         read_annotations=without_notes,
     )
     return hidden, dropped

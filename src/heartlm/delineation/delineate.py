@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from heartlm.delineation.network import CLASSES, Network, Waves, find_waves
 from heartlm.ecg.leads import ecg_leads, no_ecg_lead
 from heartlm.ecg.recording import Recording
+from heartlm.ecg.spans import inside_of
 from heartlm.errors import HeartlmError
 
 Positions = NDArray[np.int64]
@@ -83,6 +84,20 @@ class Delineation:
     def has_p(self) -> NDArray[np.bool_]:
         """Whether the leads together show a P wave of each beat, bool `[num_beats]`."""
         return np.asarray(self.all_leads[:, P, PEAK] >= 0)
+
+    def tracks(self) -> NDArray[np.uint8]:
+        """Return the wave at each sample of each lead, uint8 `[num_leads, num_samples]`.
+
+        0 is none, 1 a P wave, 2 a QRS complex, 3 a T wave; P waves that belong to no beat are 1, too. Waves without
+        both edges are left out.
+        """
+        tracks = np.zeros((len(self.leads), self.recording.num_samples), np.uint8)
+        for lead, (track, others) in enumerate(zip(tracks, self.other_p, strict=True)):
+            edges = [self.waves[:, lead, wave][:, [ONSET, OFFSET]] for wave in (P, T, QRS)]
+            edges[0] = np.concatenate([edges[0], np.stack([others.onset, others.offset], axis=1)])
+            for label, pairs in zip((P + 1, T + 1, QRS + 1), edges, strict=True):
+                track[inside_of(pairs, len(track))] = label
+        return tracks
 
     @property
     def lead_names(self) -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, QRS, Delineation, P, T
+from heartlm.delineation.median_beats import MedianBeat, median_beats
 from heartlm.system.frames import pandas
 
 Doubles = NDArray[np.float64]
@@ -135,6 +136,16 @@ class Intervals:
                 for column, lead in enumerate(delineation.lead_names)
             },
         }
+
+    def median_beats(self) -> list[MedianBeat]:
+        """Return the median beat of each lead that shows QRS complexes, of at most 100 evenly chosen ones.
+
+        `findings.normal_waves().median_beats()` has those of the normal beats.
+
+        Raises:
+            HeartlmError: the signal cannot be read.
+        """
+        return median_beats(self.delineation, np.ones(self.delineation.num_beats, np.bool_))
 
     def axis_degrees(self) -> float | None:
         """Return the frontal axis of the QRS complex, -180 to 180 degrees; None without leads I and aVF (or II)."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Limit(NamedTuple):
@@ -50,43 +50,75 @@ class Kind(NamedTuple):
     Attributes:
         definition: in words, with limits in braces.
         rhythm: WFDB rhythm of the event; empty if it is none.
+        worst: which event of the kind a page shows first: the longest, the fastest or the slowest.
+        colour: class of its bars in the style sheet of pages.
+        period: for a pattern, of how many beats one is ventricular; else 0.
     """
 
     definition: str
     rhythm: str = ""
+    worst: Literal["longest", "fastest", "slowest"] = "longest"
+    colour: str = "grey-1"
+    period: int = 0
 
 
 _TOGETHER = "; in a minute or less of eight leads or more as all of them together state"
 
 KINDS: dict[str, Kind] = {
-    "VF": Kind("ventricular fibrillation or flutter for 4 s or more", "VFIB"),
-    "asystole": Kind("no heartbeat for {asystole_s:g} s or more", "ASYS"),
+    "VF": Kind("ventricular fibrillation or flutter for 4 s or more", "VFIB", colour="class-V"),
+    "asystole": Kind("no heartbeat for {asystole_s:g} s or more", "ASYS", colour="class-V"),
     "VT": Kind(
         "ventricular tachycardia: {run_beats} or more ventricular beats in a row at {vt_bpm:g}/min or faster, or its "
         "wave for 4 s",
         "VT",
+        "fastest",
+        "class-V",
     ),
-    "IVR": Kind("slow ventricular run: {run_beats} or more ventricular beats in a row below {vt_bpm:g}/min", "IVR"),
+    "AV block III": Kind(
+        "AV block of third degree: a regular rhythm below 60/min, and P waves that are independent of it, over 7 beats "
+        "or more"
+    ),
+    "IVR": Kind(
+        "slow ventricular run: {run_beats} or more ventricular beats in a row below {vt_bpm:g}/min",
+        "IVR",
+        "fastest",
+        "class-V",
+    ),
     "SVT": Kind(
         "supraventricular tachycardia: {run_beats} or more supraventricular ectopic beats in a row at {vt_bpm:g}/min "
         "or faster",
         "SVTA",
+        "fastest",
+        "class-S",
     ),
     "flutter": Kind(
         "atrial flutter: a steady wave, 231 to 351 a minute, between the QRS complexes, for 10 s or more" + _TOGETHER,
         "AFL",
+        colour="accent",
     ),
     "AF": Kind(
         "atrial fibrillation, or flutter whose wave is not seen, for 30 s or more, or in all beats if they last less"
         + _TOGETHER,
         "AFIB",
+        colour="accent",
+    ),
+    "AV block II": Kind(
+        "AV block of second degree, 2:1 or of Mobitz type II: P waves on time without a QRS complex, 2 or more, at "
+        "most 30 s apart, at a constant PR interval",
+        "BII",
+    ),
+    "Wenckebach": Kind("AV block of second degree, Mobitz type I: the same, with a growing PR interval", "BII"),
+    "junctional": Kind(
+        "junctional rhythm: normal beats without a P wave at regular intervals, 35 to 60/min, 6 or more; others of "
+        "the recording have P waves, or eight leads show none"
     ),
     "pause": Kind("{pause_s:g} s or more between two beats"),
-    "bradycardia": Kind("below {bradycardia_bpm:g}/min over {bradycardia_beats} beats or more"),
-    "tachycardia": Kind("above {tachycardia_bpm:g}/min over {tachycardia_beats} beats or more"),
-    "bigeminy": Kind("every second beat ventricular, 3 times or more", "B"),
-    "trigeminy": Kind("every third beat ventricular, 3 times or more", "T"),
-    "couplet": Kind("two ventricular beats in a row"),
+    "bradycardia": Kind("below {bradycardia_bpm:g}/min over {bradycardia_beats} beats or more", worst="slowest"),
+    "tachycardia": Kind("above {tachycardia_bpm:g}/min over {tachycardia_beats} beats or more", worst="fastest"),
+    "bigeminy": Kind("every second beat ventricular, 3 times or more", "B", colour="class-V", period=2),
+    "trigeminy": Kind("every third beat ventricular, 3 times or more", "T", colour="class-V", period=3),
+    "quadrigeminy": Kind("every fourth beat ventricular, 3 times or more", colour="class-V", period=4),
+    "couplet": Kind("two ventricular beats in a row", "", "fastest", "class-V"),
     "AV block I": Kind("AV block of first degree: median PR interval of normal beats above 200 ms" + _TOGETHER),
     "LBBB": Kind(
         "left bundle branch block: QRS of 130 ms or more, in men 140, its end negative in V1, positive in I or V6"
@@ -98,10 +130,16 @@ KINDS: dict[str, Kind] = {
     "wide QRS": Kind(
         "median QRS of normal beats 120 ms or more without the signs of a bundle branch block, or without V1"
     ),
-    "long QT": Kind("median QTc (Framingham) of normal beats 460 ms or more, in men 450, outside of AF and wide QRS"),
-    "unreadable": Kind("no lead can be read for 4 s or more, or the signal of all is lost for 1 s or more", "NOISE"),
+    "long QT": Kind(
+        "median QTc (Framingham) of normal beats 490 ms or more, in men 480, at 100/min or slower, outside of AF and "
+        "wide QRS"
+    ),
+    "unreadable": Kind(
+        "no lead can be read for 4 s or more, or the signal of all is lost for 1 s or more", "NOISE", colour="grey-2"
+    ),
 }
 """Kinds of events, the most dangerous first; where rhythms overlap, the first is the rhythm of the annotations."""
+PATTERNS = {name: kind.period for name, kind in KINDS.items() if kind.period}
 
 ALARMS: dict[str, str] = {
     "VF": LETHAL,

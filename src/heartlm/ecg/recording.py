@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.cart import Cart
 from heartlm.errors import HeartlmError
 from heartlm.storage.foreign import one_line
 from heartlm.storage.limits import MEMORY_BYTES
@@ -113,6 +114,7 @@ class Recording:
         repairs: what was repaired to read the file, one line each, for example a wrong number of records.
         steps: of a file of integers, gain and zero of each lead: its integers are `value * gain + zero`. None for a
             lead whose samples are computed; empty for other files.
+        cart: what the machine wrote next to the signal; None if the file holds nothing of it.
         ticks_hz: rate of the positions in annotation files that state none, of WFDB frames with several samples a lead;
             None if it is `rate_hz`.
     """
@@ -133,6 +135,7 @@ class Recording:
     faults: list[str] = field(default_factory=list, repr=False, compare=False)
     repairs: tuple[str, ...] = ()
     steps: tuple[tuple[float, float] | None, ...] = field(default=(), repr=False, compare=False)
+    cart: Cart | None = field(default=None, repr=False, compare=False)
     ticks_hz: float | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:

@@ -23,3 +23,12 @@ def joined_spans(names: Sequence[str], sample: NDArray[np.int64], end: int) -> t
         RhythmSpan(start, stop, names[place])
         for start, stop, place in zip(starts, [*starts[1:], end], begins, strict=True)
     )
+
+
+def inside_of(edges: NDArray[np.int64], num_samples: int) -> NDArray[np.bool_]:
+    """Return whether each sample is in one of the pieces from onset to offset, `[num_pieces, 2]`; -1 is no edge."""
+    whole = edges[(edges >= 0).all(axis=1)]
+    steps = np.bincount(whole[:, 0], minlength=num_samples + 1) - np.bincount(
+        np.minimum(whole[:, 1] + 1, num_samples), minlength=num_samples + 1
+    )
+    return np.asarray(np.cumsum(steps[:num_samples]) > 0)

@@ -29,6 +29,10 @@ of github.com/physionetchallenges/evaluation-2021. Its bradycardia and its two a
 """
 
 
+BINS = 10
+"""Groups of the calibration error."""
+
+
 def score_statements(
     probabilities: Floats,
     labels: Labels,
@@ -48,8 +52,9 @@ def score_statements(
         resampling: settings of the intervals.
 
     Returns:
-        `per_class` with `support`, `se`, `ppv`, `sp`, `f1`, `auroc` and `average_precision` of each statement;
-        `macro_f1` and `macro_auroc`, the means over statements that occur, `superclass_auroc` over superclasses, and
+        `per_class` with `support`, `se`, `ppv`, `sp`, `f1`, `auroc`, `average_precision`, `brier`, the mean squared
+        error of the probability, and `calibration_error` of each statement; `macro_f1`, `macro_auroc`, `macro_brier`
+        and `macro_calibration_error`, the means over statements that occur, `superclass_auroc` over superclasses, and
         `challenge_2021`, the metric of that challenge over those of its statements that are among `names`.
     """
     known_patients, patient = np.unique(patients, return_inverse=True)
@@ -64,6 +69,8 @@ def score_statements(
         block |= {
             "support": int(is_present.sum()),
             "average_precision": _average_precision(is_present[known], probability[known]),
+            "brier": _value(((probability - is_present)[known] ** 2).mean()),
+            "calibration_error": _value(calibration_error(is_present[known], probability[known])),
         }
         per_class[name] = block
         areas[name] = block["auroc"]["value"]
@@ -84,8 +91,12 @@ def score_statements(
         "num_recordings": len(labels),
         "num_beats": int((labels == 1).any(axis=1).sum()),
         "num_patients": len(known_patients),
-        "macro_f1": {"value": float(np.mean(f1)), "ci": [None, None]},
+        "macro_f1": _value(np.mean(f1)),
         "macro_auroc": mean(found),
+        **{
+            f"macro_{each}": _value(np.mean([per_class[name][each]["value"] for name in found]))
+            for each in ("brier", "calibration_error")
+        },
     }
     if challenge := _challenge_scores(probabilities >= np.array(thresholds), labels, names):
         terms = np.stack([np.bincount(patient, each, len(known_patients)) for each in challenge], axis=1)
@@ -126,7 +137,22 @@ def _average_precision(is_present: NDArray[np.bool_], probability: Floats) -> di
     order = np.argsort(-probability, kind="stable")
     hits = is_present[order]
     precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
-    return {"value": float(precision[hits].mean()), "ci": [None, None]}
+    return _value(precision[hits].mean())
+
+
+def _value(value: float | np.floating[Any]) -> dict[str, Any]:
+    return {"value": float(value), "ci": [None, None]}
+
+
+def calibration_error(is_present: NDArray[np.bool_], probability: Floats) -> float:
+    """Return the expected calibration error (Naeini 2015): how far probabilities are from frequencies.
+
+    Cases are sorted by probability into `BINS` groups of equal number; the error is the mean over cases of the
+    difference between the mean probability of the group and the fraction of it that is present.
+    """
+    order = np.argsort(probability, kind="stable")
+    groups = np.array_split(order, min(BINS, len(order)))
+    return sum(abs(float((probability[own] - is_present[own]).sum())) for own in groups) / len(order)
 
 
 def best_thresholds(probabilities: Floats, labels: Labels) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime, time
@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heartlm.ecg.cart import Cart
+from heartlm.ecg.derived_leads import STORED, derive_leads
 from heartlm.ecg.recording import SEXES, Patient, Recording
 from heartlm.errors import HeartlmError
 from heartlm.formats.arrays import array_recording
@@ -44,6 +46,19 @@ _MOST_MARKS = 1 << 22
 _XLI_SAMPLES, _LAST_XLI_CODE = 1 << 22, 1022
 # Words of the package's warnings about parts of a file that are not used here.
 _UNREAD = ("median beat", "representative beat", "rounded to", "birth date")
+# Measurement of a cart: its name in the package, in CardioSoft, and the range outside of which it is a placeholder.
+_MEASURED = {
+    "rate_bpm": ("heart_rate", "VentricularRate", 10, 500),
+    "pr_ms": ("pr_interval", "PQInterval", 20, 1000),
+    "p_ms": ("p_duration", "PDuration", 10, 500),
+    "qrs_ms": ("qrs_duration", "QRSDuration", 10, 500),
+    "qt_ms": ("qt_interval", "QTInterval", 100, 1500),
+    "qtc_ms": ("qtc_bazett", "QTCInterval", 100, 1500),
+    "p_axis_degrees": ("p_axis", "PAxis", -180, 360),
+    "axis_degrees": ("qrs_axis", "RAxis", -180, 360),
+    "t_axis_degrees": ("t_axis", "TAxis", -180, 360),
+}
+_MOST_STATEMENTS, _MOST_LETTERS = 100, 300
 # Earlier dates and higher ages are placeholders.
 _FIRST_YEAR, _MOST_YEARS = 1900, 120
 # Relative distance from a whole rate that is taken as rounding: an interval of 0.001953 s is 512 Hz.
@@ -98,7 +113,48 @@ def read_with(
     # `Lead.sampling_rate` is rounded to a whole number; the rates that the file states are in the metadata
     rates = [*stated.get("sampling_rates", []), stated.get("rhythm_time", {}).get("sampling_rate_exact", 0.0)]
     rates += [group["sampling_frequency"] for group in stated.get("multiplex_groups", [])]
-    return _recording(path, record.leads, rates, start, patient, repairs, faults)
+    found = {name: getattr(record.measurements, each[0], None) for name, each in _MEASURED.items()}
+    read, device = record.interpretation, record.recording.device
+    lines = [" ".join(filter(None, map(str, each))) for each in read.statements]
+    filters = record.recording.acquisition.filters
+    bands = {"highpass_hz": filters.highpass, "lowpass_hz": filters.lowpass}
+    bands |= {"notch_hz": None if filters.notch_active is False else filters.notch}
+    made_by = " ".join(filter(None, (device.manufacturer, device.model or device.name)))
+    cart = _cart(found, lines, read.source, read.interpreter, made_by, bands)
+    recording = replace(_recording(path, record.leads, rates, start, patient, repairs, faults), cart=cart)
+    # A cart that stores eight leads prints twelve.
+    return derive_leads(recording) if set(STORED) <= set(recording.lead_names) else recording
+
+
+def _cart(
+    measured: Mapping[str, float | None],
+    statements: Sequence[str],
+    source: str = "",
+    confirmed_by: str = "",
+    device: str = "",
+    filters: Mapping[str, float | None] | None = None,
+) -> Cart | None:
+    """Return what the machine wrote, without placeholders; None if that is nothing."""
+    plausible = {
+        name: float(value)
+        for name, value in measured.items()
+        if value is not None and value and _MEASURED[name][2] <= value <= _MEASURED[name][3]
+    }
+
+    def plain(text: str) -> str:
+        words = "".join(letter if letter.isprintable() else " " for letter in text[:_MOST_LETTERS]).split()
+        return " ".join(words)
+
+    lines = [text for each in statements[:_MOST_STATEMENTS] if (text := plain(each))]
+    known = {name: float(value) for name, value in (filters or {}).items() if value is not None and 0 < value < 1e4}
+    cart = Cart(plausible, tuple(lines), source if lines else "", plain(confirmed_by), plain(device), known)
+    return None if cart == Cart() else cart
+
+
+def _number(text: str | None) -> float | None:
+    with suppress(ValueError):
+        return float(text or "")
+    return None
 
 
 def check_content(path: Path) -> None:
@@ -283,7 +339,10 @@ def read_cardiosoft(path: Path) -> Recording:
             born,
             int(years) if years.isdecimal() else None,
         )
-    return _recording(path, leads, [rate_hz], start, patient, [], [])
+    found = {name: _number(root.findtext(f"RestingECGMeasurements/{each[1]}")) for name, each in _MEASURED.items()}
+    lines = [each.text or "" for each in root.iterfind("Interpretation/Diagnosis/DiagnosisText")]
+    cart = _cart(found, lines, "machine")
+    return replace(_recording(path, leads, [rate_hz], start, patient, [], []), cart=cart)
 
 
 def _day(element: Element | None) -> date | None:

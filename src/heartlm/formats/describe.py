@@ -12,7 +12,7 @@ import numpy as np
 
 from heartlm.errors import HeartlmError
 from heartlm.formats.annotation_file import ISHNE_MARK, read_annotation_file
-from heartlm.formats.registry import BEGIN_BYTES, format_of, xml_root
+from heartlm.formats.registry import BEGIN_BYTES, FORMATS, format_of, xml_root
 from heartlm.storage.foreign import first_bytes, is_there
 
 # Files of a folder that are looked at.
@@ -78,8 +78,8 @@ def describe(path: Path) -> str:
         if ending in (".csv", ".tsv", ".txt"):
             return f'a text; a table of samples needs a column of times, --rate, or {sidecar} with {{"rate_hz": …}}'
         if begin.lstrip()[:1] in b"{[":
-            known = "AliveCor Kardia, Movesense, Fitbit and Polar Recorder"
-            return f"a JSON text, of which heartlm reads those of {known}; export CSV or EDF"
+            *names, last = (form.name.removesuffix(" JSON") for form in FORMATS if ".json" in form.endings)
+            return f"a JSON text, of which heartlm reads those of {', '.join(names)} and {last}; export CSV or EDF"
         return "a text, for example notes or settings"
     if _is_annotation_file(path):
         return f"a WFDB annotation file without its header; fetch {header}"

@@ -52,7 +52,7 @@ _DATE = re.compile(r"\[?\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\]?")
 _BEGINS_ROW = re.compile(r"\s*[\"'\[]?[+-]?[\d.,;\t|]|\s*nan\b", re.IGNORECASE)
 
 
-class Marks(NamedTuple):
+class Punctuation(NamedTuple):
     """How fields and numbers are written.
 
     Attributes:
@@ -133,7 +133,7 @@ class TextTable:
         preamble: lines before the names.
     """
 
-    marks: Marks
+    marks: Punctuation
     offset: int
     names: tuple[str, ...]
     units: tuple[str, ...]
@@ -164,13 +164,13 @@ def sniff_text(begin: str, is_whole: bool = True) -> TextTable | None:
         return None
     tested = [line for line in filled if _BEGINS_ROW.match(line)][-_TESTED_ROWS:] or filled[-_TESTED_ROWS:]
     quote = "'" if any(line.lstrip().startswith("'") for line in tested) else '"'
-    candidates = [Marks(separator, decimal, quote) for separator in _SEPARATORS for decimal in ".,"]
+    candidates = [Punctuation(separator, decimal, quote) for separator in _SEPARATORS for decimal in ".,"]
     scores = [round(marks.score(tested), 9) for marks in candidates]
     if max(scores) < _LEAST_SCORE:
         return None
     marks = candidates[scores.index(max(scores))]
     if marks.separator == "," and _is_decimal_comma(tested):
-        marks = Marks("", ",", quote)
+        marks = Punctuation("", ",", quote)
     rows = [marks.split(line) for line in lines]
     usual = [marks.split(line) for line in tested]
     width = Counter(map(len, usual)).most_common(1)[0][0]
@@ -324,7 +324,7 @@ def _trimmed(row: Sequence[str]) -> Sequence[str]:
     return row[:width]
 
 
-def _fits(row: Sequence[str], kinds: Sequence[str], marks: Marks) -> bool:
+def _fits(row: Sequence[str], kinds: Sequence[str], marks: Punctuation) -> bool:
     """Return whether the fields of a row are of the kinds of their columns."""
     return len(row) >= len(kinds) and all(
         kind not in ("number", "time") or marks.kind(field) in (kind, "empty")
@@ -343,7 +343,9 @@ def _is_decimal_comma(lines: Sequence[str]) -> bool:
     return any((rest.startswith("0") and len(rest) > 1) or before == "-0" for before, _, rest in parts)
 
 
-def _header(lines: Sequence[str], marks: Marks, width: int) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def _header(
+    lines: Sequence[str], marks: Punctuation, width: int
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Split the lines before the rows: names, units, and the lines before the names."""
 
     with_point = marks._replace(decimal=".")

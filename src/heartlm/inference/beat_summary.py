@@ -15,6 +15,7 @@ BEFORE, AFTER = 30, 50
 """Tokens of a beat before and after its R peak, 10 ms each."""
 _QRS = slice(20, 45)
 _NUM_LEADS = 12
+NUM_FEATURES = _NUM_LEADS * (BEFORE + AFTER) // 2 + 33
 LIMB, CHEST = slice(0, 6), slice(6, 12)
 # III, aVR, aVL and aVF as sums of I and II (Einthoven, Goldberger).
 _OF_I_AND_II = np.array([[1, 0], [0, 1], [-1, 1], [-0.5, -0.5], [1, -0.5], [-0.5, 1]], np.float32)

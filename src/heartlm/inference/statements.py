@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
 from heartlm.models.heart import HeartModel
-from heartlm.models.leads import LeadsNetwork
 
 LEAST = 1e-6
 """Least probability of a statement, and of its absence."""
@@ -20,6 +20,30 @@ STRIDES_A_WINDOW = 3
 
 
 @torch.inference_mode()
+def means_over_windows(
+    model: HeartModel,
+    recordings: Iterable[NDArray[np.uint16]],
+    window: int,
+    compute: Callable[[Tensor], Tensor],
+) -> Iterator[tuple[NDArray[np.uint16], NDArray[np.float64]]]:
+    """Iterate over the codes of each recording and the mean over its windows of what `compute` says of a window.
+
+    Args:
+        model: network over all leads.
+        recordings: codes of the leads tokenizer of each recording, uint16 `[num_tokens, num_facets]`.
+        window: tokens per window; a shorter recording is one window.
+        compute: function of the codes of windows, `[num_windows, width, num_facets]`, with one row for each.
+    """
+    for chunk in chunks_of_recordings(model, recordings):
+        totals, counts = [np.zeros(1) for _ in chunk], [0] * len(chunk)
+        strides = [max(1, window // STRIDES_A_WINDOW)] * len(chunk)
+        for index, _, answer in over_windows(model, chunk, window, strides, compute):
+            totals[index] = totals[index] + answer
+            counts[index] += 1
+        for codes, total, count in zip(chunk, totals, counts, strict=True):
+            yield codes, total / count
+
+
 def statement_probabilities(
     model: HeartModel, recordings: Iterable[NDArray[np.uint16]], window: int
 ) -> Iterator[NDArray[np.float64]]:
@@ -30,31 +54,9 @@ def statement_probabilities(
         recordings: codes of the leads tokenizer of each recording, uint16 `[num_tokens, num_facets]`.
         window: tokens per window; a shorter recording is one window.
     """
-    for chunk in chunks_of_recordings(model, recordings):
-        totals = [np.zeros(model.num_classes) for _ in chunk]
-        counts = [0] * len(chunk)
-        strides = [max(1, window // STRIDES_A_WINDOW)] * len(chunk)
-        for index, _, answer in over_windows(
-            model, chunk, window, strides, lambda part: model.class_logits(part).sigmoid()
-        ):
-            totals[index] += answer
-            counts[index] += 1
-        for codes, total, count in zip(chunk, totals, counts, strict=True):
-            yield _with_trees(model, codes, total / count)
-
-
-@torch.inference_mode()
-def recording_vectors(
-    model: LeadsNetwork, recordings: Iterable[NDArray[np.uint16]], window: int
-) -> Iterator[NDArray[np.float32] | None]:
-    """Iterate over a vector of each recording: the state of the network, the mean over windows, and its summary.
-
-    None for a recording without I, II or a chest lead. Arguments are those of `statement_probabilities`.
-    """
-    for codes in recordings:
-        summary, strides = beat_summary(codes), [max(1, window // STRIDES_A_WINDOW)]
-        states = [each for *_, each in over_windows(model, [codes], window, strides, model.vectors)]
-        yield None if summary is None else np.concatenate([np.mean(states, axis=0), summary])
+    found = means_over_windows(model, recordings, window, lambda part: model.class_logits(part).sigmoid())
+    for codes, probability in found:
+        yield _with_trees(model, codes, probability)
 
 
 def _with_trees(model: HeartModel, codes: NDArray[np.uint16], probability: NDArray[np.float64]) -> NDArray[np.float64]:

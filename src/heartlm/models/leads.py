@@ -127,30 +127,24 @@ class LeadsNetwork(HeartModel):
         frames: Tensor = self.voltage_head(self.frames(codes, valid).transpose(1, 2))
         return frames.view(len(codes), -1, self.num_places)[:, : codes.shape[1]]
 
-    def features(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Return the features of the head, of each member mean and maximum over time, `[B, members × 2 × width]`."""
-        return self._pooled(self.frames(codes, valid))
+    def features(self, codes: Tensor, valid: Tensor | None = None, layer: int = -1) -> Tensor:
+        """Return the features of the head, of each member mean and maximum over time, `[B, members × 2 × width]`.
 
-    def vectors(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Return mean, maximum and spread over time of the last two residual blocks, `[B, num_numbers]`."""
-        states = list[Tensor]()
-        hooks = [
-            block.register_forward_hook(lambda _block, _given, x: states.append(x)) for block in self.trunk.blocks[-2:]
-        ]
-        self.frames(codes, valid)
-        for hook in hooks:
-            hook.remove()
-        return torch.cat([each for x in states for each in (x.mean(dim=2), x.amax(dim=2), x.std(dim=2))], dim=1)
+        With `layer`, those of the output of that block, from 0, which has fewer channels.
+        """
+        return self._pooled(self.frames(codes, valid, layer))
 
-    def frames(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Return the state of each frame of `FRAME` tokens, `[B, members × width, T / FRAME]`."""
+    def frames(self, codes: Tensor, valid: Tensor | None = None, layer: int = -1) -> Tensor:
+        """Return the output of a block, `[B, channels, T / tokens of a frame]`; `FRAME` tokens by default."""
         places = codes[..., : self.num_places]
         known = places != 0
         if valid is not None:
             known = known & valid[..., None]
         levels = self.embedding.get_buffer("places_0")[:, 0]
         mv = torch.where(known, levels[places], 0).transpose(1, 2)
-        x: Tensor = self.trunk.blocks(self.stem(mv, known.any(dim=1)))
+        x: Tensor = self.stem(mv, known.any(dim=1))
+        for block in self.trunk.blocks if layer < 0 else self.trunk.blocks[: layer + 1]:
+            x = block(x)
         return x
 
     def _pooled(self, x: Tensor) -> Tensor:

@@ -41,17 +41,18 @@ class Trees(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits `[B, num_classes]` of features `[B, num_features]`."""
-        num_classes = len(self.bias)
-        feature, child = self.feature.long().flatten(0, 1), self.child.long().flatten(0, 1)
-        value, tree = self.value.flatten(0, 1), torch.arange(num_classes * NUM_TREES, device=features.device)
-        node = torch.zeros(len(features), len(tree), dtype=torch.long, device=features.device)
-        for _ in range(NUM_LEAVES - 1):  # no leaf is deeper
-            compared = feature[tree, node]
-            is_larger = features.gather(1, compared.clamp(min=0)) > value[tree, node]
-            node = torch.where(compared < 0, node, child[tree, node, is_larger.long()])
-            if (feature[tree, node] < 0).all():
+        # All nodes of all trees are one row; each tree begins at its own root.
+        feature, value, child = self.feature.flatten().long(), self.value.flatten(), self.child.flatten().long()
+        root = torch.arange(0, len(feature), NUM_NODES, device=features.device)
+        node = root.expand(len(features), -1)
+        for _ in range(NUM_LEAVES - 1):  # no leaf is deeper, and a leaf leads to itself
+            compared = feature[node]
+            is_larger = features.gather(1, compared.clamp(min=0)) > value[node]
+            node = root + child[2 * node + is_larger.long()]
+            # An exporter unrolls the loop, for which it must not depend on the features.
+            if not torch.compiler.is_exporting() and (feature[node] < 0).all():
                 break
-        logits = value[tree, node].view(len(features), num_classes, NUM_TREES)
+        logits = value[node].view(len(features), len(self.bias), NUM_TREES)
         return logits.sum(dim=2) + self.bias
 
 

@@ -78,13 +78,13 @@ class AlarmRules:
         Raises:
             HeartlmError: a value is out of range.
         """
-        beats = "bradycardia_beats", "bradycardia_in_af_beats", "tachycardia_beats", "vt_beats", "run_beats"
+        beats = [each for each in vars(self) if each.endswith("_beats")]
         require(self, lambda value: isinstance(value, Integral), "a whole number", *beats)
         require(self, lambda value: 2 <= value <= MAX_RULE_BEATS, f"2 to {MAX_RULE_BEATS}", *beats)
         probabilities = [each for each in vars(self) if "probability" in each]
         require(self, lambda value: 0 < value <= 1, "above 0 and at most 1", *probabilities)
         require(self, lambda value: 0 <= value <= 1, "0 to 1", "vt_veto_below", "veto_noise")
-        positive = "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm", "pause_s"
+        positive = [each for each in vars(self) if each.endswith(("_s", "_bpm"))]
         require(self, lambda value: 0 < value < math.inf, "a positive number", *positive)
         if unknown := sorted(set(self.off) - set(ALARMS)):
             raise HeartlmError(f"off: {unknown[0]!r} found, one of {', '.join(ALARMS)} expected")

@@ -1,16 +1,21 @@
-"""Models of live streams as files for ONNX or ExecuTorch. Their state is an input and an output.
+"""Models as files for ONNX or ExecuTorch. The state of a live stream is an input and an output.
 
     beats       codes int64 [B, F], cache float32 [B, depth, 2, heads, KEPT_BEATS, head_width], position int64 [B]
                     ─► probabilities float32 [B, classes], cache_after
     waveform    samples_mv float32 [B, rate_hz], recent float32 [B, R], average float32 [B], codes int64 [B, 300]
                     ─► probabilities float32 [B, 5] of the last four seconds, recent_after, average_after, codes_after
+    statements  samples_mv float32 [B, 18, 10 rate_hz], summary float32 [B, 513]
+                    ─► probabilities float32 [B, statements]; no state: a call judges ten seconds (ONNX only)
 
 A stream starts with a state of zeros. A call judges one beat of each stream, and the caller adds 1 to the position, or
-one second. The file of beats does not contain the detector and the tokenizer, which are C code.
+one second. The file of beats does not contain the detector and the tokenizer, which are C code; that of statements not
+the summary of the beats, without which the network answers without its trees. The metadata of an ONNX file say what
+made it, and its classes, thresholds and rate.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import warnings
@@ -23,15 +28,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from heartlm import __version__
 from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.errors import HeartlmError, needs
 from heartlm.inference.finetuned import FineTuned
+from heartlm.inference.sampled_statements import SECONDS, SampledStatements
 from heartlm.labels.tokens import BEAT_TASK_CLASSES
 from heartlm.labels.waveform import STRIDE, WINDOW
+from heartlm.models.leads import LeadsNetwork
+from heartlm.models.pretrained import model_files
 from heartlm.models.waveform import NUM_BANDS, WaveformNetwork
 from heartlm.monitor.link import HIGHEST_RATE_HZ
 from heartlm.monitor.models import KEPT_BEATS, LiveTrunk
-from heartlm.storage.atomic import atomic_file
+from heartlm.storage.atomic import atomic_file, digest_of_files
+from heartlm.tokenizers.leads import PLACES
 from heartlm.tokenizers.millivolts import KNEE_MV, NO_SIGNAL, NUM_LEVELS, STEP, high_pass
 from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.tokenizers.waveform import hann_weights, interpolate, smooth
@@ -136,24 +146,34 @@ class _Beats(nn.Module):
 def export_model(
     run: FineTuned, path: Path, to: Literal["onnx", "executorch"], batch_size: int, int8: bool, rate_hz: int = 250
 ) -> None:
-    """Write a model of live streams as a file.
+    """Write a model as a file.
 
     Args:
-        run: a causal model of beats, or a model of the task waveform.
+        run: a causal model of beats, or a model of the task waveform or statements.
         path: path of the file.
         to: format of the file.
-        batch_size: number of streams per call, which is fixed.
+        batch_size: number of streams or recordings per call, which is fixed.
         int8: store matrices as 8-bit integers, quantised by row; activations are quantised at run time. ONNX only.
-        rate_hz: samples per second and lead, for a model of the task waveform.
+        rate_hz: samples per second and lead, for a model of the task waveform or statements.
 
     Raises:
-        HeartlmError: the model has another task, the rate is not from 62 to 4000, int8 was asked for ExecuTorch, or a
-            package is missing.
+        HeartlmError: the model has another task, the rate is not from 62 to 4000, int8 was asked for ExecuTorch,
+            statements for anything but ONNX in single precision, or a package is missing.
     """
     model, wrapped = run.model, nn.Module()
-    if isinstance(model, WaveformNetwork):
+    facts = {"task": str(run.info.task), "classes": json.dumps(run.info.classes)}
+    if isinstance(model, WaveformNetwork | LeadsNetwork):
         if not LOWEST_RATE_HZ <= rate_hz <= HIGHEST_RATE_HZ:
             raise HeartlmError(f"rate_hz: {rate_hz} found, {LOWEST_RATE_HZ:.0f} to {HIGHEST_RATE_HZ:.0f} expected")
+        facts |= {"rate_hz": str(rate_hz), "thresholds": json.dumps(run.info.thresholds or run.info.threshold)}
+    if isinstance(model, LeadsNetwork):
+        if to != "onnx" or int8:
+            what = "int8" if int8 else f"to: {to}"
+            raise HeartlmError(f"{what}: a model of statements is exported by --to onnx only, without int8")
+        wrapped = SampledStatements(model, run.info.window, rate_hz)
+        inputs, outputs = wrapped.inputs(batch_size), ["probabilities"]
+        facts |= {"leads": json.dumps(PLACES), "seconds": str(SECONDS)}
+    elif isinstance(model, WaveformNetwork):
         wrapped = _Waveform(model, rate_hz)
         inputs = {
             "samples_mv": torch.zeros(batch_size, rate_hz),
@@ -172,9 +192,12 @@ def export_model(
         }
         outputs = ["probabilities", "cache_after"]
     else:
-        raise HeartlmError(f"{run.folder.path}: a causal model of beats or a model of the task waveform expected")
+        raise HeartlmError(
+            f"{run.folder.path}: a causal model of beats, or a model of the task waveform or statements expected"
+        )
     if to == "onnx":
-        content = _onnx(wrapped.eval(), inputs, outputs, int8)
+        facts |= {"model": digest_of_files(*model_files(run.folder.model("last"))), "heartlm": __version__}
+        content = _onnx(wrapped.eval(), inputs, outputs, int8, facts)
     elif int8:
         raise HeartlmError("int8: supported by --to onnx only")
     else:
@@ -194,10 +217,13 @@ def _executorch(wrapped: nn.Module, inputs: dict[str, Tensor]) -> bytes:
         return bytes(to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_executorch().buffer)
 
 
-def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str], int8: bool) -> bytes:
-    """Return an ONNX model."""
+def _onnx(
+    wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str], int8: bool, facts: dict[str, str]
+) -> bytes:
+    """Return an ONNX model with `facts` as its metadata."""
     with needs("onnx"):
         import onnxscript  # noqa: F401  needed by torch.onnx
+        from onnx.helper import set_model_props
         from onnxruntime.quantization import QuantType, quantize_dynamic
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     logging.getLogger().addFilter(lambda record: "pre-processing before quantization" not in record.getMessage())
@@ -209,6 +235,7 @@ def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str], int
     assert program is not None, "the exporter based on torch.export returns a program"
     proto = program.model_proto
     proto.producer_name, proto.doc_string = "heartlm", "Research software, not a medical device."
+    set_model_props(proto, facts)
     content: bytes = proto.SerializeToString()
     if not int8:
         return content

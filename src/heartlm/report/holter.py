@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from heartlm.analysis import hrv
-from heartlm.analysis.findings import KINDS, Findings
+from heartlm.analysis.findings import Findings
+from heartlm.ecg.definitions import ALARMS, KINDS, LETHAL, PATTERNS
 from heartlm.ecg.recording import Recording
 from heartlm.report import holter_charts as charts
 from heartlm.report.holter_strips import SelectedStrips, badness, clock_text, whole_rate, whole_recording
 from heartlm.report.holter_waves import waves_context
+from heartlm.report.numbers import MISSING
 from heartlm.report.render import render
 
 SHORT_S = 60.0
@@ -28,6 +30,20 @@ MOST_EPISODES = 20
 
 MOST_MARKS = 100
 """Maximum number of notes of the recording that are listed."""
+
+
+CART_ROWS: dict[str, tuple[str, str, float]] = {
+    "rate_bpm": ("Rate", "/min", 5),
+    "pr_ms": ("PR", "\u202fms", 20),
+    "p_ms": ("P", "\u202fms", 20),
+    "qrs_ms": ("QRS", "\u202fms", 16),
+    "qt_ms": ("QT", "\u202fms", 30),
+    "qtc_ms": ("QTc, Bazett", "\u202fms", 30),
+    "axis_degrees": ("Frontal axis", "°", 30),
+}
+"""Name, unit, and the difference from the machine's value beyond which the page marks it. Algorithms of carts differ by
+less in most recordings (Kligfield 2018, doi 10.1016/j.ahj.2018.02.014)."""
+CART_FILTERS = {"highpass_hz": "high pass", "lowpass_hz": "low pass", "notch_hz": "notch"}
 
 
 def holter_page(findings: Findings) -> str:
@@ -62,6 +78,7 @@ def context(findings: Findings) -> dict[str, Any]:
         "summary": summary,
         "findings": [_kind_row(findings, kind) for kind in KINDS if findings.of_kind(kind)],
         "kinds": findings.kinds,
+        "patterns": PATTERNS,
         "af": [] if is_short else sorted(af[:MOST_EPISODES], key=lambda event: event.start),
         "absent": [kind for kind, num in summary["events"].items() if num == 0],
         "af_s": findings.seconds_of("AF"),
@@ -76,6 +93,7 @@ def context(findings: Findings) -> dict[str, Any]:
         "extremes": [] if is_short else selected.extremes(),
         "strips": [] if is_short else selected.by_kind(),
         "waves": waves,
+        "cart": _cart(findings),
         "sheet": [] if waves is None else _sheet(summary, waves["rows"]),
         "hrv": hrv.variability(findings),
         "fewest_intervals": hrv.FEWEST_INTERVALS,
@@ -96,6 +114,30 @@ def _sheet(summary: dict[str, Any], rows: list[dict[str, Any]]) -> list[tuple[st
     return [*rate, *named, ("Found", ", ".join(kinds) or "no events")]
 
 
+def _cart(findings: Findings) -> dict[str, Any] | None:
+    """Return what the machine wrote, its measurements next to ours; None if it wrote nothing."""
+    if (cart := findings.recording.cart) is None:
+        return None
+    waves = findings.normal_waves()
+    ours: dict[str, float | None] = {"rate_bpm": findings.rates()["mean_rate_bpm"]}
+    if waves is not None:
+        medians = waves.summary()
+        ours |= {name: each["median"] for name, each in medians["intervals"].items()}
+        ours |= {"qtc_ms": ours["qtc_bazett_ms"], "axis_degrees": medians["axis_degrees"]}
+    rows = []
+    for key, (name, unit, most) in CART_ROWS.items():
+        theirs, own = cart.measured.get(key), ours.get(key)
+        if theirs is None:
+            continue
+        # an axis of 190 degrees is one of -170
+        apart = abs(theirs - own) if own is not None else 0.0
+        apart = min(apart, 360 - apart) if unit == "°" else apart
+        values = [MISSING if each is None else f"{each:.0f}{unit}".replace("-", "−") for each in (theirs, own)]
+        rows.append({"name": name, "theirs": values[0], "own": values[1], "differs": own is not None and apart > most})
+    filters = ", ".join(f"{CART_FILTERS[name]} {value:g} Hz" for name, value in cart.filters.items())
+    return {"wrote": cart, "rows": rows, "filters": filters}
+
+
 def _patient(recording: Recording) -> list[tuple[str, str]]:
     """Return the patient data of the header that are known, with their names."""
     patient, age = recording.patient, "" if recording.age is None else f"{recording.age} years"
@@ -110,11 +152,12 @@ def _kind_row(findings: Findings, kind: str) -> dict[str, Any]:
     rates = [whole_rate(kind, event.rate_bpm) for event in events if math.isfinite(event.rate_bpm)]
     return {
         "kind": kind,
+        "is_lethal": ALARMS.get(kind) == LETHAL,
         "num": len(events),
         "total_s": findings.seconds_of(kind),
         "longest_s": max(event.stop - event.start for event in events) / rate_hz,
         "num_beats": max(event.num_beats for event in events),
-        "rate_bpm": (min if kind == "bradycardia" else max)(rates, default=None),
+        "rate_bpm": (min if KINDS[kind].worst == "slowest" else max)(rates, default=None),
         "interval_ms": max((event.interval_ms for event in events if math.isfinite(event.interval_ms)), default=None),
         "confidence": np.mean([event.confidence for event in events]),
         "num_disputed": sum(bool(event.disputed) for event in events),

@@ -10,7 +10,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.analysis.findings import KINDS, RATE_INTERVALS, Findings
+from heartlm.analysis.findings import RATE_INTERVALS, Findings
+from heartlm.ecg.definitions import KINDS
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.spans import runs
 from heartlm.report.charts import Scale, draw
@@ -25,9 +26,6 @@ ROW = 17
 RR_BIN_S, RR_RANGE_S = 0.025, (0.2, 2.0)
 _RR_TICKS_S = (0.4, 0.8, 1.2, 1.6, 2.0)
 _STEPS_S = [1, 2, 5, 10, 15, 30, *(60 * m for m in (1, 2, 5, 10, 15, 30)), *(3600 * h for h in (1, 2, 3, 4, 6, 12, 24))]
-
-_COLOUR = dict.fromkeys(("VF", "asystole", "VT", "IVR", "bigeminy", "trigeminy", "couplet"), "class-V")
-_COLOUR |= {"SVT": "class-S", "flutter": "accent", "AF": "accent", "unreadable": "grey-2"}
 
 
 def trend(findings: Findings) -> Markup | None:
@@ -65,7 +63,7 @@ def trend(findings: Findings) -> Markup | None:
             covered[min(int(first), NUM_BINS - 1) : int(np.ceil(last)) + 1] = True
         spans = [(x(first), x(last)) for first, last in runs(covered) * (recording.duration_s / NUM_BINS)]
         bars = "".join(f"M{first:.1f} {top + 2}H{last:.1f}v{ROW - 6}H{first:.1f}z" for first, last in spans)
-        paths += [("grid", f"M{x.first} {top + ROW - 1}H{x.last}"), (f"fill-{_COLOUR.get(kind, 'grey-1')}", bars)]
+        paths += [("grid", f"M{x.first} {top + ROW - 1}H{x.last}"), (f"fill-{KINDS[kind].colour}", bars)]
         labels.append((4, top + 11, "tick", kind))
     end = HEIGHT - BOTTOM + 8 + ROW * len(kinds)
     ticks, x_title = time_ticks(recording)

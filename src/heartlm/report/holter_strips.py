@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from heartlm.analysis.findings import KINDS, RATE_INTERVALS, Event, Findings
+from heartlm.analysis.findings import RATE_INTERVALS, Event, Findings
+from heartlm.ecg.definitions import KINDS
 from heartlm.ecg.recording import Recording
 from heartlm.report.holter_charts import seconds_since_midnight
 from heartlm.report.numbers import MISSING, duration, elapsed, percent
@@ -34,10 +35,6 @@ TWELVE_LEADS = ("I", "AVR", "V1", "V4"), ("II", "AVL", "V2", "V5"), ("III", "AVF
 """Usual layout of twelve leads on paper: three lanes of four leads, a quarter of the time each, and a rhythm strip."""
 _SHORTEST_TWELVE_S = 8.0
 
-_SLOW = ("bradycardia",)
-_LONG: tuple[str, ...] = ("VF", "asystole", "pause", "flutter", "AF", "bigeminy", "trigeminy", "unreadable")
-_LONG += ("AV block I", "LBBB", "RBBB", "wide QRS", "long QT")
-
 
 def clock_text(recording: Recording, elapsed_s: float, decimals: int = 0) -> str:
     """Return the clock time, without the date if the recording has a single one; empty if the start is unknown."""
@@ -55,9 +52,10 @@ def time_text(recording: Recording, elapsed_s: float, decimals: int = 0) -> str:
 def badness(event: Event) -> tuple[bool, float, float]:
     """Return the sort key of events of a kind: undisputed, then by duration, high or low rate, then by confidence."""
     rate = event.rate_bpm if math.isfinite(event.rate_bpm) else 0.0
-    if event.kind in _LONG:
+    worst = KINDS[event.kind].worst
+    if worst == "longest":
         return not event.disputed, event.stop - event.start, event.confidence
-    return not event.disputed, -rate if event.kind in _SLOW else rate, event.confidence
+    return not event.disputed, -rate if worst == "slowest" else rate, event.confidence
 
 
 def whole_rate(kind: str, rate_bpm: float) -> int:

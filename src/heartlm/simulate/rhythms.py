@@ -18,9 +18,13 @@ _SLOWEST_AF_RR_S = 2.2
 _FASTEST_AF_RR_S = 0.32
 
 
-def simulate_rhythm(patient: SimulatedPatient, duration_s: float, rng: Generator) -> Heart:
-    """Simulate a patient's heart for `duration_s` seconds."""
+def simulate_rhythm(patient: SimulatedPatient, duration_s: float, rng: Generator, rhythm: str | None = None) -> Heart:
+    """Simulate a patient's heart for `duration_s` seconds, by default in the rhythms of its profile."""
     heart, profile = Heart(patient, duration_s, rng), PROFILES[patient.profile]
+    if rhythm is not None:
+        heart.begin(rhythm.partition(" ")[0])
+        RHYTHM_FUNCTIONS[rhythm](heart, duration_s)
+        return heart
     # (start, stop, rhythm) of the episodes, which do not overlap; a profile's first kind has precedence
     episodes: list[tuple[float, float, str]] = []
     for kind in profile.episodes:
@@ -155,6 +159,30 @@ def _wenckebach(heart: Heart, until: float) -> None:
             heart.ventricles(at, template, (template, at, 1.0))
 
 
+def _mobitz(heart: Heart, until: float, conducted: int) -> None:
+    """Simulate second-degree block: after some conducted beats at one PR interval a P wave is not conducted."""
+    patient, place, ratio = heart.patient, 0, conducted
+    while (due := heart.node + (0.6 if conducted == 1 else 0.85) * heart.sinus_interval(heart.node)) < until:
+        if place < ratio:
+            heart.conduct(due)
+            place += 1
+            continue
+        heart.atria(due - patient.pr_s)
+        heart.node, place = due, 0
+        ratio = conducted if conducted == 1 else int(heart.rng.integers(conducted, conducted + 3))
+
+
+def _complete_block(heart: Heart, until: float) -> None:
+    """Simulate third-degree block: an escape rhythm of the junction or the ventricles, independent of P waves."""
+    escape = heart.rng.uniform(1.2, 1.8)
+    template = "V1" if heart.rng.random() < 0.4 else "N"
+    while (at := heart.last + escape * heart.rng.normal(1, 0.015)) < until:
+        heart.ventricles(at, "E" if template == "V1" else "j", (template, at, 1.0))
+        while (due := heart.node + 0.8 * heart.sinus_interval(heart.node)) < at + 0.3:
+            heart.atria(due - heart.patient.pr_s)
+            heart.node = due
+
+
 def _paced(heart: Heart, until: float) -> None:
     """Simulate a pacemaker that fires if no beat occurs within its escape interval; the atria are independent."""
     patient, rng = heart.patient, heart.rng
@@ -198,6 +226,9 @@ RHYTHM_FUNCTIONS: dict[str, Callable[[Heart, float], None]] = {
     "ASYS": _pause,
     "NOD": _junctional,
     "BII": _wenckebach,
+    "BII Mobitz": partial(_mobitz, conducted=2),
+    "BII 2:1": partial(_mobitz, conducted=1),
+    "BIII": _complete_block,
     "P": _paced,
 }
-"""Functions by rhythm name; each simulates the heart until about the given time."""
+"""Functions by rhythm, its WFDB code first; each simulates the heart until about the given time."""

@@ -27,7 +27,7 @@ _FLUTTER_DIPOLE = np.array([0.15, -1.0, 0.5])
 
 
 def simulate_recording(
-    config: SimulationConfig, patient_index: int, session: int = 0
+    config: SimulationConfig, patient_index: int, session: int = 0, rhythm: str | None = None
 ) -> tuple[NDArray[np.float32], Annotations]:
     """Simulate one recording of one patient.
 
@@ -35,6 +35,8 @@ def simulate_recording(
         config: settings of the database; `config.patients` does not limit `patient_index`.
         patient_index: index of the patient, from 0.
         session: index of the patient's recording, from 0. Electrode positions and events differ between recordings.
+        rhythm: a key of `heartlm.simulate.rhythms.RHYTHM_FUNCTIONS` for the whole recording, instead of the rhythms of
+            the patient's profile.
 
     Returns:
         The signal in mV, float32 `[num_leads, num_samples]`, before any analogue-to-digital conversion, and its
@@ -43,7 +45,7 @@ def simulate_recording(
     patient = SimulatedPatient(config.seed, patient_index)
     rng = stream(config.seed, patient_index, 2, session)
     num, rate_hz = config.num_samples, float(config.rate_hz)
-    heart = simulate_rhythm(patient, num / rate_hz, rng)
+    heart = simulate_rhythm(patient, num / rate_hz, rng, rhythm)
     vectors = lead_vectors(config.leads, rng)
     # how each lead's amplitude goes with breath and posture
     breath = peaked_process(rng, num, rate_hz, patient.breath_hz, 0.015)

@@ -9,6 +9,7 @@ a `HeartlmError` that names the file. FIFOs and devices are refused before they 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ TEXT_BYTES = 1 << 31
 
 _LONGEST_REASON = 200
 _PIECE_BYTES = 1 << 20
+_ADDRESS = re.compile(r" (object )?at 0x[0-9a-fA-F]+")
 
 
 @contextmanager
@@ -44,7 +46,8 @@ def one_line(path: Path, what: str) -> Iterator[None]:
     except MemoryError as error:
         raise HeartlmError(f"{path}: does not fit into memory; correct the sizes it states") from error
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        # NumPy quotes objects of a header that it cannot evaluate, each with its address
+        reason = " ".join(_ADDRESS.sub("", str(error)).split()) or type(error).__name__
         raise HeartlmError(f"{path}: not readable as {what} ({reason[:_LONGEST_REASON]}); fetch it again") from error
 
 

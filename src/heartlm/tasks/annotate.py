@@ -40,7 +40,11 @@ class Annotated:
         found: beats with predicted codes (beats task), or spans of predicted rhythms (rhythm and waveform tasks).
         faults: signs of damage in the recording, one line each.
         seconds: probability of each class in every second (waveform task), float64 `[num_seconds, 5]`.
-        statements: probability and threshold of each statement (statements task).
+        statements: probability and threshold of each statement (statements task); of a recording of more than a
+            minute, the mean probability of its pieces of ten seconds.
+        pieces: probability of each statement in each of these pieces, float64 `[num_pieces, num_statements]`; None for
+            shorter recordings.
+        piece_s: start and stop of each in seconds, float64 `[num_pieces, 2]`.
     """
 
     database: str
@@ -52,6 +56,8 @@ class Annotated:
     faults: tuple[str, ...] = ()
     seconds: NDArray[np.float64] | None = None
     statements: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    pieces: NDArray[np.float64] | None = None
+    piece_s: NDArray[np.float64] | None = None
 
 
 def annotate(
@@ -88,7 +94,8 @@ def annotate(
     lead_name = ",".join(ready.names) or recording.lead_names[ready.index] if _reads(tokenizer, recording) else ""
     known, faults = ready.annotations, tuple(recording.faults)
     facts = database.name, record_id, task.name, lead_name
-    return Annotated(*facts, known, answer.found, faults, answer.seconds, answer.statements)
+    pieces = answer.pieces, answer.piece_s
+    return Annotated(*facts, known, answer.found, faults, answer.seconds, answer.statements, *pieces)
 
 
 def spans_found(recording: Recording, lead: Lead, tokens: Tokens, names: Sequence[str], stride: int = 1) -> Annotations:

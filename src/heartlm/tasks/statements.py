@@ -28,6 +28,7 @@ from heartlm.system.progress import say
 from heartlm.tasks.task import Answer, FinetuneConfig, Leads, Task
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.leads import LeadsTokenizer
+from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.training.job import TrainingTask
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+PIECE, LONGEST = 1000, 6000
+"""Tokens of the pieces of long recordings, 10 s, and of the longest recording that is not cut into pieces."""
 WIDTH = 128
 """Channels of the last residual block."""
 
@@ -198,11 +201,23 @@ class Statements(Task):
         )
 
     def annotate(self, tuned: FineTuned, recording: Recording, lead: Lead, tokens: Tokens) -> Answer:
-        """Return the probability and threshold of each statement; no annotations."""
-        found = probabilities_of(tuned.model, [tokens.codes], tuned.info)[0]
+        """Return the probability and threshold of each statement; no annotations.
+
+        A recording of more than `LONGEST` tokens is read in pieces as long as those that the thresholds are of.
+        """
+        num, edges = tokens.num_tokens, [0]
+        if num > LONGEST:
+            # The last piece takes what is left.
+            edges = list(range(0, num - PIECE + 1, PIECE))
+        spans = list(zip(edges, [*edges[1:], num], strict=True))
+        by_piece = probabilities_of(tuned.model, [tokens.codes[first:stop] for first, stop in spans], tuned.info)
+        found = by_piece.mean(axis=0)
         none = Annotations(lead.annotations.rate_hz, np.empty(0, np.int64), np.empty(0, "<U1"), source="heartlm")
         facts = zip(tuned.info.classes, found.tolist(), thresholds_of(tuned.info), strict=True)
-        return Answer(none, statements={name: (each, threshold) for name, each, threshold in facts})
+        statements = {name: (each, threshold) for name, each, threshold in facts}
+        if len(spans) == 1:
+            return Answer(none, statements=statements)
+        return Answer(none, statements=statements, pieces=by_piece, piece_s=np.array(spans) / GRID_HZ)
 
 
 def probabilities_of(model: Any, recordings: list[NDArray[np.uint16]], info: ModelInfo) -> Floats:

@@ -41,12 +41,17 @@ class Answer:
     Attributes:
         found: beats or spans with their names; empty if the task names neither.
         seconds: probability of each class in every second, `[num_seconds, num_classes]` (waveform task).
-        statements: probability and threshold of each statement (statements task).
+        statements: probability and threshold of each statement (statements task); of a long recording, the mean
+            probability of its pieces.
+        pieces: probability of each statement in each piece of a long recording, `[num_pieces, num_statements]`.
+        piece_s: start and stop of each piece in seconds, `[num_pieces, 2]`.
     """
 
     found: Annotations
     seconds: NDArray[np.float64] | None = None
     statements: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    pieces: NDArray[np.float64] | None = None
+    piece_s: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)

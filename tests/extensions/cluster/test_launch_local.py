@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,15 +15,11 @@ import yaml
 
 from heartlm.training.config import PretrainConfig
 from heartlm.training.pretrain import pretrain
+from tests.synthetic_run import losses
 
 TIMEOUT_S = 600
 SETTINGS: dict[str, Any] = {"depth": 1, "window": 32, "batch_size": 320, "steps": 60, "threads": 1, "log_every": 1}
 """Steps long enough that a signal, which passes through three processes, arrives before the last one."""
-
-
-def losses(run: Path) -> dict[tuple[str, int], float]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return {(line["split"], line["step"]): line["loss"] for line in lines}
 
 
 def launched(folder: Path) -> subprocess.Popen[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -25,6 +24,7 @@ from heartlm.training.config import PretrainConfig
 from heartlm.training.pretrain import pretrain
 from tests.conftest import shared_data
 from tests.extensions.cluster.slurm import Cluster, wait_for
+from tests.synthetic_run import losses
 
 pytestmark = pytest.mark.slow
 
@@ -89,11 +89,6 @@ def unbroken(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """The run of one process that never met SLURM."""
     out = tmp_path_factory.mktemp("unbroken") / "run"
     return pretrain(PretrainConfig(corpus=tiny_corpus, out=out, device="cpu", **SETTINGS, **OFTEN))
-
-
-def losses(run: Path) -> dict[tuple[str, int], float]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return {(line["split"], line["step"]): line["loss"] for line in lines}
 
 
 def assert_same(run: Path, expected: Path, relative: float = SAME) -> None:

@@ -213,7 +213,7 @@ def scaled(base: StudyCell, ranks: int, nodes: int, scaling: Literal["strong", "
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedCell:
     """A cell that was predicted and measured.
 
     Attributes:
@@ -244,7 +244,7 @@ class Validation:
         num_outside: number of cells measured outside their interval.
     """
 
-    cells: list[Checked]
+    cells: list[CheckedCell]
     not_checked: list[str]
     median_error: float
     num_outside: int
@@ -265,13 +265,13 @@ def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Valid
     predictable = {cell: cells[cell] for cell in cells if kind_of(cell) in predictor.kinds and cell.parallel == "ddp"}
     if not predictable:
         raise HeartlmError("no cell with more than one rank has a one-rank cell of its kind: nothing can be predicted")
-    checked = list[Checked]()
+    checked = list[CheckedCell]()
     for cell, repeats in predictable.items():
         predicted, repeats_s = predictor.predict(cell), [typical_s(each.step_s) for each in repeats]
         part_s = {name: statistics.median(each.part_s[name] for each in repeats) for name in PARTS}
         step_s = statistics.median(repeats_s)
         outside = max(0.0, step_s - predicted.high_s, predicted.low_s - step_s) / step_s
-        checked.append(Checked(predicted, repeats_s, part_s, step_s, predicted.step_s / step_s - 1, outside))
+        checked.append(CheckedCell(predicted, repeats_s, part_s, step_s, predicted.step_s / step_s - 1, outside))
     return Validation(
         checked,
         not_checked=[cell.name for cell in cells if cell not in predictable],

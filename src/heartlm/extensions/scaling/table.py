@@ -64,7 +64,7 @@ class CellRow:
 
 
 @dataclass
-class Table:
+class StudyTable:
     """All rows of a study, and the measurements that are excluded.
 
     Attributes:
@@ -81,7 +81,7 @@ class Table:
 Repeats = dict[int, Measurement]
 
 
-def table_of(measurements: Iterable[Measurement]) -> Table:
+def table_of(measurements: Iterable[Measurement]) -> StudyTable:
     """Return the table of a study's measurements."""
     passed: dict[StudyCell, Repeats] = defaultdict(dict)
     failed = []
@@ -94,7 +94,7 @@ def table_of(measurements: Iterable[Measurement]) -> Table:
     compared.sort(key=lambda cell: (cell.stage != "pretrain", *asdict(cell).values()))
     rows = [_row(cell, passed) for cell in compared]
     environment = next((each.environment for cell in compared for each in passed[cell].values()), {})
-    return Table(rows, failed, environment)
+    return StudyTable(rows, failed, environment)
 
 
 def _is_reference(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> bool:
