@@ -59,6 +59,7 @@ BENCHMARKS = (
     ),
     Benchmark("federated", MITDB, FEDERATED, 20, long=True),
     Benchmark("statements", "--data {data} --work {work}", QUALITY, 25, long=True),
+    Benchmark("pretraining", "--data {data} --work {work:statements}", QUALITY, 20, long=True),
     Benchmark("federated_ways", f"{MITDB} --privacy", FEDERATED, 15, long=True, script="federated"),
     Benchmark("quality", "--data {data} --work {work}", QUALITY, 150, long=True),
     Benchmark(

@@ -319,6 +319,21 @@ def test_scores_are_those_of_a_hand_calculation() -> None:
     assert best_thresholds(probabilities, labels) == pytest.approx((0.25, 0.65))
 
 
+def test_the_metric_of_the_challenge_is_that_of_a_hand_calculation() -> None:
+    """Credits of weights.csv: AF for flutter 0.5, sinus rhythm for AF 0.25, for first degree AV block 0.45."""
+    names, patients = ("NORM", "AFIB", "AFLT", "1AVB"), np.array(["a", "b", "c"])
+    labels = np.array([[0, 1, 0, 0], [1, 0, 1, 1], [1, 0, 0, 0]])
+    called = np.array([[0, 1, 0, 0], [0, 1, 0, 1], [1, 0, 0, 0]])
+    scores = score_statements(called.astype(float), labels, names, (0.5,) * 4, patients, Resampling(20))
+    # 1: right, 1. 2: of AFLT and 1AVB stated and AFIB and 1AVB called, three in all: (0.5 + 0.3 + 0.3 + 1) / 3.
+    observed, right = 1 + (0.5 + 0.3 + 0.3 + 1) / 3, 1 + (1 + 1 + 2 * 0.3) / 2
+    sinus = 0.25 / 2 + (0.25 + 0.45) / 3
+    assert scores["challenge_2021"]["value"] == pytest.approx((observed - sinus) / (right - sinus))
+    assert "challenge_2021" not in score_statements(
+        called[:, :1].astype(float), labels[:, :1], names[:1], (0.5,), patients, Resampling(20)
+    )
+
+
 def test_probabilities_that_are_frequencies_are_calibrated() -> None:
     probability = np.repeat([0.1, 0.9], 50)
     is_present = np.concatenate([np.arange(50) % 10 == 0, np.arange(50) % 10 != 0])
@@ -417,7 +432,7 @@ def test_recordings_without_annotations_are_scored_by_detected_beats(database: P
     [
         (["--statements", "LATE"], "LATE is not both present and absent in training recordings"),
         (["--window", "300"], "600 expected by the task statements"),
-        (["--patients", "leads/r00"], "none expected by the task statements"),
+        (["--patients", "leads/r99"], "has no labels of that patient for training"),
         ([], "no statement has enough training recordings"),
     ],
 )

@@ -369,7 +369,7 @@ def test_a_forest_of_one_class_is_a_baseline_that_is_not_computed(corpus: Corpus
     ("words", "message"),
     [
         (["foundation"], "foundation found, none expected"),
-        (["--window", "128", "--accumulation", "2"], "accumulation 2"),
+        (["--window", "128", "--accumulation", "2"], "accumulation: 2"),
         (["--window", "100"], "window: 100 found, 400 expected"),
         (["--order", "epochs"], "order: random"),
     ],

@@ -68,7 +68,11 @@ def _statement_rows(scores: Scores, methods: Mapping[str, Mapping[str, Any]]) ->
         rows.append(
             [row["name"], row["support"], se, ppv, f1, _with_interval(areas[0]), *(each.text for each in areas[1:])]
         )
-    for key, title in (("macro_auroc", "mean"), ("superclass_auroc", "mean of superclasses")):
+    for key, title in (
+        ("macro_auroc", "mean"),
+        ("superclass_auroc", "mean of superclasses"),
+        ("challenge_2021", "metric of the Challenge 2021"),
+    ):
         if key in scores["scores"]:
             own, *rest = (Score.of(block.get(key)) for block in (scores["scores"], *others))
             rows.append([title, "", "", "", "", _with_interval(own), *(each.text for each in rest)])

@@ -10,12 +10,23 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.statements import SUPERCLASSES
 from heartlm.errors import HeartlmError, needs
-from heartlm.evaluation.bootstrap import Resampling, estimate
+from heartlm.evaluation.bootstrap import Resampling, estimate, ratio
 from heartlm.evaluation.rhythm import Verdicts, auroc
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Features = NDArray[np.float32]
+
+CHALLENGE_PLACES = {
+    **{"SR": -0.05, "1AVB": 0, "IRBBB": 0, "LPR": 0, "SARRH": 0, "SBRAD": 0, "PAC": 0.0375, "LAFB": 0.05, "IVCD": 0.05},
+    **{"PACE": 0.075, "PVC": 0.075, "STACH": 0.075, "CRBBB": 0.1, "LVOLT": 0.125, "LNGQT": 0.15, "CLBBB": 0.175},
+    **{"AFIB": 0.2, "AFLT": 0.2, "TAB_": 0.2, "INVT": 0.2, "QWAVE": 0.3},
+}
+"""Places of statements on the line from normal to grave of the PhysioNet/CinC Challenge 2021.
+
+The credit for a statement instead of another is 0.5 less the distance of their places: so all numbers of `weights.csv`
+of github.com/physionetchallenges/evaluation-2021. Its bradycardia and its two axis deviations have no name here.
+"""
 
 
 BINS = 10
@@ -43,7 +54,8 @@ def score_statements(
     Returns:
         `per_class` with `support`, `se`, `ppv`, `sp`, `f1`, `auroc`, `average_precision`, `brier`, the mean squared
         error of the probability, and `calibration_error` of each statement; `macro_f1`, `macro_auroc`, `macro_brier`
-        and `macro_calibration_error`, the means over statements that occur, and `superclass_auroc` over superclasses.
+        and `macro_calibration_error`, the means over statements that occur, `superclass_auroc` over superclasses, and
+        `challenge_2021`, the metric of that challenge over those of its statements that are among `names`.
     """
     known_patients, patient = np.unique(patients, return_inverse=True)
     weights = resampling.weights(len(known_patients))
@@ -86,8 +98,39 @@ def score_statements(
             for each in ("brier", "calibration_error")
         },
     }
+    if challenge := _challenge_scores(probabilities >= np.array(thresholds), labels, names):
+        terms = np.stack([np.bincount(patient, each, len(known_patients)) for each in challenge], axis=1)
+        drawn_terms = weights @ terms
+        value = float(terms[:, 0].sum() / terms[:, 1].sum())
+        scores["challenge_2021"] = estimate(value, ratio(drawn_terms[:, 0], drawn_terms[:, 1]), len(known_patients))
     superclasses = [name for name in SUPERCLASSES if name in per_class]
     return scores | ({"superclass_auroc": mean(superclasses)} if superclasses else {})
+
+
+def _challenge_scores(
+    is_called: NDArray[np.bool_], labels: Labels, names: Sequence[str]
+) -> tuple[Floats, Floats] | None:
+    """Return the credit of each recording above calling all sinus rhythm, and that of calling it right.
+
+    None unless some recording can earn credit. Unknown statements count as absent, as in the challenge.
+    """
+    chosen = [place for place, name in enumerate(names) if name in CHALLENGE_PLACES]
+    along = np.array([CHALLENGE_PLACES[names[place]] for place in chosen] + [CHALLENGE_PLACES["SR"]])
+    # The last column is sinus rhythm, which a model need not know, so that it can be called.
+    credit = 0.5 - np.abs(along[:, None] - along)
+    same = [*(names[place] for place in chosen), "SR"]
+    credit[np.equal.outer(same, same)] = 1
+    none = np.zeros((len(labels), 1), bool)
+    stated, called = (np.hstack([each[:, chosen], none]) for each in (labels == 1, is_called))
+    sinus = np.zeros_like(stated)
+    sinus[:, same.index("SR")] = True
+
+    def credits(calls: NDArray[np.bool_]) -> Floats:
+        either = np.maximum((stated | calls).sum(axis=1), 1)
+        return np.asarray(((stated.astype(np.float64) @ credit) * calls).sum(axis=1) / either)
+
+    right, nothing = credits(stated), credits(sinus)
+    return (credits(called) - nothing, right - nothing) if right.sum() > nothing.sum() else None
 
 
 def _average_precision(is_present: NDArray[np.bool_], probability: Floats) -> dict[str, Any]:

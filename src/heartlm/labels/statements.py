@@ -12,6 +12,10 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.ecg.statements import STATEMENTS
 from heartlm.labels.tokens import IGNORE
 
+WINDOW, BATCH, LEARNING_RATE = 600, 32, 3e-3
+"""Tokens of a window over leads, 6 s; windows of a batch and peak learning rate, unless they are set."""
+CONTINUED_RATE = 3e-4
+"""Peak learning rate from the weights of a run; larger ones forget what they know (docs/log/statements.md)."""
 FEWEST_PATIENTS = 20
 """Patients with a statement, and without it, below which a model does not learn it unless it is named."""
 

@@ -14,6 +14,7 @@ many logits as it has codes. On a GPU all facets are one batched product, with a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +46,10 @@ class HeartModel(nn.Module):
 
     Attributes:
         facet_heads: weights of the heads of all facets, `[sum(facet_sizes), width]`; None in models without them.
+        normalises_batches: whether it learns from the mean of a whole batch, which then may not be split.
     """
+
+    normalises_batches: ClassVar[bool] = False
 
     head_rows: Tensor | None
     no_code: Tensor | None

@@ -30,6 +30,8 @@ STRIDES = (1, 2, 2, 2)
 KERNEL, STEM_KERNEL, NUM_FILTERS = 9, 15, 16
 """Samples of a convolution and of the stem's filters, 10 ms each; number of filters that every lead passes."""
 HEAD_DROPOUT = 0.3
+FRAME = 2 * math.prod(STRIDES)
+"""Tokens of a frame of the last residual block."""
 SAMPLES_PER_TOKEN = 8
 """Samples that count as one token in the size of a batch."""
 
@@ -56,11 +58,13 @@ class LeadsNetwork(HeartModel):
     Args:
         config: sizes; `depth` is the number of residual blocks, 4, and `width` the number of channels of the last.
         geometry: voltages of the codes of each place, float32 `[num_codes, 1]`, then those of the beat facet.
-        num_classes: number of statements.
+        num_classes: number of statements; 0 for one to pretrain, which predicts voltages.
 
     Attributes:
         trees: boosted trees on a summary of the beats, which answer with the network; None without any.
     """
+
+    normalises_batches = True
 
     def __init__(self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0) -> None:
         nn.Module.__init__(self)  # only the interface of HeartModel is used, none of its layers
@@ -84,6 +88,8 @@ class LeadsNetwork(HeartModel):
         self.trees: Trees | None = None
         head = nn.Conv1d(2 * channels[-1], num_outputs, 1, groups=self.members) if num_classes else None
         self.class_head = head  # type: ignore[assignment]
+        if not num_classes:
+            self.voltage_head = nn.Linear(channels[-1], FRAME * self.num_places)
 
     def recompute(self, recompute: bool = True) -> None:
         """Do nothing: the activations are too small for checkpointing."""
@@ -116,20 +122,32 @@ class LeadsNetwork(HeartModel):
         logits: Tensor = self.class_head(features[..., None])
         return logits.view(len(codes), self.members, self.num_classes)
 
+    def voltages(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return the voltages that a network to pretrain expects, over the spread of each place, `[B, T, P]`."""
+        frames: Tensor = self.voltage_head(self.frames(codes, valid).transpose(1, 2))
+        return frames.view(len(codes), -1, self.num_places)[:, : codes.shape[1]]
+
     def features(self, codes: Tensor, valid: Tensor | None = None, layer: int = -1) -> Tensor:
         """Return the features of the head, of each member mean and maximum over time, `[B, members × 2 × width]`.
 
         With `layer`, those of the output of that block, from 0, which has fewer channels.
         """
+        return self._pooled(self.frames(codes, valid, layer))
+
+    def frames(self, codes: Tensor, valid: Tensor | None = None, layer: int = -1) -> Tensor:
+        """Return the output of a block, `[B, channels, T / tokens of a frame]`; `FRAME` tokens by default."""
         places = codes[..., : self.num_places]
         known = places != 0
         if valid is not None:
             known = known & valid[..., None]
         levels = self.embedding.get_buffer("places_0")[:, 0]
         mv = torch.where(known, levels[places], 0).transpose(1, 2)
-        x = self.stem(mv, known.any(dim=1))
+        x: Tensor = self.stem(mv, known.any(dim=1))
         for block in self.trunk.blocks if layer < 0 else self.trunk.blocks[: layer + 1]:
             x = block(x)
+        return x
+
+    def _pooled(self, x: Tensor) -> Tensor:
         of_members = x.view(len(x), self.members, -1, x.shape[2])
         return torch.cat([of_members.mean(dim=3), of_members.amax(dim=3)], dim=2).flatten(1)
 

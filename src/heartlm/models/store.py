@@ -29,8 +29,8 @@ from heartlm.storage.reading import read_json, refuse_irregular
 from heartlm.storage.typed import typed
 
 SCHEMA_VERSION = 1
-_NEW = ("class_head.", "statistics.")
-"""Prefixes of the tensors that a foundation model does not have."""
+_OF_LABELS = ("class_head.", "statistics.", "trees.", "voltage_head.")
+"""Prefixes of the tensors that belong to the labels of a model, or to what it learnt without labels."""
 
 
 def save_model(folder: Path, model: HeartModel, info: ModelInfo) -> None:
@@ -84,27 +84,33 @@ def load_foundation(
     dropout: float,
     keep_weights: bool,
     seconds: Tensor | None = None,
+    members: int | None = None,
 ) -> tuple[HeartModel, ModelInfo]:
     """Load a pretrained model with a head for `classes`; without `keep_weights`, only its sizes and geometry.
 
     The head is new unless the model has one for the same labels. The facet heads are frozen, so the model can still
-    continue a recording.
+    continue a recording. Of more `members` than the model has, each starts from the weights of one of its own.
 
     Raises:
         HeartlmError: the model is missing, has another schema version, or is damaged.
     """
     tensors, info = _read(folder)
-    config = replace(info.config, dropout=dropout)
+    config = replace(info.config, dropout=dropout, members=members or info.config.members)
+    if (info.classes, info.pooled) != (classes, pooled):
+        tensors = {name: value for name, value in tensors.items() if not name.startswith(_OF_LABELS)}
     model = _model_for(tensors, config, len(classes), pooled, seconds)
-    if keep_weights and (info.classes, info.pooled) == (classes, pooled):
-        model.load_state_dict(tensors)
-    elif keep_weights:
-        kept = {name: value for name, value in tensors.items() if not name.startswith(_NEW)}
-        new = {name: value for name, value in model.state_dict().items() if name.startswith(_NEW)}
-        model.load_state_dict(kept | new)
+    if keep_weights:
+        new = model.state_dict()
+        model.load_state_dict(new | {name: _of_members(value, new[name].shape) for name, value in tensors.items()})
     if model.facet_heads is not None:
         model.facet_heads.requires_grad_(False)
     return model, replace(info, config=config)
+
+
+def _of_members(value: Tensor, shape: torch.Size) -> Tensor:
+    """Return a tensor of a network of some members for another number of them; those of a member follow each other."""
+    repeats = [-(-new // old) for new, old in zip(shape, value.shape, strict=True)]
+    return value.repeat(repeats)[tuple(slice(size) for size in shape)] if repeats else value
 
 
 def build_model(

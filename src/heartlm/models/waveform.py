@@ -43,6 +43,8 @@ class WaveformNetwork(HeartModel):
         num_classes: number of classes.
     """
 
+    normalises_batches = True
+
     def __init__(self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0) -> None:
         nn.Module.__init__(self)  # only the interface of HeartModel is used, none of its layers
         assert config.width and config.depth == len(KERNELS), "resolve the config first"

@@ -44,11 +44,6 @@ def finetune(config: FinetuneConfig) -> Path:
 
 def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
     corpus, task = open_corpus(config.required_corpus()), task_of(config.task)
-    if not task.splits_batches and ranks.world_size * config.accumulation > 1:
-        raise HeartlmError(
-            f"task: {task.name} found with {ranks.world_size} ranks and accumulation {config.accumulation}, 1 of each "
-            "expected: its small network normalises over whole batches"
-        )
     learning, start = task.learning(config, corpus), ""
     if config.run is not None:
         start = f"-{'scratch' if config.from_scratch else config.run.name}-w{config.window}"
@@ -93,6 +88,8 @@ def on_foundation(
         seconds=interval_levels(corpus) if pooled else None,
     )
     check_tokenizer(corpus, foundation, config.run)
+    if foundation.config.network != "transformer":
+        raise HeartlmError(f"run: {config.run} reads all leads, a pretrained run that reads beats expected")
     labelled = labelled_rows(corpus, labels, "train")
     if len(labelled) == 0:
         raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")

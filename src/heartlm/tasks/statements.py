@@ -21,8 +21,8 @@ from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.results import ScoreSet, attempt
 from heartlm.evaluation.statements import best_thresholds, logistic_probabilities, score_statements
 from heartlm.inference.beat_summary import beat_summary
-from heartlm.inference.finetuned import FineTuned
-from heartlm.labels.statements import learnable, stated_labels, stated_of
+from heartlm.inference.finetuned import FineTuned, check_tokenizer
+from heartlm.labels.statements import BATCH, CONTINUED_RATE, LEARNING_RATE, WINDOW, learnable, stated_labels, stated_of
 from heartlm.models.info import ModelInfo
 from heartlm.system.progress import say
 from heartlm.tasks.task import Answer, FinetuneConfig, Leads, Task
@@ -32,12 +32,12 @@ from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.training.job import TrainingTask
 
 if TYPE_CHECKING:
+    from heartlm.models.config import ModelConfig
+    from heartlm.models.heart import HeartModel
     from heartlm.models.trees import Trees
 
 Floats = NDArray[np.float64]
 
-WINDOW, BATCH, LEARNING_RATE = 600, 32, 3e-3
-"""Tokens of a window, 6 s; windows of a batch and peak learning rate, unless they are set."""
 PIECE, LONGEST = 1000, 6000
 """Tokens of the pieces of long recordings, 10 s, and of the longest recording that is not cut into pieces."""
 WIDTH = 128
@@ -45,23 +45,18 @@ WIDTH = 128
 
 
 class Statements(Task):
-    """A network of its own from random weights, several labels for each recording; scores of each statement."""
+    """A network over all leads, several labels for each recording; scores of each statement."""
 
     name = "statements"
     scored = "recordings"
     heading = ("{num_recordings:,} recordings", "nothing")
     heads = (True,)
     continues = False
-    splits_batches = False
 
     def check(self, config: FinetuneConfig) -> None:
         """Refuse what a network of its own leaves no choice of."""
-        if config.patients:
-            raise HeartlmError("patients: names found, none expected by the task statements")
-        if config.run is not None:
-            raise HeartlmError(
-                f"run: {config.run} found, none expected: the task statements learns from random weights"
-            )
+        if config.run is not None and config.network != "leads":
+            raise HeartlmError(f"network: {config.network} found, leads expected with a run to start from")
         if config.window not in (FinetuneConfig.window, WINDOW):
             raise HeartlmError(f"window: {config.window} found, {WINDOW} expected by the task statements (6 s)")
 
@@ -78,13 +73,11 @@ class Statements(Task):
                 import sklearn  # noqa: F401 - before hours of training, not after
         import torch
 
-        from heartlm.models.config import ModelConfig
-        from heartlm.models.leads import STRIDES
-        from heartlm.models.store import build_model
+        from heartlm.tasks.finetune import rows_of_patients
         from heartlm.training.statements import StatementBatches, StatementLoss
 
         stated, records = stated_of(corpus), corpus.records
-        training = records.select("train")
+        training = rows_of_patients(corpus, records.select("train"), config.patient_ids)
         names = config.statement_names or learnable(corpus, training)
         labels = stated_labels(stated, names)
         rows = training[(labels[training] >= 0).any(axis=1)]
@@ -97,17 +90,14 @@ class Statements(Task):
             if not (labels[rows, place] == 1).any() or not (labels[rows, place] == 0).any():
                 raise HeartlmError(f"statements: {name} is not both present and absent in training recordings")
         held_out = records.select("validation") if validates else rows[:0]
-        torch.manual_seed(config.seed)
-        geometry = [torch.from_numpy(coordinates) for coordinates in corpus.tokenizer().geometry()]
-        sizes = tuple(map(len, geometry))
-        shape = ModelConfig(sizes, len(STRIDES), WIDTH, dropout=config.dropout, network=config.network)
-        shape = replace(shape, members=config.members).resolve()
-        batch_size, rate = config.batch_size or BATCH, config.learning_rate or LEARNING_RATE
+        model, shape = _network(config, corpus, names)
+        usual = LEARNING_RATE if config.run is None or config.from_scratch else CONTINUED_RATE
+        batch_size, rate = config.batch_size or BATCH, config.learning_rate or usual
         present, absent = (np.maximum((labels[rows] == each).sum(axis=0), 1) for each in (1, 0))
         weight = (absent / present) ** config.class_balance
         return TrainingTask(
             replace(config, window=WINDOW, batch_size=batch_size, learning_rate=rate).sized(shape),
-            build_model(shape, geometry, len(names), pooled=True),
+            model,
             ModelInfo(shape, corpus.tokenizer_hash, kind, "labels", WINDOW, self.name, names, pooled=True),
             StatementLoss(torch.from_numpy(weight.astype(np.float32))),
             rows,
@@ -120,12 +110,14 @@ class Statements(Task):
         from heartlm.models.leads import LeadsNetwork
         from heartlm.models.store import load_model, save_model
         from heartlm.runs.run_folder import RunFolder
+        from heartlm.tasks.finetune import rows_of_patients
 
         if config.measure:
             return
         folder = RunFolder(run)
         corpus = folder.corpus()
         training, held_out = (corpus.records.select(split) for split in ("train", "validation"))
+        training = rows_of_patients(corpus, training, config.patient_ids)
         stated, trees = stated_of(corpus), None
         for checkpoint in ("best", "last"):
             path = folder.model(checkpoint)
@@ -233,6 +225,38 @@ def probabilities_of(model: Any, recordings: list[NDArray[np.uint16]], info: Mod
     from heartlm.inference.statements import statement_probabilities
 
     return np.array(list(statement_probabilities(model, recordings, info.window))).reshape(-1, len(info.classes))
+
+
+def _network(config: FinetuneConfig, corpus: Corpus, names: tuple[str, ...]) -> tuple[HeartModel, ModelConfig]:
+    """Return a network for statements with the weights of `config.run`, or random ones, and its sizes."""
+    import torch
+
+    from heartlm.models.config import ModelConfig
+    from heartlm.models.leads import STRIDES, LeadsNetwork
+    from heartlm.models.store import build_model, load_foundation
+    from heartlm.runs.run_folder import RunFolder
+
+    torch.manual_seed(config.seed)
+    if config.run is None:
+        geometry = [torch.from_numpy(coordinates) for coordinates in corpus.tokenizer().geometry()]
+        shape = ModelConfig(
+            tuple(map(len, geometry)), len(STRIDES), WIDTH, dropout=config.dropout, network=config.network
+        )
+        shape = replace(shape, members=config.members).resolve()
+        return build_model(shape, geometry, len(names), pooled=True), shape
+    model, foundation = load_foundation(
+        RunFolder(config.run).model("best"),
+        classes=names,
+        pooled=True,
+        dropout=config.dropout,
+        keep_weights=not config.from_scratch,
+        members=config.members,
+    )
+    check_tokenizer(corpus, foundation, config.run)
+    if not isinstance(model, LeadsNetwork):
+        raise HeartlmError(f"run: {config.run} has a {foundation.config.network}, a network of leads expected")
+    model.trees = None
+    return model, foundation.config
 
 
 def _trees(corpus: Corpus, rows: NDArray[np.int64], labels: NDArray[np.int64], seed: int) -> Trees | None:

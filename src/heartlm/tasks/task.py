@@ -60,15 +60,15 @@ class FinetuneConfig(TrainingConfig):
 
     Attributes:
         run: run folder of a pretrained or fine-tuned model, or the name of a shipped model, such as foundation. The
-            head of a fine-tuned model is kept if the labels are the same. The waveform task takes no run: its small
-            network starts from random weights.
+            head of a fine-tuned model is kept if the labels are the same. The statements task starts from random
+            weights without a run, the waveform task always.
         patients: patients to train on, such as mitdb/101,svdb/800, including their beats on simulated rhythms; by
             default all patients of the training split.
         task: what to predict; beats is the AAMI class of every beat, rhythm is whether every beat is in the rhythm,
             waveform is VF, VT, asystole, noise or other for 4 s of signal, statements is which of several statements a
             report makes about the recording. The waveform task takes a corpus of the millivolt tokenizer, balances
             classes and patients when sampling, and augments the windows; the statements task takes one of the leads
-            tokenizer. Both start from random weights and take no run.
+            tokenizer.
         statements: names of the statements to learn, such as AFIB,PVC; by default those with enough training patients.
         network: network of the statements task; leads adds up leads by their directions, residual is the baseline, a
             residual network with a weight for each lead.
@@ -159,7 +159,6 @@ class Task(ABC):
         heads: values of `pooled` that its models may have.
         classes: class names that its models may have; none if they are "other" and the positive rhythm of the model.
         continues: whether its models start from a pretrained one, and other tasks from its models.
-        splits_batches: whether a batch may be split among ranks and micro-batches.
         needs_classified_beats: whether detected beats can be scored only on recordings with annotated classes of beats.
     """
 
@@ -169,7 +168,6 @@ class Task(ABC):
     heads: ClassVar[tuple[bool, ...]] = (False,)
     classes: ClassVar[tuple[tuple[str, ...], ...]] = ()
     continues: ClassVar[bool] = True
-    splits_batches: ClassVar[bool] = True
     needs_classified_beats: ClassVar[bool] = False
 
     def check(self, config: FinetuneConfig) -> None:

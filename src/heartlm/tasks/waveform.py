@@ -88,7 +88,6 @@ class Waveform(Task):
     classes = (CLASSES,)
     heads = (True,)
     continues = False
-    splits_batches = False
 
     def check(self, config: FinetuneConfig) -> None:
         """Refuse what a network of its own and balanced windows leave no choice of."""

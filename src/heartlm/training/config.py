@@ -189,10 +189,12 @@ class PretrainConfig(TrainingConfig):
 
     Attributes:
         objective: training objective; masked hides spans of tokens and predicts them from both sides, causal predicts
-            the next token.
+            the next token. With the leads tokenizer, masked hides leads and stretches of time and predicts their
+            voltages.
         mask_share: fraction of tokens hidden by the masked objective.
         mask_span: longest hidden span in tokens.
-        depth: number of transformer blocks; sets the size of the model.
+        depth: number of transformer blocks, or of residual blocks, 4, of the network over leads; sets the size of the
+            model.
         width: width of the model; by default 32 times the depth.
         heads: attention heads; by default the width divided by 32.
         dropout: dropout probability in training.

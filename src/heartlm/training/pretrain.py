@@ -15,6 +15,7 @@ from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import Windows, WindowSampler, covering_windows, sampler
 from heartlm.distributed.parallel import joined, together
 from heartlm.distributed.ranks import Ranks
+from heartlm.errors import HeartlmError
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.info import ModelInfo
@@ -26,6 +27,7 @@ from heartlm.training.config import PretrainConfig, TrainingConfig
 from heartlm.training.job import Job, TrainingTask
 from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss
+from heartlm.training.over_leads import pretraining_over_leads
 
 VALIDATION_WINDOWS = 512
 """Maximum number of windows per validation, evenly spread over the validation split."""
@@ -65,6 +67,8 @@ def _job(config: PretrainConfig, ranks: Ranks) -> Job:
 def pretraining(config: PretrainConfig, corpus: Corpus) -> TrainingTask:
     """Return the pretraining task on `corpus`."""
     tokenizer = corpus.tokenizer()
+    if tokenizer.joins_leads:
+        return pretraining_over_leads(config, corpus)
     torch.manual_seed(config.seed)
     model = model_to_pretrain(config, tokenizer)
 
@@ -85,7 +89,9 @@ def pretraining(config: PretrainConfig, corpus: Corpus) -> TrainingTask:
 
 
 def model_to_pretrain(config: PretrainConfig, tokenizer: Tokenizer) -> HeartModel:
-    """Return the model that `config` describes."""
+    """Return the transformer that `config` describes."""
+    if tokenizer.joins_leads:
+        raise HeartlmError("corpus: tokens of the leads tokenizer found, those of a transformer expected")
     causal = config.objective == "causal"
     sizes = tuple(facet.size for facet in tokenizer.facets)
     shape = ModelConfig(sizes, config.depth, config.width, config.heads, causal=causal, dropout=config.dropout)
@@ -108,6 +114,11 @@ def job_of(task: TrainingTask, corpus: Corpus, ranks: Ranks, name: str, about: M
     """
     config = task.config
     config.check_split(ranks.world_size)
+    if task.model.normalises_batches and ranks.world_size * config.accumulation > 1:
+        raise HeartlmError(
+            f"accumulation: {config.accumulation} found with {ranks.world_size} ranks, 1 of each expected: the small "
+            "network normalises over whole batches"
+        )
     windows = task.sampler or training_windows(corpus, task.rows, config)
     folder = RunFolder(config.resume or config.out or Path("runs") / name)
     if config.resume is not None:

@@ -75,14 +75,8 @@ def augmented(codes: NDArray[np.int64], random: np.random.Generator) -> NDArray[
     present = np.flatnonzero((codes[:, :num_places] != NO_SIGNAL).any(axis=0))
     if not len(present):
         return codes
-    kept = present[random.random(len(present)) >= _LEFT_OUT]
-    is_few = random.random() < _FEW
-    if is_few or not len(kept):
-        kept = np.sort(random.permutation(present)[: random.integers(1, len(present) + 1)])
-    mv = dequantize(codes[:, kept].astype(np.uint16)).astype(np.float64)
-    mv *= (1 + _GAIN * random.standard_normal()) * (1 + _LEAD_GAIN * random.standard_normal(len(kept)))
-    mv += _NOISE_MV * random.random() * random.standard_normal(mv.shape)
-    disturbed = np.where(codes[:, kept] == NO_SIGNAL, NO_SIGNAL, quantize(mv.astype(np.float32)))
+    kept, is_few = leads_left(present, _FEW, random)
+    disturbed = disturbed_codes(codes[:, kept], random)
     if is_few and random.random() < _UNKNOWN:
         chosen = random.permutation(len(kept))[: num_places - NUM_KNOWN]
         disturbed, kept = disturbed[:, chosen], NUM_KNOWN + np.arange(len(chosen))
@@ -90,6 +84,25 @@ def augmented(codes: NDArray[np.int64], random: np.random.Generator) -> NDArray[
     changed[:, kept] = disturbed
     changed[:, num_places:] = codes[:, num_places:]
     return changed
+
+
+def leads_left(
+    present: NDArray[np.int64], share_few: float, random: np.random.Generator
+) -> tuple[NDArray[np.int64], bool]:
+    """Return those of the places `present` that a network is shown, and whether only a few may be."""
+    kept = present[random.random(len(present)) >= _LEFT_OUT]
+    is_few = bool(random.random() < share_few)
+    if is_few or not len(kept):
+        kept = np.sort(random.permutation(present)[: random.integers(1, len(present) + 1)])
+    return kept, is_few
+
+
+def disturbed_codes(codes: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
+    """Return codes of some leads `[T, num_leads]` with other gains and noise."""
+    mv = dequantize(codes.astype(np.uint16)).astype(np.float64)
+    mv *= (1 + _GAIN * random.standard_normal()) * (1 + _LEAD_GAIN * random.standard_normal(codes.shape[1]))
+    mv += _NOISE_MV * random.random() * random.standard_normal(mv.shape)
+    return np.where(codes == NO_SIGNAL, NO_SIGNAL, quantize(mv.astype(np.float32)))
 
 
 class StatementLoss(nn.Module):
