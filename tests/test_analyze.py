@@ -87,7 +87,7 @@ def test_seconds_of_blocks_stay_in_step_at_a_fractional_rate(
     monkeypatch.setattr("heartlm.analysis.analyze.BLOCK_S", 20.0)
     monkeypatch.setattr("heartlm.analysis.analyze.MARGIN_S", 10.0)
     recording = recording_of(database.recording(database.record_ids[0]).signal()[:1, ::2], 127.97)
-    blocks = [analyst._block(recording, start, stop, (0,)) for start, stop in _blocks(recording)]
+    blocks = [analyst._block(recording, start, stop, (0,), (0,)) for start, stop in _blocks(recording)]
     assert len(blocks) > 6
     for name in ("seconds", "regular", "flutter"):
         assert sum(len(getattr(block, name)) for block in blocks) == math.ceil(recording.duration_s)
