@@ -10,13 +10,13 @@ import pytest
 
 import heartlm
 from heartlm.analysis.analyze import Analyst
-from heartlm.analysis.av_block import atrial_events
+from heartlm.analysis.av_block import _is_alone, atrial_events
 from heartlm.delineation.intervals import Intervals
 from heartlm.ecg.recording import Recording
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.patients import profile_of
 from heartlm.simulate.synthesis import simulate_recording
-from tests.synthetic_leads import WAVES
+from tests.synthetic_leads import VENTRICULAR, WAVES
 from tests.test_delineate import heart_mv
 
 KINDS = ("AV block III", "AV block II", "Wenckebach", "junctional")
@@ -111,3 +111,20 @@ def test_few_beats_are_not_examined(analyst: Analyst) -> None:
     short = Recording.from_array(recording.signal(0, 750), rate_hz=250.0, leads=["MLII", "V1"])
     assert {"AV block II", "junctional"} <= analyst.analyze(short).unexamined.keys()
     assert replace(analyst.analyze(recording)).unexamined.keys().isdisjoint(KINDS)
+
+
+def test_a_ventricular_beat_that_was_not_detected_is_no_block() -> None:
+    """The delineator may take it for the T wave of the beat before: the usual end of T counts."""
+    atria = np.arange(0.84, 16, 0.9)
+    beats = np.delete(atria, [7, 11]) + 0.16
+    for waves_of_v, expected in (((), True), (VENTRICULAR[:2], False)):
+        missed = atria[[6, 10]] + 0.16 + 0.45
+        signal = of_beats(beats, atria).delineation.recording.signal()[0]
+        if waves_of_v:
+            signal = signal + heart_mv(missed, len(signal) / 250, 250.0, waves_of_v)
+        recording = Recording.from_array(signal[None], rate_hz=250.0, leads=["II"])
+        delineation = heartlm.delineate(recording, beats=np.round(beats * 250).astype(np.int64)).delineation
+        all_leads = delineation.all_leads.copy()
+        all_leads[6, 2] = np.round((missed[0] + np.array([-0.05, 0.0, 0.1])) * 250)
+        late_t = replace(delineation, all_leads=all_leads)
+        assert _is_alone(late_t, round(atria[7] * 250), 6, 0.4) == expected

@@ -32,9 +32,10 @@ AFTER_BEAT_S, SHORTEST_PP_S, UNEVEN = 0.2, 0.3, 0.15
 most this fraction of their mean: those around a blocked premature atrial beat differ by more."""
 FEWEST_BLOCKED, FURTHEST_S = 2, 30.0
 """Least number of blocked P waves of an episode, and furthest apart."""
-P_HALF_S, QRS_HALF_S, USUAL_QT_S, OF_BEAT = 0.06, 0.12, 0.45, 0.3
+P_HALF_S, QRS_HALF_S, USUAL_QT_S, LATE_T_S, OF_BEAT = 0.06, 0.12, 0.45, 0.04, 0.3
 """Before and after a blocked P wave, without these times around it and the beats, no signal is as high as this fraction
-of the beat before: a ventricular beat that was not detected would be. QT, where the T wave is not seen."""
+of the beat before: a ventricular beat that was not detected would be. The end of T where none is seen, and how much
+later than usual it may be."""
 LEAST_LIKENESS, MOST_WAVES, P_SHIFT_S = 0.88, 100, 0.03
 """Blocked P waves are at least this like the conducted ones, by the median of at most this many: it is 0.88 or more in
 48 simulated blocks, and 0.83 for the U waves of a slow normal rhythm in PTB-XL (15477)."""
@@ -120,7 +121,11 @@ def _blocked(
     )
     on_time &= (lone - beats[before] >= AFTER_BEAT_S * rate_hz) & clear[before] & ~unfit[before] & ~unfit[before + 1]
     lone, sure, before = lone[on_time], sure[on_time], before[on_time]
-    alone = np.array([_is_alone(delineation, *pair) for pair in zip(lone.tolist(), before.tolist(), strict=True)], bool)
+    # Of all beats: the T wave of this one may be a ventricular beat.
+    t_end = delineation.all_leads[:, T, OFFSET]
+    t_s = float(np.median((t_end - beats)[t_end >= 0])) / rate_hz if (t_end >= 0).any() else USUAL_QT_S
+    pairs = zip(lone.tolist(), before.tolist(), strict=True)
+    alone = np.array([_is_alone(delineation, *pair, t_s + LATE_T_S) for pair in pairs], np.bool_)
     lone, sure, before = lone[alone], sure[alone], before[alone]
     growth = waves.intervals["pr_ms"][before] - waves.intervals["pr_ms"][before + 1]
     for group in np.split(np.arange(len(lone)), np.flatnonzero(np.diff(lone) > FURTHEST_S * rate_hz) + 1):
@@ -162,8 +167,10 @@ def _likeness(delineation: Delineation, lone: Places, before: Places) -> float:
     return max(likeness)
 
 
-def _is_alone(delineation: Delineation, place: int, before: int) -> bool:
+def _is_alone(delineation: Delineation, place: int, before: int, t_end_s: float) -> bool:
     """Return whether nothing as high as a beat is around a P wave, from the T wave `before` to the next P wave or beat.
+
+    `t_end_s` is the time from a beat to the end of its T wave.
 
     Raises:
         HeartlmError: the signal cannot be read.
@@ -172,8 +179,7 @@ def _is_alone(delineation: Delineation, place: int, before: int) -> bool:
     start, stop = delineation.beats[[before, before + 1]].tolist()
     signal = np.nan_to_num(recording.signal(start, stop, delineation.leads))
     near, edge = round(P_HALF_S * rate_hz), round(QRS_HALF_S * rate_hz)
-    after_t, next_p = delineation.all_leads[before, T, OFFSET], delineation.all_leads[before + 1, P, ONSET]
-    after_t = max(after_t - start, edge) if after_t >= 0 else round(USUAL_QT_S * rate_hz)
+    after_t, next_p = max(edge, round(t_end_s * rate_hz)), delineation.all_leads[before + 1, P, ONSET]
     next_p = next_p - start if next_p >= 0 else stop - start - edge
     height = np.maximum(np.ptp(signal[:, :edge], axis=1), 1e-6)
     for first, last in ((after_t, place - start - near), (place - start + near, next_p)):
