@@ -36,10 +36,8 @@ from heartlm.tasks.task import FinetuneConfig
 from lab.intervals import shown
 from lab.measure import Table
 from lab.output import write_results
-from lab.places import options, unpacked
-from lab.steps import Steps
-from recipes.statements import HELD_OUT, SELECTION, TABLES, folds_of, prepared
-from studies.statements import network_probabilities
+from lab.places import options
+from studies.statements import network_probabilities, selection_corpus
 
 Floats = NDArray[np.float64]
 Features = NDArray[np.float32]
@@ -169,11 +167,8 @@ def _logistic(held_out: HeldOut, chosen: NDArray[np.bool_], known: Features, oth
 def main() -> None:
     """Pretrain, fine-tune, score and write the results."""
     settings = options(__doc__, "work", data="the archive of PTB-XL").parse_args()
-    torch.set_num_threads(1)
-    steps, work = Steps(settings.work), settings.work.resolve()
-    packed = unpacked(settings.data / "ptb-xl.tar.xz", work / "ptb-xl", flat=False)
-    source, folder = next(packed.rglob(TABLES[0])).parent, work / "selection"
-    prepared(steps, "selection", folds_of(source, folder / "ptb-xl", SELECTION, HELD_OUT), folder / "corpus")
+    steps, _, folder, _ = selection_corpus(settings.work, settings.data)
+    work = folder.parent
     foundation = work / "pretraining/foundation"
     words = ("pretrain", "--corpus", folder / "corpus", "--out", foundation, "--threads", 1)
     length = ("--steps", PRETRAINING_STEPS, "--validate-every", 5000, "--checkpoint-every", 5000)

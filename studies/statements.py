@@ -11,6 +11,8 @@ Differences are of the same patients. Folds 7 and 8 chose the form of the model 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -87,14 +89,25 @@ def by_method(steps: Steps, corpus: Corpus, runs: dict[str, RunFolder]) -> tuple
     return kept(steps.work / "probabilities.npz", measure), labels[rows["validation"]]
 
 
+def selection_corpus(work: Path, data: Path) -> tuple[Steps, Path, Path, tuple[object, ...]]:
+    """Build the corpus of folds 1 to 8 as the recipe does.
+
+    Returns:
+        The steps, the unpacked database, the folder in `work` with the corpus, and the command that trains on it.
+    """
+    torch.set_num_threads(1)
+    steps, work = Steps(work), work.resolve()
+    packed = unpacked(data / "ptb-xl.tar.xz", work / "ptb-xl", flat=False)
+    source, folder = next(packed.rglob(TABLES[0])).parent, work / "selection"
+    folds = folds_of(source, folder / "ptb-xl", SELECTION, HELD_OUT)
+    return steps, source, folder, prepared(steps, "selection", folds, folder / "corpus")
+
+
 def main() -> None:
     """Train the rivals, score all and write the results."""
     settings = options(__doc__, "work", data="the archive of PTB-XL").parse_args()
-    torch.set_num_threads(1)
-    steps, work = Steps(settings.work), settings.work.resolve()
-    packed = unpacked(settings.data / "ptb-xl.tar.xz", work / "ptb-xl", flat=False)
-    source, folder = next(packed.rglob(TABLES[0])).parent, work / "selection"
-    words = prepared(steps, "selection", folds_of(source, folder / "ptb-xl", SELECTION, HELD_OUT), folder / "corpus")
+    steps, source, folder, words = selection_corpus(settings.work, settings.data)
+    work = folder.parent
     runs = {"heartlm": folder / "run"}
     steps.run("selection", runs["heartlm"] / "models/last", *words, "--out", runs["heartlm"])
     for name, members in (("residual", 1), ("residuals", 2)):
@@ -128,14 +141,14 @@ def main() -> None:
     columns = ("data", "finding", "method", "in reports", "called", "sensitivity", "positive predictivity")
     analysed, ptb_xl = Table("Through `heartlm analyze`", columns), PtbXl(source)
     held_out = ptb_xl.in_folds(HELD_OUT)
-    for row in ptb_xl.rows(steps, "held-out", held_out, OF_PTB_XL, ("--statements", runs["heartlm"])):
+    for row in ptb_xl.rows(steps, "held-out", held_out, OF_PTB_XL, ("--statements", str(runs["heartlm"]))):
         analysed.add("folds 7 and 8", *row[1:])
     normal = [name for name in held_out if "'NORM'" in ptb_xl.row[name]["scp_codes"]]
     normal = [
         name for name in normal if not any(f"'{code}'" in ptb_xl.row[name]["scp_codes"] for code in ("PVC", "PAC"))
     ]
     codes = dict.fromkeys(("V beat", "S beat", "AF or flutter", "VT"), ())
-    for row in ptb_xl.rows(steps, "normal", normal, codes, ("--statements", runs["heartlm"])):
+    for row in ptb_xl.rows(steps, "normal", normal, codes, ("--statements", str(runs["heartlm"]))):
         analysed.add(f"{len(normal)} normal of them", *row[1:])
     write_results("statements", "Statements about recordings of twelve leads", [table, analysed])
 

@@ -168,7 +168,7 @@ def test_a_run_is_a_folder_with_everything_about_it(straight: dict[str, Path], t
 
 
 def ranks(num_ranks: int, *words: str | Path) -> list[Forked]:
-    """Start `heartlm` in so many ranks that know each other."""
+    """Start `heartlm` as the ranks of one process group."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])

@@ -25,6 +25,10 @@ from heartlm.ecg.spans import runs
 Flags = NDArray[np.bool_]
 Places = NDArray[np.int64]
 
+BLOCKS = ("AV block III", "AV block II", "Wenckebach")
+BY_P_WAVES = (*BLOCKS, "junctional")
+"""Kinds of events that this module finds."""
+
 LEAD_SHARE, TOGETHER_S = 0.5, 0.06
 """Fraction of the leads that must show a P wave without a beat, within this time of each other."""
 AFTER_BEAT_S, SHORTEST_PP_S, UNEVEN = 0.2, 0.3, 0.15

@@ -14,6 +14,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.analysis.av_block import BY_P_WAVES
 from heartlm.analysis.findings import Event, crossed, readable_intervals
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, OFFSET, ONSET, QRS
 from heartlm.delineation.intervals import Intervals
@@ -46,7 +47,7 @@ UNMEASURED = dict.fromkeys(("LBBB", "RBBB", "wide QRS"), f"{_FEW} a QRS complex 
 UNMEASURED |= {"AV block I": "no P wave in half of the normal beats outside of AF, flutter and paced rhythm"}
 UNMEASURED |= {"long QT": f"{_FEW} a QT interval outside of AF, flutter and wide QRS"}
 """Reason for each kind that no stretch can be examined for."""
-BY_WAVES = (*UNMEASURED, "AV block III", "AV block II", "Wenckebach", "junctional")
+BY_WAVES = (*UNMEASURED, *BY_P_WAVES)
 """Kinds that need P waves or QRS complexes with their ends."""
 SIDE_LEADS = "the side of wide QRS complexes needs V1, and I or V6"
 

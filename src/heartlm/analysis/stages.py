@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.analysis.av_block import BLOCKS
 from heartlm.analysis.events import beat_events, in_order, mean_rate_bpm, second_events, seconds_of
 from heartlm.analysis.findings import QUALITY_S, Event, covered, crossed
 from heartlm.analysis.limits import Limits
@@ -108,8 +109,8 @@ PRECEDENCE = (
     # The wave of flutter is seen; RR intervals alone do not tell it from AF.
     Yields("AF", "intervals", "flutter", "atrial wave", 0.5),
     # In AF there are no P waves on time.
-    *(Yields("AF", "intervals", kind, "P waves", 0.5) for kind in ("AV block III", "AV block II", "Wenckebach")),
-    *(Yields(kind, "P waves", "flutter", "atrial wave") for kind in ("AV block III", "AV block II", "Wenckebach")),
+    *(Yields("AF", "intervals", kind, "P waves", 0.5) for kind in BLOCKS),
+    *(Yields(kind, "P waves", "flutter", "atrial wave") for kind in BLOCKS),
     *(Yields("junctional", "P waves", *other) for other in (("flutter", "atrial wave"), ("AF", "intervals"))),
     # VT never becomes SVT.
     Yields("SVT", "beats", "VT", "waveform"),

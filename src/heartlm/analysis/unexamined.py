@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.analysis.av_block import WINDOW
+from heartlm.analysis.av_block import BY_P_WAVES, WINDOW
 from heartlm.analysis.events import PATTERN_REPEATS
 from heartlm.analysis.flutter import FEWEST_BEATS as FEWEST_FLUTTER_BEATS
 from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
@@ -45,7 +45,7 @@ def too_short(
     in_a_row = stop - first + min(1, len(sample))
     rate_bpm = 60 * rate_hz * (stop - first) / (sample[stop] - sample[first]) if stop > first else float("nan")
     fewest = dict.fromkeys(("VT", "IVR", "SVT"), limits.run_beats) | {"couplet": 2, "pause": 2, "AF": FEWEST_AF_BEATS}
-    fewest |= dict.fromkeys(("AV block III", "AV block II", "Wenckebach", "junctional"), WINDOW + 1)
+    fewest |= dict.fromkeys(BY_P_WAVES, WINDOW + 1)
     fewest |= {kind: period * (PATTERN_REPEATS - 1) + 1 for kind, period in PATTERNS.items()}
     fewest["flutter"] = FEWEST_FLUTTER_BEATS
     # Also a few beats tell that a rate is not beyond its limit.

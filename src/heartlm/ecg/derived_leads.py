@@ -31,9 +31,8 @@ def derive_leads(recording: Recording) -> Recording:
     signal, is returned as it is.
     """
     places = {name.lower(): place for place, name in enumerate(recording.lead_names)}
-    sources = [places.get("i"), places.get("ii")]
+    first, second = places.get("i"), places.get("ii")
     missing = [name for name in OF_LIMBS if name.lower() not in places]
-    first, second = sources
     if recording.samples is None or first is None or second is None or not missing:
         return recording
     if any(recording.units[place] != "mV" for place in (first, second)):

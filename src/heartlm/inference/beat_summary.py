@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.derived_leads import OF_LIMBS
 from heartlm.tokenizers.leads import PLACES
 from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
 from heartlm.tokenizers.sample import GRID_HZ
@@ -18,7 +19,7 @@ _NUM_LEADS = 12
 NUM_FEATURES = _NUM_LEADS * (BEFORE + AFTER) // 2 + 33
 LIMB, CHEST = slice(0, 6), slice(6, 12)
 # III, aVR, aVL and aVF as sums of I and II (Einthoven, Goldberger).
-_OF_I_AND_II = np.array([[1, 0], [0, 1], [-1, 1], [-0.5, -0.5], [1, -0.5], [-0.5, 1]], np.float32)
+_OF_I_AND_II = np.array([(1, 0), (0, 1), *OF_LIMBS.values()], np.float32)
 
 
 def beat_summary(codes: NDArray[np.uint16]) -> Floats | None:
