@@ -9,19 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import hmac
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -32,18 +29,12 @@ from heartlm.formats.read import read_recording
 from heartlm.monitor.acceptor import Address, most_connections
 from heartlm.monitor.connection import Connection
 from heartlm.monitor.engine import Monitor, WatchedPatient
+from heartlm.monitor.web import HEADERS, is_allowed, is_own, refusal
 from heartlm.storage.reading import parse_json
 
 UPDATE_S = 0.25
 MAX_SHOWN = 64
 _MAX_ALARMS = 200
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
 
 
 @dataclass
@@ -94,23 +85,15 @@ class Page:
         """Return the name of a stream on the page."""
         return f"P-{hashlib.sha256(name.encode()).hexdigest()[:8]}" if self.pseudonyms else name
 
-    def _allowed(self, connection: HTTPConnection) -> bool:
-        if self.token is not None:
-            return hmac.compare_digest(connection.query_params.get("token", "").encode(), self.token.encode())
-        # Without a token only this machine is served. Other host names are refused, against DNS rebinding.
-        # A browser leaves the port out where it is that of the protocol.
-        host = connection.headers.get("host", "")
-        return re.fullmatch(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", host) is not None
-
     async def _page(self, request: Request) -> Response:
-        if not self._allowed(request):
-            return PlainTextResponse("token: add ?token=... to the address\n", 403)
-        return HTMLResponse(self._html, headers=_HEADERS)
+        if not is_allowed(request, self.token):
+            return refusal()
+        return HTMLResponse(self._html, headers=HEADERS)
 
     async def _strip(self, request: Request) -> Response:
         """Draw the strip of an alarm on paper."""
-        if not self._allowed(request):
-            return PlainTextResponse("token: add ?token=... to the address\n", 403)
+        if not is_allowed(request, self.token):
+            return refusal()
         name = request.path_params["name"]
         alarm = next((each for each in self.monitor.alarms.values() if each["strip"] == name), None)
         if alarm is None or self.monitor.folder is None:
@@ -119,11 +102,10 @@ class Page:
             content = _drawn(self.monitor.folder / "strips" / name, self._alarm(alarm))
         except HeartlmError as error:
             return PlainTextResponse(f"{error}\n", 503)
-        return Response(content, media_type="image/svg+xml", headers=_HEADERS)
+        return Response(content, media_type="image/svg+xml", headers=HEADERS)
 
     async def _live(self, socket: WebSocket) -> None:
-        origin = urlsplit(socket.headers.get("origin", ""))
-        if not self._allowed(socket) or origin.netloc != socket.headers.get("host"):
+        if not is_allowed(socket, self.token) or not is_own(socket):
             await socket.close(1008)
             return
         if len(self.viewers) >= self._most_viewers:

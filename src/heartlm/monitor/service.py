@@ -137,55 +137,17 @@ async def _serve(
         HeartlmError: the address cannot be used, or a package is missing.
     """
     with needs("monitor"):
-        import uvicorn
-
-        from heartlm.monitor.acceptor import BACKLOG, Acceptor
         from heartlm.monitor.server import Page
-    listening = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
-    # A restarted monitor gets its port although connections of the earlier one are still in TIME_WAIT.
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((config.host, config.port))
-        listening.listen(BACKLOG)
-    except OSError as error:
-        raise HeartlmError(f"port: {config.host}:{config.port} cannot be used ({error.strerror})") from None
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    address = f"{host}:{listening.getsockname()[1]}"
+        from heartlm.monitor.web import listen, serve
+    listening, address = listen(config.host, config.port)
     page = Page(monitor, token, config.pseudonyms, connections, Connection(f"page {address}", monitor.log, lambda: 0))
-    served = uvicorn.Config(
-        page.app,
-        log_config=None,
-        log_level="error",  # each invalid request is a warning
-        http="h11",  # unlike httptools it limits the size of headers
-        proxy_headers=False,  # the address of a viewer is that of its socket
-        lifespan="off",
-        ssl_certfile=config.tls_certificate,
-        ssl_keyfile=config.tls_key,
-        ws_max_size=1 << 16,
-        timeout_graceful_shutdown=2,
+    served = await serve(
+        page.app, listening, page.viewers.__contains__, page.own, config.tls_certificate, config.tls_key
     )
-    server = uvicorn.Server(served)
-    try:
-        served.load()
-    except OSError as error:  # ssl.SSLError is one, too
-        listening.close()
-        files = " and ".join(str(path) for path in (config.tls_certificate, config.tls_key) if path)
-        text = f"tls_certificate: {files}: {error.strerror}, a certificate in PEM format and its key expected"
-        raise HeartlmError(text) from None
-    server.lifespan = served.lifespan_class(served)
-    await server.startup(sockets=[])  # uvicorn's own sockets accept without bounds
-
-    make_http: Any = served.http_protocol_class  # its parameters are those of uvicorn
-
-    def protocol() -> asyncio.Protocol:
-        http: asyncio.Protocol = make_http(config=served, server_state=server.server_state, app_state={})
-        return http
-
-    acceptor = Acceptor(listening, protocol, served.ssl, page.viewers.__contains__, page.own)
     address = f"{'https' if config.tls_certificate else 'http'}://{address}/"
     say(f"page: {address}")
     if config.open:
         import webbrowser
 
         webbrowser.open(address if token is None else f"{address}?token={token}")
-    return server, acceptor
+    return served
