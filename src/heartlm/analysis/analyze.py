@@ -197,7 +197,7 @@ class Analyst:
         rhythms = replace(rhythms, events=by_leads, notes=rhythms.notes + contradicted)
         classes = named_beats(block, beats, rhythms.events, self._heartbeats, limits.run_beats)
         classes = beats_by(facts, classes, block.probability[beats.kept], self._heartbeats, limits.run_beats)
-        events = events_of(block, seconds, beats, rhythms.events, classes, rate_hz, limits)
+        events, by_waveform, disputed = events_of(block, seconds, beats, rhythms.events, classes, rate_hz, limits)
         of_intervals, not_measured = conduction(recording, waves, classes.symbol, events, beats.lost)
         events += blocks_by(facts, of_intervals, beats.sample)
         # The last second may be a part, or lack its last sample.
@@ -230,6 +230,9 @@ class Analyst:
             if waves is not None and exchanged_arms(waves.of_beats(classes.symbol == "N"))
             else (),
             unexamined={kind: reason for kind, reason in unexamined.items() if kind not in found},
+            limits=limits,
+            disputed=disputed,
+            by_waveform=tuple(by_waveform),
         )
 
     def _rhythms(

@@ -108,9 +108,8 @@ def _patterns(symbol: NDArray[np.str_], clear: NDArray[np.bool_], period: int) -
     ventricular = np.flatnonzero(symbol == "V")
     if len(ventricular) < PATTERN_REPEATS:
         return
-    together = (np.diff(ventricular) == period) & np.array(
-        [clear[first:stop].all() for first, stop in pairwise(ventricular.tolist())]
-    )
+    unread = np.append(0, np.cumsum(~clear))[ventricular]
+    together = (np.diff(ventricular) == period) & (np.diff(unread) == 0)
     for first, stop in runs(together).tolist():
         if stop - first >= PATTERN_REPEATS - 1:
             yield int(ventricular[first]), int(ventricular[stop]) + 1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.analysis.limits import Limits
 from heartlm.ecg.definitions import KINDS as CLINICAL_KINDS
 from heartlm.ecg.definitions import REPORT, definitions
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, Annotations, Recording
@@ -131,6 +132,10 @@ class Findings:
             empty for recordings that are not judged so, see `heartlm.analysis.statements`.
         warnings: what makes all findings doubtful, such as exchanged electrodes, one line each.
         unexamined: kinds of events that the recording was not examined for, each with the reason.
+        limits: limits of the rules for beats.
+        disputed: whether the leads disagree on the interval from each beat to the next, bool `[num_beats - 1]`.
+        by_waveform: VT and asystole by the waveform, also those that yield to events of beats.
+        reviewed: what a reviewer changed, one line; empty without a review.
     """
 
     recording: Recording
@@ -153,11 +158,16 @@ class Findings:
     stated: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     unexamined: dict[str, str] = field(default_factory=dict)
+    limits: Limits = Limits()
+    disputed: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    by_waveform: tuple[Event, ...] = ()
+    reviewed: str = ""
 
     def __post_init__(self) -> None:
-        """Findings that are made without `paced` have no paced beats."""
-        if len(self.paced) != len(self.sample):
-            object.__setattr__(self, "paced", np.zeros(len(self.sample), np.bool_))
+        """Findings that are made without `paced` have no paced beats, without `disputed` no such intervals."""
+        for name, num in (("paced", len(self.sample)), ("disputed", max(0, len(self.sample) - 1))):
+            if len(getattr(self, name)) != num:
+                object.__setattr__(self, name, np.zeros(num, np.bool_))
 
     def __repr__(self) -> str:
         recording, of_class = self.recording, Counter(self.symbol.tolist())
@@ -213,6 +223,33 @@ class Findings:
         Intervals are medians of the normal beats, None where they were not measured; `reading` has it in words.
         """
         return dict(attached("words").brief(self))
+
+    def corrected(
+        self,
+        sample: NDArray[np.int64] | None = None,
+        symbol: NDArray[np.str_] | None = None,
+        probability: NDArray[np.float32] | None = None,
+        *,
+        refused: Iterable[Event] = (),
+        added: Iterable[Event] = (),
+    ) -> Findings:
+        """Return the findings with corrected beats and events, from which the rules derive all other events again.
+
+        Runs, couplets, patterns, pauses and rates follow from the beats; VF, AF, unreadable stretches and intervals
+        stay unless they are refused. To change an event, refuse it and add the new one.
+
+        Args:
+            sample: position of each beat, ascending; by default the beats of these findings.
+            symbol: AAMI class of each, N, S, V or F; by default those of these findings.
+            probability: probability of each class; by default as before, and 1 of beats with another class.
+            refused: events that are none. Later events of the kind that overlap one are refused, too.
+            added: events that were not found; they replace those of the same kind that follow from beats.
+
+        Raises:
+            HeartlmError: numbers of beats and classes differ, positions do not ascend, or a class is unknown.
+        """
+        made: Findings = attached("corrections").corrected(self, sample, symbol, probability, refused, added)
+        return made
 
     @property
     def num_beats(self) -> int:

@@ -334,8 +334,11 @@ def events_of(
     classes: Classes,
     rate_hz: float,
     limits: Limits,
-) -> list[Event]:
+) -> tuple[list[Event], list[Event], Flags]:
     """Return all events but those of intervals: of beats, of the waveform, AF and flutter, VF, and unreadable ones.
+
+    And those of the waveform before precedence, and which intervals the leads dispute, bool `[num_beats - 1]`, from
+    which `corrected` derives the events of other beats.
 
     Args:
         block: probability of each waveform class, and disputed intervals.
@@ -360,10 +363,10 @@ def events_of(
     named, counted = np.full(len(beats.kept), "|"), beats.kept | beats.noise
     named[beats.kept] = symbol
     all_beats = block.sample[counted], named[counted], limits.vt_bpm, rate_hz
-    vt = [each for each in vt if _may_be_vt(each, *all_beats)] + seconds.sure_vt
+    vt = [each for each in vt if vt_is_possible(each, *all_beats)] + seconds.sure_vt
     settled_events = settled({"beats": by_beats, "waveform": silent + vt}, sample)
     events = [*seconds.vf, *seconds.unreadable, *rhythms, *settled_events]
-    return [_timed(each, sample, limits.vt_bpm, rate_hz) for each in events]
+    return [timed(each, sample, limits.vt_bpm, rate_hz) for each in events], silent + vt, disputed
 
 
 def _fraction(seconds: NDArray[Any], event: Event, rate_hz: float) -> float:
@@ -375,14 +378,14 @@ def _overlaps(event: Event, others: list[Event]) -> bool:
     return any(each.start < event.stop and event.start < each.stop for each in others)
 
 
-def _may_be_vt(event: Event, sample: Places, symbol: NDArray[np.str_], slowest_bpm: float, rate_hz: float) -> bool:
+def vt_is_possible(event: Event, sample: Places, symbol: NDArray[np.str_], slowest_bpm: float, rate_hz: float) -> bool:
     """Return whether the beats are consistent with VT: there are none, or half of them are V and they are fast."""
     first, last = np.searchsorted(sample, [event.start, event.stop])
     is_slow = mean_rate_bpm(sample[first:last], rate_hz) < slowest_bpm
     return first == last or (not is_slow and float(np.mean(symbol[first:last] == "V")) >= 0.5)
 
 
-def _timed(event: Event, sample: Places, vt_bpm: float, rate_hz: float) -> Event:
+def timed(event: Event, sample: Places, vt_bpm: float, rate_hz: float) -> Event:
     """Return the event with the number of its beats and their mean rate."""
     first, last = np.searchsorted(sample, [event.start, event.stop])
     rate_bpm = mean_rate_bpm(sample[first:last], rate_hz)

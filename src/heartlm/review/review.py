@@ -1,0 +1,621 @@
+"""`Review`: the state of one reviewed recording, what a page or a notebook shows of it, and changes of it.
+
+stored analysis ─► table of beats ─► families, questions
+     journal ─► patches ─┘   └─► `Findings.corrected` ─► events, page, tables
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.analysis.corrected import refuses
+from heartlm.analysis.findings import KINDS, Event, Findings
+from heartlm.databases.database import opened
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+from heartlm.review.families import Family, divided
+from heartlm.review.journal import Journal
+from heartlm.review.rows import unpacked
+from heartlm.review.spread import followers
+from heartlm.review.stored import Stored
+from heartlm.review.table import AUTOMATIC, NAMED, SPREAD, BeatTable, Patch, patch_of
+
+CLASSES = "NSVF"
+EXAMPLES = 12
+"""Beats that show a family."""
+DOUBTFUL = 0.9
+"""Probability below which an automatic class is doubtful."""
+
+Places = NDArray[np.int64]
+
+
+class Conflict(HeartlmError):
+    """A change was made on an earlier revision than the present one: read the state again, then repeat it."""
+
+
+@dataclass(frozen=True)
+class ReviewedEvent:
+    """An event and what the reviewer decided.
+
+    Attributes:
+        id: stable text, `KIND@START` of the event as it was when it was first seen.
+        event: the event; of a refused one as the models found it.
+        state: automatic, confirmed, refused, changed or added.
+    """
+
+    id: str
+    event: Event
+    state: str
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What a change did.
+
+    Attributes:
+        revision: revision after it.
+        beats: samples of the beats that it named, inserted or deleted, ascending.
+        spread: samples of the beats that followed.
+        text: what it did, one line.
+    """
+
+    revision: int
+    beats: Places
+    spread: Places
+    text: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to ask a reviewer next.
+
+    Attributes:
+        kind: family or beat.
+        family: id of the family.
+        beat: sample of the beat, or of the most typical beat of the family.
+        symbol: class as it is.
+        count: number of beats that the answer settles.
+        expected: number of wrong beats among them that is expected.
+    """
+
+    kind: str
+    family: int
+    beat: int
+    symbol: str
+    count: int
+    expected: float
+
+
+class Review:
+    """The state of one reviewed recording.
+
+    Made by `open`. All methods may be called from several threads; a process that changes the same review at the same
+    time waits for the lock of the journal, reads what the other one wrote, and loses nothing.
+
+    Attributes:
+        recording: the recording.
+        automatic: the findings of the models, which stay beside the corrected ones.
+        folder: folder of the analysis and of the results.
+        reviewer: name that the journal gets.
+        revision: number of changes that were applied, undone or redone.
+        waves: wave of each automatic beat, float16 `[num_beats, num_leads, num_samples]`, see `families`.
+        notes: what was repaired or differs from what was expected, one line each.
+    """
+
+    def __init__(self, stored: Stored, folder: Path, reviewer: str = "") -> None:
+        self.stored, self.folder, self.reviewer = stored, Path(folder), reviewer
+        self.automatic: Findings = stored.findings
+        self.recording: Recording = stored.findings.recording
+        self.waves = stored.waves
+        self.revision = 0
+        self.spreads = True
+        self._table = BeatTable(stored)
+        self._undone, self._done = list[Patch](), list[tuple[Patch, Any]]()
+        self._lock, self._known = threading.RLock(), dict[str, tuple[int, Any]]()
+        head = {"record": self.recording.record_id, "analysis": stored.identity}
+        self._journal = Journal(self.folder / f"{self.recording.record_id}.review.jsonl", head)
+        if self._journal.path.exists():
+            self.catch_up()
+
+    @classmethod
+    def open(
+        cls,
+        recording: Recording | Path | str,
+        folder: Path | str,
+        *,
+        reviewer: str = "",
+        findings: Findings | None = None,
+        models: Sequence[Path] = (),
+    ) -> Review:
+        """Open the review of a recording: its stored analysis, and the journal of its changes.
+
+        If the folder has no analysis of this recording, or one by other models and no journal, the recording is
+        analysed and the result stored.
+
+        Args:
+            recording: recording with a signal, or its path.
+            folder: folder of `heartlm analyze`, or a new one.
+            reviewer: name for the journal.
+            findings: result of an analysis of this recording; by default it is analysed if need be.
+            models: models of beats, AF, waveform and statements; by default the shipped ones.
+
+        Raises:
+            HeartlmError: the recording cannot be analysed or has changed since its analysis, or a file is damaged, of
+                another recording or cannot be written.
+        """
+        from heartlm.review.opening import stored_analysis
+
+        recording = opened(recording)
+        stored, notes = stored_analysis(recording, Path(folder), findings, tuple(models))
+        review = cls(stored, Path(folder), reviewer)
+        review.notes[:0] = notes
+        return review
+
+    @property
+    def notes(self) -> list[str]:
+        """What was repaired or differs from what was expected, one line each."""
+        return self._journal.notes
+
+    # The beats, by position.
+
+    def _rows(self) -> Places:
+        rows: Places = self._cached("rows", self._table.in_order)
+        return rows
+
+    @property
+    def sample(self) -> Places:
+        """Position of each beat, int64 `[num_beats]`, ascending."""
+        return self._table.sample[self._rows()]
+
+    @property
+    def symbol(self) -> NDArray[np.str_]:
+        """Class of each beat, N, S, V or F, `<U1` `[num_beats]`."""
+        return self._table.symbol[self._rows()]
+
+    @property
+    def probability(self) -> NDArray[np.float32]:
+        """Probability of the class, float32 `[num_beats]`; 1 of named beats."""
+        return self._table.probability(self._rows())
+
+    @property
+    def source(self) -> NDArray[np.uint8]:
+        """What gave the class, uint8 `[num_beats]`: 0 the models, 1 a correction that spread, 2 the reviewer."""
+        return self._table.source[self._rows()]
+
+    @property
+    def family(self) -> Places:
+        """Id of the family of each beat, int64 `[num_beats]`; -1 for inserted beats."""
+        return self._table.family[self._rows()]
+
+    def families(self) -> list[Family]:
+        """Return the families, those first in which most wrong beats are expected."""
+        with self._lock:
+            found: list[Family] = self._cached("families", self._families)
+            return list(found)
+
+    def _families(self) -> list[Family]:
+        table = self._table
+        rows = np.flatnonzero(table.alive[: len(self.stored.family)])
+        order = rows[np.argsort(table.family[rows], kind="stable")]
+        ids, first = np.unique(table.family[order], return_index=True)
+        found = []
+        for number, members in zip(ids.tolist(), np.split(order, first[1:]), strict=True):
+            members = np.sort(members)
+            counts = Counter(table.symbol[members].tolist())
+            some = members[:: max(1, len(members) // 2000)]
+            waves, features = self.waves[some].astype(np.float32), self.stored.features[some]
+            distance = ((features - features.mean(axis=0)) ** 2).sum(axis=1)
+            typical = some[np.argsort(distance, kind="stable")]
+            examples = np.unique([*typical[: EXAMPLES - EXAMPLES // 3], *typical[len(typical) - EXAMPLES // 3 :]])
+            reviewed = table.source[members] > AUTOMATIC
+            doubt = float(np.where(reviewed, 0, 1 - table.probability(members)).mean())
+            found.append(
+                Family(
+                    *(number, counts.most_common(1)[0][0], len(members), doubt, table.sample[members]),
+                    *(waves.mean(axis=0), waves.std(axis=0)),
+                    table.sample[[each for each in typical.tolist() if each in set(examples.tolist())]],
+                    bool(reviewed.all()),
+                )
+            )
+        return sorted(found, key=lambda each: (-each.doubt * each.count, -each.count, each.id))
+
+    # Events.
+
+    def findings(self) -> Findings:
+        """Return the corrected findings: the rules run again, with the events that the reviewer decided."""
+        with self._lock:
+            found: Findings = self._cached("findings", self._findings)
+            return found
+
+    def _findings(self) -> Findings:
+        if not self._done:
+            return self.automatic
+        refused, added, confirmed = list[Event](), list[Event](), list[Event]()
+        for each in self._table.decisions.values():
+            event = Event(each["kind"], each["start"], each["stop"], 1.0)
+            if each["state"] in ("refused", "changed"):
+                refused.append(replace(event, start=each["was"][0], stop=each["was"][1]))
+            if each["state"] in ("added", "changed"):
+                added.append(event)
+            if each["state"] == "confirmed":
+                confirmed.append(event)
+        found = self.automatic.corrected(self.sample, self.symbol, self.probability, refused=refused, added=added)
+        events = tuple(
+            replace(each, confidence=1.0, disputed=False) if refuses(confirmed, each) else each for each in found.events
+        )
+        return replace(found, events=events, reviewed=self.in_words())
+
+    def num_changed(self) -> tuple[int, int]:
+        """Return the number of beats and of events that are not as the models found them."""
+        table, num = self._table, len(self.stored.family)
+        same = table.alive[:num] & (table.symbol[:num] == table.model_symbol[:num])
+        return int((~same).sum() + table.alive[num:].sum()), len(table.decisions)
+
+    def in_words(self) -> str:
+        """Return what was reviewed, one line: `reviewed, 12 beats and 3 events changed`."""
+        beats, events = self.num_changed()
+        return f"reviewed, {beats:,} beat{'' if beats == 1 else 's'} and {events:,} event{'' if events == 1 else 's'} changed"
+
+    def events(self) -> list[ReviewedEvent]:
+        """Return the events by start, refused ones too."""
+        with self._lock:
+            return list(self._cached("events", self._events))
+
+    def _events(self) -> list[ReviewedEvent]:
+        decisions = self._table.decisions
+        found = list[ReviewedEvent]()
+        for event in self.findings().events:
+            name, state = f"{event.kind}@{event.start}", "automatic"
+            for known, each in decisions.items():
+                in_it = each["kind"] == event.kind and each["start"] < event.stop and event.start < each["stop"]
+                if in_it and each["state"] != "refused":
+                    name, state = known, each["state"]
+                    break
+            found.append(ReviewedEvent(name, event, state))
+        for name, each in decisions.items():
+            if each["state"] == "refused":
+                event = Event(each["kind"], *each["was"], each["confidence"])
+                found.append(ReviewedEvent(name, event, "refused"))
+        return sorted(found, key=lambda each: (each.event.start, each.event.stop, each.id))
+
+    # Questions.
+
+    def question(self) -> Question | None:
+        """Return the question whose answer settles most: the expected number of wrong beats; None if none is left."""
+        with self._lock:
+            left = [each for each in self.families() if not each.reviewed and each.count]
+            if left:
+                best = max(left, key=lambda each: (each.doubt * each.count, each.count))
+                kind = "beat" if best.count == 1 else "family"
+                beat = int(best.examples[0])
+                return Question(kind, best.id, beat, best.name, best.count, best.doubt * best.count)
+            return None
+
+    def next_doubtful(self, after: int) -> int | None:
+        """Return the sample of the next beat after a sample whose automatic class is doubtful; None if there is none."""
+        doubtful = (self.source == AUTOMATIC) & (self.probability < DOUBTFUL) & (self.sample > after)
+        places = self.sample[doubtful]
+        return int(places[0]) if len(places) else None
+
+    # Changes.
+
+    def apply(self, change: Mapping[str, Any]) -> Changed:
+        """Apply a change and append it to the journal; it is on the disk when this returns.
+
+        Args:
+            change: JSON-able, by its `do`:
+                `name`: `symbol` for `beats` (samples) or all beats of `family` (an id);
+                `split`: `family` in two by shape, or `beats` off their families;
+                `merge`: `families` (ids) into the first;
+                `insert`: a beat at `sample` with `symbol`; `delete`: `beats`, or all beats of `family`;
+                `event`: `id` gets `state` confirmed, refused, changed (with `start` and `stop`) or automatic;
+                `add`: an event of `kind` from `start` to `stop`.
+                With `revision`, it is refused unless it is the present one. With `spread` false, no beat follows.
+
+        Raises:
+            Conflict: another window or process changed the review since `revision`.
+            HeartlmError: a field is missing or wrong, or the journal cannot be written; nothing is changed.
+        """
+        with self._lock, self._journal.locked() as lines:
+            self._replay(lines)
+            self._check_revision(change)
+            plain = json.loads(json.dumps(dict(change), default=_as_list))
+            patch, spread, text = self._patch(change)
+            model = self._said(patch)
+            self._append(plain, model, patch)
+            self._done.append((patch, self._table.apply(patch)))
+            self._undone.clear()
+            return self._changed(patch, spread, text)
+
+    def undo(self) -> Changed | None:
+        """Undo the last change that is not undone; None if there is none. It is journalled too."""
+        return self._step("undo")
+
+    def redo(self) -> Changed | None:
+        """Apply the last undone change again; None if there is none, or a change was applied since."""
+        return self._step("redo")
+
+    def _step(self, do: str) -> Changed | None:
+        with self._lock, self._journal.locked() as lines:
+            self._replay(lines)
+            if not (self._done if do == "undo" else self._undone):
+                return None
+            patch = (self._done[-1][0]) if do == "undo" else self._undone[-1]
+            self._append({"do": do}, {}, {})
+            self._take_step(do)
+            return self._changed(patch, np.empty(0, np.int64), do)
+
+    def _take_step(self, do: str) -> None:
+        if do == "undo" and self._done:
+            patch, undo = self._done.pop()
+            undo()
+            self._undone.append(patch)
+        elif do == "redo" and self._undone:
+            patch = self._undone.pop()
+            self._done.append((patch, self._table.apply(patch)))
+
+    def catch_up(self) -> bool:
+        """Read what other processes appended to the journal; return whether there was anything."""
+        with self._lock, self._journal.locked() as lines:
+            self._replay(lines)
+            return bool(lines)
+
+    def _replay(self, lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            try:
+                do, revision, effect = line["change"]["do"], line["revision"], line["effect"]
+                if revision != self.revision + 1:
+                    raise HeartlmError(f"revision {revision} found, {self.revision + 1} expected")
+                if do in ("undo", "redo"):
+                    self._take_step(do)
+                else:
+                    self._done.append((effect, self._table.apply(effect)))
+                    self._undone.clear()
+            except (KeyError, TypeError, ValueError, AttributeError, HeartlmError) as error:
+                raise HeartlmError(
+                    f"{self._journal.path}: change {self.revision + 1} is damaged ({error}); restore the file, or move "
+                    "it away to review anew"
+                ) from error
+            self.revision += 1
+
+    def _append(self, change: dict[str, Any], model: dict[str, Any], effect: Patch) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        entry = {"revision": self.revision + 1, "at": at, "reviewer": self.reviewer}
+        self._journal.append(entry | {"change": change, "model": model, "effect": effect})
+        self.revision += 1
+
+    def _check_revision(self, change: Mapping[str, Any]) -> None:
+        made_on = change.get("revision")
+        if made_on is not None and made_on != self.revision:
+            raise Conflict(
+                f"revision: the change was made on {made_on}, the review is at {self.revision}: another window changed "
+                "it; look at it again and repeat the change"
+            )
+
+    def _changed(self, patch: Patch, spread: Places, text: str) -> Changed:
+        rows = [unpacked(each) for of in ("symbol", "alive") for each in patch.get(of, {}).values()]
+        rows.append(np.array([row for row, _ in patch.get("insert", ())], np.int64))
+        touched = np.unique(np.concatenate(rows)).astype(np.int64)
+        own = np.setdiff1d(touched, spread)
+        return Changed(self.revision, np.sort(self._table.sample[own]), np.sort(self._table.sample[spread]), text)
+
+    def _said(self, patch: Patch) -> dict[str, Any]:
+        """Return what the models said of the beats and events of a patch."""
+        said = dict[str, Any]()
+        rows = [unpacked(each) for of in ("symbol", "alive") for each in patch.get(of, {}).values()]
+        if rows:
+            chosen = np.unique(np.concatenate(rows))
+            chosen = chosen[chosen < len(self.stored.family)]
+            said["beats"] = dict(Counter(self._table.model_symbol[chosen].tolist()))
+            if len(chosen):
+                said["probability"] = round(float(self._table.model_probability[chosen].mean()), 4)
+        if patch.get("events"):
+            automatic = {f"{each.kind}@{each.start}": each for each in self.automatic.events}
+            of = {name: automatic.get(name) for name in patch["events"]}
+            said["events"] = {
+                name: each and {"start": each.start, "stop": each.stop, "confidence": round(each.confidence, 4)}
+                for name, each in of.items()
+            }
+        return said
+
+    # Patches of changes.
+
+    def _patch(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
+        """Return the patch of a change, the rows that follow by spreading, and what it does in words."""
+        makers = {
+            **{"name": self._name, "split": self._split, "merge": self._merge, "insert": self._insert},
+            **{"delete": self._delete, "event": self._event, "add": self._add},
+        }
+        do = change.get("do")
+        if do not in makers:
+            raise HeartlmError(f"do: {do!r} found, {', '.join(makers)} expected")
+        return makers[do](change)
+
+    def _chosen(self, change: Mapping[str, Any]) -> Places:
+        """Return the rows of `beats` or of `family`."""
+        table = self._table
+        if ("beats" in change) == ("family" in change):
+            raise HeartlmError("beats: either beats (samples) or family (an id) expected")
+        if "family" in change:
+            rows = np.flatnonzero(table.alive & (table.family == _whole(change, "family")))
+            if not len(rows):
+                raise HeartlmError(f"family: no family {change['family']!r}")
+            return rows
+        beats = change["beats"]
+        if not isinstance(beats, list | tuple | np.ndarray) or not len(beats):
+            raise HeartlmError("beats: a list of samples expected")
+        rows_by_place = self._rows()
+        places, wanted = table.sample[rows_by_place], np.unique(np.asarray(beats, np.int64))
+        at = np.minimum(np.searchsorted(places, wanted), max(0, len(places) - 1))
+        if not len(places) or not np.array_equal(places[at], wanted):
+            missing = wanted if not len(places) else wanted[places[at] != wanted]
+            raise HeartlmError(f"beats: no beat at sample {missing[0]:,}")
+        return np.sort(rows_by_place[at])
+
+    def _name(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
+        table, rows, symbol = self._table, self._chosen(change), _symbol(change)
+        family = dict[int, Places]()
+        if "family" not in change and self._is_part(rows):
+            family[table.next_family] = rows  # a family stays of one class
+        wrong = rows[(table.symbol[rows] != symbol) & (rows < len(self.stored.family))]
+        spread = np.empty(0, np.int64)
+        if len(wrong) and self.spreads and change.get("spread", True):
+            spread = self._followers(wrong, rows, symbol)
+            target = table.next_family if family else int(table.family[rows[0]])
+            if len(spread):
+                family[target] = np.concatenate([family.get(target, np.empty(0, np.int64)), spread])
+        patch = patch_of(
+            symbol={symbol: np.concatenate([rows, spread])}, source={NAMED: rows, SPREAD: spread}, family=family
+        )
+        followed = f", {len(spread):,} follow" if len(spread) else ""
+        return patch, spread, f"{len(rows):,} beats named {symbol}{followed}"
+
+    def _is_part(self, rows: Places) -> bool:
+        """Return whether beats are not a whole family."""
+        table = self._table
+        ids = np.unique(table.family[rows])
+        return len(ids) > 1 or int((table.alive & (table.family == ids[0])).sum()) != len(rows)
+
+    def _followers(self, wrong: Places, rows: Places, symbol: str) -> Places:
+        table, features = self._table, self.stored.features
+        num = len(self.stored.family)
+        free = table.alive[:num] & (table.source[:num] != NAMED) & (table.symbol[:num] != symbol)
+        free[rows[rows < num]] = False
+        anchors = np.array(
+            [
+                features[members].mean(axis=0)
+                for number in np.unique(table.family[:num][table.source[:num] == NAMED]).tolist()
+                if len(
+                    members := np.flatnonzero(
+                        (table.family[:num] == number) & (table.source[:num] == NAMED) & (table.symbol[:num] != symbol)
+                    )
+                )
+            ]
+        ).reshape(-1, features.shape[1])
+        return followers(features, wrong, np.flatnonzero(free), anchors)
+
+    def _split(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
+        rows, nothing = self._chosen(change), np.empty(0, np.int64)
+        if "beats" in change:
+            return patch_of(family={self._table.next_family: rows}), nothing, f"{len(rows):,} beats split off"
+        rows = rows[rows < len(self.stored.family)]
+        second = divided(self.stored.features[rows]) if len(rows) > 1 else None
+        if second is None:
+            raise HeartlmError(f"family: {change['family']} cannot be split: its beats are alike")
+        if second.sum() * 2 > len(second):
+            second = ~second  # the larger part keeps the id
+        parts = f"{int((~second).sum()):,} and {int(second.sum()):,} beats"
+        return patch_of(family={self._table.next_family: rows[second]}), nothing, f"split in {parts}"
+
+    def _merge(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
+        ids = change.get("families")
+        if not isinstance(ids, list | tuple) or len(ids) < 2:
+            raise HeartlmError("families: a list of two ids or more expected")
+        chosen = [self._chosen({"family": each}) for each in ids]
+        moved = np.concatenate(chosen[1:])
+        return patch_of(family={int(ids[0]): moved}), np.empty(0, np.int64), f"{len(ids)} families merged"
+
+    def _insert(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
+        table, symbol, sample = self._table, _symbol(change), _whole(change, "sample")
+        if not 0 <= sample < self.recording.num_samples:
+            raise HeartlmError(f"sample: {sample:,} found, 0 to {self.recording.num_samples - 1:,} expected")
+        if np.any(table.alive & (table.sample == sample)):
+            raise HeartlmError(f"sample: there is a beat at {sample:,} already")
+        row = np.array([len(table.sample)])
+        patch = patch_of(symbol={symbol: row}, source={NAMED: row})
+        return patch | {"insert": [[int(row[0]), sample]]}, np.empty(0, np.int64), f"beat {symbol} inserted"
+
+    def _delete(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
+        rows = self._chosen(change)
+        return patch_of(alive={0: rows}), np.empty(0, np.int64), f"{len(rows):,} beats deleted"
+
+    def _event(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
+        name, state = change.get("id"), change.get("state")
+        states = ("confirmed", "refused", "changed", "automatic")
+        if state not in states:
+            raise HeartlmError(f"state: {state!r} found, {', '.join(states)} expected")
+        reviewed = next((each for each in self.events() if each.id == name), None)
+        if reviewed is None:
+            raise HeartlmError(f"id: no event {name!r}")
+        event, known = reviewed.event, self._table.decisions.get(reviewed.id)
+        if state == "automatic" or (state == "refused" and reviewed.state == "added"):
+            decision = None  # an event that was added and is refused was none
+        else:
+            was = known["was"] if known is not None else [event.start, event.stop]
+            if reviewed.state == "added":
+                state = "added"
+            start, stop = _span(change, self.recording.num_samples) if change["state"] == "changed" else was
+            decision = {"kind": event.kind, "start": start, "stop": stop, "state": state, "was": was}
+            decision["confidence"] = event.confidence
+        return {"events": {reviewed.id: decision}}, np.empty(0, np.int64), f"{event.kind} {change['state']}"
+
+    def _add(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
+        kind = change.get("kind")
+        if kind not in KINDS:
+            raise HeartlmError(f"kind: {kind!r} found, one of {', '.join(KINDS)} expected")
+        start, stop = _span(change, self.recording.num_samples)
+        name = f"{kind}@{start}"
+        if any(each.id == name for each in self.events()):
+            raise HeartlmError(f"kind: there is {kind} from sample {start:,} already; change it")
+        decision = {"kind": kind, "start": start, "stop": stop, "state": "added", "was": [start, stop]}
+        return {"events": {name: decision | {"confidence": 1.0}}}, np.empty(0, np.int64), f"{kind} added"
+
+    def write(self) -> list[Path]:
+        """Write the corrected results beside the automatic ones; return the files.
+
+        RECORD.reviewed.hlm has beats and rhythms in WFDB format, RECORD.reviewed.html is the page,
+        RECORD.reviewed.events.csv and RECORD.reviewed.hours.csv the tables; RECORD.review.jsonl, the journal, is there.
+
+        Raises:
+            HeartlmError: a file cannot be written.
+        """
+        from heartlm.review.results import write_results
+
+        return [*write_results(self.findings(), self.folder), self._journal.path]
+
+    def _cached(self, name: str, make: Any) -> Any:
+        """Return what `make` returns, made again after a change."""
+        with self._lock:
+            revision, value = self._known.get(name, (-1, None))
+            if revision != self.revision:
+                value = make()
+                self._known[name] = (self.revision, value)
+            return value
+
+
+def _as_list(value: Any) -> Any:
+    """Return arrays and numbers of NumPy as JSON has them."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise HeartlmError(f"change: {type(value).__name__} found, values of JSON expected")
+
+
+def _symbol(change: Mapping[str, Any]) -> str:
+    symbol = change.get("symbol")
+    if not isinstance(symbol, str) or len(symbol) != 1 or symbol not in CLASSES:
+        raise HeartlmError(f"symbol: {symbol!r} found, {', '.join(CLASSES)} expected")
+    return symbol
+
+
+def _whole(change: Mapping[str, Any], name: str) -> int:
+    value = change.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise HeartlmError(f"{name}: {value!r} found, a whole number expected")
+    return int(value)
+
+
+def _span(change: Mapping[str, Any], num_samples: int) -> tuple[int, int]:
+    start, stop = _whole(change, "start"), _whole(change, "stop")
+    if not 0 <= start < stop <= num_samples:
+        raise HeartlmError(f"start: {start:,} to {stop:,} found, a part of 0 to {num_samples:,} samples expected")
+    return start, stop
