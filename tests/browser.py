@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,21 +10,10 @@ from pathlib import Path
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--virtual-time-budget=5000",
-]
-NO_NETWORK = "--host-resolver-rules=MAP * ~NOTFOUND"
-TIMEOUT_S = 120
+from lab.chromium import FLAGS, NAMES, TIMEOUT_S, chromium
+
+ALONE = ["--virtual-time-budget=5000", "--host-resolver-rules=MAP * ~NOTFOUND"]
+"""Scripts run without waiting for time to pass, and there is no network."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +27,7 @@ class Page:
 
 def find_chromium() -> str:
     """The path of a Chromium; the test is skipped, with a reason, where there is none."""
-    found = next((path for path in map(shutil.which, NAMES) if path), None)
+    found = chromium()
     if found is None:
         pytest.skip(f"no browser found: none of {', '.join(NAMES)} is on PATH")
     return found
@@ -64,7 +52,7 @@ def print_page(file: Path, workplace: Path) -> Path:
 
 
 def _chromium(file: Path, workplace: Path, arguments: Sequence[str]) -> str:
-    command = [find_chromium(), *FLAGS, NO_NETWORK, f"--user-data-dir={workplace / 'profile'}", *arguments]
+    command = [find_chromium(), *FLAGS, *ALONE, f"--user-data-dir={workplace / 'profile'}", *arguments]
     done = subprocess.run([*command, file.resolve().as_uri()], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -2,75 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import signal
 import subprocess
 import sys
-import time
-from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from lab.chromium import Browser, wait_for
 from tests.brokers import OPEN, Broker
-from tests.browser import FLAGS, find_chromium
+from tests.browser import find_chromium
 
 pytestmark = pytest.mark.slow
-TIMEOUT_S = 120
-
-
-class Browser:
-    """A page in a headless Chromium, driven by the DevTools protocol."""
-
-    def __init__(self, address: str, profile: Path, width: int, height: int) -> None:
-        flags = [flag for flag in FLAGS if not flag.startswith("--virtual-time")]
-        size = f"--window-size={width},{height}"
-        command = [find_chromium(), *flags, size, "--remote-debugging-port=0", f"--user-data-dir={profile}", address]
-        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        port = wait_for(lambda: (profile / "DevToolsActivePort").exists() and _port(profile))
-        import requests
-        from websockets.sync.client import connect
-
-        pages = wait_for(
-            lambda: [page for page in requests.get(f"http://127.0.0.1:{port}/json").json() if page["type"] == "page"]
-        )
-        self.socket = connect(pages[0]["webSocketDebuggerUrl"], max_size=None, legacy=True)
-        self.numbers = itertools.count(1)
-
-    def call(self, method: str, **parameters: Any) -> Any:
-        number = next(self.numbers)
-        self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
-        while (answer := json.loads(self.socket.recv(TIMEOUT_S))).get("id") != number:
-            pass
-        return answer["result"]
-
-    def value(self, script: str) -> Any:
-        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
-
-    def picture(self, path: Path) -> None:
-        path.write_bytes(b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
-
-    def close(self) -> None:
-        self.socket.close()
-        self.process.terminate()
-        self.process.wait(20)
-
-
-def _port(profile: Path) -> str | None:
-    lines = (profile / "DevToolsActivePort").read_text().splitlines()
-    return lines[0] if lines else None
-
-
-def wait_for(condition: Any) -> Any:
-    end = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"not within {TIMEOUT_S} s")
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from heartlm.system.progress import show_progress
 
 COMMANDS: dict[str, str] = {
     "analyze": "find beats, rhythms and events in recordings, and draw a page; no training needed",
+    "review": "see a recording whole in the browser, correct what was found, and write it again",
     "alarms": "find the alarms that a monitor would have raised in recordings",
     "delineate": "find P, QRS and T in recordings: intervals, amplitudes, annotations",
     "data": "list, simulate, download, verify and draw ECG databases",

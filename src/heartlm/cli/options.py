@@ -120,7 +120,7 @@ def given_limits(options: Any) -> dict[str, Any]:
 
 OPEN_RECORDINGS = frozenset(
     ("alarms", "analyze", "compare", "data convert", "data show", "data verify",
-     "delineate", "embed", "evaluate", "monitor", "predict", "tokenize")
+     "delineate", "embed", "evaluate", "monitor", "predict", "review", "tokenize")
 )  # fmt: skip
 """Commands of the core with the options `--rate`, `--units` and `--leads`, which state what files of recordings do not
 state; commands of extensions ask for them by `opens_recordings`."""

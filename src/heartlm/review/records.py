@@ -1,0 +1,105 @@
+"""The recordings that a review offers: their names, what is known of them, and how one is opened."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from heartlm.databases.database import Database, locate, open_database
+from heartlm.errors import HeartlmError
+from heartlm.review.review import Review
+from heartlm.storage.reading import read_json
+from heartlm.system.parent import end_with_parent
+
+
+class Records:
+    """Recordings to review.
+
+    Args:
+        path: recording, or folder of recordings.
+        out: folder of the results.
+        reviewer: name that the journals get.
+
+    Attributes:
+        title: what the list of recordings is called.
+        names: names of the recordings.
+
+    Raises:
+        HeartlmError: there is no recording, or `out` cannot be written.
+    """
+
+    def __init__(self, path: Path, out: Path, reviewer: str) -> None:
+        self.out, self._reviewer = out, reviewer
+        if path.is_dir():
+            self._database = open_database(path)
+            self.names, self.title = list(self._database.record_ids), str(path)
+        else:
+            self._database, name = locate(path)
+            self.names, self.title = [name], name
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise HeartlmError(f"out: {out}: {error.strerror}, a folder that can be written expected") from None
+        self._analyses = set[SpawnProcess]()
+
+    def about(self, name: str) -> str:
+        """Return a line about a recording from its results, empty without."""
+        with contextlib.suppress(HeartlmError, KeyError, TypeError):
+            known = read_json(self.out / f"{name}.json", dict)["summary"]["reading"]
+            return f"{'Reviewed. ' if (self.out / f'{name}.review.jsonl').is_file() else ''}{known}"
+        return ""
+
+    def analyse(self, name: str) -> None:
+        """Analyse a recording that was not analysed yet, in a process of its own, which gives its memory back.
+
+        Raises:
+            HeartlmError: it cannot be analysed.
+        """
+        if (self.out / f"{name}.analysis.safetensors").is_file():
+            return
+        context = get_context("spawn")
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_analyse, args=(os.getpid(), self._database, name, self.out, sender))
+        process.start()
+        self._analyses.add(process)
+        sender.close()
+        try:
+            problem = receiver.recv()
+        except EOFError:
+            problem = f"{name}: the analysis was ended; open it again"
+        process.join()
+        self._analyses.discard(process)
+        if problem:
+            raise HeartlmError(problem)
+
+    def open(self, name: str) -> Review:
+        """Return the review of a recording.
+
+        Raises:
+            HeartlmError: it cannot be read, or its journal is damaged or of another one.
+        """
+        return Review.open(self._database.recording(name), self.out, reviewer=self._reviewer)
+
+    def close(self) -> None:
+        """End the analyses that are under way."""
+        for process in list(self._analyses):
+            process.terminate()
+
+
+def _analyse(parent: int, database: Database, name: str, out: Path, sender: Connection) -> None:
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
+    end_with_parent(parent)
+    torch.set_num_threads(1)
+    try:
+        Review.open(database.recording(name), out)
+    except HeartlmError as error:
+        sender.send(str(error))
+    else:
+        sender.send("")
