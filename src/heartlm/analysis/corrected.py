@@ -43,18 +43,11 @@ def corrected(
     sample, symbol, probability, rows = _beats(findings, sample, symbol, probability)
     refused, added = list(refused), list(added)
     rate_hz, limits = findings.recording.rate_hz, findings.limits
-    own = [each for each in findings.events if each.kind not in BY_BEATS]
-    own = [
-        *(each for each in own if not refuses(refused, each)),
-        *(each for each in added if each.kind not in BY_BEATS),
-    ]
+    own = [each for each in findings.events if not refuses(refused, each)] + added
+    own = [each for each in own if each.kind not in BY_BEATS]
     if rows is not None:  # rates of rhythms follow from the beats in them
-        own = [
-            timed(replace(each, num_beats=0), sample, limits.vt_bpm, rate_hz)
-            if each.kind in ("AF", "flutter")
-            else each
-            for each in own
-        ]
+        own = [replace(each, num_beats=0) if each.kind in ("AF", "flutter") else each for each in own]
+        own = [each if each.num_beats else timed(each, sample, limits.vt_bpm, rate_hz) for each in own]
     old_lost = np.zeros(max(0, findings.num_beats - 1), np.bool_)
     old_lost[findings.lost] = True
     lost = np.flatnonzero(_intervals(findings.sample, old_lost, sample))
@@ -104,12 +97,9 @@ def _beats(
     symbol = findings.symbol if symbol is None else np.asarray(symbol, "<U1")
     if len(symbol) != len(sample):
         raise HeartlmError(f"symbol: {len(symbol):,} classes found, one for each of {len(sample):,} beats expected")
-    if len(sample) and (
-        np.any(np.diff(sample) <= 0) or not 0 <= sample[0] <= sample[-1] < findings.recording.num_samples
-    ):
-        raise HeartlmError(
-            f"sample: ascending positions from 0 to {findings.recording.num_samples - 1:,} expected, without equal ones"
-        )
+    end = findings.recording.num_samples
+    if len(sample) and (np.any(np.diff(sample) <= 0) or not 0 <= sample[0] <= sample[-1] < end):
+        raise HeartlmError(f"sample: ascending positions from 0 to {end - 1:,} expected, without equal ones")
     if not np.isin(symbol, list("NSVF")).all():
         unknown = sorted(set(symbol.tolist()) - set("NSVF"))
         raise HeartlmError(f"symbol: {', '.join(map(repr, unknown))} found, N, S, V or F expected")

@@ -158,7 +158,7 @@ class Findings:
     stated: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     unexamined: dict[str, str] = field(default_factory=dict)
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     disputed: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     by_waveform: tuple[Event, ...] = ()
     reviewed: str = ""

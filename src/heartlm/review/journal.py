@@ -82,7 +82,7 @@ class Journal:
             value = None
         if not isinstance(value, dict):
             raise HeartlmError(
-                f"{self.path}: line {number} is no JSON object; restore the file, or move it away to review anew"
+                f"{self.path}: line {number} is no JSON object; restore the file, or move it away to start again"
             )
         return value
 

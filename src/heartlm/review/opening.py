@@ -39,8 +39,8 @@ def stored_analysis(
         is_current = is_same(head["files"], recording)
         if not is_current and has_changes:
             raise HeartlmError(
-                f"{path}: the recording {recording.path} has changed since its analysis, and {journal.name} has changes "
-                "of it: restore the recording, or move both files away to analyse it again"
+                f"{path}: the recording {recording.path} has changed since its analysis, and {journal.name} has "
+                "changes of it: restore the recording, or move both files away to analyse it again"
             )
         by_these = stored.findings.made_by == made_by(models)
         if is_current and (has_changes or by_these):

@@ -1,4 +1,4 @@
-"""Files of a reviewed recording, beside those of the automatic analysis."""
+"""Files of a reviewed recording, next to those of the automatic analysis."""
 
 from __future__ import annotations
 

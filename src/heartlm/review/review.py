@@ -39,7 +39,7 @@ DOUBTFUL = 0.9
 Places = NDArray[np.int64]
 
 
-class Conflict(HeartlmError):
+class ConflictError(HeartlmError):
     """A change was made on an earlier revision than the present one: read the state again, then repeat it."""
 
 
@@ -104,7 +104,7 @@ class Review:
 
     Attributes:
         recording: the recording.
-        automatic: the findings of the models, which stay beside the corrected ones.
+        automatic: the findings of the models, which stay as they are.
         folder: folder of the analysis and of the results.
         reviewer: name that the journal gets.
         revision: number of changes that were applied, undone or redone.
@@ -264,7 +264,8 @@ class Review:
     def in_words(self) -> str:
         """Return what was reviewed, one line: `reviewed, 12 beats and 3 events changed`."""
         beats, events = self.num_changed()
-        return f"reviewed, {beats:,} beat{'' if beats == 1 else 's'} and {events:,} event{'' if events == 1 else 's'} changed"
+        plural = ["" if number == 1 else "s" for number in (beats, events)]
+        return f"reviewed, {beats:,} beat{plural[0]} and {events:,} event{plural[1]} changed"
 
     def events(self) -> list[ReviewedEvent]:
         """Return the events by start, refused ones too."""
@@ -302,7 +303,7 @@ class Review:
             return None
 
     def next_doubtful(self, after: int) -> int | None:
-        """Return the sample of the next beat after a sample whose automatic class is doubtful; None if there is none."""
+        """Return the next beat after a sample whose automatic class is doubtful; None if there is none."""
         doubtful = (self.source == AUTOMATIC) & (self.probability < DOUBTFUL) & (self.sample > after)
         places = self.sample[doubtful]
         return int(places[0]) if len(places) else None
@@ -323,7 +324,7 @@ class Review:
                 With `revision`, it is refused unless it is the present one. With `spread` false, no beat follows.
 
         Raises:
-            Conflict: another window or process changed the review since `revision`.
+            ConflictError: another window or process changed the review since `revision`.
             HeartlmError: a field is missing or wrong, or the journal cannot be written; nothing is changed.
         """
         with self._lock, self._journal.locked() as lines:
@@ -384,7 +385,7 @@ class Review:
             except (KeyError, TypeError, ValueError, AttributeError, HeartlmError) as error:
                 raise HeartlmError(
                     f"{self._journal.path}: change {self.revision + 1} is damaged ({error}); restore the file, or move "
-                    "it away to review anew"
+                    "it away to start again"
                 ) from error
             self.revision += 1
 
@@ -397,7 +398,7 @@ class Review:
     def _check_revision(self, change: Mapping[str, Any]) -> None:
         made_on = change.get("revision")
         if made_on is not None and made_on != self.revision:
-            raise Conflict(
+            raise ConflictError(
                 f"revision: the change was made on {made_on}, the review is at {self.revision}: another window changed "
                 "it; look at it again and repeat the change"
             )
@@ -571,7 +572,7 @@ class Review:
         return {"events": {name: decision | {"confidence": 1.0}}}, np.empty(0, np.int64), f"{kind} added"
 
     def write(self) -> list[Path]:
-        """Write the corrected results beside the automatic ones; return the files.
+        """Write the corrected results next to the automatic ones; return the files.
 
         RECORD.reviewed.hlm has beats and rhythms in WFDB format, RECORD.reviewed.html is the page,
         RECORD.reviewed.events.csv and RECORD.reviewed.hours.csv the tables; RECORD.review.jsonl, the journal, is there.

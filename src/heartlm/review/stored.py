@@ -170,7 +170,8 @@ def read_stored(path: Path, recording: Recording) -> tuple[Stored, dict[str, Any
         )
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise HeartlmError(
-            f"{path}: no analysis that a review can open ({type(error).__name__}: {error}); move it away to analyse again"
+            f"{path}: no analysis that a review can open ({type(error).__name__}: {error}); "
+            "move it away to analyse again"
         ) from error
     stored = Stored(
         findings, arrays["beat_waves"], arrays["features"], arrays["classes"], arrays["family"], head["identity"]

@@ -23,8 +23,8 @@ SPREAD_PROBABILITY = 0.9
 
 Rows = NDArray[np.int64]
 Patch = dict[str, Any]
-"""By column, the rows of each new value: `{"symbol": {"V": [3, 4]}, "source": {"2": [3, 4]}}`; `insert` has pairs of row
-and sample, `events` the decision about each event, None for none."""
+"""By column, the rows of each new value: `{"symbol": {"V": [3]}, "source": {"2": [3]}}`; `insert` has pairs of row and
+sample, `events` the decision about each event, None for none."""
 _COLUMNS: dict[str, Callable[[str], Any]] = {"symbol": str, "source": int, "family": int, "alive": int}
 
 
