@@ -11,6 +11,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = [
@@ -35,34 +36,23 @@ def chromium() -> str | None:
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
-def wait_for(condition: Callable[[], Found], every_s: float = 0.2) -> Found:
+def wait_for(condition: Callable[[], Found], every_s: float = 0.2, most_s: float = TIMEOUT_S) -> Found:
     """What `condition` returns, as soon as it is true."""
-    end = time.monotonic() + TIMEOUT_S
+    end = time.monotonic() + most_s
     while time.monotonic() < end:
         if found := condition():
             return found
         time.sleep(every_s)
-    raise AssertionError(f"not within {TIMEOUT_S} s")
+    raise AssertionError(f"not within {most_s:g} s")
 
 
-class Browser:
-    """A page in a headless Chromium."""
+class Tab:
+    """A page, by the address of its debugger."""
 
-    def __init__(self, address: str, profile: Path, width: int, height: int) -> None:
-        import requests
+    def __init__(self, debugger: str) -> None:
         from websockets.sync.client import connect
 
-        name = chromium()
-        assert name is not None, "no Chromium on PATH"
-        options = [f"--window-size={width},{height}", "--remote-debugging-port=0", f"--user-data-dir={profile}"]
-        self.process = subprocess.Popen([name, *FLAGS, *options, address], stderr=subprocess.DEVNULL)
-        ports = profile / "DevToolsActivePort"
-        port = wait_for(lambda: ports.exists() and (ports.read_text().splitlines() or [""])[0], 0.02)
-        pages = wait_for(
-            lambda: [page for page in requests.get(f"http://127.0.0.1:{port}/json").json() if page["type"] == "page"],
-            0.05,
-        )
-        self.socket = connect(pages[0]["webSocketDebuggerUrl"], max_size=None, legacy=True)
+        self.socket = connect(debugger, max_size=None, legacy=True)
         self.numbers = itertools.count(1)
 
     def call(self, method: str, **parameters: Any) -> Any:
@@ -89,6 +79,29 @@ class Browser:
 
     def picture(self, path: Path) -> None:
         path.write_bytes(b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+
+class Browser(Tab):
+    """A headless Chromium with a page."""
+
+    def __init__(self, address: str, profile: Path, width: int, height: int) -> None:
+        import requests
+
+        name = chromium()
+        assert name is not None, "no Chromium on PATH"
+        options = [f"--window-size={width},{height}", "--remote-debugging-port=0", f"--user-data-dir={profile}"]
+        self.process = subprocess.Popen([name, *FLAGS, *options, address], stderr=subprocess.DEVNULL)
+        ports = profile / "DevToolsActivePort"
+        port = wait_for(lambda: ports.exists() and (ports.read_text().splitlines() or [""])[0], 0.02)
+        self.pages = f"http://127.0.0.1:{port}/json"
+        pages = wait_for(lambda: [each for each in requests.get(self.pages).json() if each["type"] == "page"], 0.05)
+        super().__init__(pages[0]["webSocketDebuggerUrl"])
+
+    def open(self, address: str) -> Tab:
+        """A further page."""
+        import requests
+
+        return Tab(requests.put(f"{self.pages}/new?{quote(address)}").json()["webSocketDebuggerUrl"])
 
     def close(self) -> None:
         self.socket.close()
