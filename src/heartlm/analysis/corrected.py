@@ -46,8 +46,9 @@ def corrected(
     own = [each for each in findings.events if not refuses(refused, each)] + added
     own = [each for each in own if each.kind not in BY_BEATS]
     if rows is not None:  # rates of rhythms follow from the beats in them
-        own = [replace(each, num_beats=0) if each.kind in ("AF", "flutter") else each for each in own]
-        own = [each if each.num_beats else timed(each, sample, limits.vt_bpm, rate_hz) for each in own]
+        rhythms = [replace(each, num_beats=0) for each in own if each.kind in ("AF", "flutter")]
+        own = [each for each in own if each.kind not in ("AF", "flutter")]
+        own += [timed(each, sample, limits.vt_bpm, rate_hz) for each in rhythms]
     old_lost = np.zeros(max(0, findings.num_beats - 1), np.bool_)
     old_lost[findings.lost] = True
     lost = np.flatnonzero(_intervals(findings.sample, old_lost, sample))

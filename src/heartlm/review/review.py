@@ -10,7 +10,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.analysis.corrected import refuses
-from heartlm.analysis.findings import KINDS, Event, Findings
+from heartlm.analysis.findings import Findings
 from heartlm.databases.database import opened
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
-from heartlm.review.families import Family, divided
+from heartlm.review.changes import Changes
+from heartlm.review.decided import ReviewedEvent, corrected_findings, reviewed_events
+from heartlm.review.families import Family
 from heartlm.review.journal import Journal
 from heartlm.review.rows import unpacked
-from heartlm.review.spread import followers
+from heartlm.review.shown import shown_families
 from heartlm.review.stored import Stored
-from heartlm.review.table import AUTOMATIC, NAMED, SPREAD, BeatTable, Patch, patch_of
+from heartlm.review.table import AUTOMATIC, BeatTable, Patch
 
-CLASSES = "NSVF"
-EXAMPLES = 12
-"""Beats that show a family."""
 DOUBTFUL = 0.9
 """Probability below which an automatic class is doubtful."""
 
@@ -41,21 +39,6 @@ Places = NDArray[np.int64]
 
 class ConflictError(HeartlmError):
     """A change was made on an earlier revision than the present one: read the state again, then repeat it."""
-
-
-@dataclass(frozen=True)
-class ReviewedEvent:
-    """An event and what the reviewer decided.
-
-    Attributes:
-        id: stable text, `KIND@START` of the event as it was when it was first seen.
-        event: the event; of a refused one as the models found it.
-        state: automatic, confirmed, refused, changed or added.
-    """
-
-    id: str
-    event: Event
-    state: str
 
 
 @dataclass(frozen=True)
@@ -118,8 +101,8 @@ class Review:
         self.recording: Recording = stored.findings.recording
         self.waves = stored.waves
         self.revision = 0
-        self.spreads = True
         self._table = BeatTable(stored)
+        self._changes = Changes(self._table, stored.features, self.recording.num_samples, self.events)
         self._undone, self._done = list[Patch](), list[tuple[Patch, Any]]()
         self._lock, self._known = threading.RLock(), dict[str, tuple[int, Any]]()
         head = {"record": self.recording.record_id, "analysis": stored.identity}
@@ -200,34 +183,8 @@ class Review:
     def families(self) -> list[Family]:
         """Return the families, those first in which most wrong beats are expected."""
         with self._lock:
-            found: list[Family] = self._cached("families", self._families)
+            found: list[Family] = self._cached("families", lambda: shown_families(self._table, self.stored))
             return list(found)
-
-    def _families(self) -> list[Family]:
-        table = self._table
-        rows = np.flatnonzero(table.alive[: len(self.stored.family)])
-        order = rows[np.argsort(table.family[rows], kind="stable")]
-        ids, first = np.unique(table.family[order], return_index=True)
-        found = []
-        for number, members in zip(ids.tolist(), np.split(order, first[1:]), strict=True):
-            members = np.sort(members)
-            counts = Counter(table.symbol[members].tolist())
-            some = members[:: max(1, len(members) // 2000)]
-            waves, features = self.waves[some].astype(np.float32), self.stored.features[some]
-            distance = ((features - features.mean(axis=0)) ** 2).sum(axis=1)
-            typical = some[np.argsort(distance, kind="stable")]
-            examples = np.unique([*typical[: EXAMPLES - EXAMPLES // 3], *typical[len(typical) - EXAMPLES // 3 :]])
-            reviewed = table.source[members] > AUTOMATIC
-            doubt = float(np.where(reviewed, 0, 1 - table.probability(members)).mean())
-            found.append(
-                Family(
-                    *(number, counts.most_common(1)[0][0], len(members), doubt, table.sample[members]),
-                    *(waves.mean(axis=0), waves.std(axis=0)),
-                    table.sample[[each for each in typical.tolist() if each in set(examples.tolist())]],
-                    bool(reviewed.all()),
-                )
-            )
-        return sorted(found, key=lambda each: (-each.doubt * each.count, -each.count, each.id))
 
     # Events.
 
@@ -238,22 +195,7 @@ class Review:
             return found
 
     def _findings(self) -> Findings:
-        if not self._done:
-            return self.automatic
-        refused, added, confirmed = list[Event](), list[Event](), list[Event]()
-        for each in self._table.decisions.values():
-            event = Event(each["kind"], each["start"], each["stop"], 1.0)
-            if each["state"] in ("refused", "changed"):
-                refused.append(replace(event, start=each["was"][0], stop=each["was"][1]))
-            if each["state"] in ("added", "changed"):
-                added.append(event)
-            if each["state"] == "confirmed":
-                confirmed.append(event)
-        found = self.automatic.corrected(self.sample, self.symbol, self.probability, refused=refused, added=added)
-        events = tuple(
-            replace(each, confidence=1.0, disputed=False) if refuses(confirmed, each) else each for each in found.events
-        )
-        return replace(found, events=events, reviewed=self.in_words())
+        return corrected_findings(self.automatic, self._table, self.in_words()) if self._done else self.automatic
 
     def num_changed(self) -> tuple[int, int]:
         """Return the number of beats and of events that are not as the models found them."""
@@ -270,24 +212,7 @@ class Review:
     def events(self) -> list[ReviewedEvent]:
         """Return the events by start, refused ones too."""
         with self._lock:
-            return list(self._cached("events", self._events))
-
-    def _events(self) -> list[ReviewedEvent]:
-        decisions = self._table.decisions
-        found = list[ReviewedEvent]()
-        for event in self.findings().events:
-            name, state = f"{event.kind}@{event.start}", "automatic"
-            for known, each in decisions.items():
-                in_it = each["kind"] == event.kind and each["start"] < event.stop and event.start < each["stop"]
-                if in_it and each["state"] != "refused":
-                    name, state = known, each["state"]
-                    break
-            found.append(ReviewedEvent(name, event, state))
-        for name, each in decisions.items():
-            if each["state"] == "refused":
-                event = Event(each["kind"], *each["was"], each["confidence"])
-                found.append(ReviewedEvent(name, event, "refused"))
-        return sorted(found, key=lambda each: (each.event.start, each.event.stop, each.id))
+            return list(self._cached("events", lambda: reviewed_events(self.findings(), self._table.decisions)))
 
     # Questions.
 
@@ -331,7 +256,7 @@ class Review:
             self._replay(lines)
             self._check_revision(change)
             plain = json.loads(json.dumps(dict(change), default=_as_list))
-            patch, spread, text = self._patch(change)
+            patch, spread, text = self._changes.patch(plain)
             model = self._said(patch)
             self._append(plain, model, patch)
             self._done.append((patch, self._table.apply(patch)))
@@ -429,148 +354,6 @@ class Review:
             }
         return said
 
-    # Patches of changes.
-
-    def _patch(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
-        """Return the patch of a change, the rows that follow by spreading, and what it does in words."""
-        makers = {
-            **{"name": self._name, "split": self._split, "merge": self._merge, "insert": self._insert},
-            **{"delete": self._delete, "event": self._event, "add": self._add},
-        }
-        do = change.get("do")
-        if do not in makers:
-            raise HeartlmError(f"do: {do!r} found, {', '.join(makers)} expected")
-        return makers[do](change)
-
-    def _chosen(self, change: Mapping[str, Any]) -> Places:
-        """Return the rows of `beats` or of `family`."""
-        table = self._table
-        if ("beats" in change) == ("family" in change):
-            raise HeartlmError("beats: either beats (samples) or family (an id) expected")
-        if "family" in change:
-            rows = np.flatnonzero(table.alive & (table.family == _whole(change, "family")))
-            if not len(rows):
-                raise HeartlmError(f"family: no family {change['family']!r}")
-            return rows
-        beats = change["beats"]
-        if not isinstance(beats, list | tuple | np.ndarray) or not len(beats):
-            raise HeartlmError("beats: a list of samples expected")
-        rows_by_place = self._rows()
-        places, wanted = table.sample[rows_by_place], np.unique(np.asarray(beats, np.int64))
-        at = np.minimum(np.searchsorted(places, wanted), max(0, len(places) - 1))
-        if not len(places) or not np.array_equal(places[at], wanted):
-            missing = wanted if not len(places) else wanted[places[at] != wanted]
-            raise HeartlmError(f"beats: no beat at sample {missing[0]:,}")
-        return np.sort(rows_by_place[at])
-
-    def _name(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
-        table, rows, symbol = self._table, self._chosen(change), _symbol(change)
-        family = dict[int, Places]()
-        if "family" not in change and self._is_part(rows):
-            family[table.next_family] = rows  # a family stays of one class
-        wrong = rows[(table.symbol[rows] != symbol) & (rows < len(self.stored.family))]
-        spread = np.empty(0, np.int64)
-        if len(wrong) and self.spreads and change.get("spread", True):
-            spread = self._followers(wrong, rows, symbol)
-            target = table.next_family if family else int(table.family[rows[0]])
-            if len(spread):
-                family[target] = np.concatenate([family.get(target, np.empty(0, np.int64)), spread])
-        patch = patch_of(
-            symbol={symbol: np.concatenate([rows, spread])}, source={NAMED: rows, SPREAD: spread}, family=family
-        )
-        followed = f", {len(spread):,} follow" if len(spread) else ""
-        return patch, spread, f"{len(rows):,} beats named {symbol}{followed}"
-
-    def _is_part(self, rows: Places) -> bool:
-        """Return whether beats are not a whole family."""
-        table = self._table
-        ids = np.unique(table.family[rows])
-        return len(ids) > 1 or int((table.alive & (table.family == ids[0])).sum()) != len(rows)
-
-    def _followers(self, wrong: Places, rows: Places, symbol: str) -> Places:
-        table, features = self._table, self.stored.features
-        num = len(self.stored.family)
-        free = table.alive[:num] & (table.source[:num] != NAMED) & (table.symbol[:num] != symbol)
-        free[rows[rows < num]] = False
-        anchors = np.array(
-            [
-                features[members].mean(axis=0)
-                for number in np.unique(table.family[:num][table.source[:num] == NAMED]).tolist()
-                if len(
-                    members := np.flatnonzero(
-                        (table.family[:num] == number) & (table.source[:num] == NAMED) & (table.symbol[:num] != symbol)
-                    )
-                )
-            ]
-        ).reshape(-1, features.shape[1])
-        return followers(features, wrong, np.flatnonzero(free), anchors)
-
-    def _split(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
-        rows, nothing = self._chosen(change), np.empty(0, np.int64)
-        if "beats" in change:
-            return patch_of(family={self._table.next_family: rows}), nothing, f"{len(rows):,} beats split off"
-        rows = rows[rows < len(self.stored.family)]
-        second = divided(self.stored.features[rows]) if len(rows) > 1 else None
-        if second is None:
-            raise HeartlmError(f"family: {change['family']} cannot be split: its beats are alike")
-        if second.sum() * 2 > len(second):
-            second = ~second  # the larger part keeps the id
-        parts = f"{int((~second).sum()):,} and {int(second.sum()):,} beats"
-        return patch_of(family={self._table.next_family: rows[second]}), nothing, f"split in {parts}"
-
-    def _merge(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
-        ids = change.get("families")
-        if not isinstance(ids, list | tuple) or len(ids) < 2:
-            raise HeartlmError("families: a list of two ids or more expected")
-        chosen = [self._chosen({"family": each}) for each in ids]
-        moved = np.concatenate(chosen[1:])
-        return patch_of(family={int(ids[0]): moved}), np.empty(0, np.int64), f"{len(ids)} families merged"
-
-    def _insert(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
-        table, symbol, sample = self._table, _symbol(change), _whole(change, "sample")
-        if not 0 <= sample < self.recording.num_samples:
-            raise HeartlmError(f"sample: {sample:,} found, 0 to {self.recording.num_samples - 1:,} expected")
-        if np.any(table.alive & (table.sample == sample)):
-            raise HeartlmError(f"sample: there is a beat at {sample:,} already")
-        row = np.array([len(table.sample)])
-        patch = patch_of(symbol={symbol: row}, source={NAMED: row})
-        return patch | {"insert": [[int(row[0]), sample]]}, np.empty(0, np.int64), f"beat {symbol} inserted"
-
-    def _delete(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
-        rows = self._chosen(change)
-        return patch_of(alive={0: rows}), np.empty(0, np.int64), f"{len(rows):,} beats deleted"
-
-    def _event(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
-        name, state = change.get("id"), change.get("state")
-        states = ("confirmed", "refused", "changed", "automatic")
-        if state not in states:
-            raise HeartlmError(f"state: {state!r} found, {', '.join(states)} expected")
-        reviewed = next((each for each in self.events() if each.id == name), None)
-        if reviewed is None:
-            raise HeartlmError(f"id: no event {name!r}")
-        event, known = reviewed.event, self._table.decisions.get(reviewed.id)
-        if state == "automatic" or (state == "refused" and reviewed.state == "added"):
-            decision = None  # an event that was added and is refused was none
-        else:
-            was = known["was"] if known is not None else [event.start, event.stop]
-            if reviewed.state == "added":
-                state = "added"
-            start, stop = _span(change, self.recording.num_samples) if change["state"] == "changed" else was
-            decision = {"kind": event.kind, "start": start, "stop": stop, "state": state, "was": was}
-            decision["confidence"] = event.confidence
-        return {"events": {reviewed.id: decision}}, np.empty(0, np.int64), f"{event.kind} {change['state']}"
-
-    def _add(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
-        kind = change.get("kind")
-        if kind not in KINDS:
-            raise HeartlmError(f"kind: {kind!r} found, one of {', '.join(KINDS)} expected")
-        start, stop = _span(change, self.recording.num_samples)
-        name = f"{kind}@{start}"
-        if any(each.id == name for each in self.events()):
-            raise HeartlmError(f"kind: there is {kind} from sample {start:,} already; change it")
-        decision = {"kind": kind, "start": start, "stop": stop, "state": "added", "was": [start, stop]}
-        return {"events": {name: decision | {"confidence": 1.0}}}, np.empty(0, np.int64), f"{kind} added"
-
     def write(self) -> list[Path]:
         """Write the corrected results next to the automatic ones; return the files.
 
@@ -599,24 +382,3 @@ def _as_list(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise HeartlmError(f"change: {type(value).__name__} found, values of JSON expected")
-
-
-def _symbol(change: Mapping[str, Any]) -> str:
-    symbol = change.get("symbol")
-    if not isinstance(symbol, str) or len(symbol) != 1 or symbol not in CLASSES:
-        raise HeartlmError(f"symbol: {symbol!r} found, {', '.join(CLASSES)} expected")
-    return symbol
-
-
-def _whole(change: Mapping[str, Any], name: str) -> int:
-    value = change.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise HeartlmError(f"{name}: {value!r} found, a whole number expected")
-    return int(value)
-
-
-def _span(change: Mapping[str, Any], num_samples: int) -> tuple[int, int]:
-    start, stop = _whole(change, "start"), _whole(change, "stop")
-    if not 0 <= start < stop <= num_samples:
-        raise HeartlmError(f"start: {start:,} to {stop:,} found, a part of 0 to {num_samples:,} samples expected")
-    return start, stop
