@@ -6,7 +6,6 @@ The rules use only positions, classes and probabilities, so files and streams gi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,9 +97,9 @@ def beat_events(
 
 def _unbroken(marked: NDArray[np.bool_], clear: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield runs of marked beats, split at unreadable intervals."""
-    for first, stop in runs(marked).tolist():
-        cuts = [first, *(first + 1 + np.flatnonzero(~clear[first : stop - 1])).tolist(), stop]
-        yield from pairwise(cuts)
+    joined = marked[1:] & marked[:-1] & clear
+    first, stop = marked & ~np.append(False, joined), marked & ~np.append(joined, False)
+    yield from zip(np.flatnonzero(first).tolist(), (np.flatnonzero(stop) + 1).tolist(), strict=True)
 
 
 def _patterns(symbol: NDArray[np.str_], clear: NDArray[np.bool_], period: int) -> Iterator[tuple[int, int]]:

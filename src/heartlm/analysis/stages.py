@@ -387,9 +387,11 @@ def vt_is_possible(event: Event, sample: Places, symbol: NDArray[np.str_], slowe
 
 def timed(event: Event, sample: Places, vt_bpm: float, rate_hz: float) -> Event:
     """Return the event with the number of its beats and their mean rate."""
+    if event.num_beats:
+        return event
     first, last = np.searchsorted(sample, [event.start, event.stop])
     rate_bpm = mean_rate_bpm(sample[first:last], rate_hz)
     # Beats that are slower than VT were not all detected in its wave.
-    if event.num_beats or last - first < 2 or (event.kind == "VT" and rate_bpm < vt_bpm):
+    if last - first < 2 or (event.kind == "VT" and rate_bpm < vt_bpm):
         return event
     return replace(event, num_beats=int(last - first), rate_bpm=rate_bpm)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,24 +16,24 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from heartlm.delineation.delineate import delineate
 from heartlm.ecg.leads import ecg_leads
-from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.monitor.acceptor import Address, most_connections
 from heartlm.monitor.connection import Connection
 from heartlm.monitor.web import HEADERS, is_allowed, is_own, refusal
+from heartlm.review import answers
+from heartlm.review.answers import Answer
+from heartlm.review.changes import CLASSES
 from heartlm.review.packed import pack
 from heartlm.review.pyramid import FACTOR, FIRST, MISSING, NUM_LEVELS, UNIT_MV, Pyramid
 from heartlm.review.records import Records
-from heartlm.review.review import CLASSES, Changed, Review
+from heartlm.review.review import Changed, Review
 from heartlm.storage.reading import parse_json
 from heartlm.storage.typed import typed
 from heartlm.system.progress import say
@@ -210,10 +209,13 @@ class ReviewServer:
                 asked = parse_json(await window.socket.receive_text())
             except (ValueError, KeyError):  # KeyError: bytes
                 continue
-            if isinstance(asked, dict) and len(window.tasks) < _MOST_TASKS:
-                task = asyncio.create_task(self._answer(window, asked))
-                window.tasks.add(task)
-                task.add_done_callback(window.tasks.discard)
+            if not isinstance(asked, dict):
+                continue
+            while len(window.tasks) >= _MOST_TASKS:
+                await asyncio.wait(window.tasks, return_when=asyncio.FIRST_COMPLETED)
+            task = asyncio.create_task(self._answer(window, asked))
+            window.tasks.add(task)
+            task.add_done_callback(window.tasks.discard)
 
     async def _answer(self, window: _Window, asked: dict[str, Any]) -> None:
         number = asked.get("id")
@@ -226,6 +228,9 @@ class ReviewServer:
             content = pack(found, arrays) if arrays else json.dumps(found, allow_nan=False)
         except HeartlmError as error:
             content = json.dumps({"id": number, "error": str(error)})
+        except Exception as error:  # a defect: the page must not wait for ever
+            content = json.dumps({"id": number, "error": f"{type(error).__name__}: {error}"})
+            say(f"{asked.get('ask')}: {error!r}")
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # RuntimeError: the window is closed
             await (window.socket.send_text if isinstance(content, str) else window.socket.send_bytes)(content)
 
@@ -270,16 +275,16 @@ class ReviewServer:
         return {"complete": complete}, {"values": values}
 
     async def _on_beats(self, window: _Window, asked: dict[str, Any]) -> Answer:
-        return await self._with_review(window.shown, _beats, window.shown.review)
+        return await self._with_review(window.shown, answers.beats, window.shown.review)
 
     async def _on_events(self, window: _Window, asked: dict[str, Any]) -> Answer:
-        return await self._with_review(window.shown, _events, window.shown.review)
+        return await self._with_review(window.shown, answers.events, window.shown.review)
 
     async def _on_families(self, window: _Window, asked: dict[str, Any]) -> Answer:
-        return await self._with_review(window.shown, _families, window.shown.review)
+        return await self._with_review(window.shown, answers.families, window.shown.review)
 
     async def _on_question(self, window: _Window, asked: dict[str, Any]) -> Answer:
-        return {"question": await self._with_review(window.shown, _question, window.shown.review)}, {}
+        return {"question": await self._with_review(window.shown, answers.question, window.shown.review)}, {}
 
     async def _on_doubtful(self, window: _Window, asked: dict[str, Any]) -> Answer:
         review, after = window.shown.review, typed(int, asked.get("after"), "after")
@@ -290,7 +295,7 @@ class ReviewServer:
         start, stop = (typed(int, asked.get(name), name) for name in ("start", "stop"))
         if not 0 <= start < stop <= recording.num_samples or (stop - start) / recording.rate_hz > LONGEST_WAVES_S:
             raise HeartlmError(f"waves: shown of {LONGEST_WAVES_S:g} s at most: zoom in")
-        return await self._with_review(window.shown, _waves, window.shown.review, start, stop)
+        return await self._with_review(window.shown, answers.waves, window.shown.review, start, stop)
 
     async def _on_change(self, window: _Window, asked: dict[str, Any]) -> Answer:
         """Apply a correction, `undo` or `redo`, unless another window was faster; then tell all windows."""
@@ -331,10 +336,8 @@ class ReviewServer:
                             await self._tell(opened)
 
 
-Answer = tuple[dict[str, Any], dict[str, Any]]
-"""Header of an answer, and its arrays."""
-# Questions of one window that wait for their answers.
-_MOST_TASKS = 64
+# Questions of one window that are answered at the same time.
+_MOST_TASKS = 16
 
 
 @dataclass(eq=False)
@@ -361,74 +364,3 @@ class _Window:
         if self.opened is None:
             raise HeartlmError("open a recording first")
         return self.opened
-
-
-def _beats(review: Review) -> Answer:
-    codes = np.asarray(review.symbol, "<U1").view(np.uint32).astype(np.uint8) if len(review.symbol) else np.empty(0)
-    arrays = {
-        "sample": review.sample.astype(np.float64),  # JavaScript has no fast integers of 64 bits
-        "symbol": codes.astype(np.uint8),
-        "probability": np.rint(255 * np.clip(review.probability, 0, 1)).astype(np.uint8),
-        "source": review.source.astype(np.uint8),
-        "family": review.family.astype(np.int32),
-    }
-    return {"revision": review.revision}, arrays
-
-
-def _number(value: float) -> float | None:
-    return round(float(value), 4) if math.isfinite(value) else None
-
-
-def _events(review: Review) -> Answer:
-    rows = [
-        {
-            "id": each.id,
-            "state": each.state,
-            "kind": each.event.kind,
-            "start": int(each.event.start),
-            "stop": int(each.event.stop),
-            "confidence": _number(each.event.confidence),
-            "num_beats": int(each.event.num_beats),
-            "rate_bpm": _number(each.event.rate_bpm),
-            "disputed": bool(each.event.disputed),
-        }
-        for each in review.events()
-    ]
-    return {"revision": review.revision, "events": rows}, {}
-
-
-def _families(review: Review) -> Answer:
-    families = review.families()
-    rows = [
-        {
-            "id": int(each.id),
-            "name": str(each.name),
-            "count": int(each.count),
-            "doubt": _number(each.doubt),
-            "reviewed": bool(each.reviewed),
-            "examples": [int(sample) for sample in each.examples],
-        }
-        for each in families
-    ]
-    if not families:
-        return {"revision": review.revision, "families": []}, {}
-    arrays = {name: np.stack([getattr(each, name) for each in families]) for name in ("mean", "spread")}
-    return {"revision": review.revision, "families": rows}, {n: a.astype(np.float32) for n, a in arrays.items()}
-
-
-def _question(review: Review) -> dict[str, Any] | None:
-    question = review.question()
-    if question is None:
-        return None
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in vars(question).items()}
-
-
-def _waves(review: Review, start: int, stop: int) -> Answer:
-    """Delineate the beats between two samples; P, QRS and T of all leads together, `[num_beats, 3, 3]`."""
-    recording, margin = review.recording, round(2 * review.recording.rate_hz)
-    first, last = max(0, start - margin), min(recording.num_samples, stop + margin)
-    piece = Recording.from_array(recording.signal(first, last), rate_hz=recording.rate_hz, leads=recording.lead_names)
-    found = delineate(piece, review.sample[(review.sample >= first) & (review.sample < last)] - first)
-    waves = np.where(found.all_leads >= 0, found.all_leads + first, -1)
-    inside = (found.beats + first >= start) & (found.beats + first < stop)
-    return {}, {"waves": waves[inside].astype(np.float64)}

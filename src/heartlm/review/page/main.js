@@ -107,6 +107,7 @@ class App {
       if (question) $("question").querySelector("span").textContent = asked(question);
     } catch (error) { this.say(error.message, true); }
     document.documentElement.dataset.settled = this.revision;
+    this.times.settled ??= performance.now();
   }
 
   pushed({ revision, name }) {
@@ -296,7 +297,7 @@ class App {
     this.describe();
     const missing = waits.filter(Boolean);
     if (missing.length) Promise.all(missing).then(() => this.draw(), error => this.say(error.message, true));
-    else { this.times.draw.push(performance.now() - begun); this.begun = null; }
+    else { this.times.first ??= performance.now(); this.times.draw.push(performance.now() - begun); this.begun = null; }
     if (this.showsWaves && this.strip.stale) this.loadWaves();
     this.strip.stale = false;
   }

@@ -1,6 +1,6 @@
 // The signal at any zoom: tiles of samples (level 0) or of smallest and largest values, kept up to a limit of bytes.
 
-const TILE = 2048, MOST_BYTES = 96 * 2 ** 20;
+const TILE = 2048, MOST_TOGETHER = 16, MOST_BYTES = 96 * 2 ** 20;
 
 export class Signal {
   constructor(wire, info) {
@@ -9,10 +9,10 @@ export class Signal {
 
   size(level) { return level ? this.info.first * this.info.factor ** (level - 1) : 1; }
 
-  // The highest level with about a bucket for each pixel.
+  // The highest level with about a bucket for each pixel or two.
   level(samplesPerPixel) {
     let level = 0;
-    while (level < this.info.num_levels && this.size(level + 1) <= samplesPerPixel * 1.3) level++;
+    while (level < this.info.num_levels && this.size(level + 1) <= samplesPerPixel * 1.5) level++;
     return level;
   }
 
@@ -26,25 +26,31 @@ export class Signal {
   need(level, start, stop, leads) {
     const { num_samples } = this.info, span = TILE * this.size(level), waits = [];
     const first = Math.max(0, Math.floor(start / span)), last = Math.floor(Math.min(num_samples - 1, stop) / span);
-    for (let index = first; index <= last; index++) {
+    for (let index = first; index <= last;) {
       const absent = leads.filter(lead => !this.tile(lead, level, index));
-      if (!absent.length) continue;
-      const key = `${level}/${index}/${absent}`;
-      if (!this.asked.has(key)) this.asked.set(key, this.load(level, index, absent).finally(() => this.asked.delete(key)));
+      if (!absent.length) { index++; continue; }
+      let num = 1;  // more tiles of the same leads are asked for together
+      while (num < MOST_TOGETHER && index + num <= last && absent.every(lead => !this.tile(lead, level, index + num))) num++;
+      const key = `${level}/${index}/${num}/${absent}`;
+      if (!this.asked.has(key)) this.asked.set(key, this.load(level, index, num, absent).finally(() => this.asked.delete(key)));
       waits.push(this.asked.get(key));
+      index += num;
     }
     return waits.length ? Promise.all(waits) : null;
   }
 
-  async load(level, index, leads) {
-    const { values, complete } = await this.wire.ask("signal", { level, start: index * TILE, num: TILE, leads });
-    const length = values.length / leads.length;
+  async load(level, index, num, leads) {
+    const { values, complete } = await this.wire.ask("signal", { level, start: index * TILE, num: num * TILE, leads });
+    const length = values.length / leads.length, span = TILE * (level ? 2 : 1);
     leads.forEach((lead, place) => {
-      // A copy, so that a tile that goes frees its memory.
-      const tile = values.slice(place * length, (place + 1) * length), key = `${lead}/${level}/${index}`;
-      this.tiles.set(key, tile);
-      this.bytes += tile.byteLength;
-      if (!complete) setTimeout(() => this.forget(key), 1000);  // the server is still building it
+      for (let part = 0; part < num; part++) {  // copies, so that a tile that goes frees its memory
+        const tile = values.slice(place * length + Math.min(length, part * span), place * length + Math.min(length, (part + 1) * span));
+        const key = `${lead}/${level}/${index + part}`;
+        this.forget(key);
+        this.tiles.set(key, tile);
+        this.bytes += tile.byteLength;
+        if (!complete) setTimeout(() => this.forget(key), 1000);  // the server is still building it
+      }
     });
     for (const key of this.tiles.keys()) {
       if (this.bytes <= MOST_BYTES) break;

@@ -1,0 +1,90 @@
+"""What the page asks of a review, as values of JSON and arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from heartlm.delineation.delineate import delineate
+from heartlm.ecg.recording import Recording
+from heartlm.review.review import Review
+
+Answer = tuple[dict[str, Any], dict[str, Any]]
+"""Header of an answer, and its arrays."""
+
+
+def beats(review: Review) -> Answer:
+    """Return position, class, probability, source and family of each beat."""
+    codes = np.asarray(review.symbol, "<U1").view(np.uint32).astype(np.uint8) if len(review.symbol) else np.empty(0)
+    arrays = {
+        "sample": review.sample.astype(np.float64),  # JavaScript has no fast integers of 64 bits
+        "symbol": codes.astype(np.uint8),
+        "probability": np.rint(255 * np.clip(review.probability, 0, 1)).astype(np.uint8),
+        "source": review.source.astype(np.uint8),
+        "family": review.family.astype(np.int32),
+    }
+    return {"revision": review.revision}, arrays
+
+
+def _number(value: float) -> float | None:
+    return round(float(value), 4) if math.isfinite(value) else None
+
+
+def events(review: Review) -> Answer:
+    """Return the events as they are after the corrections, refused ones too."""
+    rows = [
+        {
+            "id": each.id,
+            "state": each.state,
+            "kind": each.event.kind,
+            "start": int(each.event.start),
+            "stop": int(each.event.stop),
+            "confidence": _number(each.event.confidence),
+            "num_beats": int(each.event.num_beats),
+            "rate_bpm": _number(each.event.rate_bpm),
+            "disputed": bool(each.event.disputed),
+        }
+        for each in review.events()
+    ]
+    return {"revision": review.revision, "events": rows}, {}
+
+
+def families(review: Review) -> Answer:
+    """Return the families, with their means and spreads, float32 `[num_families, num_leads, num_samples]`."""
+    families = review.families()
+    rows = [
+        {
+            "id": int(each.id),
+            "name": str(each.name),
+            "count": int(each.count),
+            "doubt": _number(each.doubt),
+            "reviewed": bool(each.reviewed),
+            "examples": [int(sample) for sample in each.examples],
+        }
+        for each in families
+    ]
+    if not families:
+        return {"revision": review.revision, "families": []}, {}
+    arrays = {name: np.stack([getattr(each, name) for each in families]) for name in ("mean", "spread")}
+    return {"revision": review.revision, "families": rows}, {n: a.astype(np.float32) for n, a in arrays.items()}
+
+
+def question(review: Review) -> dict[str, Any] | None:
+    """Return the next question; None if none is left."""
+    question = review.question()
+    if question is None:
+        return None
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in vars(question).items()}
+
+
+def waves(review: Review, start: int, stop: int) -> Answer:
+    """Delineate the beats between two samples; P, QRS and T of all leads together, `[num_beats, 3, 3]`."""
+    recording, margin = review.recording, round(2 * review.recording.rate_hz)
+    first, last = max(0, start - margin), min(recording.num_samples, stop + margin)
+    piece = Recording.from_array(recording.signal(first, last), rate_hz=recording.rate_hz, leads=recording.lead_names)
+    found = delineate(piece, review.sample[(review.sample >= first) & (review.sample < last)] - first)
+    waves = np.where(found.all_leads >= 0, found.all_leads + first, -1)
+    inside = (found.beats + first >= start) & (found.beats + first < stop)
+    return {}, {"waves": waves[inside].astype(np.float64)}
