@@ -16,7 +16,9 @@ export class Disclosure {
   }
 
   follow() {  // scroll to the line of the cursor, if it is out of sight
-    const { app, box } = this, y = Math.floor(app.cursor / app.info.rate_hz / LINE_S) * LINE;
+    const { app, box } = this, lines = Math.ceil(app.info.num_samples / app.info.rate_hz / LINE_S);
+    this.space.style.height = `${lines * LINE}px`;
+    const y = Math.floor(app.cursor / app.info.rate_hz / LINE_S) * LINE;
     if (y < box.scrollTop || y + LINE > box.scrollTop + box.clientHeight) box.scrollTop = y - box.clientHeight / 2;
   }
 

@@ -2,7 +2,7 @@
 
 import { colour, elapsed, eventColour, clock, fitted } from "./shared.js";
 
-const TOP = 16, BOTTOM = 16, LEFT = 34, HIGHEST = 200;
+const TOP = 16, BOTTOM = 16, LEFT = 34, HIGHEST = 200, ROW = 15, ROWS = ["S", "F", "V"];
 
 export class Overview {
   constructor(app, canvas) {
@@ -21,7 +21,7 @@ export class Overview {
     const { app } = this, { sample, symbol } = app.beats, { num_samples, rate_hz } = app.info;
     const picture = new OffscreenCanvas(width * devicePixelRatio, height * devicePixelRatio), g = picture.getContext("2d");
     g.scale(devicePixelRatio, devicePixelRatio);
-    const h = height - TOP - BOTTOM, y = rate => TOP + h * (1 - Math.min(rate, HIGHEST) / HIGHEST);
+    const h = height - TOP - BOTTOM - ROWS.length * ROW, y = rate => TOP + h * (1 - Math.min(rate, HIGHEST) / HIGHEST);
     g.font = "11px system-ui"; g.strokeStyle = "#e3e6ea"; g.fillStyle = "#5b6874"; g.lineWidth = 1;
     for (const rate of [0, 50, 100, 150]) {
       g.beginPath(); g.moveTo(LEFT, y(rate)); g.lineTo(width, y(rate)); g.stroke();
@@ -57,13 +57,14 @@ export class Overview {
       else if (per > 8 * rate_hz) pen = false;  // narrower columns may have no beat
     });
     g.stroke();
-    for (const [name, base] of [["S", 0.62], ["F", 0.8], ["V", 1]]) {
-      const highest = Math.max(1, ...counts[name]);
+    ROWS.forEach((name, row) => {  // ectopic beats of each column, below the rate
+      const highest = Math.max(1, ...counts[name]), base = TOP + h + (row + 1) * ROW;
+      g.fillStyle = "#5b6874"; g.fillText(name, 6, base - 2);
       g.fillStyle = colour(name);
       counts[name].forEach((count, c) => {
-        if (count) { const tall = 2 + 0.18 * h * count / highest; g.fillRect(LEFT + c, TOP + base * h - tall, 1.2, tall); }
+        if (count) { const tall = 2 + (ROW - 4) * count / highest; g.fillRect(LEFT + c, base - tall, 1.2, tall); }
       });
-    }
+    });
     for (const event of app.events) {
       if (event.state === "refused") continue;
       const x = this.x(event.start, width);
