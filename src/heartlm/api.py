@@ -369,7 +369,7 @@ def evaluate(
 
 @public
 def analyze(
-    path: AnyPath,
+    path: AnyPath | Sequence[AnyPath],
     out: AnyPath = "analysis",
     *,
     beats: AnyPath = "beats",
@@ -383,10 +383,11 @@ def analyze(
     processes: int | None = None,
     device: Literal["auto", "cpu", "cuda"] = "cpu",
 ) -> Analyses:
-    """Analyse a recording or a folder of recordings, and write findings, tables and pages.
+    """Analyse recordings, and write findings, tables and pages.
 
     Args:
-        path: path of a record, DATABASE/RECORD as in WFDB programs, or a folder of recordings.
+        path: path of a record, DATABASE/RECORD as in WFDB programs, a folder of recordings, a pattern such as
+            `"ward/*.edf"`, or several of these.
         out: folder of the results. Recordings with complete results from the same models are not analysed again.
         beats, af, waveform, statements: models: names of shipped models, or run folders.
         page: whether to write an HTML page for each recording, and one with a row for each recording of a folder.
@@ -416,7 +417,7 @@ def analyze(
     from heartlm.report.holter_index import index_page
 
     task = AnalysisTask(
-        Path(path),
+        (Path(path),) if isinstance(path, (str, Path)) else tuple(map(Path, path)),
         Path(out),
         models=(Path(beats), Path(af), Path(waveform), Path(statements)),
         page=holter_page if page else None,

@@ -42,13 +42,15 @@ class Analyses:
         summaries: summary of each analysed recording, see `Findings.summary`.
         left_out: recordings that were not analysed, with the reason, one line each.
         unwritten: files of the whole folder that could not be written, with the reason, one line each.
-        file: page of a single recording, or its summary if there is no page; for a folder, the page or table of all.
+        file: page of a single recording, or its summary if there is no page; of several, the page or table of all.
+        is_single: whether one recording was named, of which there is no table.
     """
 
     summaries: tuple[Summary, ...]
     left_out: tuple[str, ...]
     file: Path
     unwritten: tuple[str, ...] = ()
+    is_single: bool = False
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the summaries as rows of one table, with separate columns for counts of beats, events and seconds."""
@@ -68,7 +70,7 @@ class Analyses:
 
 @dataclass(frozen=True)
 class AnalysisTask(RecordingTask):
-    """Settings of the analysis of a recording or a folder.
+    """Settings of the analysis of recordings.
 
     RECORD.hlm has beats and rhythms in WFDB format, RECORD.events.csv one event per row, RECORD.hours.csv one hour per
     row, RECORD.html the page.
@@ -142,7 +144,7 @@ class AnalysisTask(RecordingTask):
 
 
 def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
-    """Analyse a recording, or a folder of recordings in parallel with `processes` processes, by default one per core.
+    """Analyse a recording, or several in parallel with `processes` processes, by default one per core.
 
     Raises:
         HeartlmError: `processes` is below 1, a model cannot be read, no recording could be analysed, a file cannot be
@@ -155,13 +157,13 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
             "anonymous: results keep the names of the recordings and of their folders; rename these, or analyse what "
             "`heartlm data convert --anonymize` writes"
         )
-    if not task.path.is_dir():
-        database, record_id = locate(task.path, repaired=task.repaired)
+    if task.is_single:
+        database, record_id = locate(task.paths[0], repaired=task.repaired)
         summary = task.of(database, record_id, lambda blocks: track(blocks, len(blocks), record_id))
         recording = database.recording(record_id)
         for note in notes_of(recording)[len(recording.repairs) :]:
             say(f"{recording.path}: {note}")
-        return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}")
+        return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}", is_single=True)
     summaries, left_out = each_recording(task, processes or len(usable_cores()))
     names = {each["record"] for each in summaries}
     # A recording may be summary.csv in the same folder, and the page of one may be index.html.

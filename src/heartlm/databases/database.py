@@ -95,9 +95,21 @@ class Database:
     """
 
     def __init__(
-        self, folder: Path, *, repaired: Repaired = "warn", stated: Stated | None = None, given: Path | None = None
+        self,
+        folder: Path,
+        *,
+        repaired: Repaired = "warn",
+        stated: Stated | None = None,
+        named: Path | None = None,
+        given: Path | None = None,
     ) -> None:
-        """Find the records of a folder, and `given`, a file in it that the user calls a recording."""
+        """Find the records of a folder.
+
+        Args:
+            folder, repaired, stated: as in `open_database`.
+            named: path of a recording in the folder, with or without ending, that alone is looked for.
+            given: file in the folder that the user calls a recording, whatever its content.
+        """
         if not folder.is_dir():
             raise HeartlmError(f"{folder}: no such folder; give the folder of a database")
         self.folder, self.repaired, self.stated = folder, repaired, stated or Stated.current()
@@ -114,7 +126,7 @@ class Database:
         with self.stated.used():
             self._files = {} if given is None else {printable(given.stem): RecordFiles(given.with_suffix(""), given)}
             with suppress(*(() if given is None else (NoRecordingsError,))):
-                self._files = find_records(folder) | self._files
+                self._files = find_records(folder, named or given) | self._files
         self._patient_of: dict[str, str] = {}
         self.record_ids: tuple[str, ...] = tuple(sorted(self._files))
 
@@ -301,13 +313,17 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
     record_ids: dict[str, None] = {}
     with (stated or Stated.current()).used():
         is_recording = path.is_file() and format_of(path) is not None
-    for folder in dict.fromkeys((*marked[:1], path.parent)):
+    places: list[tuple[Path, Path | None]] = [(folder, None) for folder in marked[:1]]
+    if path.parent not in marked[:1]:
+        # What is named is opened alone, whatever else is in its folder; a name without a file may be of a record below.
+        places += [(path.parent, path), *([] if path.is_file() else [(path.parent, None)])]
+    for folder, named in places:
         if not folder.is_dir():
             continue
         try:
-            database = open_database(folder, repaired=repaired, stated=stated)
+            database = Database(folder, repaired=repaired, stated=stated, named=named)
         except NoRecordingsError:
-            if not path.is_file():
+            if named is None and not path.is_file():
                 raise
             continue
         files = {record_id: database.files(record_id) for record_id in database.record_ids}
