@@ -241,6 +241,8 @@ def test_a_folder_gives_files_for_each_recording_and_one_table(
         beats = [symbol for symbol in written.symbol if symbol in "NSVF"]
         summary = read_json(out / f"{row['record']}.json")["summary"]
         assert int(row["num_beats"]) == len(beats) == summary["num_beats"]
+        hrv = read_json(out / f"{row['record']}.json")["hrv"]
+        assert (float(row["sdnn_ms"]) if row["sdnn_ms"] else None) == hrv["sdnn_ms"] and hrv["notes"]
         with (out / f"{row['record']}.events.csv").open() as stream:
             assert len(list(csv.DictReader(stream))) == sum(num or 0 for num in summary["events"].values())
         with (out / f"{row['record']}.hours.csv").open() as stream:

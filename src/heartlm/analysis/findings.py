@@ -214,6 +214,15 @@ class Findings:
         """
         return dict(attached("words").brief(self))
 
+    def hrv(self) -> dict[str, Any]:
+        """Return heart rate variability by the Task Force of 1996, None where there are too few normal intervals.
+
+        `sdnn_ms`, `sdann_ms`, `sdnn_index_ms`, `rmssd_ms`, `pnn50_pct`, `lf_ms2`, `hf_ms2` and `lf_hf`, of NeuroKit2
+        `HRV_SDNN`, `HRV_SDANN5`, `HRV_SDNNI5`, `HRV_RMSSD`, `HRV_pNN50`, `HRV_LF`, `HRV_HF` and `HRV_LFHF`; and by
+        how many intervals and pieces of five minutes, with `notes` on what is missing and why.
+        """
+        return dict(attached("variability").variability(self))
+
     @property
     def num_beats(self) -> int:
         """Number of beats, without the detections that are left out."""

@@ -17,6 +17,7 @@ import torch
 from heartlm.analysis.analyze import Analyst, notes_of
 from heartlm.analysis.events import USUAL_LIMITS
 from heartlm.analysis.findings import EVENT_FIELDS, Findings
+from heartlm.analysis.hrv import MEASURES
 from heartlm.analysis.limits import Limits
 from heartlm.databases.database import locate
 from heartlm.databases.each_recording import RecordingTask, Summary, Watch, each_recording
@@ -30,7 +31,7 @@ from heartlm.system.cores import usable_cores
 from heartlm.system.frames import pandas
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 """Results of another version are not kept: raised where the same recording, models and settings give other results."""
 
 
@@ -60,6 +61,7 @@ class Analyses:
             | {f"beats_{name}": count for name, count in each["beats"].items()}
             | {f"{kind}_events": count for kind, count in each["events"].items()}
             | {f"{kind}_s": seconds for kind, seconds in each["seconds"].items()}
+            | each["hrv"]
             for each in self.summaries
         ]
 
@@ -121,6 +123,8 @@ class AnalysisTask(RecordingTask):
         findings = self.analyst.analyze(recording, watch, self.limits)
         waves = findings.normal_waves()
         page, summary, rows = self.page and self.page(findings), findings.summary(), findings.event_rows()
+        hrv = {name: round(each, 3) if isinstance(each, float) else each for name, each in findings.hrv().items()}
+        summary["hrv"] = {name: hrv[name] for name in MEASURES}
         write_annotations(path.parent, path.stem, findings.annotations())
         for event in rows:
             event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
@@ -136,6 +140,7 @@ class AnalysisTask(RecordingTask):
             "cart": recording.cart and asdict(recording.cart),
             "patient": patient,
             "brief": findings.brief(),
+            "hrv": hrv,
             "notes": findings.notes,
             "marks": findings.marks(),
             "events": plain,
