@@ -64,8 +64,9 @@ def variability(findings: Findings) -> dict[str, Any]:
     fraction of a piece that normal intervals cover, and `notes`: what is doubtful or missing, and why.
     """
     nn_s, ends_s = normal_intervals(findings)
-    notes, measures = list[str](), dict.fromkeys(MEASURES)
-    counts = {"num_intervals": len(nn_s), "num_pieces": 0, "num_spectra": 0, "covered": None}
+    notes = list[str]()
+    measures: dict[str, float | None] = dict.fromkeys(MEASURES)
+    counts: dict[str, float | None] = {"num_intervals": len(nn_s), "num_pieces": 0, "num_spectra": 0, "covered": None}
     if len(nn_s) < FEWEST_INTERVALS:
         notes.append(f"not computed: {len(nn_s)} normal intervals outside of AF, {FEWEST_INTERVALS} needed")
         return measures | counts | {"notes": notes}
