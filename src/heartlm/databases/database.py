@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from heartlm.formats.annotation_file import (
 )
 from heartlm.formats.arrays import sidecar_of
 from heartlm.formats.describe import describe
+from heartlm.formats.exchange import recording_of
 from heartlm.formats.plausible import check_rate
 from heartlm.formats.read import read_recording
 from heartlm.formats.registry import format_of
@@ -354,11 +355,19 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
     raise HeartlmError(f"{path.parent if not record_ids else path}: no such recording{offer}")
 
 
-def opened(recording: Recording | Path | str) -> Recording:
-    """Return `recording`, or the recording of that path; see `locate`."""
-    if isinstance(recording, Recording):
-        return recording
-    database, record_id = locate(Path(recording))
+def opened(source: Any, rate_hz: float | None = None) -> Recording:
+    """Return a recording: `source` itself, that of a path, see `locate`, or of what another program has in memory.
+
+    Raises:
+        HeartlmError: there is no such recording, or `source` is no recording, or an array without its rate in Hz.
+    """
+    if isinstance(source, Recording):
+        if rate_hz is not None and rate_hz != source.rate_hz:
+            raise HeartlmError(f"rate_hz: {rate_hz:g} given, but {source.path} has {source.rate_hz:g} Hz")
+        return source
+    if not isinstance(source, str | Path):
+        return recording_of(source, rate_hz)
+    database, record_id = locate(Path(source), stated=Stated.of(rate_hz, None, None))
     return database.recording(record_id)
 
 
