@@ -15,7 +15,8 @@ class ReviewConfig:
     """Settings of a review, the options of `heartlm review`.
 
     Attributes:
-        path: recording, or folder of recordings. What was not analysed yet is analysed when it is opened.
+        path: recording, folder of recordings, or folder of an earlier review. What was not analysed yet is analysed
+            when it is opened.
         out: folder of the results of `heartlm analyze`; corrections are written there too.
         reviewer: your name, which the journal of corrections keeps.
         open: open the page in a browser.

@@ -13,15 +13,19 @@ from pathlib import Path
 from heartlm.databases.database import Database, locate, open_database
 from heartlm.errors import HeartlmError
 from heartlm.review.review import Review
+from heartlm.review.stored import recording_of
 from heartlm.storage.reading import read_json
 from heartlm.system.parent import end_with_parent
+
+_STORED = ".analysis.safetensors"
 
 
 class Records:
     """Recordings to review.
 
     Args:
-        path: recording, or folder of recordings.
+        path: recording, folder of recordings, or what an earlier review stored: RECORD.analysis.safetensors, or the
+            folder of such files, which then is `out`.
         out: folder of the results.
         reviewer: name that the journals get.
 
@@ -34,13 +38,19 @@ class Records:
     """
 
     def __init__(self, path: Path, out: Path, reviewer: str) -> None:
-        self.out, self._reviewer = out, reviewer
-        if path.is_dir():
-            self._database = open_database(path)
-            self.names, self.title = list(self._database.record_ids), str(path)
+        analyses = sorted(path.glob(f"*{_STORED}")) if path.is_dir() else [path] if path.name.endswith(_STORED) else []
+        if analyses:
+            out, recordings = path if path.is_dir() else path.parent, [recording_of(each) for each in analyses]
+            self._of = {name: database for database, name in map(locate, recordings)}
+            self.title = str(path)
+        elif path.is_dir():
+            database = open_database(path)
+            self._of, self.title = dict.fromkeys(database.record_ids, database), str(path)
         else:
-            self._database, name = locate(path)
-            self.names, self.title = [name], name
+            database, name = locate(path)
+            self._of, self.title = {name: database}, name
+        self.names = list(self._of)
+        self.out, self._reviewer = out, reviewer
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -60,11 +70,11 @@ class Records:
         Raises:
             HeartlmError: it cannot be analysed.
         """
-        if (self.out / f"{name}.analysis.safetensors").is_file():
+        if (self.out / f"{name}{_STORED}").is_file():
             return
         context = get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_analyse, args=(os.getpid(), self._database, name, self.out, sender))
+        process = context.Process(target=_analyse, args=(os.getpid(), self._of[name], name, self.out, sender))
         process.start()
         self._analyses.add(process)
         sender.close()
@@ -83,7 +93,7 @@ class Records:
         Raises:
             HeartlmError: it cannot be read, or its journal is damaged or of another one.
         """
-        return Review.open(self._database.recording(name), self.out, reviewer=self._reviewer)
+        return Review.open(self._of[name].recording(name), self.out, reviewer=self._reviewer)
 
     def close(self) -> None:
         """End the analyses that are under way."""

@@ -124,8 +124,27 @@ def write_stored(path: Path, stored: Stored, digests: dict[str, str]) -> None:
         arrays |= {f"intervals.{name}": np.ascontiguousarray(of) for name, of in found.waves.intervals.items()}
         arrays |= {f"amplitudes.{name}": np.ascontiguousarray(of) for name, of in found.waves.amplitudes.items()}
     head = {"schema_version": SCHEMA_VERSION, "record": found.recording.record_id, "files": digests, **facts}
+    head["path"] = str(Path(found.recording.path).absolute())
     with atomic_file(path, "wb") as stream:
         stream.write(save(arrays, {"review": json.dumps(head, default=lambda value: value.item())}))
+
+
+def recording_of(path: Path) -> Path:
+    """Return the path of the recording whose analysis a file holds.
+
+    Raises:
+        HeartlmError: it cannot be read, or does not tell.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            return Path(json.loads((file.metadata() or {})["review"])["path"])
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise HeartlmError(
+            f"{path}: no analysis that tells its recording ({type(error).__name__}: {error}); name the recording, and "
+            "this folder as --out"
+        ) from error
 
 
 def read_stored(path: Path, recording: Recording) -> tuple[Stored, dict[str, Any]]:
