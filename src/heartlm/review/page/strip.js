@@ -2,7 +2,7 @@
 
 import { clock, colour, elapsed, eventColour, fitted, lowerBound, MM, nearest } from "./shared.js";
 
-const ROW = 14, NUM_ROWS = 3, BARS = ROW * NUM_ROWS, HEAD = BARS + 24, FOOT = 16, WAVES = ["#2f8f4e", "#c2331c", "#7446c8"], NEAR_PX = 14, EDGE_PX = 7;
+const ROW = 14, NUM_ROWS = 3, BARS = ROW * NUM_ROWS, HEAD = BARS + 24, FOOT = 16, WAVES = ["#2f8f4e", "#c2331c", "#7446c8"], NEAR_PX = 14, EDGE_PX = 7, NORMAL = "N".charCodeAt(0);
 
 export class Strip {
   constructor(app, canvas) {
@@ -91,14 +91,22 @@ export class Strip {
     const { app } = this, { sample, symbol, probability, source } = app.beats;
     const first = lowerBound(sample, app.view.start), last = lowerBound(sample, stop);
     const room = (stop - app.view.start) / app.view.spp / Math.max(1, last - first);
+    if (room < 7) {  // no room for letters: one mark for each column of pixels, of the rarest class
+      const columns = new Map();
+      for (let at = first; at < last; at++) {
+        const x = Math.round(this.x(sample[at]));
+        if (symbol[at] !== NORMAL || !columns.has(x)) columns.set(x, symbol[at]);
+      }
+      for (const [x, code] of columns) {
+        g.fillStyle = colour(String.fromCharCode(code));
+        g.fillRect(x - 0.5, BARS + 6, 1, code === NORMAL ? 6 : 12);
+      }
+      return;
+    }
     g.textAlign = "center";
     for (let at = first; at < last; at++) {
       const x = this.x(sample[at]), name = String.fromCharCode(symbol[at]);
       g.fillStyle = colour(name);
-      if (room < 7) {  // no room for letters
-        g.fillRect(x - 0.5, BARS + 6, 1, name === "N" ? 6 : 12);
-        continue;
-      }
       g.font = name === "N" ? "13px system-ui" : "700 14px system-ui";
       g.fillText(name, x, BARS + 17);
       if (source[at] === 2) g.fillRect(x - 5, BARS + 20, 10, 2);  // named by the reviewer
@@ -131,18 +139,22 @@ export class Strip {
     }
   }
 
-  // The events that are seen, each with its row: the first one that is free, the longest first.
+  // The events that are seen, each with its row: the first one that is free, the longest first. Short ones without room
+  // are left out, so that a day is drawn as fast as a minute.
   visibleEvents(stop) {
-    const { view, events, event } = this.app, gap = 3 * view.spp;
+    const { view, events, event } = this.app, width = Math.ceil((stop - view.start) / view.spp);
+    const taken = Array.from({ length: NUM_ROWS }, () => new Uint8Array(width + 1)), placed = [];
     const seen = events.filter(each => each.start < stop && each.stop > view.start && (each.state !== "refused" || each.id === event));
-    const rows = Array.from({ length: NUM_ROWS }, () => []);
-    seen.sort((a, b) => b.stop - b.start - (a.stop - a.start));
-    return seen.map(each => {
-      const free = rows.findIndex(row => row.every(other => other.stop + gap <= each.start || each.stop + gap <= other.start));
+    seen.sort((a, b) => (b.id === event) - (a.id === event) || b.stop - b.start - (a.stop - a.start));
+    for (const each of seen) {
+      const first = Math.max(0, Math.floor(this.x(each.start))), last = Math.min(width, Math.ceil(this.x(each.stop)) + 2);
+      const free = taken.findIndex(row => { for (let at = first; at < last; at++) if (row[at]) return false; return true; });
+      if (free < 0 && last - first < 6) continue;
       const row = free < 0 ? NUM_ROWS - 1 : free;
-      rows[row].push(each);
-      return { event: each, row };
-    });
+      taken[row].fill(1, first, last);
+      placed.push({ event: each, row });
+    }
+    return placed;
   }
 
   drawEvents(g, stop) {
