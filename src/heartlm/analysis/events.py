@@ -69,6 +69,7 @@ def beat_events(
         return Event(
             *(kind, int(sample[first]), int(sample[stop - 1]) + 1, sure / (1 + is_disputed), stop - first, rate),
             is_disputed,
+            rate_hz=rate_hz,
         )
 
     events = []
