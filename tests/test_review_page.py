@@ -174,6 +174,11 @@ def test_keys_alone_do_all_of_it(served: Served, browser: Browser) -> None:
     assert browser.value(STATES)[browser.value("heartlm.event")] == "confirmed"
     browser.press("e")
     assert browser.value("heartlm.event") == FALSE_EVENT
+    changed(browser, "n")  # its beats
+    assert browser.value(SYMBOLS) == "NNNNN" and FALSE_EVENT not in browser.value(STATES)
+    changed(browser, "u")
+    browser.press("E", "e", "e")
+    assert browser.value("heartlm.event") == FALSE_EVENT
     changed(browser, "z")
     assert browser.value(STATES)[FALSE_EVENT] == "refused"
     browser.press("E", "d")

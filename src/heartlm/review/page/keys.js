@@ -6,7 +6,7 @@ export const SYMBOLS = [
 
 export function commands(app) {
   const { strip, families, eventList: events } = app;
-  const names = SYMBOLS.map(([key, symbol, text]) => [key, `name the marked beats or families ${text}, ${symbol}`, () => app.name(symbol)]);
+  const names = SYMBOLS.map(([key, symbol, text]) => [key, `name the marked beats, families or event ${text}, ${symbol}`, () => app.name(symbol)]);
   return [
     ...names,
     ["x", "no beat but an artefact: delete the marked beats or families", () => app.remove()],

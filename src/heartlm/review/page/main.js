@@ -10,7 +10,7 @@ import { Signal } from "./signal.js";
 import { Strip } from "./strip.js";
 import { Wire } from "./wire.js";
 
-const $ = id => document.getElementById(id), GAINS = [2.5, 5, 10, 20, 40], MOST_WAVES_S = 60, TABS = ["families", "events", "disclosure"];
+const $ = id => document.getElementById(id), GAINS = [2.5, 5, 10, 20, 40], MOST_WAVES_S = 60, MOST_OF_EVENT = 100, TABS = ["families", "events", "disclosure"];
 
 class App {
   constructor() {
@@ -132,9 +132,16 @@ class App {
     }
   }
 
-  target() {  // what a name is for: marked families, else marked beats, else the beat at the cursor
+  eventBeats() {  // the beats of the chosen event, unless it is a long one
+    const event = this.events.find(each => each.id === this.event);
+    if (!event) return [];
+    const first = lowerBound(this.beats.sample, event.start), stop = lowerBound(this.beats.sample, event.stop);
+    return stop - first <= MOST_OF_EVENT ? Array.from({ length: stop - first }, (_, at) => first + at) : [];
+  }
+
+  target() {  // what a name is for: marked families, else marked beats, the beat at the cursor, or those of the event
     if (this.families.chosen.size) return [...this.families.chosen].map(family => ({ family }));
-    const beats = this.marked.size ? [...this.marked].sort((a, b) => a - b) : this.beat >= 0 ? [this.beat] : [];
+    const beats = this.marked.size ? [...this.marked].sort((a, b) => a - b) : this.beat >= 0 ? [this.beat] : this.eventBeats();
     return beats.length ? [{ beats: beats.map(at => this.beats.sample[at]) }] : [];
   }
 
@@ -315,6 +322,7 @@ class App {
       const source = ["", ", follows a correction", ", named by the reviewer"][beats.source[this.beat]];
       text = `${NAMES[name] ?? name} beat, ${sure} %${source}`;
     }
+    else if (this.event && this.eventBeats().length) text = `Choose a beat, or name the ${this.eventBeats().length} beats of the event`;
     $("selected").textContent = text;
   }
 

@@ -25,7 +25,7 @@ export class Overview {
     g.font = "11px system-ui"; g.strokeStyle = "#e3e6ea"; g.fillStyle = "#5b6874"; g.lineWidth = 1;
     for (const rate of [0, 50, 100, 150]) {
       g.beginPath(); g.moveTo(LEFT, y(rate)); g.lineTo(width, y(rate)); g.stroke();
-      g.fillText(rate, 6, y(rate) + 4);
+      if (rate) g.fillText(rate, 6, y(rate) + 4);
     }
     const seconds = num_samples / rate_hz, most = (width - LEFT) / 90;
     const step = [10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 604800].find(s => seconds / s <= most) ?? 2592000;
@@ -87,7 +87,7 @@ export class Overview {
 
   counts() {  // the beats by class, in words
     const counts = {};
-    for (const code of this.app.beats.symbol) counts[code] = (counts[code] ?? 0) + 1;
-    return Object.entries(counts).map(([code, num]) => `${String.fromCharCode(code)} ${num.toLocaleString("en")}`).join("  ");
+    for (const code of this.app.beats.symbol) counts[String.fromCharCode(code)] = (counts[String.fromCharCode(code)] ?? 0) + 1;
+    return [..."NSVF"].filter(name => counts[name]).map(name => `${name} ${counts[name].toLocaleString("en")}`).join("  ");
   }
 }
