@@ -11,6 +11,7 @@ from heartlm.system.cores import limit_spinning as _limit_spinning
 _limit_spinning()  # before anything loads torch
 _attach(anonymity="heartlm.databases.anonymize", drawings="heartlm.report.plots", exchange="heartlm.formats.exchange")
 _attach(words="heartlm.analysis.reading", corrections="heartlm.analysis.corrected")
+_attach(variability="heartlm.analysis.hrv")
 
 __version__ = "0.1.0"
 
