@@ -176,7 +176,7 @@ class Findings:
     reviewed: str = ""
 
     def __post_init__(self) -> None:
-        """Findings without `paced` have no paced beats, without `disputed` no such intervals; events get the rate."""
+        """Findings made without `paced` or `disputed` have none; events get the rate of the recording."""
         rate_hz = self.recording.rate_hz
         timed = tuple(each if each.rate_hz == rate_hz else replace(each, rate_hz=rate_hz) for each in self.events)
         object.__setattr__(self, "events", timed)

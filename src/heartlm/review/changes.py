@@ -16,10 +16,8 @@ from heartlm.analysis.findings import KINDS
 from heartlm.errors import HeartlmError
 from heartlm.review.decided import ReviewedEvent
 from heartlm.review.families import divided
-from heartlm.review.spread import followers
+from heartlm.review.spread import CLASSES, FOLLOW, Evidence
 from heartlm.review.table import NAMED, SPREAD, BeatTable, Patch, patch_of
-
-CLASSES = "NSVF"
 
 Places = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -33,6 +31,8 @@ class Changes:
         table: the beats as they are.
         features: of each automatic beat, see `features_of`.
         num_samples: length of the recording.
+        evidence: what named beats tell of others.
+        spreads: whether corrections spread.
         events: function that returns the events as they are.
     """
 
@@ -40,6 +40,8 @@ class Changes:
     features: Floats
     num_samples: int
     events: Callable[[], Sequence[ReviewedEvent]]
+    evidence: Evidence
+    spreads: bool = True
 
     def patch(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
         """Return the patch of a change, the rows that follow by spreading, and what it does in words."""
@@ -75,19 +77,25 @@ class Changes:
 
     def _name(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
         table, rows, symbol = self.table, self._chosen(change), _symbol(change)
-        family = dict[int, Places]()
-        if "family" not in change and self._is_part(rows):
-            family[table.next_family] = rows  # a family stays of one class
-        wrong = rows[(table.symbol[rows] != symbol) & (rows < len(self.features))]
+        family, seen = dict[int, Places](), np.empty(0, np.int64)
+        if "family" not in change:
+            seen = rows
+            leaves = rows[table.symbol[rows] != symbol]  # a family stays of one class
+            if len(leaves) and self._is_part(leaves):
+                family[table.next_family] = leaves
+        else:  # what was seen by itself keeps its name, in a family of its own
+            other = table.seen[rows] & (table.symbol[rows] != symbol)
+            if other.any() and not other.all():
+                family[table.next_family], rows = rows[other], rows[~other]
         spread = np.empty(0, np.int64)
-        if len(wrong) and change.get("spread", True):
-            spread = self._followers(wrong, rows, symbol)
-            target = table.next_family if family else int(table.family[rows[0]])
-            if len(spread):
-                family[target] = np.concatenate([family.get(target, np.empty(0, np.int64)), spread])
-        patch = patch_of(
-            symbol={symbol: np.concatenate([rows, spread])}, source={NAMED: rows, SPREAD: spread}, family=family
-        )
+        if self.spreads and change.get("spread", True):
+            spread, moved = self._followers(rows, symbol)
+        else:
+            moved = dict[str, Places]()
+        named = {symbol: rows}
+        for name, followers in moved.items():  # which stay in their families
+            named[name] = np.concatenate([named.get(name, np.empty(0, np.int64)), followers])
+        patch = patch_of(symbol=named, source={NAMED: rows, SPREAD: spread}, family=family, seen={1: seen})
         followed = f", {len(spread):,} follow" if len(spread) else ""
         return patch, spread, f"{len(rows):,} beats named {symbol}{followed}"
 
@@ -97,23 +105,18 @@ class Changes:
         ids = np.unique(table.family[rows])
         return len(ids) > 1 or int((table.alive & (table.family == ids[0])).sum()) != len(rows)
 
-    def _followers(self, wrong: Places, rows: Places, symbol: str) -> Places:
-        table, features = self.table, self.features
-        num = len(self.features)
-        free = table.alive[:num] & (table.source[:num] != NAMED) & (table.symbol[:num] != symbol)
+    def _followers(self, rows: Places, symbol: str) -> tuple[Places, dict[str, Places]]:
+        """Return the beats whose class changes if `rows` are named, together and by their new class."""
+        table, num = self.table, len(self.features)
+        groups = table.named_groups(num) | {("now", symbol): (symbol, rows[rows < num])}
+        probability = self.evidence.probability(groups)
+        free = table.alive[:num] & (table.source[:num] != NAMED)
         free[rows[rows < num]] = False
-        anchors = np.array(
-            [
-                features[members].mean(axis=0)
-                for number in np.unique(table.family[:num][table.source[:num] == NAMED]).tolist()
-                if len(
-                    members := np.flatnonzero(
-                        (table.family[:num] == number) & (table.source[:num] == NAMED) & (table.symbol[:num] != symbol)
-                    )
-                )
-            ]
-        ).reshape(-1, features.shape[1])
-        return followers(features, wrong, np.flatnonzero(free), anchors)
+        best = probability.argmax(axis=1)
+        names = np.array(list(CLASSES))[best]
+        follows = free & (names != table.symbol[:num]) & (probability[np.arange(num), best] >= FOLLOW)
+        moved = {name: np.flatnonzero(follows & (names == name)) for name in CLASSES}
+        return np.flatnonzero(follows), {name: each for name, each in moved.items() if len(each)}
 
     def _split(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
         rows, nothing = self._chosen(change), np.empty(0, np.int64)

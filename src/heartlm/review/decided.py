@@ -65,5 +65,6 @@ def reviewed_events(findings: Findings, decisions: Decisions) -> list[ReviewedEv
         found.append(ReviewedEvent(name, event, state))
     for name, each in decisions.items():
         if each["state"] == "refused":
-            found.append(ReviewedEvent(name, Event(each["kind"], *each["was"], each["confidence"]), "refused"))
+            event = Event(each["kind"], *each["was"], each["confidence"], rate_hz=findings.recording.rate_hz)
+            found.append(ReviewedEvent(name, event, "refused"))
     return sorted(found, key=lambda each: (each.event.start, each.event.stop, each.id))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Places = NDArray[np.int64]
 
-MOST = 40
+MOST = 20
 """Largest number of families at first."""
 EVEN = 0.35
 """Mean square distance from the mean of a family below which it is not divided."""

@@ -28,9 +28,14 @@ from heartlm.review.families import Family
 from heartlm.review.journal import Journal
 from heartlm.review.rows import unpacked
 from heartlm.review.shown import shown_families
+from heartlm.review.spread import CLASSES, Evidence
 from heartlm.review.stored import Stored
-from heartlm.review.table import AUTOMATIC, BeatTable, Patch
+from heartlm.review.table import AUTOMATIC, NAMED, BeatTable, Patch
 
+SHOWN = 64
+"""Beats that a question shows at most."""
+IN_PASSING = 0.2
+"""Doubt of a beat that was named with its family, as a fraction of what it would be without."""
 DOUBTFUL = 0.9
 """Probability below which an automatic class is doubtful."""
 
@@ -60,20 +65,23 @@ class Changed:
 
 @dataclass(frozen=True)
 class Question:
-    """What to ask a reviewer next.
+    """What to ask a reviewer next: the class of some beats that are shown together.
 
     Attributes:
-        kind: family or beat.
+        kind: family, whose name applies to all its beats; or beats, of a family that has its name, seen one by one.
         family: id of the family.
-        beat: sample of the beat, or of the most typical beat of the family.
-        symbol: class as it is.
-        count: number of beats that the answer settles.
-        expected: number of wrong beats among them that is expected.
+        beat: sample of the most doubtful beat.
+        beats: samples of the beats to show, the most doubtful first, up to `SHOWN`; in a larger family the last fourth
+            is spread over all of it.
+        symbol: class of most of them as it is.
+        count: number of beats of the family that were not seen.
+        expected: number of wrong beats among the most doubtful ones that is expected.
     """
 
     kind: str
     family: int
     beat: int
+    beats: Places
     symbol: str
     count: int
     expected: float
@@ -102,7 +110,8 @@ class Review:
         self.waves = stored.waves
         self.revision = 0
         self._table = BeatTable(stored)
-        self._changes = Changes(self._table, stored.features, self.recording.num_samples, self.events)
+        self._evidence = Evidence(stored.features, stored.classes)
+        self._changes = Changes(self._table, stored.features, self.recording.num_samples, self.events, self._evidence)
         self._undone, self._done = list[Patch](), list[tuple[Patch, Any]]()
         self._lock, self._known = threading.RLock(), dict[str, tuple[int, Any]]()
         head = {"record": self.recording.record_id, "analysis": stored.identity}
@@ -216,16 +225,53 @@ class Review:
 
     # Questions.
 
+    def doubt(self) -> NDArray[np.float32]:
+        """Return the estimated probability that the class of each beat is wrong, float32 `[num_beats]`.
+
+        Named beats are evidence for those near them. It is 0 of beats that were named by themselves.
+        """
+        with self._lock:
+            by_row: NDArray[np.float32] = self._cached("doubt", self._doubt)
+            return by_row[self._rows()]
+
+    def _doubt(self) -> NDArray[np.float32]:
+        """Return the doubt of each row; 0 of those that are not alive."""
+        table, num = self._table, len(self.stored.family)
+        probability = self._evidence.probability(table.named_groups(num))
+        index = np.array([CLASSES.find(each) for each in table.symbol[:num]])
+        doubt = np.zeros(len(table.sample), np.float32)
+        doubt[:num] = 1 - probability[np.arange(num), index]
+        # That the models are sure counts too: their rules see other beats and leads.
+        automatic = table.source[:num] == AUTOMATIC
+        doubt[:num][automatic] = np.sqrt(doubt[:num] * (1 - table.model_probability))[automatic]
+        doubt[:num] = np.maximum(doubt[:num], 1e-4)  # nothing is sure before it was seen
+        doubt[table.source == NAMED] *= IN_PASSING
+        doubt[table.seen] = 0
+        doubt[~table.alive] = 0
+        return doubt
+
     def question(self) -> Question | None:
         """Return the question whose answer settles most: the expected number of wrong beats; None if none is left."""
         with self._lock:
-            left = [each for each in self.families() if not each.reviewed and each.count]
-            if left:
-                best = max(left, key=lambda each: (each.doubt * each.count, each.count))
-                kind = "beat" if best.count == 1 else "family"
-                beat = int(best.examples[0])
-                return Question(kind, best.id, beat, best.name, best.count, best.doubt * best.count)
-            return None
+            doubt, table, num = self._cached("doubt", self._doubt), self._table, len(self.stored.family)
+            rows = np.flatnonzero(doubt[:num] > 0)
+            if not len(rows):
+                return None
+            # Each family by the beats that its page would show.
+            order = rows[np.lexsort((-doubt[rows], table.family[rows]))]
+            _, first, counts = np.unique(table.family[order], return_index=True, return_counts=True)
+            rank = np.arange(len(order)) - np.repeat(first, counts)
+            expected = np.add.reduceat(np.where(rank < SHOWN, doubt[order], 0), first)
+            best = int(expected.argmax())
+            members = order[first[best] : first[best] + counts[best]]
+            shown = members[:SHOWN]
+            if len(members) > SHOWN:  # a fourth of the page is of all of the family
+                odd, others = np.split(members, [SHOWN * 3 // 4])
+                shown = np.concatenate([odd, np.sort(others)[:: -(-len(others) // (SHOWN // 4))]])
+            symbol = Counter(table.symbol[shown].tolist()).most_common(1)[0][0]
+            kind = "beats" if np.all(table.source[members] == NAMED) else "family"
+            family, beats = int(table.family[shown[0]]), table.sample[shown]
+            return Question(kind, family, int(beats[0]), beats, symbol, len(members), float(expected[best]))
 
     def next_doubtful(self, after: int) -> int | None:
         """Return the next beat after a sample whose automatic class is doubtful; None if there is none."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,9 +204,4 @@ def _plain(event: Event) -> dict[str, Any]:
 
 
 def _event(value: dict[str, Any]) -> Event:
-    nan = float("nan")
-    return replace(
-        Event(**value),
-        rate_bpm=nan if value["rate_bpm"] is None else value["rate_bpm"],
-        interval_ms=nan if value["interval_ms"] is None else value["interval_ms"],
-    )
+    return Event(**{name: float("nan") if each is None else each for name, each in value.items()})

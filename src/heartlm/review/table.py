@@ -6,7 +6,7 @@ JSON, can name rows, and undoing one restores the values that it replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ Rows = NDArray[np.int64]
 Patch = dict[str, Any]
 """By column, the rows of each new value: `{"symbol": {"V": [3]}, "source": {"2": [3]}}`; `insert` has pairs of row and
 sample, `events` the decision about each event, None for none."""
-_COLUMNS: dict[str, Callable[[str], Any]] = {"symbol": str, "source": int, "family": int, "alive": int}
+_COLUMNS: dict[str, Callable[[str], Any]] = {"symbol": str, "source": int, "family": int, "alive": int, "seen": int}
 
 
 class BeatTable:
@@ -33,7 +33,7 @@ class BeatTable:
 
     Attributes:
         sample: position of each row, int64 `[num_rows]`; rows after the automatic beats were inserted.
-        symbol, source, family, alive: what a patch changes, `[num_rows]`.
+        symbol, source, family, alive, seen: what a patch changes, `[num_rows]`; `seen` beats were named by themselves.
         model_symbol, model_probability: what the models say, `[num_rows]`; empty and 0 of inserted ones.
         decisions: of each event that the reviewer decided on, by its id.
     """
@@ -46,6 +46,7 @@ class BeatTable:
         self.source = np.zeros(len(self.sample), np.uint8)
         self.family = stored.family.astype(np.int64)
         self.alive = np.ones(len(self.sample), np.bool_)
+        self.seen = np.zeros(len(self.sample), np.bool_)
         self.decisions = dict[str, dict[str, Any]]()
         self.next_family = int(self.family.max(initial=-1)) + 1
 
@@ -61,16 +62,17 @@ class BeatTable:
         by_source = np.array([0, SPREAD_PROBABILITY, 1], np.float32)[self.source[rows]]
         return np.where(self.source[rows] == AUTOMATIC, self.model_probability[rows], by_source).astype(np.float32)
 
-    def row_of(self, sample: int) -> int:
-        """Return the row of the beat at a sample.
-
-        Raises:
-            HeartlmError: there is none.
-        """
-        rows = np.flatnonzero((self.sample == sample) & self.alive)
-        if not len(rows):
-            raise HeartlmError(f"beats: no beat at sample {sample:,}")
-        return int(rows[0])
+    def named_groups(self, num: int) -> dict[Hashable, tuple[str, Rows]]:
+        """Return class and rows of the first `num` beats that the reviewer named, by family and class."""
+        rows = np.flatnonzero((self.source[:num] == NAMED) & self.alive[:num])
+        keys = self.family[rows] * 256 + self.symbol[rows].view(np.uint32).astype(np.int64)
+        order = np.argsort(keys, kind="stable")
+        _, first = np.unique(keys[order], return_index=True)
+        groups = np.split(rows[order], first[1:]) if len(rows) else []
+        return {
+            (int(self.family[each[0]]), str(self.symbol[each[0]]), len(each)): (str(self.symbol[each[0]]), each)
+            for each in groups
+        }
 
     def apply(self, patch: Mapping[str, Any]) -> Callable[[], None]:
         """Apply a patch; return the function that undoes it.
@@ -117,6 +119,7 @@ class BeatTable:
         self.source = np.append(self.source, np.uint8(NAMED))
         self.family = np.append(self.family, -1)
         self.alive = np.append(self.alive, True)
+        self.seen = np.append(self.seen, False)
 
     def _decide(self, decisions: Mapping[str, Any]) -> None:
         for name, decision in decisions.items():
