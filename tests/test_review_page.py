@@ -177,7 +177,7 @@ def test_keys_alone_do_all_of_it(served: Served, browser: Browser) -> None:
     changed(browser, "n")  # its beats
     assert browser.value(SYMBOLS) == "NNNNN" and FALSE_EVENT not in browser.value(STATES)
     changed(browser, "u")
-    browser.press("E", "e", "e")
+    browser.press("E", "e")
     assert browser.value("heartlm.event") == FALSE_EVENT
     changed(browser, "z")
     assert browser.value(STATES)[FALSE_EVENT] == "refused"
@@ -217,6 +217,18 @@ def test_keys_alone_do_all_of_it(served: Served, browser: Browser) -> None:
     browser.press("1", "ArrowDown")
     at_rest(browser)
     assert browser.value("heartlm.families.chosen.size") == 1
+    browser.press("j")
+    at_rest(browser)
+    num = browser.value("document.querySelectorAll('#gallery .beats button').length")
+    assert num == browser.value("heartlm.question.beats.length") > 1
+    first = browser.value("heartlm.question.beats")
+    browser.value("document.querySelector('#gallery .beats button').click()")
+    changed(browser, "f")
+    assert browser.value("document.querySelector('#gallery .beats b').textContent") == "F"
+    changed(browser, "y")
+    shown = {"beats": first[1:], "symbol": "N"}
+    assert sorted(served.journal("keys")[-1]["beats"]) == sorted(shown["beats"])
+    assert browser.value("heartlm.question.beats") != first
 
 
 def test_a_phone_scrolls_one_way_only(served: Served, browser: Browser) -> None:

@@ -76,7 +76,10 @@ def question(review: Review) -> dict[str, Any] | None:
     question = review.question()
     if question is None:
         return None
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in vars(question).items()}
+    return {
+        name: value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+        for name, value in vars(question).items()
+    }
 
 
 def waves(review: Review, start: int, stop: int) -> Answer:

@@ -63,7 +63,8 @@ export class Events {
     let next = at + by;
     if (at < 0) {
       next = rows.findIndex(each => each.start > app.cursor);
-      if (by < 0) next = (next < 0 ? rows.length : next) - 1;
+      if (next < 0) next = rows.length;
+      if (by < 0) next = rows.findLastIndex(each => each.start < app.cursor);
     }
     app.chooseEvent(rows[Math.max(0, Math.min(rows.length - 1, next))].id);
   }

@@ -3,6 +3,7 @@
 import { Disclosure } from "./disclosure.js";
 import { Events } from "./events.js";
 import { Families } from "./families.js";
+import { asked, Gallery } from "./gallery.js";
 import { commands, listen, shownKey, SYMBOLS } from "./keys.js";
 import { Overview } from "./overview.js";
 import { clock, colour, elapsed, element, lowerBound, MM, NAMES, nearest } from "./shared.js";
@@ -10,7 +11,7 @@ import { Signal } from "./signal.js";
 import { Strip } from "./strip.js";
 import { Wire } from "./wire.js";
 
-const $ = id => document.getElementById(id), GAINS = [2.5, 5, 10, 20, 40], MOST_WAVES_S = 60, MOST_OF_EVENT = 100, TABS = ["families", "events", "disclosure"];
+const $ = id => document.getElementById(id), GAINS = [2.5, 5, 10, 20, 40], MOST_OF_EVENT = 100, TABS = ["families", "events", "disclosure"];
 
 class App {
   constructor() {
@@ -22,6 +23,7 @@ class App {
     this.disclosure = new Disclosure(this, document.querySelector(".lines"));
     this.eventList = new Events(this, document.querySelector("#events .rows"), $("filter"));
     this.families = new Families(this, document.querySelector(".cards"));
+    this.gallery = new Gallery(this, $("gallery"));
     this.wire = new Wire(message => this.pushed(message), isOpen => this.connected(isOpen));
     this.buttons();
     addEventListener("resize", () => { if (this.info) { this.setView(this.view.start); this.eventList.show(); this.families.show(); } });
@@ -69,7 +71,7 @@ class App {
     this.leads = places?.[1] ?? (info.ecg.length ? info.ecg : info.leads.map((_, lead) => lead)).slice().sort((a, b) => a - b);
     if (!isSame) {
       Object.assign(this, { cursor: 0, beat: -1, event: null, disclosed: info.ecg[0] ?? 0 });
-      this.marked.clear(); this.strip.caliper = null; this.strip.waves = [];
+      this.marked.clear(); this.gallery.close(); this.strip.caliper = null; this.strip.waves = [];
       if (this.leads.length > 6) this.setGainTo(5);
       this.chooseLeads();
       for (const button of document.querySelectorAll("[data-symbol]")) button.hidden = !`${info.symbols}x`.includes(button.dataset.symbol);
@@ -93,9 +95,10 @@ class App {
     if (this.event && !events.some(each => each.id === this.event)) this.event = null;
     $("counts").textContent = this.overview.counts();
     this.eventList.load();
+    if (!this.gallery.box.hidden) this.gallery.show();
     this.draw();
     document.documentElement.dataset.revision = revision;
-    this.background();
+    this.settled = this.background();
   }
 
   async background() {  // what may come a little later
@@ -282,11 +285,24 @@ class App {
   showQuestion() {
     if (!this.question) return this.say("no question is left");
     const { kind, family, beat } = this.question;
-    if (kind === "beat") return this.chooseBeat(nearest(this.beats.sample, beat));
     this.show("families");
-    this.families.chosen.clear();
-    this.families.choose(family);
-    this.families.cards.get(family)?.scrollIntoView({ block: "nearest" });
+    this.unchoose();
+    this.marked.clear();
+    this.gallery.open(this.question);
+    if (kind === "family") this.families.choose(family); else this.goto(beat, { select: false });
+    $("gallery").scrollIntoView({ block: "nearest" });
+  }
+
+  async othersAreRight() {  // of the question: the next one is shown
+    const others = this.gallery.others();
+    if (!this.gallery.samples.length) return this.showQuestion();
+    if (others.length) {
+      const done = await this.change({ do: "name", beats: others.map(at => this.beats.sample[at]), symbol: this.gallery.symbol });
+      if (!done) return;
+      await this.settled;
+    }
+    this.gallery.close();
+    if (this.question) this.showQuestion();
   }
 
   // Appearance
@@ -305,7 +321,7 @@ class App {
     const missing = waits.filter(Boolean);
     if (missing.length) Promise.all(missing).then(() => this.draw(), error => this.say(error.message, true));
     else { this.times.first ??= performance.now(); this.times.draw.push(performance.now() - begun); this.begun = null; }
-    if (this.showsWaves && this.strip.stale) this.loadWaves();
+    if (this.showsWaves && this.strip.stale) this.strip.loadWaves();
     this.strip.stale = false;
   }
 
@@ -368,23 +384,8 @@ class App {
   toggleWaves() {
     this.showsWaves = !this.showsWaves;
     $("waves").setAttribute("aria-pressed", this.showsWaves);
-    if (this.showsWaves) this.loadWaves();
+    if (this.showsWaves) this.strip.loadWaves();
     this.draw();
-  }
-
-  async loadWaves() {
-    const { info, view } = this, stop = view.start + this.stripWidth() * view.spp;
-    if ((stop - view.start) / info.rate_hz > MOST_WAVES_S) { this.strip.waves = []; return this.say(`waves are shown of ${MOST_WAVES_S} s at most: zoom in`); }
-    clearTimeout(this.waiting);
-    this.waiting = setTimeout(async () => {
-      try {
-        const { waves } = await this.wire.ask("waves", { start: Math.round(view.start), stop: Math.min(info.num_samples, Math.round(stop)) });
-        const rows = Array.from({ length: waves.length / 9 }, (_, beat) => [0, 1, 2].map(kind => waves.slice(9 * beat + 3 * kind, 9 * beat + 3 * kind + 3)));
-        this.strip.waves = rows;
-        document.documentElement.dataset.waves = rows.length;
-        this.draw();
-      } catch (error) { this.say(error.message, true); }
-    }, 150);
   }
 
   report() { open(`report/${encodeURIComponent(this.info.name)}${location.search}`, "_blank"); }
@@ -407,6 +408,7 @@ class App {
     on("closer", () => this.zoom(1 / 1.5)); on("farther", () => this.zoom(1.5)); on("paper", () => this.paperSpeed());
     on("measure", () => this.measure()); on("waves", () => this.toggleWaves());
     on("split", () => this.split()); on("merge", () => this.merge()); on("add", () => this.addEvent()); on("go", () => this.showQuestion());
+    on("right", () => this.othersAreRight());
     $("gain").onchange = () => { this.setGainTo(Number($("gain").value)); this.draw(); };
     $("lead").onchange = () => { this.disclosed = Number($("lead").value); this.draw(); };
     for (const tab of TABS) {
@@ -433,12 +435,6 @@ class App {
       return [term, element("dd", "", text)];
     }));
   }
-}
-
-// The question in words.
-function asked({ count, symbol, expected }) {
-  const wrong = expected < 0.5 ? "" : count === 1 ? `, ${Math.round(100 * expected)} % likely to be wrong` : `, of which about ${Math.round(expected).toLocaleString("en")} may be wrong`;
-  return count === 1 ? `Next: is this beat ${symbol}${wrong}?` : `Next: are these ${count.toLocaleString("en")} beats of one family ${symbol}${wrong}?`;
 }
 
 window.heartlm = new App();

@@ -2,7 +2,7 @@
 
 import { clock, colour, elapsed, eventColour, fitted, lowerBound, MM, nearest } from "./shared.js";
 
-const ROW = 14, NUM_ROWS = 3, BARS = ROW * NUM_ROWS, HEAD = BARS + 24, FOOT = 16, WAVES = ["#2f8f4e", "#c2331c", "#7446c8"], NEAR_PX = 14, EDGE_PX = 7, NORMAL = "N".charCodeAt(0);
+const ROW = 14, NUM_ROWS = 3, BARS = ROW * NUM_ROWS, HEAD = BARS + 24, FOOT = 16, WAVES = ["#2f8f4e", "#c2331c", "#7446c8"], NEAR_PX = 14, MOST_WAVES_S = 60, EDGE_PX = 7, NORMAL = "N".charCodeAt(0);
 
 export class Strip {
   constructor(app, canvas) {
@@ -168,6 +168,20 @@ export class Strip {
       if (x + w - left > g.measureText(text).width + 10) { g.fillStyle = "#fff"; g.fillText(text, left + 6, y + 10); }
       if (isChosen) { g.fillStyle = "#16202a"; g.fillRect(x - 2, y - 1, 4, ROW + 2); g.fillRect(x + w - 2, y - 1, 4, ROW + 2); }
     }
+  }
+
+  async loadWaves() {
+    const { app } = this, { info, view } = app, stop = view.start + app.stripWidth() * view.spp;
+    if ((stop - view.start) / info.rate_hz > MOST_WAVES_S) { this.waves = []; return app.say(`waves are shown of ${MOST_WAVES_S} s at most: zoom in`); }
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(async () => {
+      try {
+        const { waves } = await app.wire.ask("waves", { start: Math.round(view.start), stop: Math.min(info.num_samples, Math.round(stop)) });
+        this.waves = Array.from({ length: waves.length / 9 }, (_, beat) => [0, 1, 2].map(kind => waves.slice(9 * beat + 3 * kind, 9 * beat + 3 * kind + 3)));
+        document.documentElement.dataset.waves = this.waves.length;
+        app.draw();
+      } catch (error) { app.say(error.message, true); }
+    }, 150);
   }
 
   drawWaves(g, stop, height) {
