@@ -2,33 +2,47 @@
 
     recording ─► analysis by models that never saw the patient ─► questions ─► answers ─► V and S each right to 0.98
 
-The expert uses the functions of the page: names a beat, names, splits or deletes a family, inserts a beat. Each is one
-answer; a selection of several beats counts as many as it has. The end: sensitivity and positive predictivity of V and S
-are each 0.98 or more over the beats of the recording, as ANSI/AAMI EC57 counts them (fusion beats called V, and beats
-that cannot be classified, count neither way). A reference beat that was not detected counts as missed until it is
-inserted; looking for it is not counted.
+The expert uses the functions of the page and sees what a question shows, at most 64 beats. One answer is a key: the
+name of all that is shown or of the whole family, a split, a deletion, the name of a single beat, an insertion. A family
+with more beats than are shown is named as a whole once all that are shown are right; one with more than three and a
+tenth of the shown beats wrong is split.
 
-Three ways: `beats`, each beat by itself, those first whose class has the least probability; `families`, the question of
-`Review.question` without spreading; `shipped`, with spreading.
+The end: sensitivity and positive predictivity of V and S are each 0.98 or more over the beats of the recording, as
+ANSI/AAMI EC57 counts them (fusion beats called V, and beats that cannot be classified, count neither way). A reference
+beat that was not detected is missed until it is inserted; looking for it is not counted.
 
-    python studies/clicks.py --work DIR                  the folds of quality.py over DS1 of mitdb and svdb
-    python studies/clicks.py --work DIR --day            a simulated day of three leads
-    python studies/clicks.py --work DIR --test           DS2, by the shipped models
+Three ways: `beats`, each beat by itself, those first whose class has the least probability; `families`, the questions
+of `Review` without spreading; `shipped`, with spreading.
+
+    python -m studies.clicks --work DIR --quality DIR    the folds of quality.py over DS1 of mitdb and svdb
+    python -m studies.clicks --work DIR --day            a simulated day of three leads, by the shipped models
+    python -m studies.clicks --work DIR --test           DS2, by the shipped models
 """
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.databases.database import open_database
+from heartlm.databases.splits import de_chazal_split
 from heartlm.ecg.matching import match_beats
-from heartlm.ecg.recording import Annotations
+from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.review.review import Review
+from heartlm.simulate.config import SimulationConfig
+from heartlm.simulate.write import simulate_database
+from lab.measure import Table
+from lab.output import write_results
+from lab.places import options
 
 ENOUGH = 0.98
 FEW, FEW_SHARE = 3, 0.1
@@ -146,3 +160,78 @@ def beat_by_beat(expert: Expert, review: Review) -> Counter[str]:
         if (inserted := expert.insertions(pairs)) is not None:
             return Counter({"beat": num, "insertion": inserted})
     raise AssertionError("all beats were named")
+
+
+def of_folds(data: Path, quality: Path) -> Iterator[tuple[str, Recording, Sequence[Path]]]:
+    """Each recording of the folds, with models that were trained without its patient."""
+    for fold in sorted(quality.glob("fold-*")):
+        models = fold / "tuned-0", *map(Path, ("af", "waveform", "statements"))
+        for name in ("mitdb", "svdb"):
+            splits = json.loads((fold / name / "database.json").read_text())["splits"]
+            database = open_database(data / name)
+            for record_id in sorted(patient for patient, split in splits.items() if split == "test"):
+                yield fold.name, database.recording(record_id), models
+
+
+def of_ds2(data: Path) -> Iterator[tuple[str, Recording, Sequence[Path]]]:
+    database = open_database(data / "mitdb")
+    for record_id in database.record_ids:
+        if de_chazal_split(record_id) == "test":
+            yield "ds2", database.recording(record_id), ()
+
+
+def of_a_day(work: Path) -> Iterator[tuple[str, Recording, Sequence[Path]]]:
+    folder, leads = work / "simulated", ("MLII", "V1", "V5")
+    if not folder.exists():
+        config = SimulationConfig(
+            patients=1, minutes=1440, rate_hz=125, leads=leads, seed=3, noise=0.5, name="simulated"
+        )
+        simulate_database(folder, config)
+    database = open_database(folder)
+    yield "day", database.recording(database.record_ids[0]), ()
+
+
+def measured(work: Path, part: str, recording: Recording, models: Sequence[Path]) -> dict[str, Any]:
+    """Answers by way and kind, kept in the folder of the analysis."""
+    kept = work / part / f"{recording.record_id}.answers.json"
+    if not kept.exists():
+        stored = Review.open(recording, work / part, models=models).stored
+        known = recording.annotations
+        assert known is not None, "an annotated recording"
+        found: dict[str, Any] = {"beats": stored.findings.num_beats}
+        for way in WAYS:
+            with tempfile.TemporaryDirectory() as folder:
+                found[way] = dict(
+                    answers_until_right(Review(stored, Path(folder), spreads=way == "shipped"), known, way)
+                )
+        kept.write_text(json.dumps(found))
+        print(part, recording.record_id, {way: sum(found[way].values()) for way in WAYS}, flush=True)
+    return dict(json.loads(kept.read_text()))
+
+
+def main() -> None:
+    parser = options(__doc__, "work", data="mitdb and svdb")
+    parser.add_argument("--quality", type=Path, help="folder of the folds of quality.py")
+    parser.add_argument("--day", action="store_true", help="a simulated day")
+    parser.add_argument("--test", action="store_true", help="DS2 of mitdb")
+    settings = parser.parse_args()
+    if settings.day:
+        name, chosen = "clicks-day", of_a_day(settings.work)
+    elif settings.test:
+        name, chosen = "clicks-ds2", of_ds2(settings.data)
+    else:
+        name, chosen = "clicks", of_folds(settings.data, settings.quality)
+    rows = [measured(settings.work, *each) for each in chosen]
+    heads = ("way", "recordings", "median", "worst tenth from", "most", "all answers", "by kind")
+    table = Table("Answers until V and S each have Se and +P of 0.98", heads)
+    for way in WAYS:
+        numbers = np.array([sum(row[way].values()) for row in rows])
+        kinds = sum((Counter(row[way]) for row in rows), Counter[str]())
+        by_kind = ", ".join(f"{kind} {number:,}" for kind, number in kinds.most_common())
+        worst = f"{np.quantile(numbers, 0.9):.0f}"
+        table.add(way, len(rows), f"{np.median(numbers):g}", worst, int(numbers.max()), int(numbers.sum()), by_kind)
+    write_results(name, "Answers until a reviewed recording is right", [table])
+
+
+if __name__ == "__main__":
+    main()
