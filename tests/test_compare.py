@@ -12,6 +12,7 @@ import wfdb
 
 from heartlm.cli.main import main
 from heartlm.databases.database import open_database
+from heartlm.evaluation.agreement import agreement, kappa
 from heartlm.evaluation.ec57 import LABELS, BeatComparison, beat_ratios, compare_beats
 from heartlm.formats.annotation_file import AnnotationFile, read_annotation_file
 from tests.conftest import shared_data
@@ -190,3 +191,38 @@ def test_real_records_against_themselves(tmp_path: Path) -> None:
         row = json.loads(out.read_text())["records"][0]
         assert (row["VF"]["num_found"], row["VF"]["num_reference"]) == (vf, vf)
         assert row["qrs_se"] == row["qrs_ppv"] == 1
+
+
+def test_kappa_is_that_of_a_textbook() -> None:
+    """Two readers of 50 X-rays: 20 yes by both, 15 no by both, 5 and 10 apart; kappa 0.4."""
+    assert kappa([[20, 5], [10, 15]]) == pytest.approx(0.4)
+    assert kappa([[7, 0], [0, 9]]) == 1 and kappa([[7, 0], [0, 0]]) is None and kappa([[0, 0], [0, 0]]) is None
+
+
+def test_agreement_counts_beats_that_one_did_not_mark() -> None:
+    matrix = np.zeros((7, 7), np.int64)
+    matrix[0, 0], matrix[2, 2], matrix[0, 2], matrix[2, 5], matrix[0, 6] = 90, 6, 2, 1, 50
+    found = agreement(matrix)
+    assert found["num_beats"] == 99 and set(found["by_class"]) == {"N", "V"}
+    assert found["by_class"]["V"] == pytest.approx(kappa([[6, 1], [2, 90]]))
+
+
+def test_reviews_of_two_people_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recordings, ours, theirs = tmp_path / "db", tmp_path / "a", tmp_path / "b"
+    for folder in (recordings, ours, theirs):
+        folder.mkdir()
+    for name in ("r1", "r2"):
+        wfdb.wrsamp(name, 250, ["mV"], ["MLII"], np.zeros((5000, 1)), fmt=["16"], write_dir=str(recordings))
+    places = range(200, 4800, 200)
+    for folder, symbols in ((ours, "NNV"), (theirs, "NNN")):
+        write(folder, "r.hlm", beats(*places, symbols=("N" * 20 + symbols)))
+        (folder / "r.hlm").rename(folder / "r1.reviewed.hlm")
+    endings = ["--annotators", "reviewed.hlm,reviewed.hlm", "--recordings", str(recordings)]
+    words = ["compare", str(ours), str(theirs), *endings, "--learning", "0", "--agreement"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "1 recordings compared, 0 left out" in shown
+    table = shown[shown.index("agreement") :].splitlines()
+    assert table[1].split() == ["r1", "23", "0.000", "0.000", "-", "0.000", "-"]
+    assert main(["compare", str(recordings), str(theirs), *endings, "--learning", "0"]) == 2
+    assert "no files reviewed.hlm of its recordings" in capsys.readouterr().err

@@ -30,7 +30,10 @@ class CompareOptions:
         annotators: file endings of the reference and the test, used if a recording or a folder is given.
         learning: length in seconds of the learning period at the start of each recording, which is not scored.
         window: largest distance in seconds between matching beats.
+        recordings: folder of the recordings, if `reference` is a folder of their annotation files, as of reviews.
+            Recordings without a reference are not compared.
         exclude_vf: exclude beats during ventricular fibrillation; by default VF marks are ignored.
+        agreement: print Cohen's kappa of the two, of all classes and of each.
         out: JSON file for all results.
     """
 
@@ -39,7 +42,9 @@ class CompareOptions:
     annotators: str = "atr,hlm"
     learning: float = 300.0
     window: float = 0.15
+    recordings: Path | None = None
     exclude_vf: bool = True
+    agreement: bool = False
     out: Path | None = None
 
 
@@ -54,6 +59,8 @@ def run(arguments: Sequence[str]) -> int:
         heartlm compare mitdb annotated
         heartlm compare mitdb/100 --annotators atr,qrs
         heartlm compare cudb annotated --annotators atr,vf --out cudb.json
+        heartlm compare reviews annotated --annotators reviewed.hlm,hlm --recordings mitdb --learning 0
+        heartlm compare reviews-a reviews-b --annotators reviewed.hlm,reviewed.hlm --recordings mitdb --agreement
     """
     options = parse(CompareOptions, arguments, "compare", run, positionals=["reference", "test"])
     folder = options.reference if options.reference.is_dir() else options.reference.parent / "database.json"
@@ -76,9 +83,12 @@ def run(arguments: Sequence[str]) -> int:
                 raise
             left_out.append({"record": record_id, "reason": str(error)})
     if not records:
-        raise HeartlmError(f"{options.reference}: no record compared: {left_out[0]['reason']}")
+        why = left_out[0]["reason"] if left_out else f"no files {options.annotators.split(',')[0]} of its recordings"
+        raise HeartlmError(f"{options.reference}: no record compared: {why}")
     rows, summary = [each.to_json() for each in records], summarize(records)
     print("\n".join(_report(rows, summary)))
+    if options.agreement:
+        print("\n".join(_agreement(rows, summary)))
     for each in left_out:
         print(f"left out: {each['record']}: {each['reason']}")
     if options.out is not None:
@@ -94,7 +104,7 @@ def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]
     from heartlm.databases.database import locate, open_database
 
     endings = options.annotators.split(",")
-    if len(endings) != 2 or not all(each.isalnum() for each in endings):
+    if len(endings) != 2 or not all(each.replace(".", "").isalnum() for each in endings):
         raise HeartlmError(f"annotators: {options.annotators!r} found, two endings expected, for example atr,hlm")
     if options.test is None and options.reference.is_file():
         raise HeartlmError(f"test: no file to compare {options.reference} with; give it as the second word")
@@ -102,13 +112,20 @@ def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]
     if options.reference.is_dir():
         if not other.is_dir():
             raise HeartlmError(f"{other}: a folder expected, since {options.reference} is one")
-        database = open_database(options.reference)
+        database = open_database(options.recordings or options.reference)
         for record_id in database.record_ids:
             stem = database.files(record_id).stem
-            below = other / stem.relative_to(options.reference)
-            # In the same subfolder as the reference if there is such a file, otherwise in the folder itself.
-            tests = [Path(f"{base}.{endings[1]}") for base in (below, other / stem.name)]
-            yield database, record_id, Path(f"{stem}.{endings[0]}"), tests[not tests[0].exists()]
+            below = stem.relative_to(database.folder)
+
+            def file_of(folder: Path, ending: str, below: Path = below) -> Path:
+                """In the subfolder of the recording if there is such a file, otherwise in the folder itself."""
+                files = [Path(f"{folder / base}.{ending}") for base in (below, below.name)]
+                return files[not files[0].exists()]
+
+            reference = Path(f"{stem}.{endings[0]}")
+            if options.recordings is not None and not (reference := file_of(options.reference, endings[0])).exists():
+                continue
+            yield database, record_id, reference, file_of(other, endings[1])
         return
     database, record_id = locate(options.reference)
     if other.is_dir():
@@ -149,6 +166,21 @@ def _report(rows: list[dict[str, Any]], summary: dict[str, Any]) -> Iterator[str
         if several:
             table.append(["Average", *[""] * 6, *_percent(average[kind], EPISODE_SCORES)])
         yield from aligned(table)
+
+
+def _agreement(rows: list[dict[str, Any]], summary: dict[str, Any]) -> Iterator[str]:
+    """Yield the table of Cohen's kappa."""
+    from heartlm.cli.score_table import aligned
+    from heartlm.evaluation.agreement import agreement
+
+    named = [(row["record"], row["matrix"]) for row in rows]
+    named += [("Gross", summary["gross"]["matrix"])] if len(rows) > 1 else []
+    table = [["agreement", "beats", "kappa", *"NSVF"]]
+    for name, matrix in named:
+        found = agreement(matrix)
+        values = [found["kappa"], *map(found["by_class"].get, "NSVF")]
+        table.append([name, f"{found['num_beats']:,}", *("-" if each is None else f"{each:.3f}" for each in values)])
+    yield from aligned(table)
 
 
 def line_cells(matrix: list[list[int]]) -> list[str]:

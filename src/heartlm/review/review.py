@@ -103,7 +103,7 @@ class Review:
         notes: what was repaired or differs from what was expected, one line each.
     """
 
-    def __init__(self, stored: Stored, folder: Path, reviewer: str = "") -> None:
+    def __init__(self, stored: Stored, folder: Path, reviewer: str = "", spreads: bool = True) -> None:
         self.stored, self.folder, self.reviewer = stored, Path(folder), reviewer
         self.automatic: Findings = stored.findings
         self.recording: Recording = stored.findings.recording
