@@ -108,6 +108,8 @@ class Changes:
     def _followers(self, rows: Places, symbol: str) -> tuple[Places, dict[str, Places]]:
         """Return the beats whose class changes if `rows` are named, together and by their new class."""
         table, num = self.table, len(self.features)
+        if not np.any(rows < num):  # inserted beats have no shape
+            return np.empty(0, np.int64), {}
         groups = table.named_groups(num) | {("now", symbol): (symbol, rows[rows < num])}
         probability = self.evidence.probability(groups)
         free = table.alive[:num] & (table.source[:num] != NAMED)
