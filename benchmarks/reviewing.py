@@ -121,7 +121,7 @@ def main() -> None:
             f"{max(found['change_ms']):.0f}",
             *(f"{each:.0f}" for each in found["memory_mb"]),
         )
-        print(table.markdown().splitlines()[-3:], flush=True)
+        print(name, {key: value for key, value in found.items() if not isinstance(value, list)}, flush=True)
     write_results("reviewing", "A day in the page of a review", [table.close()])
 
 

@@ -244,7 +244,7 @@ class Review:
             doubt[of_class] = 1 - probability[of_class, place]
         # That the models are sure counts too: their rules see other beats and leads.
         automatic = table.source[:num] == AUTOMATIC
-        doubt[:num][automatic] = np.sqrt(doubt[:num] * (1 - table.model_probability))[automatic]
+        doubt[:num][automatic] = np.sqrt(doubt[:num] * (1 - table.model_probability[:num]))[automatic]
         doubt[:num] = np.maximum(doubt[:num], 1e-4)  # nothing is sure before it was seen
         doubt[table.source == NAMED] *= IN_PASSING
         doubt[table.seen] = 0

@@ -102,14 +102,16 @@ class App {
   }
 
   async background() {  // what may come a little later
+    const { revision } = this;
     try {
       if (this.tab === "families") await this.families.load(); else this.families.isStale = true;
       const { question } = await this.wire.ask("question");
+      if (revision !== this.revision) return;  // a later correction asks again
       this.question = question;
       $("question").hidden = !question;
       if (question) $("question").querySelector("span").textContent = asked(question);
     } catch (error) { this.say(error.message, true); }
-    document.documentElement.dataset.settled = this.revision;
+    document.documentElement.dataset.settled = revision;
     this.times.settled ??= performance.now();
   }
 
