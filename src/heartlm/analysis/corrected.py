@@ -143,7 +143,7 @@ def _stays(event: Event, findings: Findings, sample: Places, symbol: NDArray[np.
     if is_same and np.array_equal(symbol[inside], findings.symbol[before]):
         return True
     if event.kind == "asystole":
-        return inside.start == inside.stop
+        return bool(inside.start == inside.stop)
     return vt_is_possible(event, sample, symbol, findings.limits.vt_bpm, findings.recording.rate_hz)
 
 

@@ -65,6 +65,8 @@ def reviewed_events(findings: Findings, decisions: Decisions) -> list[ReviewedEv
         found.append(ReviewedEvent(name, event, state))
     for name, each in decisions.items():
         if each["state"] == "refused":
-            event = Event(each["kind"], *each["was"], each["confidence"], rate_hz=findings.recording.rate_hz)
+            event = Event(
+                each["kind"], each["was"][0], each["was"][1], each["confidence"], rate_hz=findings.recording.rate_hz
+            )
             found.append(ReviewedEvent(name, event, "refused"))
     return sorted(found, key=lambda each: (each.event.start, each.event.stop, each.id))

@@ -65,7 +65,8 @@ def _analysed(recording: Recording, findings: Findings | None, models: Sequence[
     from heartlm.analysis.analyze import Analyst
     from heartlm.system.progress import track
 
-    analyst = Analyst.load(*models)
+    beats, af, waveform, statements = models
+    analyst = Analyst.load(beats, af, waveform, statements)
     if findings is None:
         findings = analyst.analyze(recording, lambda blocks: track(blocks, len(blocks), recording.record_id))
     return stored_of(findings, analyst.beats)

@@ -166,8 +166,10 @@ def read_stored(path: Path, recording: Recording) -> tuple[Stored, dict[str, Any
                 f"{path}: schema_version {head['schema_version']} found, {SCHEMA_VERSION} expected: written by another "
                 "version of heartlm; move it away with its journal to analyse again"
             )
-        events = {name: tuple(_event(each) for each in head[name]) for name in ("events", "by_waveform")}
-        texts = {name: tuple(of) if isinstance(of := head[name], list) else of for name in _TEXTS}
+        events: dict[str, Any] = {
+            name: tuple(_event(each) for each in head[name]) for name in ("events", "by_waveform")
+        }
+        texts: dict[str, Any] = {name: tuple(of) if isinstance(of := head[name], list) else of for name in _TEXTS}
         texts["hum_hz"] = {lead: tuple(hz) for lead, hz in texts["hum_hz"].items()}
         waves = None
         if "waves" in head:
@@ -206,4 +208,5 @@ def _plain(event: Event) -> dict[str, Any]:
 
 
 def _event(value: dict[str, Any]) -> Event:
-    return Event(**{name: float("nan") if each is None else each for name, each in value.items()})
+    known: dict[str, Any] = {name: float("nan") if each is None else each for name, each in value.items()}
+    return Event(**known)

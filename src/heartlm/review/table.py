@@ -80,7 +80,7 @@ class BeatTable:
         Raises:
             HeartlmError: the patch is damaged; the table is unchanged.
         """
-        changes = list[tuple[NDArray[Any], Rows, Any]]()
+        changes = list[tuple[str, Rows, Any]]()
         inserted = [(int(row), int(sample)) for row, sample in patch.get("insert", ())]
         num_rows = max([len(self.sample), *(row + 1 for row, _ in inserted)])
         for column, cast in _COLUMNS.items():
@@ -88,20 +88,20 @@ class BeatTable:
                 rows = unpacked(named)
                 if len(rows) and not 0 <= rows.min() <= rows.max() < num_rows:
                     raise HeartlmError(f"rows: {rows.min()} to {rows.max()} found, 0 to {num_rows - 1} expected")
-                changes.append((column, rows, cast(value)))  # type: ignore[arg-type]
+                changes.append((column, rows, cast(value)))
         for row, sample in inserted:
             self._insert(row, sample)
-        old = [(column, rows, getattr(self, str(column))[rows].copy()) for column, rows, _ in changes]
+        old = [(column, rows, getattr(self, column)[rows].copy()) for column, rows, _ in changes]
         for column, rows, value in changes:
-            getattr(self, str(column))[rows] = value
-            if str(column) == "family":
+            getattr(self, column)[rows] = value
+            if column == "family":
                 self.next_family = max(self.next_family, int(value) + 1)
         decided = {name: self.decisions.get(name) for name in patch.get("events", {})}
         self._decide(patch.get("events", {}))
 
         def undo() -> None:
             for column, rows, values in reversed(old):
-                getattr(self, str(column))[rows] = values
+                getattr(self, column)[rows] = values
             for row, _ in inserted:
                 self.alive[row] = False
             self._decide(decided)
