@@ -111,7 +111,8 @@ class Review:
         self.revision = 0
         self._table = BeatTable(stored)
         self._evidence = Evidence(stored.features, stored.classes)
-        self._changes = Changes(self._table, stored.features, self.recording.num_samples, self.events, self._evidence)
+        made_of = self._table, stored.features, self.recording.num_samples, self.events, self._evidence
+        self._changes = Changes(*made_of, spreads)
         self._undone, self._done = list[Patch](), list[tuple[Patch, Any]]()
         self._lock, self._known = threading.RLock(), dict[str, tuple[int, Any]]()
         head = {"record": self.recording.record_id, "analysis": stored.identity}
