@@ -42,8 +42,8 @@ of the beat before: a ventricular beat that was not detected would be. The end o
 later than usual it may be."""
 LEAST_LIKENESS, LEAST_SIGNAL, MOST_WAVES, P_SHIFT_S = 0.93, 0.7, 100, 0.03
 """Blocked P waves are at least this like the conducted ones, by the median of at most this many, of which at most the
-rest of the signal counts as noise: it is 0.98 or more in 144 simulated blocks, and 0.90 for the U waves of a slow normal
-rhythm in PTB-XL (15477)."""
+rest of the signal counts as noise: it is 0.98 or more in 144 simulated blocks, and 0.90 for the U waves of a slow
+normal rhythm in PTB-XL (15477)."""
 GROWTH_S = 0.03
 """The last PR before a blocked P wave is longer than the one after it by this time in Wenckebach's block."""
 WINDOW = 6

@@ -62,8 +62,8 @@ class Delineation:
         confidence: mean probability of each wave, 0 if absent, float32 `[num_beats, num_leads, 3]`.
         all_leads: the same positions for all leads together, int64 `[num_beats, 3, 3]`: a wave that the leads show
             together, from the earliest to the latest of its edges in the leads without outliers (quantiles of 1/6 and
-            5/6; of two leads, the edges in their mean), with its peak in the first lead; or a P wave that only a third of the leads (three or more) show
-            clearly, with its median peak.
+            5/6; of two leads, the edges in their mean), with its peak in the first lead; or a P wave that only a third
+            of the leads (three or more) show clearly, with its median peak.
         all_confidence: its confidence, float32 `[num_beats, 3]`.
         other_p: P waves of each lead that belong to no beat.
     """
