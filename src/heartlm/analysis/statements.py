@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.analysis.av_block import BLOCKS
+from heartlm.analysis.conduction import LONGEST_PR_MS
 from heartlm.analysis.findings import Event
 from heartlm.analysis.stages import Classes
 from heartlm.ecg.recording import Annotations, Recording
@@ -39,9 +40,9 @@ DENIED = 0.2
 """Fraction of the threshold below which a statement denies what rules found; PVC denies below the threshold itself.
 Chosen on folds 7 and 8 of PTB-XL and on LUDB, where probabilities are lower (docs/log/statements.md)."""
 
-PR_DENIED, UNSURE_PR_MS, SHORT_PR_MS, PR_SHARE = 0.05, 205.0, 180.0, 0.8
-"""AV block I: the same fraction; up to this interval it needs the statement; a shorter one than that, in this fraction
-of the beats, contradicts it. Chosen on folds 7 and 8 and on LUDB, 24 recordings with the block."""
+PR_DENIED, UNSURE_PR_MS, PR_SHARE = 0.05, 205.0, 0.8
+"""AV block I: the same fraction; up to this interval it needs the statement; one that is not long, measured in this
+fraction of the beats, contradicts it. Chosen on folds 7 and 8 and on LUDB, 24 recordings with the block."""
 WITHOUT_PR = {"AF", "flutter", "VF", "junctional", *BLOCKS}
 """Events that a stated AV block I contradicts where no interval shows it."""
 
@@ -208,7 +209,7 @@ def _has_short_pr(pr_ms: NDArray[np.float64] | None, sample: NDArray[np.int64]) 
     if pr_ms is None:
         return False
     known = pr_ms[~np.isnan(pr_ms)]
-    is_usual = len(known) >= PR_SHARE * len(pr_ms) and float(np.median(known)) < SHORT_PR_MS if len(known) else False
+    is_usual = len(known) >= PR_SHARE * len(pr_ms) and float(np.median(known)) <= LONGEST_PR_MS if len(known) else False
     return is_usual or 2 * len(pr_ms) < len(sample)
 
 
