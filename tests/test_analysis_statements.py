@@ -102,7 +102,7 @@ def test_a_long_pr_interval_is_a_block_where_all_leads_state_one() -> None:
 
 def test_a_stated_av_block_yields_to_a_usual_pr_interval_and_to_rhythms_without_one() -> None:
     stated_block = StatementProbabilities({"1AVB": 0.3}, {"1AVB": 0.2})
-    usual, unknown = np.full(len(SAMPLE), 160.0), np.full(len(SAMPLE), np.nan)
+    usual, unknown = np.full(len(SAMPLE), 200.0), np.full(len(SAMPLE), np.nan)
     assert blocks_by(stated_block, [], SAMPLE, (), usual) == []
     assert len(blocks_by(stated_block, [], SAMPLE, (), unknown)) == 1
     assert len(blocks_by(stated_block, [], SAMPLE, (), np.append(usual[:4], unknown[4:]))) == 1  # too few are known
