@@ -75,7 +75,7 @@ def atrial_events(waves: Intervals, normal: Flags, ventricular: Flags, paced: Fl
     if len(beats) <= WINDOW:
         return []
     lone, sure = lone_p(delineation)
-    train = np.union1d(delineation.all_leads[delineation.has_p, P, PEAK], lone)
+    train = np.union1d(_middles(delineation.all_leads[delineation.has_p, P]), lone)
     third = _dissociated(beats, train, rate_hz, clear, paced)
     in_block = np.zeros(len(beats), np.bool_)
     for first, stop in third:
@@ -93,6 +93,12 @@ def atrial_events(waves: Intervals, normal: Flags, ventricular: Flags, paced: Fl
         in_block |= (beats >= event.start) & (beats < event.stop)
     junctional, contrast = _junctional(delineation, clear, normal & ~paced & ~in_block, normal & ~in_block)
     return found + [_event("junctional", beats, rate_hz, first, stop, contrast) for first, stop in junctional]
+
+
+def _middles(waves: Places) -> Places:
+    """Return the middle of each wave, onset, peak and offset `[num_waves, 3]`: of two humps either may have the peak."""
+    is_whole = (waves >= 0).all(axis=1)
+    return np.where(is_whole, (waves[:, ONSET] + waves[:, OFFSET]) // 2, waves[:, PEAK])
 
 
 def lone_p(delineation: Delineation) -> tuple[Places, NDArray[np.float64]]:
