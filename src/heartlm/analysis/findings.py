@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.definitions import KINDS as CLINICAL_KINDS
 from heartlm.ecg.definitions import REPORT, definitions
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, Annotations, Recording
-from heartlm.ecg.spans import inside_of, joined_spans
+from heartlm.ecg.spans import inside_of, joined_spans, runs
 from heartlm.ecg.statements import words_of
 from heartlm.errors import HeartlmError
 from heartlm.formats.write_annotations import write_annotations
@@ -321,6 +321,7 @@ class Findings:
             "num_beats": self.num_beats,
             "num_left_out": len(self.left_out),
             "beats": {name: of_class.get(name, 0) for name in "NSVF"},
+            "num_s_couplets": int((np.diff(runs(self.symbol == "S"), axis=1) == 2).sum()),
             "num_paced": int(self.paced.sum()),
             **self.rates(),
             "longest_rr_s": round(float(rr_s[clear].max()), 3) if clear.any() else None,
@@ -448,8 +449,10 @@ class Findings:
         return rows
 
     def events_frame(self) -> Any:
-        """Return the events as a pandas DataFrame, see `event_rows`."""
-        return pandas().DataFrame(self.event_rows(), columns=list(EVENT_FIELDS))
+        """Return the events as a pandas DataFrame, see `event_rows`; its types do not depend on what was found."""
+        numbers = ("start_s", "duration_s", "confidence", "rate_bpm", "interval_ms")
+        types = dict.fromkeys(numbers, "float64") | {"num_beats": "int64", "disputed": "bool"}
+        return pandas().DataFrame(self.event_rows(), columns=list(EVENT_FIELDS)).astype(types)
 
     def to_frame(self) -> Any:
         """Return the beats as a pandas DataFrame: sample, time_s, symbol and probability."""
