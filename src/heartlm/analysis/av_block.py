@@ -96,7 +96,7 @@ def atrial_events(waves: Intervals, normal: Flags, ventricular: Flags, paced: Fl
 
 
 def _middles(waves: Places) -> Places:
-    """Return the middle of each wave, onset, peak and offset `[num_waves, 3]`: of two humps either may have the peak."""
+    """Return the middle of each wave, onset, peak, offset `[num_waves, 3]`: of two humps either may have the peak."""
     is_whole = (waves >= 0).all(axis=1)
     return np.where(is_whole, (waves[:, ONSET] + waves[:, OFFSET]) // 2, waves[:, PEAK])
 
