@@ -22,6 +22,7 @@ from heartlm.formats.annotation_file import read_annotation_file
 from heartlm.review.families import divided
 from heartlm.review.review import SHOWN, ConflictError, Review
 from heartlm.review.rows import packed, unpacked
+from heartlm.review.spread import CLASSES, FOLLOW, NEAR, Evidence
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
 
@@ -143,17 +144,33 @@ def test_beats_follow_with_a_mark_but_never_named_ones(copy: Copy) -> None:
     review = copy.open()
     family = max((each for each in review.families() if each.name == "V"), key=lambda each: each.count)
     keep, some = int(family.members[0]), family.members[1 : family.count - 2]
-    assert len(some) >= 3
     review.apply({"do": "name", "beats": [keep], "symbol": "V"})
     before, classes = state(review), review.symbol
+    review._changes.evidence._classes[:] = 0.25  # a model that knows nothing, so that few beats are enough
+    review._changes.evidence._log_model[:] = np.log(0.25)
     done = review.apply({"do": "name", "beats": some, "symbol": "S"})
     assert keep not in done.spread and review.symbol[review.sample == keep] == ["V"]
     followed = np.isin(review.sample, done.spread)
-    assert followed.any()
+    assert followed.any() and not set(some.tolist()) & set(done.spread.tolist())
     assert set(review.source[followed]) == {1} and np.all(review.symbol[followed] != classes[followed])
     assert np.all(review.probability[followed] < 1) and np.all(review.probability[np.isin(review.sample, some)] == 1)
     review.undo()
     assert state(review) == before
+
+
+def test_named_beats_are_evidence_for_those_near_them_alone() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(0, 0.2, (400, 6)).astype(np.float32)
+    features[200:, 0] += 2
+    evidence = Evidence(features, np.tile(np.array([0.6, 0.1, 0.2, 0.1], np.float32), (400, 1)))
+    groups = {"named": ("V", np.arange(200, 300))}
+    known = evidence.probability(groups)
+    likeness = evidence.likeness(np.arange(200, 300))
+    assert np.all(known[300:, CLASSES.index("V")] >= FOLLOW) and np.all(likeness[300:] >= NEAR)
+    assert np.all(likeness[:200] < NEAR)
+    assert np.all(known[:200].argmax(axis=1) == CLASSES.index("N"))
+    again = evidence.probability({})
+    assert np.all(again.argmax(axis=1) == CLASSES.index("N"))  # what was undone tells nothing
 
 
 def test_questions_settle_everything(copy: Copy) -> None:

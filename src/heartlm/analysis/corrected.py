@@ -71,7 +71,7 @@ def corrected(
         events=in_order([*own, *derived]),
         lost=lost,
         disputed=disputed,
-        left_out=findings.left_out[~np.isin(findings.left_out, sample)],
+        left_out=findings.left_out[~_are_beats(findings.left_out, sample)],
         paced=paced & ((symbol == "N") | (symbol == "V")),
         waves=waves,
         unexamined={
@@ -126,6 +126,13 @@ def _intervals(old: Places, marked: Flags, sample: Places) -> Flags:
     start, stop = old[:-1][marked], old[1:][marked]
     first = np.searchsorted(stop, sample[:-1], side="right")  # first marked interval that ends after the beat
     return np.append(start, np.iinfo(np.int64).max)[first] < sample[1:]
+
+
+def _are_beats(places: Places, sample: Places) -> Flags:
+    """Return whether each place is a beat: as `np.isin`, which is slow."""
+    if not len(sample):
+        return np.zeros(len(places), np.bool_)
+    return np.asarray(sample[np.minimum(np.searchsorted(sample, places), len(sample) - 1)] == places)
 
 
 def _stays(event: Event, findings: Findings, sample: Places, symbol: NDArray[np.str_]) -> bool:

@@ -16,7 +16,7 @@ from heartlm.analysis.findings import KINDS
 from heartlm.errors import HeartlmError
 from heartlm.review.decided import ReviewedEvent
 from heartlm.review.families import divided
-from heartlm.review.spread import CLASSES, FOLLOW, Evidence
+from heartlm.review.spread import CLASSES, FOLLOW, NEAR, Evidence
 from heartlm.review.table import NAMED, SPREAD, BeatTable, Patch, patch_of
 
 Places = NDArray[np.int64]
@@ -89,13 +89,13 @@ class Changes:
                 family[table.next_family], rows = rows[other], rows[~other]
         spread = np.empty(0, np.int64)
         if self.spreads and change.get("spread", True):
-            spread, moved = self._followers(rows, symbol)
-        else:
-            moved = dict[str, Places]()
-        named = {symbol: rows}
-        for name, followers in moved.items():  # which stay in their families
-            named[name] = np.concatenate([named.get(name, np.empty(0, np.int64)), followers])
-        patch = patch_of(symbol=named, source={NAMED: rows, SPREAD: spread}, family=family, seen={1: seen})
+            spread = self._followers(rows, symbol)
+        patch = patch_of(
+            symbol={symbol: np.concatenate([rows, spread])},
+            source={NAMED: rows, SPREAD: spread},
+            family=family,
+            seen={1: seen},
+        )
         followed = f", {len(spread):,} follow" if len(spread) else ""
         return patch, spread, f"{len(rows):,} beats named {symbol}{followed}"
 
@@ -105,20 +105,17 @@ class Changes:
         ids = np.unique(table.family[rows])
         return len(ids) > 1 or int((table.alive & (table.family == ids[0])).sum()) != len(rows)
 
-    def _followers(self, rows: Places, symbol: str) -> tuple[Places, dict[str, Places]]:
-        """Return the beats whose class changes if `rows` are named, together and by their new class."""
+    def _followers(self, rows: Places, symbol: str) -> Places:
+        """Return the beats near `rows` that follow if these are named; they stay in their families."""
         table, num = self.table, len(self.features)
-        if not np.any(rows < num):  # inserted beats have no shape
-            return np.empty(0, np.int64), {}
-        groups = table.named_groups(num) | {("now", symbol): (symbol, rows[rows < num])}
-        probability = self.evidence.probability(groups)
-        free = table.alive[:num] & (table.source[:num] != NAMED)
-        free[rows[rows < num]] = False
-        best = probability.argmax(axis=1)
-        names = np.array(list(CLASSES))[best]
-        follows = free & (names != table.symbol[:num]) & (probability[np.arange(num), best] >= FOLLOW)
-        moved = {name: np.flatnonzero(follows & (names == name)) for name in CLASSES}
-        return np.flatnonzero(follows), {name: each for name, each in moved.items() if len(each)}
+        rows = rows[rows < num]
+        free = table.alive[:num] & (table.source[:num] != NAMED) & (table.symbol[:num] != symbol)
+        free[rows] = False
+        if not len(rows) or not free.any():
+            return np.empty(0, np.int64)
+        probability = self.evidence.probability(table.named_groups(num) | {("now", symbol): (symbol, rows)})
+        likely = probability[:, CLASSES.index(symbol)] >= FOLLOW
+        return np.flatnonzero(free & likely & (self.evidence.likeness(rows) >= NEAR))
 
     def _split(self, change: Mapping[str, Any]) -> tuple[Patch, Places, str]:
         rows, nothing = self._chosen(change), np.empty(0, np.int64)

@@ -238,9 +238,10 @@ class Review:
         """Return the doubt of each row; 0 of those that are not alive."""
         table, num = self._table, len(self.stored.family)
         probability = self._evidence.probability(table.named_groups(num))
-        index = np.array([CLASSES.find(each) for each in table.symbol[:num]])
         doubt = np.zeros(len(table.sample), np.float32)
-        doubt[:num] = 1 - probability[np.arange(num), index]
+        for place, name in enumerate(CLASSES):
+            of_class = np.flatnonzero(table.symbol[:num] == name)
+            doubt[of_class] = 1 - probability[of_class, place]
         # That the models are sure counts too: their rules see other beats and leads.
         automatic = table.source[:num] == AUTOMATIC
         doubt[:num][automatic] = np.sqrt(doubt[:num] * (1 - table.model_probability[:num]))[automatic]

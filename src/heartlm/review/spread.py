@@ -21,14 +21,16 @@ Rows = NDArray[np.int64]
 Groups = Mapping[Hashable, tuple[str, Rows]]
 
 CLASSES = "NSVF"
-PROTOTYPES = 48
+PROTOTYPES = 32
 """Beats that stand for a group."""
 MODEL_WEIGHT, WIDTH = 0.3, 0.35
 """`A`, and the width of the likeness as a fraction of the median distance of two beats."""
 HELD = 40.0
 """How strongly the classifier is held to the model. By studies/clicks.py on a third of the folds, 1 and 10 ask more."""
-FOLLOW = 0.8
-"""Probability from which on a beat follows to another class."""
+FOLLOW, NEAR = 0.5, 0.2
+"""Probability of a named class from which on a beat follows, and its least likeness to the beats that were named."""
+KEPT = 16
+"""Number of groups whose likeness is kept."""
 
 
 class Evidence:
@@ -44,6 +46,7 @@ class Evidence:
         self._square = (features**2).sum(axis=1)
         self._likeness_sum = np.zeros_like(classes)
         self._groups = dict[Hashable, tuple[str, Rows]]()
+        self._kept = dict[bytes, Floats]()
         self._width = WIDTH * _usual_distance(features)
         scaled = features / np.maximum(features.std(axis=0), 1e-6) if len(features) else features
         self._inputs = np.concatenate([scaled, np.ones((len(features), 1), np.float32)], axis=1)
@@ -61,29 +64,38 @@ class Evidence:
     def _by_likeness(self, groups: Groups) -> Floats:
         for key, (symbol, rows) in list(self._groups.items()):
             if key not in groups:
-                self._likeness_sum[:, CLASSES.index(symbol)] -= self._likeness(rows)
+                self._likeness_sum[:, CLASSES.index(symbol)] -= self.likeness(rows)
                 del self._groups[key]
         for key, (symbol, rows) in groups.items():
             if key not in self._groups:
-                self._likeness_sum[:, CLASSES.index(symbol)] += self._likeness(rows)
+                self._likeness_sum[:, CLASSES.index(symbol)] += self.likeness(rows)
                 self._groups[key] = symbol, rows
         total = MODEL_WEIGHT * self._classes + np.maximum(self._likeness_sum, 0)
         return np.asarray(total / np.maximum(total.sum(axis=1, keepdims=True), 1e-9))
 
-    def _likeness(self, rows: Rows) -> Floats:
+    def likeness(self, rows: Rows) -> Floats:
         """Return the likeness of each beat to the most similar beat of some rows, float32 `[num_beats]`."""
-        nearest = np.full(len(self._features), np.inf, np.float32)
         some = _some(rows)
+        if (known := self._kept.get(some.tobytes())) is not None:
+            return known
+        nearest = np.full(len(self._features), np.inf, np.float32)
         for row in range(0, len(some), 16):  # bounds the memory
             part = self._features[some[row : row + 16]]
-            distance = self._square[:, None] - 2 * self._features @ part.T + (part**2).sum(axis=1)
-            np.minimum(nearest, distance.min(axis=1), out=nearest)
-        return np.exp(-np.maximum(nearest, 0) / (2 * self._width**2))
+            nearer = self._features @ (-2 * part.T)
+            nearer += (part**2).sum(axis=1)
+            np.minimum(nearest, nearer.min(axis=1), out=nearest)
+        found = np.exp(-np.maximum(nearest + self._square, 0) / (2 * self._width**2))
+        self._kept[some.tobytes()] = found  # a change asks for it twice, its undoing once more
+        if len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+        return np.asarray(found)
 
     def _by_classifier(self, groups: Groups) -> Floats:
         rows = np.concatenate([np.empty(0, np.int64), *(_some(each) for _, each in groups.values())])
         labels = [np.full(len(_some(each)), CLASSES.index(symbol)) for symbol, each in groups.values()]
-        if len(rows):
+        if not len(rows):
+            self._weights[:] = 0
+        else:
             known = np.eye(len(CLASSES))[np.concatenate(labels)]
             inputs, offset = self._inputs[rows].astype(np.float64), self._log_model[rows].astype(np.float64)
             self._weights = _fitted(inputs, offset, known, self._weights)
