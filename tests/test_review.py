@@ -23,6 +23,7 @@ from heartlm.review.families import divided
 from heartlm.review.review import SHOWN, ConflictError, Review
 from heartlm.review.rows import packed, unpacked
 from heartlm.review.spread import CLASSES, FOLLOW, NEAR, Evidence
+from heartlm.review.stored import stored_of
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
 
@@ -82,6 +83,9 @@ def test_an_opened_analysis_is_the_one_that_was_made(folder: Path, copy: Copy, a
     fresh = analyst.analyze(review.recording)
     for name in ("sample", "symbol", "probability", "quality", "lost", "left_out", "paced", "disputed"):
         np.testing.assert_array_equal(getattr(review.automatic, name), getattr(fresh, name), name)
+    made = stored_of(fresh, analyst.beats)
+    for name in ("waves", "features", "classes", "family"):
+        np.testing.assert_allclose(getattr(review.stored, name), getattr(made, name), rtol=1e-4, atol=1e-4)
     assert plain(review.automatic.events) == plain(fresh.events)
     assert review.automatic.summary() == fresh.summary()
     for mine, other in zip(review.automatic.waves.beat_rows(), fresh.waves.beat_rows(), strict=True):

@@ -126,6 +126,8 @@ def write_stored(path: Path, stored: Stored, digests: dict[str, str]) -> None:
     head = {"schema_version": SCHEMA_VERSION, "record": found.recording.record_id, "files": digests, **facts}
     head["path"] = str(Path(found.recording.path).absolute())
     with atomic_file(path, "wb") as stream:
+        # The library writes the bytes as they lie: rows of an array that is stored by columns would be mixed up.
+        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         stream.write(save(arrays, {"review": json.dumps(head, default=lambda value: value.item())}))
 
 
