@@ -106,7 +106,8 @@ def measured(recording: Path, out: Path, jumps: int, corrections: int) -> dict[s
 
 def main() -> None:
     settings = options(__doc__, "work", minutes=1440, jumps=300, corrections=10).parse_args()
-    columns = "recording", "beats", "first view, s", "ms of a jump: median", "99 %", "with the lines: median", "99 %"
+    columns: tuple[str, ...] = ("recording", "beats", "first view, s", "ms of a jump: median", "99 %")
+    columns += ("with the lines: median", "99 %")
     columns += ("beats of the family", "ms of a correction: median", "largest", "memory, MB", "with mapped files, MB")
     table = Table(f"A day of {settings.minutes / 60:g} hours in a browser", columns)
     for name in LEADS:

@@ -114,7 +114,7 @@ class Pyramid:
 
     def _values(self, signal_mv: NDArray[np.float32], level_mv: NDArray[np.float32]) -> Values:
         values = np.clip(np.rint((signal_mv - level_mv) / UNIT_MV), -32767, 32767)
-        return np.nan_to_num(values, copy=False, nan=MISSING).astype(np.int16)
+        return np.asarray(np.nan_to_num(values, copy=False, nan=MISSING), np.int16)
 
     def read(self, level: int, start: int, num: int, leads: Sequence[int]) -> tuple[Values, bool]:
         """Return buckets of a level, int16 `[num_leads, num, 2]`, or at level 0 samples, `[num_leads, num]`.

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -29,11 +29,11 @@ from heartlm.monitor.connection import Connection
 from heartlm.monitor.web import HEADERS, is_allowed, is_own, refusal
 from heartlm.review import answers
 from heartlm.review.answers import Answer
-from heartlm.review.changes import CLASSES
 from heartlm.review.packed import pack
 from heartlm.review.pyramid import FACTOR, FIRST, MISSING, NUM_LEVELS, UNIT_MV, Pyramid
 from heartlm.review.records import Records
 from heartlm.review.review import Changed, Review
+from heartlm.review.spread import CLASSES
 from heartlm.storage.reading import parse_json
 from heartlm.storage.typed import typed
 from heartlm.system.progress import say
@@ -51,6 +51,9 @@ _PAGE_HEADERS = HEADERS | {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'"
 }
+
+
+Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
@@ -176,7 +179,7 @@ class ReviewServer:
                     task.result().pyramid.close()
                 del self._opened[name]
 
-    async def _with_review(self, opened: _Opened, do: Callable[..., Any], *arguments: Any) -> Any:
+    async def _with_review(self, opened: _Opened, do: Callable[..., Result], *arguments: Any) -> Result:
         async with opened.lock:
             return await asyncio.get_running_loop().run_in_executor(self._engine, do, *arguments)
 
@@ -225,14 +228,17 @@ class ReviewServer:
                 raise HeartlmError(f"{asked.get('ask')!r}: no such question")
             found, arrays = await answer(window, asked)
             found |= {"id": number}
-            content = pack(found, arrays) if arrays else json.dumps(found, allow_nan=False)
+            content: str | bytes = pack(found, arrays) if arrays else json.dumps(found, allow_nan=False)
         except HeartlmError as error:
             content = json.dumps({"id": number, "error": str(error)})
         except Exception as error:  # a defect: the page must not wait for ever
             content = json.dumps({"id": number, "error": f"{type(error).__name__}: {error}"})
             say(f"{asked.get('ask')}: {error!r}")
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # RuntimeError: the window is closed
-            await (window.socket.send_text if isinstance(content, str) else window.socket.send_bytes)(content)
+            if isinstance(content, str):
+                await window.socket.send_text(content)
+            else:
+                await window.socket.send_bytes(content)
 
     async def _on_list(self, window: _Window, asked: dict[str, Any]) -> Answer:
         about = await asyncio.to_thread(lambda: [[name, self.records.about(name)] for name in self.records.names])
