@@ -196,7 +196,8 @@ class Analyst:
         by_leads, contradicted = rhythms_by(facts, beats.sample, rhythms.events)
         rhythms = replace(rhythms, events=by_leads, notes=rhythms.notes + contradicted)
         classes = named_beats(block, beats, rhythms.events, self._heartbeats, limits.run_beats)
-        classes = beats_by(facts, classes, block.probability[beats.kept], self._heartbeats, limits.run_beats)
+        of_kept = block.probability[beats.kept], block.paced[beats.kept]
+        classes = beats_by(facts, classes, *of_kept, self._heartbeats, limits.run_beats)
         events = events_of(block, seconds, beats, rhythms.events, classes, rate_hz, limits)
         of_intervals, not_measured = conduction(recording, waves, classes.symbol, events, beats.lost)
         events += blocks_by(facts, of_intervals, beats.sample)
