@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from heartlm.analysis.events import beat_events, second_events
 from heartlm.analysis.findings import KINDS, Event, Findings
 from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
 
 RATE = 100.0
 
@@ -186,3 +187,14 @@ def test_a_pause_over_the_hour_is_the_longest_interval_of_the_hour_in_which_it_b
     seconds[2] = 3594
     findings = replace(findings, sample=(seconds * RATE).astype(np.int64))
     assert [row["longest_rr_s"] for row in findings.hours()] == [findings.summary()["longest_rr_s"], 2.0]
+
+
+def test_events_tell_seconds_and_are_found_by_their_kind_in_any_case() -> None:
+    samples = Recording.from_array(np.zeros((1, 1000), np.float32), rate_hz=100)
+    found = Event("VT", 100, 450, 0.9)
+    nothing = np.empty(0, np.int64), np.empty(0, "<U1"), np.empty(0, np.float32)
+    findings = Findings(samples, (0,), *nothing, (found,), np.ones((1, 1), np.float32))
+    (event,) = findings.of_kind("vt")
+    assert event == found and (event.start_s, event.stop_s) == (1.0, 4.5)
+    with pytest.raises(HeartlmError, match=r"kind: 'tachy' found; one of VF, .*VT.* expected"):
+        findings.of_kind("tachy")

@@ -88,7 +88,7 @@ def test_waves_are_those_that_af_was_judged_by(analyst: Analyst, tmp_path: Path)
     again = measure(delineate(recording, found.sample))
     assert found.waves is not None and found.waves.summary() == again.summary()
     np.testing.assert_array_equal(found.waves.delineation.waves, again.delineation.waves)
-    task = AnalysisTask(tmp_path, tmp_path, (Path("beats"), Path("af"), Path("waveform")), page=None)
+    task = AnalysisTask((tmp_path,), tmp_path, (Path("beats"), Path("af"), Path("waveform")), page=None)
     _, content = task.write(dataclasses.replace(recording, record_id="r"), tmp_path / "r.json", iter)
     assert content["waves"] == again.summary()
 

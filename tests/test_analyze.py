@@ -241,6 +241,8 @@ def test_a_folder_gives_files_for_each_recording_and_one_table(
         beats = [symbol for symbol in written.symbol if symbol in "NSVF"]
         summary = read_json(out / f"{row['record']}.json")["summary"]
         assert int(row["num_beats"]) == len(beats) == summary["num_beats"]
+        hrv = read_json(out / f"{row['record']}.json")["hrv"]
+        assert (float(row["sdnn_ms"]) if row["sdnn_ms"] else None) == hrv["sdnn_ms"] and hrv["notes"]
         with (out / f"{row['record']}.events.csv").open() as stream:
             assert len(list(csv.DictReader(stream))) == sum(num or 0 for num in summary["events"].values())
         with (out / f"{row['record']}.hours.csv").open() as stream:
@@ -251,6 +253,27 @@ def test_a_folder_gives_files_for_each_recording_and_one_table(
     before = {path: path.stat().st_mtime_ns for path in out.glob("s0*")}
     assert main(words) == 0
     assert {path: path.stat().st_mtime_ns for path in out.glob("s0*")} == before
+
+
+def test_several_recordings_folders_and_patterns_are_one_command(
+    database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = database.record_ids[:2]
+    ward = tmp_path / "ward"
+    ward.mkdir()
+    for path in database.folder.glob(f"{second}.*"):
+        (ward / path.name).write_bytes(path.read_bytes())
+    (ward / "readme.txt").write_text("no recording")
+    words = ["--out", str(tmp_path / "out"), "--processes", "1", "--no-page"]
+    assert main(["analyze", str(database.folder / first), str(ward / "*"), str(ward), *words]) == 1
+    shown = capsys.readouterr().out
+    assert "2 recordings analysed, 1 left out" in shown and "readme.txt: is no table" in shown
+    with (tmp_path / "out/summary.csv").open() as stream:
+        assert [row["record"] for row in csv.DictReader(stream)] == [first, second]
+    assert main(["delineate", str(database.folder / second), str(ward), *words[:4]]) == 2
+    assert "its results would have the name of those of" in capsys.readouterr().err
+    assert main(["analyze", str(ward / "*.edf"), *words]) == 2
+    assert capsys.readouterr().err == f"heartlm analyze: {ward}/*.edf: no file has such a name\n"
 
 
 def test_results_have_clock_times_and_the_patient_unless_anonymous(database: Database, tmp_path: Path) -> None:

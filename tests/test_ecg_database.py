@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import wfdb
 
+from heartlm.databases import discovery
 from heartlm.databases.database import locate, open_database
 from heartlm.databases.known import database_name
 from heartlm.ecg.recording import BEAT_CLASSES
@@ -286,6 +287,19 @@ def test_a_malformed_header_of_segments_does_not_stop_the_search(tmp_path: Path)
     assert database.record_ids == ("a", "s")
     with pytest.raises(HeartlmError, match="expected the name and the length of a segment"):
         database.recording("s")
+
+
+@pytest.mark.parametrize("name", ["a", "a.hea", "a.dat", "a.atr"])
+def test_a_recording_that_is_named_is_opened_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    write_database(tmp_path, "a", "b")
+    write_database(tmp_path / "below", "a")
+    (tmp_path / "ab.csv").write_text("time,mV\n")
+    asked, begins = set[Path](), discovery.format_of
+    monkeypatch.setattr(discovery, "format_of", lambda path: asked.add(path) or begins(path))
+    monkeypatch.setattr(discovery, "_segments", lambda stem: asked.add(Path(stem)) or [])
+    database, record_id = locate(tmp_path / name)
+    assert (database.record_ids, record_id) == (("a",), "a")
+    assert {path.stem for path in asked} <= {"a"}
 
 
 def test_hidden_files_are_no_records(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import wfdb
 
-from heartlm.api import open_recording
-from heartlm.databases.database import open_database
+from heartlm.api import delineate, open_recording
+from heartlm.databases.database import open_database, opened
 from heartlm.ecg.recording import Annotations, Note, Patient, Recording, RhythmSpan
 from heartlm.errors import HeartlmError
 from heartlm.formats.read import read_recording
@@ -75,8 +75,8 @@ def test_arrays_that_do_not_fit(x: np.ndarray, settings: dict[str, object], reas
         ({"stop": 2.5}, "samples 0 to 2.5"),
         ({"start_s": "a"}, "seconds 'a' to None"),
         ({"stop_s": float("nan")}, "seconds None to nan"),
-        ({"leads": 5}, "leads 5 asked for"),
-        ({"leads": "lead 1"}, "leads 'lead 1' asked for"),
+        ({"leads": 5}, "no lead 5; it has 2, counted from 0"),
+        ({"leads": "V9"}, "no lead 'V9'"),
         ({"leads": [None]}, "no lead None"),
         ({"leads": [0.5]}, "no lead 0.5"),
     ],
@@ -277,3 +277,44 @@ def test_frames_need_pandas_and_arrays_do_not() -> None:
     frame, mne = json.loads(ended.stdout)
     assert "pip install 'heartlm[pandas]'" in frame
     assert "pip install 'heartlm[mne]'" in mne
+
+
+def test_a_wfdb_record_and_its_annotation(tmp_path: Path) -> None:
+    names = {"units": ["mV", "mmHg"], "sig_name": ["II", "ABP"], "comments": ["40 F"], "write_dir": str(tmp_path)}
+    both, day = SIGNAL * [[1], [60]], {"base_date": START.date(), "base_time": START.time()}
+    wfdb.wrsamp("w", fs=250, p_signal=both.T, fmt=["16", "16"], **names, **day)
+    wfdb.wrann("w", "atr", np.array([10, 400, 900]), ["+", "N", "V"], aux_note=["(B", "", ""], write_dir=str(tmp_path))
+    annotation = wfdb.rdann(str(tmp_path / "w"), "atr")
+    for physical in (True, False):
+        recording = Recording.from_wfdb(wfdb.rdrecord(str(tmp_path / "w"), physical=physical), annotation)
+        np.testing.assert_allclose(recording.signal(leads="ii")[0], SIGNAL[0], atol=1e-4)
+        assert (recording.leads, recording.units) == (("II", "ABP"), ("mV", "mmHg"))
+        assert (recording.rate_hz, recording.start, recording.comments) == (250, START, ("40 F",))
+        found = recording.annotations
+        assert found is not None and found.sample.tolist() == [400, 900] and found.symbol.tolist() == ["N", "V"]
+        assert found.rhythms == (RhythmSpan(10, 5000, "B"),)
+    assert opened(wfdb.rdrecord(str(tmp_path / "w"))).annotations is None
+    with pytest.raises(HeartlmError, match="has no samples"):
+        Recording.from_wfdb(wfdb.rdheader(str(tmp_path / "w")))
+    with pytest.raises(HeartlmError, match="record: list found"):
+        Recording.from_wfdb([])
+
+
+def test_what_is_in_memory_is_taken_where_a_path_is() -> None:
+    frame = Recording.from_array(SIGNAL, rate_hz=250, leads=["II", "V5"]).to_frame()
+    for source in (SIGNAL, SIGNAL.tolist(), frame, Recording.from_frame(frame)):
+        given = {} if hasattr(source, "columns") or isinstance(source, Recording) else {"rate_hz": 250}
+        recording = opened(source, **given)
+        assert recording.rate_hz == 250
+        np.testing.assert_array_equal(recording.signal(leads=1), SIGNAL[1:].astype(np.float32))
+    beats = np.arange(300, 4700, 200)
+    waves, same = delineate(SIGNAL, beats, rate_hz=250), Recording.from_array(SIGNAL, rate_hz=250)
+    np.testing.assert_array_equal(waves.delineation.waves, delineate(same, beats).delineation.waves)
+    with pytest.raises(HeartlmError, match="rate_hz: not given"):
+        delineate(SIGNAL)
+    with pytest.raises(HeartlmError, match=r"rate_hz: 360 given, but array has 250 Hz"):
+        opened(Recording.from_array(SIGNAL, rate_hz=250), 360)
+    with pytest.raises(HeartlmError, match="recording: int found; a path"):
+        delineate(208)
+    with pytest.raises(HeartlmError, match="path: 208 found, a path expected"):
+        open_recording(208)  # type: ignore[arg-type]

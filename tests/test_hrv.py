@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import Event, Findings
-from heartlm.analysis.hrv import PIECE_S, band_powers, variability
+from heartlm.analysis.hrv import MEASURES, PIECE_S, band_powers, variability
 from heartlm.databases.database import open_database
 from heartlm.ecg.recording import Recording
 from tests.conftest import shared_data
@@ -68,13 +69,31 @@ def test_measures_of_pieces():
 def test_intervals_without_variation_have_no_ratio():
     values = variability(findings_of(np.arange(800) * 0.75))
     assert [values[name] for name in ("lf_ms2", "hf_ms2", "rmssd_ms")] == pytest.approx([0, 0, 0], abs=1e-9)
-    assert "lf_hf" not in values
+    assert values["lf_hf"] is None
+
+
+def test_ectopic_beats_lower_what_pieces_have_and_that_is_said():
+    found = findings_of(modulated([0.8, 1.0], {0.1: 0.03, 0.25: 0.03}))
+    clean, symbol = variability(found), found.symbol.copy()
+    symbol[3::6] = "V"  # every sixth, 17 %, so 2 of 6 intervals are left out
+    values = variability(replace(found, symbol=symbol))
+    assert clean["covered"] > 0.98 and clean["notes"] == []
+    assert values["covered"] == pytest.approx(2 / 3, abs=0.02) and values["num_spectra"] == 6
+    for name, margin in {"sdann_ms": 0.02, "sdnn_index_ms": 0.1, "lf_ms2": 0.5, "hf_ms2": 0.5}.items():
+        assert values[name] == pytest.approx(clean[name], rel=margin)
+    assert [note.partition(":")[0] for note in values["notes"]] == ["normal intervals cover 67 % of the pieces"]
+    symbol[2::6] = symbol[4::6] = "V"
+    values = variability(replace(found, symbol=symbol))
+    assert values["sdann_ms"] is values["lf_ms2"] is None and values["sdnn_ms"] is not None
+    assert values["notes"][0].startswith("SDANN, SDNN index, LF and HF are missing: 0 pieces")
 
 
 def test_intervals_in_atrial_fibrillation_are_left_out():
     times_s = modulated([0.8], {0.25: 0.04})
     fibrillation = Event("AF", 0, int(times_s[-1] * RATE_HZ), 0.9, 1000, 75.0)
-    assert variability(findings_of(times_s, (fibrillation,))) == {}
+    values = variability(findings_of(times_s, (fibrillation,)))
+    assert {values[name] for name in MEASURES} == {None}
+    assert values["notes"] == ["not computed: 0 normal intervals outside of AF, 200 needed"]
 
 
 @pytest.mark.parametrize("record", ["mitdb/100", "mitdb/208", "nsrdb/16265"])

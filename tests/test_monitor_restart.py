@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
-from heartlm.monitor import engine
+from heartlm.monitor import alarm_log
 from heartlm.monitor.alarms import Alarm
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.journal import MessageJournal
@@ -102,7 +102,7 @@ def test_an_alarm_after_an_incomplete_line_is_not_lost(tmp_path: Path, models: L
 def test_a_log_of_many_alarms_is_read_and_the_last_ones_are_kept(
     tmp_path: Path, models: LiveModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_MAX_ALARMS", 20)
+    monkeypatch.setattr(alarm_log, "_MAX_ALARMS", 20)
     monkeypatch.setattr("heartlm.storage.reading.MAX_JSON_BYTES", 1000)  # of a file that is read as a whole
     first = opened(models, tmp_path)
     watch(first, range(2))
@@ -116,7 +116,7 @@ def test_a_log_of_many_alarms_is_read_and_the_last_ones_are_kept(
 def test_no_strip_replaces_that_of_another_alarm(
     tmp_path: Path, models: LiveModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_MAX_ALARMS", 2)
+    monkeypatch.setattr(alarm_log, "_MAX_ALARMS", 2)
     names = list[str]()
     for begin in (0, 40):
         monitor = opened(models, tmp_path)
@@ -340,7 +340,7 @@ def fill_disk(monitor: Monitor, path: Path) -> None:
     path.unlink(missing_ok=True)
     path.symlink_to("/dev/full")
     if path.name == "alarms.jsonl":
-        monitor._alarm_log = path.open("ab")
+        monitor.alarm_log.file = path.open("ab")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -362,7 +362,7 @@ def test_a_full_disk_is_reported_in_one_line_and_alarms_continue(
     assert raised == [key for key in keys for _ in range(2)]
     number = str(tmp_path / "journal" / "messages-000001.log")
     (tmp_path / name).unlink()  # there is space again
-    monitor._alarm_log = (tmp_path / "alarms.jsonl").open("ab")
+    monitor.alarm_log.file = (tmp_path / "alarms.jsonl").open("ab")
     now[0] += 11
     monitor.run()
     watch(monitor, range(10, 12))
@@ -396,7 +396,7 @@ def test_part_of_a_line_is_continued(tmp_path: Path, models: LiveModels, monkeyp
         room[0] -= written
         return written
 
-    monkeypatch.setattr("heartlm.monitor.engine.os.write", limited)
+    monkeypatch.setattr("heartlm.monitor.alarm_log.os.write", limited)
     watch(monitor, range(3))
     keys = [raise_alarm(monitor, second, stop=second + 1) for second in (1, 2)]
     assert len((tmp_path / "alarms.jsonl").read_bytes()) == 20

@@ -66,6 +66,9 @@ def test_findings_are_one_line_a_table_and_the_strip_of_an_event(findings: Findi
     shown = texts(findings.plot(1)._repr_svg_())
     assert "VT" in shown and "V" in shown and "pause" not in shown
     assert findings.plot(findings.events[1])._repr_svg_() == findings.plot(1)._repr_svg_()
+    for wrong in (9999, -1):
+        with pytest.raises(HeartlmError, match=f"event: {wrong} found; there are 2, counted from 0"):
+            findings.plot(wrong)
     assert re.search(r"<th[^>]*>VT</th><td[^>]*>1 in 2.8 s", findings._repr_html_())
     images = re.findall("src='data:image/svg\\+xml;base64,(.+?)'", findings._repr_html_())
     assert ["VT" in texts(b64decode(each).decode()) for each in images] == [True], "the most dangerous event"

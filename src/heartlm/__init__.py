@@ -10,7 +10,7 @@ from heartlm.system.cores import limit_spinning as _limit_spinning
 
 _limit_spinning()  # before anything loads torch
 _attach(anonymity="heartlm.databases.anonymize", drawings="heartlm.report.plots", exchange="heartlm.formats.exchange")
-_attach(words="heartlm.analysis.reading")
+_attach(words="heartlm.analysis.reading", variability="heartlm.analysis.hrv")
 
 __version__ = "0.1.0"
 

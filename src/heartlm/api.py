@@ -92,6 +92,8 @@ def open_recording(
         (1, 3600)
     """
     stated = Stated.of(rate_hz, units, leads)
+    if not isinstance(path, str | Path):
+        raise HeartlmError(f"path: {path!r} found, a path expected; samples in memory: Recording.from_array")
     database, record_id = locate(Path(path), repaired="refuse" if strict else "warn", stated=stated)
     return database.recording(record_id)
 
@@ -205,16 +207,20 @@ def without_hum(recording: Recording | AnyPath) -> Recording:
 
 
 def delineate(
-    recording: Recording | AnyPath,
+    recording: Recording | AnyPath | Any,
     beats: NDArray[np.int64] | None = None,
     leads: Sequence[int | str] | None = None,
+    *,
+    rate_hz: float | None = None,
 ) -> Intervals:
     """Find onset, peak and offset of P, QRS and T of every beat in every lead, and measure them.
 
     Args:
-        recording: recording of 100 Hz or more, or its path.
+        recording: recording of 100 Hz or more, its path, an array `[num_leads, num_samples]` in mV, a frame, a
+            `wfdb.Record` or an `mne.io.Raw`.
         beats: sample positions of the beats, ascending. By default the QRS complexes that the leads show together.
         leads: indices or names of the leads; by default all ECG leads.
+        rate_hz: samples per second of an array.
 
     Returns:
         `.delineation` has the positions, -1 where a wave is absent, with a confidence: `.waves` int64 `[num_beats,
@@ -232,7 +238,7 @@ def delineate(
     from heartlm.delineation.delineate import delineate
     from heartlm.delineation.intervals import measure
 
-    return measure(delineate(opened(recording), beats, leads))
+    return measure(delineate(opened(recording, rate_hz), beats, leads))
 
 
 @public
@@ -369,7 +375,7 @@ def evaluate(
 
 @public
 def analyze(
-    path: AnyPath,
+    path: AnyPath | Sequence[AnyPath],
     out: AnyPath = "analysis",
     *,
     beats: AnyPath = "beats",
@@ -383,10 +389,11 @@ def analyze(
     processes: int | None = None,
     device: Literal["auto", "cpu", "cuda"] = "cpu",
 ) -> Analyses:
-    """Analyse a recording or a folder of recordings, and write findings, tables and pages.
+    """Analyse recordings, and write findings, tables and pages.
 
     Args:
-        path: path of a record, DATABASE/RECORD as in WFDB programs, or a folder of recordings.
+        path: path of a record, DATABASE/RECORD as in WFDB programs, a folder of recordings, a pattern such as
+            `"ward/*.edf"`, or several of these.
         out: folder of the results. Recordings with complete results from the same models are not analysed again.
         beats, af, waveform, statements: models: names of shipped models, or run folders.
         page: whether to write an HTML page for each recording, and one with a row for each recording of a folder.
@@ -415,8 +422,11 @@ def analyze(
     from heartlm.report.holter import holter_page
     from heartlm.report.holter_index import index_page
 
+    paths = (path,) if isinstance(path, str | Path) else tuple(path) if isinstance(path, list | tuple) else ()
+    if not paths or not all(isinstance(each, str | Path) for each in paths):
+        raise HeartlmError(f"path: {type(path).__name__} found, paths expected; for samples: load_model().analyze(...)")
     task = AnalysisTask(
-        Path(path),
+        tuple(map(Path, paths)),
         Path(out),
         models=(Path(beats), Path(af), Path(waveform), Path(statements)),
         page=holter_page if page else None,

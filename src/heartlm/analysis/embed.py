@@ -243,12 +243,13 @@ def _most_frequent(labels: NDArray[np.int8]) -> int:
 
 
 def leads_of(
-    source: Recording | Corpus | str | Path,
+    source: Recording | Corpus | str | Path | Any,
     info: ModelInfo,
     tokenizer: Tokenizer,
     level: Level,
     split: str | None,
     left_out: list[str],
+    rate_hz: float | None = None,
 ) -> Iterable[ScoredLead]:
     """Return the leads of a recording, a corpus or a folder of recordings; see `heartlm.Model.embed`.
 
@@ -273,7 +274,7 @@ def leads_of(
         chosen = [each for each in database.record_ids if split in (None, database.split_of(each))]
         recordings: Iterable[Recording] = map(database.recording, chosen)
     else:
-        recordings = [opened(source)]
+        recordings = [opened(source, rate_hz)]
         if split is not None:
             raise HeartlmError(f"split: {split!r} found, but {recordings[0].path} is one recording: leave split out")
     return leads_of_recordings(recordings, tokenizer, left_out, level)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ class Event:
         rate_bpm: mean heart rate in beats per minute; NaN with fewer than two beats.
         disputed: whether a lead contradicts the event, or no lead can be read in it; its confidence is halved then.
         interval_ms: median PR, QRS or QTc of the event, of kinds that are about one; NaN for the others.
+        rate_hz: sampling rate of the recording in Hz, by which events of `Findings` tell their times in seconds.
     """
 
     kind: str
@@ -66,6 +67,17 @@ class Event:
     rate_bpm: float = float("nan")
     disputed: bool = False
     interval_ms: float = float("nan")
+    rate_hz: float = field(default=float("nan"), repr=False, compare=False)
+
+    @property
+    def start_s(self) -> float:
+        """Begin in seconds since the start of the recording; `stop_s` is the end."""
+        return self.start / self.rate_hz
+
+    @property
+    def stop_s(self) -> float:
+        """End in seconds since the start of the recording."""
+        return self.stop / self.rate_hz
 
 
 EVENT_FIELDS = (
@@ -155,7 +167,9 @@ class Findings:
     unexamined: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Findings that are made without `paced` have no paced beats."""
+        """Findings that are made without `paced` have no paced beats; events get the rate of the recording."""
+        timed = tuple(replace(event, rate_hz=self.recording.rate_hz) for event in self.events)
+        object.__setattr__(self, "events", timed)
         if len(self.paced) != len(self.sample):
             object.__setattr__(self, "paced", np.zeros(len(self.sample), np.bool_))
 
@@ -214,6 +228,15 @@ class Findings:
         """
         return dict(attached("words").brief(self))
 
+    def hrv(self) -> dict[str, Any]:
+        """Return heart rate variability by the Task Force of 1996, None where there are too few normal intervals.
+
+        `sdnn_ms`, `sdann_ms`, `sdnn_index_ms`, `rmssd_ms`, `pnn50_pct`, `lf_ms2`, `hf_ms2` and `lf_hf`, of NeuroKit2
+        `HRV_SDNN`, `HRV_SDANN5`, `HRV_SDNNI5`, `HRV_RMSSD`, `HRV_pNN50`, `HRV_LF`, `HRV_HF` and `HRV_LFHF`; and by
+        how many intervals and pieces of five minutes, with `notes` on what is missing and why.
+        """
+        return dict(attached("variability").variability(self))
+
     @property
     def num_beats(self) -> int:
         """Number of beats, without the detections that are left out."""
@@ -224,8 +247,15 @@ class Findings:
         return None if self.waves is None else self.waves.of_beats(self.symbol == "N")
 
     def of_kind(self, kind: str) -> list[Event]:
-        """Return the events of one kind, by start."""
-        return [event for event in self.events if event.kind == kind]
+        """Return the events of one kind of `KINDS`, in any case of letters, by start.
+
+        Raises:
+            HeartlmError: there is no such kind.
+        """
+        named = (KINDS.get(kind) and kind) or next((each for each in KINDS if each.lower() == str(kind).lower()), None)
+        if named is None:
+            raise HeartlmError(f"kind: {kind!r} found; one of {', '.join(KINDS)} expected")
+        return [event for event in self.events if event.kind == named]
 
     def seconds_of(self, kind: str) -> float:
         """Return the total duration of the events of one kind in seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heartlm.analysis.findings import Findings
 from heartlm.databases.database import opened
@@ -94,15 +94,22 @@ class Model:
 
     @public
     def analyze(
-        self, recording: Recording | AnyPath, watch: Watch | None = None, limits: Limits | None = None
+        self,
+        recording: Recording | AnyPath | Any,
+        watch: Watch | None = None,
+        limits: Limits | None = None,
+        *,
+        rate_hz: float | None = None,
     ) -> Findings:
         """Find beats, rhythms and events in a recording, as `heartlm analyze`.
 
         Args:
-            recording: recording with a signal, or its path.
+            recording: recording with a signal, its path, an array `[num_leads, num_samples]` in mV, a frame, a
+                `wfdb.Record` or an `mne.io.Raw`.
             watch: function that wraps the sequence of blocks, given as (start, stop) samples, for example to show
                 progress.
             limits: limits of the rules: `heartlm.analysis.limits.Limits`.
+            rate_hz: samples per second of an array.
 
         Returns:
             Beats with classes and probabilities (`.to_frame()`), events (`.events_frame()`), `.summary()` and
@@ -114,22 +121,24 @@ class Model:
         """
         from heartlm.analysis.events import USUAL_LIMITS
 
-        return self.analyst.analyze(opened(recording), watch or iter, limits or USUAL_LIMITS)
+        return self.analyst.analyze(opened(recording, rate_hz), watch or iter, limits or USUAL_LIMITS)
 
     @public
     def embed(
         self,
-        source: Recording | Corpus | AnyPath,
+        source: Recording | Corpus | AnyPath | Any,
         level: Level | None = None,
         layer: int = -1,
         split: str | None = None,
+        *,
+        rate_hz: float | None = None,
     ) -> Embeddings:
         """Return hidden states of beats, windows or recordings, each with patient, record, lead, sample and labels.
 
         Args:
-            source: recording, corpus tokenized with the model's tokenizer, or the path of a recording, a corpus or a
-                folder of recordings of any format and rate. One lead of each recording is embedded; of a corpus, and at
-                the level of recordings, all leads.
+            source: recording (also in memory as in `analyze`), corpus tokenized with the model's tokenizer, or the path
+                of a recording, a corpus or a folder of recordings of any format and rate. One lead of each recording is
+                embedded; of a corpus, and at the level of recordings, all leads.
             level: `"beat"`: one vector per beat (per token if tokens are not beats). `"window"`: the mean over the
                 tokens of each window of the model. `"recording"`: of each lead the mean over its tokens and the
                 logarithm of its usual amplitude in mV, one lead after the other, in the order of the first recording;
@@ -138,6 +147,7 @@ class Model:
                 not depend on them. By default `"beat"`, or `"recording"` of such a model.
             layer: index of the block that gives the hidden states, 0 for the first; -1 for the model's output.
             split: split of a corpus or of a folder of recordings: train, validation or test; by default all.
+            rate_hz: samples per second of an array.
 
         Returns:
             Result with `.vectors`, float32 `[num_vectors, width]` (`[num_recordings, num_leads * (width + 1)]` of
@@ -151,7 +161,7 @@ class Model:
         from heartlm.analysis.embed import embed, leads_of
 
         level, left_out = level or ("recording" if self.tokenizer.joins_leads else "beat"), list[str]()
-        leads = leads_of(source, self.info, self.tokenizer, level, split, left_out)
+        leads = leads_of(source, self.info, self.tokenizer, level, split, left_out, rate_hz)
         return embed(self.network, self.info.window, leads, level, layer, left_out)
 
 

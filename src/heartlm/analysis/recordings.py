@@ -17,6 +17,7 @@ import torch
 from heartlm.analysis.analyze import Analyst, notes_of
 from heartlm.analysis.events import USUAL_LIMITS
 from heartlm.analysis.findings import EVENT_FIELDS, Findings
+from heartlm.analysis.hrv import MEASURES
 from heartlm.analysis.limits import Limits
 from heartlm.databases.database import locate
 from heartlm.databases.each_recording import RecordingTask, Summary, Watch, each_recording
@@ -30,7 +31,7 @@ from heartlm.system.cores import usable_cores
 from heartlm.system.frames import pandas
 from heartlm.system.progress import say, track
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 """Results of another version are not kept: raised where the same recording, models and settings give other results."""
 
 
@@ -42,13 +43,15 @@ class Analyses:
         summaries: summary of each analysed recording, see `Findings.summary`.
         left_out: recordings that were not analysed, with the reason, one line each.
         unwritten: files of the whole folder that could not be written, with the reason, one line each.
-        file: page of a single recording, or its summary if there is no page; for a folder, the page or table of all.
+        file: page of a single recording, or its summary if there is no page; of several, the page or table of all.
+        is_single: whether one recording was named, of which there is no table.
     """
 
     summaries: tuple[Summary, ...]
     left_out: tuple[str, ...]
     file: Path
     unwritten: tuple[str, ...] = ()
+    is_single: bool = False
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the summaries as rows of one table, with separate columns for counts of beats, events and seconds."""
@@ -58,6 +61,7 @@ class Analyses:
             | {f"beats_{name}": count for name, count in each["beats"].items()}
             | {f"{kind}_events": count for kind, count in each["events"].items()}
             | {f"{kind}_s": seconds for kind, seconds in each["seconds"].items()}
+            | each["hrv"]
             for each in self.summaries
         ]
 
@@ -68,7 +72,7 @@ class Analyses:
 
 @dataclass(frozen=True)
 class AnalysisTask(RecordingTask):
-    """Settings of the analysis of a recording or a folder.
+    """Settings of the analysis of recordings.
 
     RECORD.hlm has beats and rhythms in WFDB format, RECORD.events.csv one event per row, RECORD.hours.csv one hour per
     row, RECORD.html the page.
@@ -119,6 +123,8 @@ class AnalysisTask(RecordingTask):
         findings = self.analyst.analyze(recording, watch, self.limits)
         waves = findings.normal_waves()
         page, summary, rows = self.page and self.page(findings), findings.summary(), findings.event_rows()
+        hrv = {name: round(each, 3) if isinstance(each, float) else each for name, each in findings.hrv().items()}
+        summary["hrv"] = {name: hrv[name] for name in MEASURES}
         write_annotations(path.parent, path.stem, findings.annotations())
         for event in rows:
             event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
@@ -134,6 +140,7 @@ class AnalysisTask(RecordingTask):
             "cart": recording.cart and asdict(recording.cart),
             "patient": patient,
             "brief": findings.brief(),
+            "hrv": hrv,
             "notes": findings.notes,
             "marks": findings.marks(),
             "events": plain,
@@ -142,7 +149,7 @@ class AnalysisTask(RecordingTask):
 
 
 def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
-    """Analyse a recording, or a folder of recordings in parallel with `processes` processes, by default one per core.
+    """Analyse a recording, or several in parallel with `processes` processes, by default one per core.
 
     Raises:
         HeartlmError: `processes` is below 1, a model cannot be read, no recording could be analysed, a file cannot be
@@ -155,13 +162,13 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
             "anonymous: results keep the names of the recordings and of their folders; rename these, or analyse what "
             "`heartlm data convert --anonymize` writes"
         )
-    if not task.path.is_dir():
-        database, record_id = locate(task.path, repaired=task.repaired)
+    if task.is_single:
+        database, record_id = locate(task.paths[0], repaired=task.repaired)
         summary = task.of(database, record_id, lambda blocks: track(blocks, len(blocks), record_id))
         recording = database.recording(record_id)
         for note in notes_of(recording)[len(recording.repairs) :]:
             say(f"{recording.path}: {note}")
-        return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}")
+        return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}", is_single=True)
     summaries, left_out = each_recording(task, processes or len(usable_cores()))
     names = {each["record"] for each in summaries}
     # A recording may be summary.csv in the same folder, and the page of one may be index.html.

@@ -19,7 +19,7 @@ class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
     """Options of `heartlm analyze`.
 
     Attributes:
-        path: a WFDB recording (a file ending is ignored), or a folder of recordings.
+        path: recordings (of WFDB a file ending is ignored), folders of recordings, or patterns such as 'ward/*.edf'.
         out: output folder. Recordings with complete results there are not analysed again.
         beats: beat model: a shipped model or a run folder.
         af: atrial fibrillation model: a shipped model or a run folder.
@@ -35,7 +35,7 @@ class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
         rules: YAML file with limits of the rules; options go before it.
     """
 
-    path: Path
+    path: list[Path]
     out: Path = Path("analysis")
     beats: Path = Path("beats")
     af: Path = Path("af")
@@ -52,12 +52,13 @@ class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
 def run(arguments: Sequence[str]) -> int:
     """Find beats, rhythms and events in recordings with models that come with heartlm, and draw a page.
 
-    The exit status is 1 if recordings of a folder were left out; the last line counts them.
+    The exit status is 1 if some of several recordings were left out; the last line counts them.
 
     Examples:
         heartlm analyze mitdb/203
         heartlm analyze holter.edf --out patient-7 --anonymous
         heartlm analyze ptb-xl --out ptb-xl-analysis
+        heartlm analyze mitdb/100 mitdb/203 'ward/*.edf'
         heartlm analyze mitdb --beats runs/beats
         heartlm analyze mitdb/232 --pause-s 2.5 --bradycardia-bpm 45
     """
@@ -74,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     limits = typed(Limits, limit_values, options.rules or "")
     settings = {name: value for name, value in vars(options).items() if name not in ("rules", *LIMITS)}
     result = api.analyze(**settings, limits=limits)
-    if options.path.is_dir():
+    if not result.is_single:
         for line in result.left_out:
             print(f"left out: {line}")
         if num_unlike := sum(bool(each["unlike"]) for each in result.summaries):
@@ -84,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
     for line in result.unwritten:
         print(line)
     print(result.file)
-    if options.path.is_dir():
+    if not result.is_single:
         print(f"{len(result.summaries):,} recordings analysed, {len(result.left_out):,} left out")
     return 1 if result.left_out or result.unwritten else 0
 

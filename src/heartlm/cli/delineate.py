@@ -17,14 +17,14 @@ class DelineateOptions:
     """Options of `heartlm delineate`.
 
     Attributes:
-        path: a recording, as a file or DATABASE/RECORD, or a folder of recordings.
+        path: recordings, as files or DATABASE/RECORD, folders of recordings, or patterns such as 'ward/*.edf'.
         out: output folder. Recordings with complete results there are not delineated again.
         beats: found delineates the QRS complexes that the leads show, annotated those of the recording's annotations.
         strict: refuse a recording whose file must be repaired to be read, instead of delineating it with a warning.
         processes: number of recordings delineated in parallel; by default one per core.
     """
 
-    path: Path
+    path: list[Path]
     out: Path = Path("delineation")
     beats: Literal["found", "annotated"] = "found"
     strict: bool = False
@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
 
     For each recording, RECORD.LEAD and RECORD.all are WFDB annotations. RECORD.beats.csv has intervals,
     RECORD.leads.csv positions and amplitudes, RECORD.hours.csv medians by hour, and RECORD.json the medians of the
-    recording. The exit status is 1 if recordings of a folder were left out; the last line counts them.
+    recording. The exit status is 1 if some of several recordings were left out; the last line counts them.
 
     Examples:
         heartlm delineate ludb/data/1
@@ -49,14 +49,14 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.ecg.recording import Repaired
 
     repaired: Repaired = "refuse" if options.strict else "warn"
-    task = DelineationTask(options.path, options.out, options.beats, repaired=repaired)
+    task = DelineationTask(tuple(options.path), options.out, options.beats, repaired=repaired)
     done = delineate_recordings(task, options.processes or len(usable_cpus()))
     for line in done.left_out:
         print(f"left out: {line}")
-    if not options.path.is_dir():
+    if task.is_single:
         _print_summary(done.summaries[0])
     print(done.file)
-    if options.path.is_dir():
+    if not task.is_single:
         print(f"{len(done.summaries):,} recordings delineated, {len(done.left_out):,} left out")
     return 1 if done.left_out else 0
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from heartlm.formats.annotation_file import (
 )
 from heartlm.formats.arrays import sidecar_of
 from heartlm.formats.describe import describe
+from heartlm.formats.exchange import recording_of
 from heartlm.formats.plausible import check_rate
 from heartlm.formats.read import read_recording
 from heartlm.formats.registry import format_of
@@ -95,9 +96,21 @@ class Database:
     """
 
     def __init__(
-        self, folder: Path, *, repaired: Repaired = "warn", stated: Stated | None = None, given: Path | None = None
+        self,
+        folder: Path,
+        *,
+        repaired: Repaired = "warn",
+        stated: Stated | None = None,
+        named: Path | None = None,
+        given: Path | None = None,
     ) -> None:
-        """Find the records of a folder, and `given`, a file in it that the user calls a recording."""
+        """Find the records of a folder.
+
+        Args:
+            folder, repaired, stated: as in `open_database`.
+            named: path of a recording in the folder, with or without ending, that alone is looked for.
+            given: file in the folder that the user calls a recording, whatever its content.
+        """
         if not folder.is_dir():
             raise HeartlmError(f"{folder}: no such folder; give the folder of a database")
         self.folder, self.repaired, self.stated = folder, repaired, stated or Stated.current()
@@ -114,7 +127,7 @@ class Database:
         with self.stated.used():
             self._files = {} if given is None else {printable(given.stem): RecordFiles(given.with_suffix(""), given)}
             with suppress(*(() if given is None else (NoRecordingsError,))):
-                self._files = find_records(folder) | self._files
+                self._files = find_records(folder, named or given) | self._files
         self._patient_of: dict[str, str] = {}
         self.record_ids: tuple[str, ...] = tuple(sorted(self._files))
 
@@ -301,13 +314,17 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
     record_ids: dict[str, None] = {}
     with (stated or Stated.current()).used():
         is_recording = path.is_file() and format_of(path) is not None
-    for folder in dict.fromkeys((*marked[:1], path.parent)):
+    places: list[tuple[Path, Path | None]] = [(folder, None) for folder in marked[:1]]
+    if path.parent not in marked[:1]:
+        # What is named is opened alone, whatever else is in its folder; a name without a file may be of a record below.
+        places += [(path.parent, path), *([] if path.is_file() else [(path.parent, None)])]
+    for folder, named in places:
         if not folder.is_dir():
             continue
         try:
-            database = open_database(folder, repaired=repaired, stated=stated)
+            database = Database(folder, repaired=repaired, stated=stated, named=named)
         except NoRecordingsError:
-            if not path.is_file():
+            if named is None and not path.is_file():
                 raise
             continue
         files = {record_id: database.files(record_id) for record_id in database.record_ids}
@@ -338,11 +355,19 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
     raise HeartlmError(f"{path.parent if not record_ids else path}: no such recording{offer}")
 
 
-def opened(recording: Recording | Path | str) -> Recording:
-    """Return `recording`, or the recording of that path; see `locate`."""
-    if isinstance(recording, Recording):
-        return recording
-    database, record_id = locate(Path(recording))
+def opened(source: Any, rate_hz: float | None = None) -> Recording:
+    """Return a recording: `source` itself, that of a path, see `locate`, or of what another program has in memory.
+
+    Raises:
+        HeartlmError: there is no such recording, or `source` is no recording, or an array without its rate in Hz.
+    """
+    if isinstance(source, Recording):
+        if rate_hz is not None and rate_hz != source.rate_hz:
+            raise HeartlmError(f"rate_hz: {rate_hz:g} given, but {source.path} has {source.rate_hz:g} Hz")
+        return source
+    if not isinstance(source, str | Path):
+        return recording_of(source, rate_hz)
+    database, record_id = locate(Path(source), stated=Stated.of(rate_hz, None, None))
     return database.recording(record_id)
 
 

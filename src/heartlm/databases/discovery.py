@@ -49,8 +49,10 @@ class RecordFiles:
         return next((path for path in paths if path != self.signal and is_there(path)), None)
 
 
-def find_records(folder: Path) -> dict[str, RecordFiles]:
+def find_records(folder: Path, named: Path | None = None) -> dict[str, RecordFiles]:
     """Find the records of a folder: record id to files.
+
+    With `named`, a path in the folder with or without ending, only its record and files of the same name are looked at.
 
     The id of a record is the name of its files. If records in different subfolders have the same name, the ids are
     their paths below `folder`. Bytes that are not text are written as `\\x..`.
@@ -64,7 +66,10 @@ def find_records(folder: Path) -> dict[str, RecordFiles]:
         HeartlmError: RECORDS lists a record that is missing or outside `folder`.
     """
     listed = folder / "RECORDS"
-    records = list(_listed(listed) if is_there(listed) else _unlisted(folder))
+    if is_there(listed):
+        records = list(_listed(listed))
+    else:
+        records = list(_unlisted(_files_below(folder) if named is None else _files_named(named)))
     if not records:
         raise NoRecordingsError(f"{folder}: no recordings found; {describe_folder(folder)}")
     names = [files.stem.name for files in records]
@@ -100,8 +105,8 @@ def _listed(records: Path) -> list[RecordFiles]:
     return listed
 
 
-def _unlisted(folder: Path) -> Iterator[RecordFiles]:
-    paths = sorted(_files_below(folder))
+def _unlisted(files: Iterable[tuple[str, str]]) -> Iterator[RecordFiles]:
+    paths = sorted(files)
     headers = {stem for stem, suffix in paths if suffix == ".hea"}
     segments = {segment for stem in headers for segment in _segments(stem)}
     yield from (RecordFiles(Path(stem), Path(f"{stem}.hea")) for stem in sorted(headers - segments))
@@ -128,11 +133,20 @@ def _files_below(folder: Path) -> Iterator[tuple[str, str]]:
     A number at the end is no suffix: DICOM files are often named by identifiers such as 1.2.840.
     """
     for root, _, names in os.walk(folder):
-        for name in names:
-            if not name.startswith("."):
-                stem, dot, suffix = name.rpartition(".")
-                is_suffix = dot and not suffix.isdigit()
-                yield (f"{root}/{stem}", f".{suffix}") if is_suffix else (f"{root}/{name}", "")
+        yield from (_stem_and_suffix(root, name) for name in names if not name.startswith("."))
+
+
+def _files_named(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield, as `_files_below`, the files in the folder of `path` that have its name, with any ending."""
+    with os.scandir(path.parent) as entries:
+        names = [each.name for each in entries if each.name.startswith(path.stem) and each.is_file()]
+    stems = {f"{path.parent}/{stem}" for stem in (path.name, path.stem)}
+    yield from (each for name in names if (each := _stem_and_suffix(str(path.parent), name))[0] in stems)
+
+
+def _stem_and_suffix(folder: str, name: str) -> tuple[str, str]:
+    stem, dot, suffix = name.rpartition(".")
+    return (f"{folder}/{stem}", f".{suffix}") if dot and not suffix.isdigit() else (f"{folder}/{name}", "")
 
 
 def _segments(stem: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Work on a recording or on each one of a folder. A repeated command keeps the results that it would write again.
+"""Work on recordings: one, several, those of folders. A repeated command keeps the results that it would write again.
 
 task ─► recordings ─► processes ─► files of each recording, RECORD.json last ─► summaries, in order
              └─ with a RECORD.json of the same files, settings and build ─► its summary
@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from glob import glob
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar
 
 import heartlm
-from heartlm.databases.database import Database, open_database
+from heartlm.databases.database import Database, locate, open_database
 from heartlm.ecg.recording import Recording, Repaired
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import sha256_of, write_json
@@ -53,17 +54,22 @@ class RecordingTask(ABC):
     """What is done with a recording, or with each recording of a folder.
 
     Attributes:
-        path: recording, or folder of recordings.
+        paths: recordings, folders of recordings, and patterns such as `ward/*.edf`.
         out: folder of the results. Complete results of the same files, settings and build are kept.
         repaired: treatment of recordings whose files must be repaired to be read.
         verb, done: what the command does, and what was done, for progress and errors.
     """
 
-    path: Path
+    paths: tuple[Path, ...]
     out: Path
     repaired: Repaired = field(default="warn", kw_only=True)
     verb: ClassVar[str]
     done: ClassVar[str]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one recording is named: its errors are errors of the command, and there is no table of all."""
+        return len(self.paths) == 1 and not self.paths[0].is_dir() and not _is_pattern(self.paths[0])
 
     @property
     @abstractmethod
@@ -118,52 +124,117 @@ class RecordingTask(ABC):
 
 
 def each_recording(task: RecordingTask, processes: int) -> tuple[tuple[Summary, ...], tuple[str, ...]]:
-    """Do the task for each recording of its folder, in `processes` processes.
+    """Do the task for each of its recordings, in `processes` processes.
 
     Returns:
         Summaries in the order of the recordings; and those that were left out, with the reason, one line each.
 
     Raises:
-        HeartlmError: a model cannot be read, nothing could be done for any recording, or a process was killed.
+        HeartlmError: a path has no recordings, two recordings have one name, a model cannot be read, nothing could be
+            done for any recording, or a process was killed.
     """
-    database = open_database(task.path, repaired=task.repaired)
-    num_records = len(database.record_ids)
-    outcomes = list(track(_outcomes(task, database, min(processes, num_records)), num_records, task.verb))
-    left_out = tuple(each for each in outcomes if isinstance(each, str))
+    databases, places, others = _recordings(task.paths, task.repaired)
+    outcomes = list(track(_outcomes(task, databases, places, min(processes, len(places))), len(places), task.verb))
+    left_out = (*others, *(each for each in outcomes if isinstance(each, str)))
     summaries = tuple(each for each in outcomes if not isinstance(each, str))
     if not summaries:
         for line in left_out:
             say(f"left out: {line}")
-        raise HeartlmError(f"{task.path}: none of {num_records} recordings could be {task.done}")
+        where = task.paths[0] if len(task.paths) == 1 else f"{len(task.paths)} paths"
+        raise HeartlmError(f"{where}: none of {len(places)} recordings could be {task.done}")
     return summaries, left_out
 
 
-def _outcomes(task: RecordingTask, database: Database, processes: int) -> Iterator[Summary | str]:
+Place = tuple[int, str]
+"""Index of a database, and name of a recording in it."""
+
+
+def _recordings(paths: Sequence[Path], repaired: Repaired) -> tuple[list[Database], list[Place], list[str]]:
+    """Find the recordings of all paths, each once, in the order of the paths.
+
+    Returns:
+        Databases, recordings in them, and files that a pattern matches and that are no recordings, one line each.
+    """
+    databases, places, others, taken = list[Database](), list[Place](), list[str](), dict[str, Path]()
+
+    def add(database: Database, record_ids: Iterable[str]) -> None:
+        databases.append(database)
+        for record_id in record_ids:
+            files = database.files(record_id)
+            file = (files.signal or files.stem).resolve()
+            if taken.get(record_id, file) != file:
+                raise HeartlmError(
+                    f"{file}: its results would have the name of those of {taken[record_id]}: give the two in commands "
+                    "of their own, each with an --out"
+                )
+            if record_id not in taken:
+                places.append((len(databases) - 1, record_id))
+            taken[record_id] = file
+
+    for path in paths:
+        if path.is_dir():
+            database = open_database(path, repaired=repaired)
+            add(database, database.record_ids)
+        elif not _is_pattern(path):
+            database, record_id = locate(path, repaired=repaired)
+            add(database, [record_id])
+        else:
+            for file in _matching(path):
+                try:
+                    database, record_id = locate(file, repaired=repaired)
+                except HeartlmError as error:
+                    others.append(str(error))
+                else:
+                    add(database, [record_id])
+    return databases, places, others
+
+
+def _is_pattern(path: Path) -> bool:
+    return any(character in str(path) for character in "*?[") and not path.exists()
+
+
+def _matching(pattern: Path) -> list[Path]:
+    """Return the files that a pattern of the shell matches, ascending.
+
+    Raises:
+        HeartlmError: there is none.
+    """
+    names = sorted(glob(str(pattern), recursive=True))  # noqa: PTH207, `Path.glob` refuses absolute patterns
+    found = [path for path in map(Path, names) if path.is_file()]
+    if not found:
+        raise HeartlmError(f"{pattern}: no file has such a name")
+    return found
+
+
+def _outcomes(
+    task: RecordingTask, databases: Sequence[Database], places: Sequence[Place], processes: int
+) -> Iterator[Summary | str]:
     """Yield the summary of each recording, in order, or the reason why there is none."""
     if processes == 1:
         keep_memory()
-        yield from (_try(task, database, record_id) for record_id in database.record_ids)
+        yield from (_try(task, databases[number], record_id) for number, record_id in places)
         return
     # Spawned, not forked: a forked process that computes with torch can hang.
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (os.getpid(), task, database))
-    yield from in_order(pool, _try_own, database.record_ids, AHEAD * processes, f"{task.verb}s")
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (os.getpid(), task, databases))
+    yield from in_order(pool, _try_own, places, AHEAD * processes, f"{task.verb}s")
 
 
-# Task and database of a worker process, set by `_begin`.
-_own: tuple[RecordingTask, Database]
+# Task and databases of a worker process, set by `_begin`.
+_own: tuple[RecordingTask, Sequence[Database]]
 
 
-def _begin(parent: int, task: RecordingTask, database: Database) -> None:
+def _begin(parent: int, task: RecordingTask, databases: Sequence[Database]) -> None:
     global _own
     # An interrupt ends this process at once without a traceback, which is safe because writes are atomic.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     end_with_parent(parent)
     keep_memory()
-    _own = task, database
+    _own = task, databases
 
 
-def _try_own(record_id: str) -> Summary | str:
-    return _try(*_own, record_id)
+def _try_own(place: Place) -> Summary | str:
+    task, databases = _own
+    return _try(task, databases[place[0]], place[1])
 
 
 def _try(task: RecordingTask, database: Database, record_id: str) -> Summary | str:

@@ -138,13 +138,13 @@ def _annotators(leads: Sequence[str]) -> list[str]:
 
 
 def delineate_recordings(task: DelineationTask, processes: int = 1) -> Delineations:
-    """Delineate a recording, or the recordings of a folder in `processes` processes.
+    """Delineate a recording, or several in `processes` processes.
 
     Raises:
         HeartlmError: no recording could be delineated, a file cannot be written, or a process was killed.
     """
-    if not task.path.is_dir():
-        database, record_id = locate(task.path, repaired=task.repaired)
+    if task.is_single:
+        database, record_id = locate(task.paths[0], repaired=task.repaired)
         return Delineations((task.of(database, record_id),), (), task.out / f"{record_id}.json")
     summaries, left_out = each_recording(task, processes)
     rows = [

@@ -267,6 +267,27 @@ class Recording:
         made: Recording = attached("exchange").recording_of_mne(raw, record_id)
         return made
 
+    @staticmethod
+    def from_frame(frame: Any, *, rate_hz: float | None = None, record_id: str = "frame") -> Recording:
+        """Return the recording of a pandas frame or Arrow table, as `from_array`: one row a sample, one column a lead.
+
+        `from_frame(recording.to_frame())` has the same samples, rate, units and start.
+
+        Raises:
+            HeartlmError: the rate is neither given nor told by the times, or a column is no signal.
+        """
+        return Recording.from_array(frame, rate_hz=rate_hz, record_id=record_id)
+
+    @staticmethod
+    def from_wfdb(record: Any, annotation: Any = None) -> Recording:
+        """Return the recording of a `wfdb.Record`, with the beats, rhythms and notes of a `wfdb.Annotation`.
+
+        Raises:
+            HeartlmError: the record has no samples.
+        """
+        made: Recording = attached("exchange").recording_of_wfdb(record, annotation)
+        return made
+
     def to_frame(self, start: int = 0, stop: int | None = None, leads: Sequence[int | str] | None = None) -> Any:
         """Return samples `start` to `stop` as a pandas frame: one column a lead, the index in seconds since the start.
 
@@ -347,7 +368,7 @@ class Recording:
         self,
         start: int = 0,
         stop: int | None = None,
-        leads: Sequence[int | str] | None = None,
+        leads: int | str | Sequence[int | str] | None = None,
         *,
         start_s: float | None = None,
         stop_s: float | None = None,
@@ -357,7 +378,7 @@ class Recording:
         Args:
             start: first sample.
             stop: sample after the last one; by default the end.
-            leads: indices or names of the leads.
+            leads: indices or names of the leads, one or several.
             start_s: in place of `start`, seconds since the start of the recording, rounded to the nearest sample.
             stop_s: in place of `stop`, likewise.
 
@@ -372,8 +393,6 @@ class Recording:
             raise HeartlmError(f"{self.path}: this recording has annotations only, no signal to read")
         if (start and start_s is not None) or (stop is not None and stop_s is not None):
             raise HeartlmError(f"{self.path}: give start and stop in samples, or start_s and stop_s in seconds")
-        if isinstance(leads, str) or not isinstance(leads, Iterable | None):
-            raise HeartlmError(f"{self.path}: leads {leads!r} asked for, several indices or names expected")
         try:
             first = index(start) if start_s is None else round(start_s * self.rate_hz)
             end = self.num_samples if stop is None else index(stop)
@@ -386,8 +405,10 @@ class Recording:
                 f"{self.path}: samples {first} to {end} asked for, the recording has {self.num_samples} "
                 f"({self.duration_s:g} s)"
             )
-        chosen = range(self.num_leads) if leads is None else leads
-        indices = list(map(self.lead_index, chosen))
+        if leads is None:
+            leads = range(self.num_leads)
+        several: Iterable[int | str] = [leads] if isinstance(leads, str) or not isinstance(leads, Iterable) else leads
+        indices = list(map(self.lead_index, several))
         # float32: a damaged length must not fill the memory; half of it is left for what is computed from the samples
         if 4 * len(indices) * (end - first) > MEMORY_BYTES // 2:
             raise HeartlmError(

@@ -27,6 +27,7 @@ from heartlm.ecg.recording import (
     rhythm_named,
 )
 from heartlm.errors import HeartlmError, needs
+from heartlm.formats.annotation_file import SYMBOL_OF_CODE, AnnotationFile, beats_of, notes_of, rhythms_of
 from heartlm.formats.arrays import array_recording, checked_leads
 from heartlm.formats.plausible import check_rate
 from heartlm.formats.stated import Stated, rate_argument
@@ -71,6 +72,25 @@ def recording_of_array(
         lead_units = stated.units_of(len(signal)) or [Unit("mV")] * len(signal)
         recording = replace(array_recording(_ARRAY, signal, names, lead_units, stated.rate_hz), repairs=repairs)
     return replace(recording, start=start or recording.start, record_id=record_id, patient_id=record_id)
+
+
+def recording_of(source: Any, rate_hz: float | None) -> Recording:
+    """Return the recording of what another program has in memory.
+
+    Raises:
+        HeartlmError: it is none of these, or an array without a rate.
+    """
+    module = type(source).__module__.partition(".")[0]
+    if module in ("wfdb", "mne"):
+        if rate_hz is not None:
+            raise HeartlmError(f"rate_hz: {rate_hz:g} given, but a {type(source).__name__} states its own")
+        return recording_of_wfdb(source, None) if module == "wfdb" else recording_of_mne(source, "raw")
+    if module in ("numpy", "pandas", "pyarrow", "torch") or (isinstance(source, list) and source):
+        return recording_of_array(source, rate_hz, None, None, None, "array")
+    raise HeartlmError(
+        f"recording: {type(source).__name__} found; a path, a Recording, an array with rate_hz, a frame, a wfdb.Record "
+        "or an mne.io.Raw expected"
+    )
 
 
 def _recording_of_frame(frame: Any, stated: Stated) -> Recording:
@@ -198,6 +218,43 @@ def mne_of(recording: Recording) -> Any:
     if isinstance(recording.start, datetime):
         raw.set_meas_date(recording.start.replace(tzinfo=UTC))
     return raw
+
+
+def recording_of_wfdb(record: Any, annotation: Any) -> Recording:
+    """Return the recording of a `wfdb.Record` and a `wfdb.Annotation`; see `Recording.from_wfdb`."""
+    if not hasattr(record, "p_signal"):
+        raise HeartlmError(f"record: {type(record).__name__} found, a wfdb.Record expected, as wfdb.rdrecord returns")
+    name, rate_hz = str(record.record_name or "record"), rate_argument(record.fs)
+    physical = record.dac() if record.p_signal is None and record.d_signal is not None else record.p_signal
+    if physical is None:
+        raise HeartlmError(f"{name}: has no samples: read it with wfdb.rdrecord, with smooth_frames")
+    units, start = [str(unit or "mV") for unit in record.units], record.base_time
+    recording = array_recording(Path(name), np.ascontiguousarray(physical.T), record.sig_name, units, rate_hz)
+    if start is not None and record.base_date is not None:
+        start = datetime.combine(record.base_date, start)
+    annotations = None if annotation is None else _annotations_of_wfdb(annotation, rate_hz, recording.num_samples)
+    return replace(
+        recording,
+        record_id=name,
+        patient_id=name,
+        start=start,
+        comments=tuple(map(str, record.comments or ())),
+        read_annotations=lambda _: annotations,
+    )
+
+
+def _annotations_of_wfdb(annotation: Any, rate_hz: float, num_samples: int) -> Annotations:
+    known, sample = SYMBOL_OF_CODE.tolist(), np.asarray(annotation.sample, np.int64)
+    codes = [known.index(symbol) if symbol in known else 0 for symbol in annotation.symbol]
+    texts = {place: text.rstrip("\0") for place, text in enumerate(annotation.aux_note or ()) if text}
+    file = AnnotationFile(
+        *(Path(str(annotation.extension or "atr")), sample, np.array(codes, np.uint8)),
+        *(np.zeros(len(codes), np.int8), texts, annotation.fs),
+    )
+    places, symbol, ignored = beats_of(file, rate_hz, num_samples)
+    rhythms, others = rhythms_of(file, rate_hz, num_samples)
+    notes = notes_of(file, rate_hz, num_samples)
+    return Annotations(rate_hz, places, symbol, rhythms, source=file.path.name, ignored=ignored | others, notes=notes)
 
 
 def recording_of_mne(raw: Any, record_id: str) -> Recording:

@@ -9,35 +9,29 @@ streams that have become silent.
 from __future__ import annotations
 
 import gc
-import json
 import math
-import os
-import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.definitions import ALARMS, LETHAL
 from heartlm.ecg.recording import ARTEFACT
 from heartlm.errors import HeartlmError
 from heartlm.formats.arrays import MOST_MV, typical_range
+from heartlm.monitor.alarm_log import AlarmLog
 from heartlm.monitor.alarms import Alarm
 from heartlm.monitor.connection import Connection, utc_now
 from heartlm.monitor.journal import MessageJournal
 from heartlm.monitor.link import MAX_GAP_S, Frame, FrameLink, read_frame
 from heartlm.monitor.stream import LiveStream, Ward
+from heartlm.monitor.strip_file import from_int16, to_int16, write_strip
 from heartlm.monitor.trend import Trend
 from heartlm.storage.atomic import explained
-from heartlm.storage.reading import parse_json
-from heartlm.storage.typed import is_number
-from heartlm.system.progress import plural
 
 Floats = NDArray[np.float32]
 Listener = Callable[[dict[str, Any]], None]
@@ -50,16 +44,12 @@ MAX_STREAMS, FORGET_H = 5_000, 12.0
 STRIP_S = 10
 """Seconds before and after the time of an alarm that its strip shows."""
 _HISTORY_S = 2 * STRIP_S + 12
-# Strips are 16-bit integers: steps per millivolt, and the value of an invalid sample in WFDB's format 16.
-_STRIP_GAIN, _INVALID = 2000.0, -32768
 # Ends the key of an alarm of silence.
 _SILENT = "/silent"
 # Time between snapshots, and between calls of fsync on the messages; a kill of the process loses no message.
 _SNAPSHOT_S, _SYNC_S = 300.0, 1.0
 # Time after an error of the disk until the next snapshot.
 _RETRY_S = 10.0
-# Alarms in memory. Above this, the oldest closed ones are removed; the log keeps them.
-_MAX_ALARMS = 10_000
 # Seconds of a stream after which the size of its values is looked at.
 _SIZE_S = 5.0
 # Rejected messages of one source, changes of the format of one stream and forgotten streams that are logged; the others
@@ -139,7 +129,6 @@ class Monitor:
 
     Attributes:
         patients: streams by name.
-        alarms: all alarms by key, as JSON values, with `acknowledged`: by whom and when, or None.
         faults: number of rejected messages by source.
         num_refused: messages of streams for which there was no room; `num_forgotten`: streams that were forgotten.
         listeners: are called with each change of an alarm.
@@ -164,27 +153,30 @@ class Monitor:
         self.num_refused = self.num_forgotten = 0
         self._is_full_logged, self._room_at = False, -math.inf
         self.patients = dict[str, WatchedPatient]()
-        self.alarms = dict[str, dict[str, Any]]()
+        self.alarm_log = AlarmLog()
         self.faults = Counter[str]()
         self.listeners = list[Listener]()
         self.clock: Callable[[], float] = time.monotonic
         self.journal: MessageJournal | None = None
         self.disk: Connection | None = None
-        self._alarm_log: IO[bytes] | None = None
-        self._unwritten = bytearray()  # the end of the log of alarms that is not on the disk
         self._num_strips = 0
         self._snapshot_at, self._sync_at = time.monotonic() + _SNAPSHOT_S, 0.0
         if folder is not None:
             self.journal = MessageJournal(folder / "journal")
-            self.disk = Connection(f"out {folder}", log, lambda: self._unwritten.count(b"\n"))
+            self.disk = Connection(f"out {folder}", log, lambda: self.alarm_log.num_waiting)
             try:
                 (folder / "strips").mkdir(exist_ok=True)
                 numbers = (path.stem.removeprefix("strip_") for path in (folder / "strips").glob("*.hea"))
                 self._num_strips = max((int(number) for number in numbers if number.isdecimal()), default=0)
-                self._alarm_log = self._read_alarms(folder / "alarms.jsonl")
+                self.alarm_log.open(folder / "alarms.jsonl", log)
                 self._recover(self.journal)
             except OSError as error:
                 raise explained(Path(error.filename or folder), error) from error
+
+    @property
+    def alarms(self) -> dict[str, dict[str, Any]]:
+        """All alarms by key, as JSON values, with `acknowledged`: by whom and when, or None."""
+        return self.alarm_log.entries
 
     def receive(self, message: bytes, source: str = "", stream: str | None = None) -> None:
         """Process a message. An invalid message is counted and logged; no error is raised."""
@@ -413,50 +405,12 @@ class Monitor:
             self._publish(published | entry)
 
     def _publish(self, entry: dict[str, Any]) -> None:
-        self._keep(entry)
-        if self._alarm_log is not None:
-            self._unwritten += json.dumps(entry).encode() + b"\n"
-            try:
-                self._write_alarms(self._alarm_log)
-            except HeartlmError as error:
-                self._disk_failed(error)
+        try:
+            self.alarm_log.add(entry)
+        except HeartlmError as error:
+            self._disk_failed(error)
         for listener in self.listeners:
             listener(entry)
-
-    def _keep(self, entry: dict[str, Any]) -> None:
-        """Keep an alarm in memory. If there are too many, the oldest closed one goes."""
-        self.alarms[entry["key"]] = entry
-        if len(self.alarms) > _MAX_ALARMS:
-            closed = (key for key, alarm in self.alarms.items() if not _is_open(alarm))
-            if (oldest := next(closed, None)) is not None:
-                del self.alarms[oldest]
-
-    def _read_alarms(self, path: Path) -> IO[bytes]:
-        """Read the log of alarms, line by line because it grows for years, and return it, open for further ones."""
-        log, line, num_others = path.open("a+b"), b"\n", 0
-        log.seek(0)
-        for line in log:
-            entry: Any = None
-            with suppress(ValueError):  # a killed process may leave an incomplete line
-                entry = parse_json(line, finite=False)
-            if _is_alarm(entry):
-                self._keep(entry)
-            else:
-                num_others += 1
-        if num_others:
-            self.log(f"{path}: {plural(num_others, 'line')} without an alarm left out")
-        if not line.endswith(b"\n"):
-            log.write(b"\n")  # otherwise the next alarm would be a part of this line, and be lost
-            log.flush()
-        return log
-
-    def _write_alarms(self, log: IO[bytes]) -> None:
-        """Write the end of the log of alarms. A line that was written in part is continued."""
-        try:
-            while self._unwritten:
-                del self._unwritten[: os.write(log.fileno(), self._unwritten)]
-        except OSError as error:
-            raise explained(Path(log.name), error) from error
 
     def _disk_failed(self, error: Exception) -> None:
         """Report an error of the disk, and watch on: alarms on the page and by the network do not need it."""
@@ -474,7 +428,7 @@ class Monitor:
 
     def open_alarms(self) -> list[dict[str, Any]]:
         """Return the alarms that have not ended, and the lethal ones that are not acknowledged."""
-        return [entry for entry in self.alarms.values() if _is_open(entry)]
+        return self.alarm_log.still_open()
 
     def _save_strips(self, patient: WatchedPatient, incomplete: bool = False) -> None:
         """Write the strips of alarms of which all samples have arrived; with `incomplete`, those of all alarms."""
@@ -491,8 +445,6 @@ class Monitor:
 
     def _save_strip(self, patient: WatchedPatient, alarm: Alarm, folder: Path) -> None:
         """Write the samples around an alarm as a WFDB record, with a note at the time of the alarm."""
-        import wfdb
-
         entry, history = self.alarms.get(alarm.key), patient.history
         start = patient.num_samples - history.shape[1]
         first = max(start, alarm.raised - round(STRIP_S * alarm.rate_hz))
@@ -502,21 +454,7 @@ class Monitor:
             return
         self._num_strips += 1
         name = f"strip_{self._num_strips:06d}"
-        wfdb.wrsamp(
-            name,
-            fs=alarm.rate_hz,
-            units=["mV"] * len(strip),
-            sig_name=[f"ECG{number}" for number in range(1, len(strip) + 1)],
-            # wfdb raises an IndexError for voltages that 16 bits do not hold.
-            d_signal=_to_int16(strip).T.astype(np.int64),
-            fmt=["16"] * len(strip),
-            adc_gain=[_STRIP_GAIN] * len(strip),
-            baseline=[0] * len(strip),
-            comments=[f"{alarm.key}: {alarm.severity}, raised {entry['time']}"],
-            write_dir=str(folder),
-        )
-        sample = np.array([alarm.raised - first])
-        wfdb.wrann(name, "alarm", sample, symbol=['"'], aux_note=[alarm.kind], fs=alarm.rate_hz, write_dir=str(folder))
+        write_strip(folder, name, strip, alarm, first, f"raised {entry['time']}")
         self._publish(entry | {"strip": name})
 
     def state(self, names: Iterable[str]) -> dict[str, Any]:
@@ -526,7 +464,7 @@ class Monitor:
             name: {
                 "link": patient.link,
                 "stream": patient.stream,
-                "history": _to_int16(patient.history),
+                "history": to_int16(patient.history),
                 "num_samples": patient.num_samples,
                 "without_strip": patient.without_strip,
                 "trend": patient.trend,
@@ -544,7 +482,7 @@ class Monitor:
                 raise HeartlmError(text) from None
 
     def _restore_stream(self, name: str, saved: dict[str, Any]) -> None:
-        history = np.where(saved["history"] == _INVALID, np.nan, saved["history"] / _STRIP_GAIN).astype(np.float32)
+        history = from_int16(saved["history"])
         link = FrameLink(saved["stream"]["rate_hz"], len(history))
         link.restore(saved["link"])
         stream = self.ward.add(name, link.rate_hz, num_leads=link.num_leads)
@@ -563,7 +501,7 @@ class Monitor:
         for name in removed:
             del self.patients[name]
             self.ward.remove(name)
-        self.alarms = {key: entry for key, entry in self.alarms.items() if entry["stream"] not in removed}
+        self.alarm_log.remove(removed)
 
     def save(self) -> None:
         """Write the alarms that wait and a snapshot.
@@ -571,8 +509,8 @@ class Monitor:
         Raises:
             HeartlmError: the disk is full or cannot be written.
         """
-        if self.journal is not None and self._alarm_log is not None and self.disk is not None:
-            self._write_alarms(self._alarm_log)
+        if self.journal is not None and self.disk is not None:
+            self.alarm_log.write()
             self.journal.snapshot(self.state([name]) for name in self.patients)
             self._snapshot_at = time.monotonic() + _SNAPSHOT_S
             self.disk.restore()
@@ -608,35 +546,10 @@ class Monitor:
         Raises:
             HeartlmError: the disk is full or cannot be written.
         """
-        if self.journal is None or self._alarm_log is None:
+        if self.journal is None or self.alarm_log.file is None:
             return
         try:
             self.save()
         finally:
             self.journal.turn_off()
-            self._alarm_log.close()
-
-
-def _to_int16(mv: Floats) -> NDArray[np.int16]:
-    """Return samples as strips store them, in half the memory."""
-    steps = np.clip(np.rint(mv * _STRIP_GAIN), 1 + _INVALID, -1 - _INVALID)
-    return np.where(np.isnan(steps), _INVALID, steps).astype(np.int16)
-
-
-def _is_alarm(entry: Any) -> bool:
-    """Whether a line of the log of alarms has all fields that the monitor and the page read."""
-    if not isinstance(entry, dict):
-        return False
-    strip, acknowledged = entry.get("strip"), entry.get("acknowledged")
-    return (
-        all(isinstance(entry.get(name), str) for name in ("key", "stream", "severity", "time"))
-        and str(entry.get("kind")) in ALARMS
-        and all(is_number(entry.get(name)) for name in ("start_s", "raised_s", "confidence"))
-        and (entry.get("stop_s", "") is None or is_number(entry.get("stop_s")))
-        and (strip is None or (isinstance(strip, str) and re.fullmatch(r"strip_\d+", strip) is not None))
-        and (acknowledged is None or isinstance(acknowledged, dict))
-    )
-
-
-def _is_open(entry: dict[str, Any]) -> bool:
-    return entry["stop_s"] is None or (entry["severity"] == LETHAL and entry["acknowledged"] is None)
+            self.alarm_log.file.close()

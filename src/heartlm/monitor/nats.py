@@ -361,7 +361,7 @@ class Worker:
             for stream, received_at, silent in state["silence"]:
                 patient = self.monitor.patients[stream]
                 patient.received_at, patient.silent = received_at, silent
-            self.monitor.alarms |= {entry["key"]: entry for entry in state["alarms"]}
+            self.monitor.alarms.update({entry["key"]: entry for entry in state["alarms"]})
             partition.sequence = partition.saved = state["sequence"]
             partition.names = set(state["streams"])
         self.partitions[number] = partition

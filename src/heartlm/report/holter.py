@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from heartlm.analysis import hrv
 from heartlm.analysis.findings import Findings
 from heartlm.ecg.definitions import ALARMS, KINDS, LETHAL, PATTERNS
 from heartlm.ecg.recording import Recording
@@ -95,8 +94,7 @@ def context(findings: Findings) -> dict[str, Any]:
         "waves": waves,
         "cart": _cart(findings),
         "sheet": [] if waves is None else _sheet(summary, waves["rows"]),
-        "hrv": hrv.variability(findings),
-        "fewest_intervals": hrv.FEWEST_INTERVALS,
+        "hrv": findings.hrv(),
         "hours": findings.hours() if recording.duration_s > 3600 else [],
         "marks": findings.marks()[:MOST_MARKS],
         "num_marks": len(findings.marks()),

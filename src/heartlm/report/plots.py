@@ -116,7 +116,11 @@ def plot_findings(findings: Findings, event: Event | int | None, ax: Any) -> Any
     if event is None and not findings.events:
         shown = whole_recording(findings)[:1]
     else:
-        chosen = findings.events[event or 0] if event is None or isinstance(event, int) else event
+        chosen = 0 if event is None else event
+        if not isinstance(chosen, Event):
+            if not 0 <= chosen < len(findings.events):
+                raise HeartlmError(f"event: {chosen!r} found; there are {len(findings.events)}, counted from 0")
+            chosen = findings.events[chosen]
         length = min(round(USUAL_S * recording.rate_hz), recording.num_samples)
         middle = chosen.start + min(chosen.stop - chosen.start, length) // 2
         start = max(0, min(middle - length // 2, recording.num_samples - length))

@@ -1,0 +1,51 @@
+"""The signal around an alarm as a WFDB record of 16-bit integers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.monitor.alarms import Alarm
+
+Floats = NDArray[np.float32]
+
+# Steps per millivolt, and the value of an invalid sample in WFDB's format 16.
+_GAIN, _INVALID = 2000.0, -32768
+
+
+def to_int16(mv: Floats) -> NDArray[np.int16]:
+    """Return samples as strips store them, in half the memory."""
+    steps = np.clip(np.rint(mv * _GAIN), 1 + _INVALID, -1 - _INVALID)
+    return np.where(np.isnan(steps), _INVALID, steps).astype(np.int16)
+
+
+def from_int16(steps: NDArray[np.int16]) -> Floats:
+    """Return the samples in mV, NaN where invalid."""
+    return np.where(steps == _INVALID, np.nan, steps / _GAIN).astype(np.float32)
+
+
+def write_strip(folder: Path, name: str, strip: Floats, alarm: Alarm, first: int, raised: str) -> None:
+    """Write samples `[num_leads, num_samples]` from sample `first` of the stream on, with a note where the alarm is.
+
+    Raises:
+        OSError: the files cannot be written.
+    """
+    import wfdb
+
+    wfdb.wrsamp(
+        name,
+        fs=alarm.rate_hz,
+        units=["mV"] * len(strip),
+        sig_name=[f"ECG{number}" for number in range(1, len(strip) + 1)],
+        # wfdb raises an IndexError for voltages that 16 bits do not hold.
+        d_signal=to_int16(strip).T.astype(np.int64),
+        fmt=["16"] * len(strip),
+        adc_gain=[_GAIN] * len(strip),
+        baseline=[0] * len(strip),
+        comments=[f"{alarm.key}: {alarm.severity}, {raised}"],
+        write_dir=str(folder),
+    )
+    sample = np.array([alarm.raised - first])
+    wfdb.wrann(name, "alarm", sample, symbol=['"'], aux_note=[alarm.kind], fs=alarm.rate_hz, write_dir=str(folder))
