@@ -146,7 +146,7 @@ def main() -> None:
         analysed.add("folds 7 and 8", *row[1:])
     # A normal ECG may have AF or premature beats by the same report: what is found there is not false.
     stated = {"AFIB", "AFLT", "PVC", "VES", "PAC"}
-    normal = [name for name in held_out if "NORM" in (own := ptb_xl.codes_of(name)) and not own & stated]
+    normal = [name for name in held_out if "NORM" in (codes_of := ptb_xl.codes_of(name)) and not codes_of & stated]
     codes = dict.fromkeys(("V beat", "S beat", "AF or flutter", "VT"), ())
     for row in ptb_xl.rows(steps, "normal", normal, codes, ("--statements", str(runs["heartlm"]))):
         analysed.add(f"{len(normal)} normal of them", *row[1:])

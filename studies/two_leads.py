@@ -71,8 +71,8 @@ def confusion_of(analyst: Analyst, recording: Recording) -> Counts:
     truth[(truth < 0) | (truth >= OTHER)] = OTHER
     counts = np.zeros((len(LABELS), len(LABELS)), np.int64)
     np.add.at(counts, (truth[match.reference], named[match.detected]), 1)
-    np.add.at(counts, (truth[match.missed], NONE), 1)
-    np.add.at(counts, (NONE, named[match.extra]), 1)
+    counts[:, NONE] = np.bincount(truth[match.missed], minlength=len(LABELS))
+    counts[NONE] = np.bincount(named[match.extra], minlength=len(LABELS))
     counts[OTHER] = 0  # no beat to be named
     return counts
 
