@@ -52,6 +52,7 @@ def held_out(quality: Path) -> Iterator[tuple[Analyst, str, Recording]]:
 def with_leads(recording: Recording, leads: tuple[int, ...]) -> Recording:
     """The recording as if it had these leads alone."""
     signal = recording.samples
+    assert signal is not None, f"{recording.path} has a signal"
     return replace(
         recording,
         lead_names=tuple(recording.lead_names[lead] for lead in leads),
