@@ -197,6 +197,17 @@ def test_twelve_leads_are_drawn_in_three_lanes_of_four_with_a_rhythm_strip(secon
     assert not context(short_findings(TWELVE, 5))["whole"][0]["is_twelve"]
 
 
+def test_what_describes_the_recording_is_named_by_its_head_and_not_by_strips():
+    found = short_findings(["II", "V5"], 10)
+    num, symbol = found.recording.num_samples, found.symbol.copy()
+    symbol[[2, 3, 5]] = "S"
+    events = Event("AV block I", 0, num, 0.9, interval_ms=230.0), Event("VT", 100, 900, 0.9)
+    page = words_of(holter_page(found := replace(found, symbol=symbol, events=events)))
+    drawings = "".join(row["drawing"] for row in context(found)["whole"])
+    assert ">VT</text>" in drawings and "AV block I" not in drawings and "AV block I" in page
+    assert found.summary()["num_s_couplets"] == 1 and "Conclusion" in page
+
+
 def test_a_strip_that_shows_another_event_too_is_drawn_once(simulated: Findings):
     event = Event("VT", 20_000, 20_300, 0.8, 3, 150.0)
     near = replace(event, kind="couplet", start=20_100, stop=20_200)

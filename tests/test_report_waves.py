@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +15,10 @@ from heartlm.delineation.median_beats import median_beats
 from heartlm.ecg.recording import Recording
 from heartlm.report.holter import holter_page
 from heartlm.report.holter_waves import waves_context
+from tests.browser import find_chromium
 from tests.synthetic_leads import WAVES
 from tests.test_delineate import REGULAR_S, heart_mv
+from tests.test_report_holter import opened
 
 
 def findings_of(signal: np.ndarray, symbols: str = "N", leads: str = "I aVF") -> Findings:
@@ -107,3 +111,15 @@ def test_the_page_has_the_section_only_with_waves() -> None:
         recording, (0,), none, none.astype("<U1"), none.astype(np.float32), (), np.ones((1, 3), np.float32)
     )
     assert '<section id="waves">' not in holter_page(empty)
+
+
+def test_a_narrow_window_needs_no_scrolling_and_long_names_cover_nothing(tmp_path: Path) -> None:
+    find_chromium()
+    found = findings_of(two_leads())
+    named = replace(found.recording, lead_names=("ECG MLII", "sig 0, fmt 508"))
+    waves = found.waves
+    assert waves is not None
+    found = replace(
+        found, recording=named, waves=replace(waves, delineation=replace(waves.delineation, recording=named))
+    )
+    opened(holter_page(found), tmp_path / "narrow.html", 500)

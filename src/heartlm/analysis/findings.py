@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.definitions import KINDS as CLINICAL_KINDS
 from heartlm.ecg.definitions import REPORT, definitions
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHM_INDEX, Annotations, Recording
-from heartlm.ecg.spans import inside_of, joined_spans
+from heartlm.ecg.spans import inside_of, joined_spans, runs
 from heartlm.ecg.statements import words_of
 from heartlm.errors import HeartlmError
 from heartlm.formats.write_annotations import write_annotations
@@ -321,6 +321,7 @@ class Findings:
             "num_beats": self.num_beats,
             "num_left_out": len(self.left_out),
             "beats": {name: of_class.get(name, 0) for name in "NSVF"},
+            "num_s_couplets": int((np.diff(runs(self.symbol == "S"), axis=1) == 2).sum()),
             "num_paced": int(self.paced.sum()),
             **self.rates(),
             "longest_rr_s": round(float(rr_s[clear].max()), 3) if clear.any() else None,

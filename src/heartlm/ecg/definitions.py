@@ -53,6 +53,7 @@ class Kind(NamedTuple):
         worst: which event of the kind a page shows first: the longest, the fastest or the slowest.
         colour: class of its bars in the style sheet of pages.
         period: for a pattern, of how many beats one is ventricular; else 0.
+        of_recording: whether it describes the recording and not a moment of it, so that its strips do not name it.
     """
 
     definition: str
@@ -60,6 +61,7 @@ class Kind(NamedTuple):
     worst: Literal["longest", "fastest", "slowest"] = "longest"
     colour: str = "grey-1"
     period: int = 0
+    of_recording: bool = False
 
 
 _TOGETHER = "; in a minute or less of eight leads or more as all of them together state"
@@ -119,20 +121,26 @@ KINDS: dict[str, Kind] = {
     "trigeminy": Kind("every third beat ventricular, 3 times or more", "T", colour="class-V", period=3),
     "quadrigeminy": Kind("every fourth beat ventricular, 3 times or more", colour="class-V", period=4),
     "couplet": Kind("two ventricular beats in a row", "", "fastest", "class-V"),
-    "AV block I": Kind("AV block of first degree: median PR interval of normal beats above 200 ms" + _TOGETHER),
+    "AV block I": Kind(
+        "AV block of first degree: median PR interval of normal beats above 200 ms" + _TOGETHER, of_recording=True
+    ),
     "LBBB": Kind(
         "left bundle branch block: QRS of 130 ms or more, in men 140, its end negative in V1, positive in I or V6"
-        + _TOGETHER
+        + _TOGETHER,
+        of_recording=True,
     ),
     "RBBB": Kind(
-        "right bundle branch block: QRS of 120 ms or more, its end positive in V1, negative in I or V6" + _TOGETHER
+        "right bundle branch block: QRS of 120 ms or more, its end positive in V1, negative in I or V6" + _TOGETHER,
+        of_recording=True,
     ),
     "wide QRS": Kind(
-        "median QRS of normal beats 120 ms or more without the signs of a bundle branch block, or without V1"
+        "median QRS of normal beats 120 ms or more without the signs of a bundle branch block, or without V1",
+        of_recording=True,
     ),
     "long QT": Kind(
         "median QTc (Framingham) of normal beats 490 ms or more, in men 480, at 100/min or slower, outside of AF and "
-        "wide QRS"
+        "wide QRS",
+        of_recording=True,
     ),
     "unreadable": Kind(
         "no lead can be read for 4 s or more, or the signal of all is lost for 1 s or more", "NOISE", colour="grey-2"

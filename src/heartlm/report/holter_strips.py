@@ -195,7 +195,8 @@ def strip_of(
             sure = str(min(int(100 * each), 99)) if math.isfinite(each) else MISSING
             beats.append(Beat(float(time_s), str(name), sure, f"{time_text(recording, time_s, 2)}: {name}, {sure} %"))
         names = [recording.lead_names[lead] for lead in leads]
-        rhythms = [(event.start / rate_hz, event.stop / rate_hz, event.kind) for event in findings.events]
+        momentary = (event for event in findings.events if not KINDS[event.kind].of_recording)
+        rhythms = [(event.start / rate_hz, event.stop / rate_hz, event.kind) for event in momentary]
         signal, clock_s = recording.signal(start, stop, leads), seconds_since_midnight(recording)
         tallest_mm = TALLEST_TWELVE_MM if lanes else TALLEST_MM
         strip = Strip(signal, rate_hz, names, start / rate_hz, clock_s, beats, rhythms, tallest_mm, lanes)
