@@ -31,7 +31,7 @@ test: $(VENV)/tests $(VENV)/kernels
 
 # A real SLURM, whole trainings, ranks that are killed, the mutation campaign.
 test-slow: $(VENV)/ready $(VENV)/kernels
-	$(BIN)/python -m pytest $(PARALLEL) -m slow
+	$(BIN)/python -m pytest $(PARALLEL) --no-loadscope-reorder -m slow
 
 # What needs a GPU, or two; without one each is skipped with its reason. See docs/gpu.md.
 test-gpu: $(VENV)/tests $(VENV)/kernels

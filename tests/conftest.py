@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,3 +117,11 @@ def models() -> LiveModels:
 
     torch.set_num_threads(1)
     return LiveModels()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put files of few slow tests first: these take longest, and at the end one process would wait for the other."""
+    if config.getoption("markexpr") == "slow":
+        num_tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: num_tests[item.path])

@@ -196,5 +196,7 @@ def test_events_tell_seconds_and_are_found_by_their_kind_in_any_case() -> None:
     findings = Findings(samples, (0,), *nothing, (found,), np.ones((1, 1), np.float32))
     (event,) = findings.of_kind("vt")
     assert event == found and (event.start_s, event.stop_s) == (1.0, 4.5)
+    types = findings.events_frame().dtypes.to_dict()
+    assert types == replace(findings, events=()).events_frame().dtypes.to_dict() and types["rate_bpm"] == np.float64
     with pytest.raises(HeartlmError, match=r"kind: 'tachy' found; one of VF, .*VT.* expected"):
         findings.of_kind("tachy")

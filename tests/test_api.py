@@ -165,7 +165,7 @@ def test_files_and_frames_hold_the_same(run: RunFolder, recording: Recording, tm
     frame = found.to_frame()
     assert frame.loc[3, "v5"] == found.vectors[3, 5] and frame.shape == (len(found), 8 + 64)
     table = pyarrow.parquet.read_table(found.write(tmp_path / "beats.parquet"))
-    assert np.array_equal(np.stack(table["vector"].to_numpy()), found.vectors)
+    assert np.array_equal(np.stack([table[f"v{n}"] for n in range(found.vectors.shape[1])], axis=1), found.vectors)
     assert table["sample"].to_pylist() == found.sample.tolist()
     with np.load(found.write(tmp_path / "beats.npz")) as kept:
         assert np.array_equal(kept["vectors"], found.vectors) and np.array_equal(kept["beat_class"], found.beat_class)

@@ -124,6 +124,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "reference.html").is_file()
+    # The search works from a folder: its index is a script, and nothing is asked of a server.
+    home = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert 'src="assets/iframe-worker.js"' in home and not re.search(r'(src|rel="stylesheet" href)="https?:', home)
+    assert "HRV_SDNN" in (tmp_path / "search/search_index.js").read_text(encoding="utf-8")
 
 
 def test_the_readme_fits_on_a_page_and_architecture_too():

@@ -89,6 +89,7 @@ def test_embeddings_come_back_from_their_frame_and_file(tmp_path: Path) -> None:
     known = Embeddings(vectors, **text, sample=np.array([3, 9]), time_s=np.array([0.5, 1.5]))
     file = pandas.read_parquet(known.write(tmp_path / "x.parquet"))
     known.to_frame().to_csv(tmp_path / "x.csv", index=False)
+    pandas.testing.assert_frame_equal(file, known.to_frame())
     for frame in (known.to_frame(), file, pandas.read_csv(tmp_path / "x.csv")):
         again = Embeddings.from_frame(frame)
         assert again.vectors.dtype == np.float32 and (again.vectors == vectors).all()
@@ -108,5 +109,9 @@ def test_waves_of_each_lead_are_a_frame() -> None:
     recording = Recording.from_array(np.stack([lead, -lead]), rate_hz=250, leads=["II", "V1"])
     waves = heartlm.delineate(recording)
     frame = waves.leads_frame()
+    nothing = heartlm.delineate(np.zeros(2500), [300, 900], rate_hz=250)
+    for of_found, of_none in ((waves.to_frame(), nothing.to_frame()), (frame, nothing.leads_frame())):
+        assert of_found.dtypes.to_dict() == of_none.dtypes.to_dict()
+    assert nothing.to_frame()["pr_ms"].isna().all() and nothing.leads_frame()["t_peak"].isna().all()
     assert len(frame) == 2 * len(waves.to_frame()) > 10 and set(frame["lead"]) == {"II", "V1"}
     assert (frame["r_mv"][frame["lead"] == "II"].dropna() > 0.5).all()

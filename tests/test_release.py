@@ -1,4 +1,4 @@
-"""A release installs and works where there is no compiler."""
+"""A release has all files and its kernels, installs, and works where there is no compiler."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,7 +14,10 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (shutil.which("make") and (ROOT / ".git").exists()), reason="needs make and a git checkout"),
+]
 
 
 def run(*command: str | Path, **options) -> str:
@@ -35,7 +39,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.skipif(not (shutil.which("make") and (ROOT / ".git").exists()), reason="needs make and a git checkout")
+def test_the_wheel_holds_the_kernels_and_not_their_source(wheel: Path):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "heartlm/kernels/lib/libheartlm_kernels.so" in names and "heartlm/py.typed" in names
+    # All else is there: templates, pages, profiles, and the prototypes, which are read when a kernel is called first.
+    inside = run("git", "-C", ROOT, "ls-files", "-co", "--exclude-standard", "src").split()
+    paths = [Path(name).relative_to("src") for name in inside if (ROOT / name).is_file()]
+    assert set(names) >= {str(path) for path in paths if path.parent.name != "c"}
+    assert {Path(name).name for name in names if name.endswith((".c", ".h"))} == {"kernels.h"}
+
+
 def test_the_wheel_analyses_and_embeds_where_there_is_no_compiler(wheel: Path, tmp_path: Path):
     glibc = re.search(r"-manylinux_2_(\d+)_", wheel.name)
     assert glibc and int(glibc[1]) <= 28, wheel.name

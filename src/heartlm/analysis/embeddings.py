@@ -60,7 +60,7 @@ class Embeddings:
         return {name: getattr(self, name) for name in _TYPES}
 
     def to_frame(self) -> Any:
-        """Return a pandas DataFrame with one row per vector: its metadata, then `v0`, `v1`, …"""
+        """Return a pandas DataFrame with one row per vector: its metadata, then `v0`, `v1`, … as in a Parquet file."""
         values = pandas().DataFrame(self.vectors, columns=[f"v{index}" for index in range(self.vectors.shape[1])])
         return pandas().concat([pandas().DataFrame(self.columns()), values], axis=1)
 
@@ -88,7 +88,7 @@ class Embeddings:
         return cls(vectors, **columns)
 
     def write(self, path: str | Path) -> Path:
-        """Write vectors and metadata to a `.parquet` file (vectors as one column of lists) or an `.npz` file.
+        """Write vectors and metadata to a `.parquet` file with the columns of `to_frame`, or to an `.npz` file.
 
         Raises:
             HeartlmError: the file name has another suffix, or the file cannot be written.
@@ -103,8 +103,7 @@ class Embeddings:
             import pyarrow
             import pyarrow.parquet
 
-            table = pyarrow.table(self.columns())
-            flat = pyarrow.array(self.vectors.ravel())
-            table = table.append_column("vector", pyarrow.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1]))
-            pyarrow.parquet.write_table(table, stream)
+            numbers = {f"v{index}": column for index, column in enumerate(np.ascontiguousarray(self.vectors.T))}
+            texts = [name for name, kind in _TYPES.items() if kind is np.str_]
+            pyarrow.parquet.write_table(pyarrow.table(self.columns() | numbers), stream, use_dictionary=texts)
         return path

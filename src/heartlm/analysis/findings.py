@@ -449,8 +449,10 @@ class Findings:
         return rows
 
     def events_frame(self) -> Any:
-        """Return the events as a pandas DataFrame, see `event_rows`."""
-        return pandas().DataFrame(self.event_rows(), columns=list(EVENT_FIELDS))
+        """Return the events as a pandas DataFrame, see `event_rows`; its types do not depend on what was found."""
+        numbers = ("start_s", "duration_s", "confidence", "rate_bpm", "interval_ms")
+        types = dict.fromkeys(numbers, "float64") | {"num_beats": "int64", "disputed": "bool"}
+        return pandas().DataFrame(self.event_rows(), columns=list(EVENT_FIELDS)).astype(types)
 
     def to_frame(self) -> Any:
         """Return the beats as a pandas DataFrame: sample, time_s, symbol and probability."""

@@ -93,20 +93,22 @@ class Intervals:
         return rows
 
     def to_frame(self) -> Any:
-        """Return `beat_rows` as a pandas data frame.
+        """Return `beat_rows` as a pandas data frame; intervals are float64, NaN where absent.
 
         Raises:
             HeartlmError: pandas is not installed.
         """
-        return pandas().DataFrame(self._beat_columns())
+        return pandas().DataFrame(self._beat_columns()).astype(dict.fromkeys(self.intervals, "float64"))
 
     def leads_frame(self) -> Any:
-        """Return `lead_rows` as a pandas data frame.
+        """Return `lead_rows` as a pandas data frame; positions are Int64, NA where absent, amplitudes float64.
 
         Raises:
             HeartlmError: pandas is not installed.
         """
-        return pandas().DataFrame(self._lead_columns())
+        frame = pandas().DataFrame(self._lead_columns())
+        positions = [name for name in frame if name.endswith(("_onset", "_peak", "_offset"))]
+        return frame.astype(dict.fromkeys(positions, "Int64") | dict.fromkeys(self.amplitudes, "float64"))
 
     def of_beats(self, chosen: NDArray[np.bool_]) -> Intervals:
         """Return the measurements of the chosen beats alone, bool `[num_beats]`, for example of the normal ones."""
