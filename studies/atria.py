@@ -42,13 +42,14 @@ RHYTHMS = {
     "AFIB": "",
 }
 """Simulated rhythms, and what is to be found."""
-KINDS = ("Wenckebach", "AV block II", "AV block III", "junctional", "paced")
+EVENTS = ("Wenckebach", "AV block II", "AV block III", "junctional")
+KINDS = (*EVENTS, "paced")
 TWELVE = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
 
 
 def kinds_of(findings: Findings) -> set[str]:
     """Return which of `KINDS` are found; paced is half of the beats."""
-    kinds = {kind for kind in KINDS if findings.of_kind(kind)}
+    kinds = {kind for kind in EVENTS if findings.of_kind(kind)}
     return kinds | ({"paced"} if findings.num_beats and findings.paced.mean() >= 0.5 else set())
 
 

@@ -101,12 +101,13 @@ def waves_of(
             elif best[cell] or cell - last >= bridge + 1 or cell - last > bridge:
                 break
         run, own = probability[kind, first : last + 1].astype(float), plain[kind].astype(float)
-        level = 0.5 * min(1.0, own[first : last + 1].max() / 0.8)
+        clear = 0.45 if kind == 1 else 0.5
+        level = clear * min(1.0, own[first : last + 1].max() / 0.8)
         above = np.flatnonzero(own[first : last + 1] >= level)
         inner_first, inner_last = first + int(above[0]), first + int(above[-1])
-        while inner_first <= first and inner_first > 0 and own[inner_first - 1] > 0.5:
+        while inner_first <= first and inner_first > 0 and own[inner_first - 1] > clear:
             inner_first -= 1
-        while inner_last >= last and inner_last + 1 < len(own) and own[inner_last + 1] > 0.5:
+        while inner_last >= last and inner_last + 1 < len(own) and own[inner_last + 1] > clear:
             inner_last += 1
         edges = []
         for inner, sign in ((inner_first, -1), (inner_last, 1)):
@@ -136,6 +137,11 @@ def expected_p(
         has.append(len(earlier) > 0 and onset - earlier[-1] < reach)
     near = [has[max(0, i - beats) : i] + has[i + 1 : i + beats + 1] for i in range(len(has))]
     level = [strength * (2 * (sum(each) + 1) / (len(each) + 2) - 1) for each in near]
+    intervals = np.diff(complexes[:, 2] / step / 2)
+    for i in range(len(level)):
+        rr = intervals[max(0, i - beats) : i + beats]
+        if rr.mean() >= 125 and rr.std() <= 0.08 * rr.mean():  # slow and regular: P waves may be independent of it
+            level[i] = max(level[i], 0)
     odds = np.exp(np.interp(np.arange(probability.shape[1]), complexes[:, 2] / step / 2, level))
     scaled = probability.astype(float)
     scaled[1] *= odds

@@ -89,6 +89,20 @@ def test_a_blocked_premature_atrial_beat_is_no_block() -> None:
     assert kinds_of(of_beats(np.sort(early[~np.isin(atria, dropped)]) + 0.16, early)) == []
 
 
+def test_a_p_wave_with_two_humps_is_not_independent_of_the_beats() -> None:
+    """Either hump may be the higher one, at a steady PR interval."""
+    beats = np.arange(1.0, 20.0, 1.05)
+    signal = heart_mv(beats, 21.0, 250.0, tuple(wave for wave in WAVES if wave[0] > -0.1))
+    for after_s, of_odd, of_even in ((-0.25, 0.2, 0.06), (-0.15, 0.1, 0.15)):
+        for height_mv, some in ((of_odd, beats[1::2]), (of_even, beats[::2])):
+            signal += heart_mv(some, 21.0, 250.0, ((after_s, height_mv, 0.026),))
+    recording = Recording.from_array(signal[None], rate_hz=250.0, leads=["II"])
+    waves = heartlm.delineate(recording, beats=np.round(beats * 250).astype(np.int64))
+    peaks = waves.delineation.beats - waves.delineation.all_leads[:, 0, 1]
+    assert waves.delineation.has_p.mean() > 0.9 and np.ptp(np.percentile(peaks, [25, 75])) > 0.07 * 250
+    assert kinds_of(waves) == []
+
+
 def test_one_blocked_p_wave_is_not_enough() -> None:
     atria = np.arange(0.84, 16, 0.9)
     assert kinds_of(of_beats(np.delete(atria, 7) + 0.16, atria)) == []

@@ -44,6 +44,12 @@ def test_one_lead_with_spikes_is_enough(rate_hz: float) -> None:
     assert not paced_beats(sample, with_spikes[None], 250.0).any()  # a rate at which it is not looked for
 
 
+def test_the_flat_top_of_a_complex_that_was_cut_is_no_baseline() -> None:
+    sample, without = lead(500.0, 40, 0.0)
+    cut = np.maximum(-without, 0).clip(max=0.6) - 1.2 * np.roll(np.maximum(-without, 0) > 1.1, 20)
+    assert not paced_beats(sample, cut[None].astype(np.float32), 500.0).any()
+
+
 def test_a_few_steps_do_not_make_a_stretch_paced() -> None:
     sample, with_spikes = lead(360.0, 700, 0.8)
     without = lead(360.0, 700, 0.0)[1]

@@ -94,12 +94,24 @@ def test_the_side_of_a_wide_qrs_is_what_all_leads_state() -> None:
 
 def test_a_long_pr_interval_is_a_block_where_all_leads_state_one() -> None:
     pr = event("AV block I", 220.0)
-    assert blocks_by(StatementProbabilities({"1AVB": 0.03}, {"1AVB": 0.2}), [pr], SAMPLE) == []
-    assert blocks_by(StatementProbabilities({"1AVB": 0.1}, {"1AVB": 0.2}), [pr], SAMPLE) == [pr]
+    assert blocks_by(StatementProbabilities({"1AVB": 0.009}, {"1AVB": 0.2}), [pr], SAMPLE) == []
+    assert blocks_by(StatementProbabilities({"1AVB": 0.02}, {"1AVB": 0.2}), [pr], SAMPLE) == [pr]
+    assert blocks_by(StatementProbabilities({"1AVB": 0.1}, {"1AVB": 0.2}), [event("AV block I", 203.0)], SAMPLE) == []
     assert blocks_by(StatementProbabilities({"1AVB": 0.3}, {"1AVB": 0.2}), [pr], SAMPLE) == [pr]
     found = blocks_by(StatementProbabilities({"1AVB": 0.3}, {"1AVB": 0.2}), [], SAMPLE)
     assert [(each.kind, each.num_beats, each.confidence) for each in found] == [("AV block I", 10, 0.3)]
     assert blocks_by(facts(AFIB=0.1), [pr], SAMPLE) == [pr]
+
+
+def test_a_stated_av_block_yields_to_a_usual_pr_interval_and_to_rhythms_without_one() -> None:
+    stated_block = StatementProbabilities({"1AVB": 0.3}, {"1AVB": 0.2})
+    usual, unknown = np.full(len(SAMPLE), 200.0), np.full(len(SAMPLE), np.nan)
+    assert blocks_by(stated_block, [], SAMPLE, (), usual) == []
+    assert len(blocks_by(stated_block, [], SAMPLE, (), unknown)) == 1
+    assert len(blocks_by(stated_block, [], SAMPLE, (), np.append(usual[:4], unknown[4:]))) == 1  # too few are known
+    assert blocks_by(stated_block, [], SAMPLE, (), unknown[:2]) == []  # the other beats are paced
+    assert blocks_by(stated_block, [], SAMPLE, [event("AF")], unknown) == []
+    assert len(blocks_by(stated_block, [event("AV block I", 220.0)], SAMPLE, [event("AF")], usual)) == 1
 
 
 def test_short_recordings_of_many_leads_are_judged_and_no_others(analyst: Analyst) -> None:

@@ -230,6 +230,20 @@ def test_a_clear_p_wave_of_a_third_of_the_leads_counts(
     assert (already == 7).all(), "what the mean shows stays"
 
 
+def test_two_leads_have_edges_of_their_own() -> None:
+    """Leads whose waves end at other times: together they decide which waves there are, each where its own end."""
+    wide = tuple((after_s, height_mv, 1.4 * width_s) for after_s, height_mv, width_s in WAVES)
+    first, second = heart_mv(REGULAR_S, 30, 250.0), heart_mv(REGULAR_S, 30, 250.0, wide)
+    both = delineated(np.stack([first, second]), leads="II V1").delineation
+    for lead, signal in enumerate((first, second)):
+        alone = delineated(signal, beats=both.beats).delineation.all_leads
+        np.testing.assert_allclose(both.waves[:, lead][..., [ONSET, OFFSET]], alone[..., [ONSET, OFFSET]], atol=1)
+    t_end = both.waves[:, :, T, OFFSET]
+    assert np.median(t_end[:, 1] - t_end[:, 0]) >= 4
+    together = both.all_leads[:, T, OFFSET]
+    assert (together <= t_end.max(axis=1)).all() and np.median(t_end.max(axis=1) - together) >= 1
+
+
 def test_flat_leads_and_gaps_have_no_waves() -> None:
     # neurokit2 issue 1032: a flat or missing lead ends in an error
     signal = np.stack([np.zeros(7500, np.float32), heart_mv(REGULAR_S, 30, 250.0), np.full(7500, np.nan, np.float32)])

@@ -63,14 +63,16 @@ def test_leads_agree_as_in_numpy(num_leads: int) -> None:
     answers -= answers.max(axis=1, keepdims=True)
     expected = np.stack([weights_of(*each, 20) for each in zip(answers.astype(float), usable, strict=True)])
     of_leads, together = agreed(answers.astype(float), expected, 0.6)
+    of_edges, _ = agreed(answers.astype(float), expected, 0.25)
     for variant in each_variant():
-        found, mean = answers.copy(), np.empty((4, cells), np.float32)
+        found, edges, mean = answers.copy(), np.empty_like(answers), np.empty((4, cells), np.float32)
         weights, scratch = usable.astype(np.float32), np.empty(cells, np.float32)
         for answer, of_lead in zip(answers, weights, strict=True):
             kernel("delineate_weights")(answer, cells, 20, scratch, of_lead)
         np.testing.assert_allclose(weights, expected, rtol=1e-4, err_msg=variant)
-        kernel("delineate_agree")(found, weights, num_leads, cells, 0.6, mean)
+        kernel("delineate_agree")(found, weights, num_leads, cells, 0.6, 0.25, edges, mean)
         np.testing.assert_allclose(found, of_leads, atol=1e-5, err_msg=variant)
+        np.testing.assert_allclose(edges, of_edges, atol=1e-5, err_msg=variant)
         np.testing.assert_allclose(mean, together, atol=1e-5, err_msg=variant)
 
 
@@ -96,15 +98,15 @@ def test_waves_are_those_of_numpy(step: float) -> None:
     assert num_found > 100
 
 
-@pytest.mark.parametrize("num_beats", [2, 3, 40])
-def test_p_waves_are_expected_as_in_numpy(num_beats: int) -> None:
-    random, step, cells = np.random.default_rng(num_beats), 1.44, 62 * num_beats
+@pytest.mark.parametrize(("num_beats", "rr"), [(2, 62), (3, 62), (40, 62), (40, 150)])
+def test_p_waves_are_expected_as_in_numpy(num_beats: int, rr: int) -> None:
+    random, step, cells = np.random.default_rng(num_beats), 1.44, rr * num_beats
     answer = np.exp(random.normal(0, 1, (4, cells)))
     probability = (answer / answer.sum(axis=0)).astype(np.float32)
     waves = []
     for beat in range(num_beats):
-        at = round((beat * 62 + 40) * 2 * step)
-        if random.random() < 0.6:
+        at = round((beat * rr + 40 + random.normal(0, 0.05) * rr * (beat > 20)) * 2 * step)
+        if random.random() < (0.6 if rr == 62 else 0.2):
             waves.append((1, at - 60, at - 45, at - random.integers(20, 120)))
         waves.append((2, at - 8, at, at + 9))
         waves.append((3, at + 30, at + 50, at + 70))

@@ -200,7 +200,9 @@ class Analyst:
         classes = beats_by(facts, classes, *of_kept, self._heartbeats, limits.run_beats)
         events = events_of(block, seconds, beats, rhythms.events, classes, rate_hz, limits)
         of_intervals, not_measured = conduction(recording, waves, classes.symbol, events, beats.lost)
-        events += blocks_by(facts, of_intervals, beats.sample)
+        conducted = (classes.symbol == "N") & ~block.paced[beats.kept]
+        pr_ms = waves.intervals["pr_ms"][conducted] if waves else None
+        events += blocks_by(facts, of_intervals, beats.sample, events, pr_ms)
         # The last second may be a part, or lack its last sample.
         edges = seconds.edges
         in_seconds = int((edges[-1] + 1) // rate_hz), int((np.diff(edges)[seconds.readable].sum() + 1) // rate_hz)

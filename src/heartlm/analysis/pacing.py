@@ -18,6 +18,9 @@ STEP_S, QUIET_S, WHOLE_S = 0.008, 0.02, 0.03
 """Length of the step, of the baseline before it, and of the part of the complex that the step is a fraction of."""
 QUIET_WEIGHT = 3.0
 """The step is counted less this number of ranges of the baseline."""
+LEVEL, LEVEL_S = 0.3, 0.06
+"""The baseline is at most this fraction of the range away from the signal's median over the first part of the stretch:
+the flat top of a QRS complex that an amplifier cut is none, as in 99 of LUDB."""
 STEP_MV, STEP_FRACTION = 0.2, 0.5
 LEAD_SHARE = 1 / 6
 """Fraction of the leads, and one at least, that must show the spike: of twelve leads one alone does so in 7 % of 341
@@ -45,11 +48,15 @@ def pacing_spikes(sample: NDArray[np.int64], signals_mv: NDArray[np.float32], ra
     step, quiet, whole = (round(each * rate_hz) for each in (STEP_S, QUIET_S, WHOLE_S))
     before, after = round(BEFORE_S * rate_hz) + quiet, round(AFTER_S * rate_hz) + whole
     around = sample[:, None] + np.arange(before + after + 1)  # of each beat, in the padded signal
+    start = round(LEVEL_S * rate_hz)
     for signal in signals_mv:
         padded = np.pad(np.nan_to_num(signal), (before, after), mode="edge")
-        onset = sliding_window_view(padded[around], quiet + whole + 1, axis=1)  # [num_beats, num_onsets, of an onset]
+        stretch = padded[around]
+        onset = sliding_window_view(stretch, quiet + whole + 1, axis=1)  # [num_beats, num_onsets, of an onset]
         steps = np.abs(onset[..., quiet + step] - onset[..., quiet])
         steps = steps - QUIET_WEIGHT * np.ptp(onset[..., : quiet + 1], axis=2)
+        away = np.abs(onset[..., quiet] - np.median(stretch[:, :start], axis=1)[:, None])
+        steps[away > LEVEL * np.ptp(stretch, axis=1)[:, None]] = 0
         at = np.arange(len(sample)), steps.argmax(axis=1)
         fraction = steps[at] / np.maximum(np.ptp(onset[at][:, quiet:], axis=1), 1e-6)
         surely += (steps[at] >= STEP_MV) & (fraction >= STEP_FRACTION)

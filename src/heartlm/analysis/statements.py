@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.analysis.av_block import BLOCKS
+from heartlm.analysis.conduction import LONGEST_PR_MS
 from heartlm.analysis.findings import Event
 from heartlm.analysis.stages import Classes
 from heartlm.ecg.recording import Annotations, Recording
@@ -37,6 +39,12 @@ PR, OF_PR = "1AVB", "AV block I"
 DENIED = 0.2
 """Fraction of the threshold below which a statement denies what rules found; PVC denies below the threshold itself.
 Chosen on folds 7 and 8 of PTB-XL and on LUDB, where probabilities are lower (docs/log/statements.md)."""
+
+PR_DENIED, UNSURE_PR_MS, PR_SHARE = 0.05, 205.0, 0.8
+"""AV block I: the same fraction; up to this interval it needs the statement; one that is not long, measured in this
+fraction of the beats, contradicts it. Chosen on folds 7 and 8 and on LUDB, 24 recordings with the block."""
+WITHOUT_PR = {"AF", "flutter", "VF", "junctional", *BLOCKS}
+"""Events that a stated AV block I contradicts where no interval shows it."""
 
 LEAST_OF_CLASS = 0.1
 """Least probability of the class of the beat that a statement names. Chosen on folds 1 to 6 of PTB-XL, by models of the
@@ -159,14 +167,31 @@ def beats_by(
     return replace(classes, symbol=symbol, certainty=certainty, notes=notes)
 
 
-def blocks_by(facts: StatementProbabilities, events: list[Event], sample: NDArray[np.int64]) -> list[Event]:
-    """Return events of intervals with blocks by what is stated; a bundle branch block that it denies is a wide QRS."""
+def blocks_by(
+    facts: StatementProbabilities,
+    events: list[Event],
+    sample: NDArray[np.int64],
+    others: Sequence[Event] = (),
+    pr_ms: NDArray[np.float64] | None = None,
+) -> list[Event]:
+    """Return events of intervals with blocks by what is stated; a bundle branch block that it denies is a wide QRS.
+
+    Args:
+        facts: what is stated.
+        events: events of intervals.
+        sample: positions of the beats.
+        others: other events.
+        pr_ms: PR interval of each conducted beat, NaN where there is no P wave; None if they were not measured.
+    """
     if len(sample) < 2:
         return events
     if PR in facts:
         long_pr = [event for event in events if event.kind == OF_PR]
         events = [event for event in events if event.kind != OF_PR]
-        if facts.says(PR) or (long_pr and not facts.denies(PR)):
+        if not facts.says(PR):
+            possible = facts.probability[PR] >= PR_DENIED * facts.threshold[PR]
+            events += [each for each in long_pr if possible and each.interval_ms > UNSURE_PR_MS]
+        elif long_pr or not (_has_short_pr(pr_ms, sample) or WITHOUT_PR & {event.kind for event in others}):
             events += long_pr or [_whole(OF_PR, facts.probability[PR], sample)]
     if not all(name in facts for name in OF_SIDE):
         return events
@@ -180,6 +205,15 @@ def blocks_by(facts: StatementProbabilities, events: list[Event], sample: NDArra
     kind, certainty = OF_SIDE[name], facts.probability[name]
     sided = [replace(event, kind=kind, confidence=certainty) for event in wide]
     return others + (sided or [_whole(kind, certainty, sample)])
+
+
+def _has_short_pr(pr_ms: NDArray[np.float64] | None, sample: NDArray[np.int64]) -> bool:
+    """Return whether PR is usual in most of the conducted beats, or hardly any beat is conducted, as in pacing."""
+    if pr_ms is None:
+        return False
+    known = pr_ms[~np.isnan(pr_ms)]
+    is_usual = len(known) >= PR_SHARE * len(pr_ms) and float(np.median(known)) <= LONGEST_PR_MS if len(known) else False
+    return is_usual or 2 * len(pr_ms) < len(sample)
 
 
 def _whole(kind: str, confidence: float, sample: NDArray[np.int64]) -> Event:

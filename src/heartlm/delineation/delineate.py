@@ -40,6 +40,8 @@ _SURE = 0.8
 # The onset of a wave in all leads is this quantile of its onsets, its offset one minus this quantile of its offsets:
 # a single lead of twelve does not decide.
 _QUANTILE = 1 / 6
+FEWEST_LEADS = 3
+"""Leads that it takes: which of two is an outlier cannot be told, so that their mean has the edges."""
 # Fraction of the leads (three or more) whose P peaks lie within this time of their median, that shows a P wave of all
 # leads if their mean confidence is this; chosen on the odd folds of PTB-XL, so that AF gets no more P waves.
 _P_LEADS, _P_TOGETHER_S, _P_SURE = 1 / 3, 0.03, 0.75
@@ -60,8 +62,8 @@ class Delineation:
         confidence: mean probability of each wave, 0 if absent, float32 `[num_beats, num_leads, 3]`.
         all_leads: the same positions for all leads together, int64 `[num_beats, 3, 3]`: a wave that the leads show
             together, from the earliest to the latest of its edges in the leads without outliers (quantiles of 1/6 and
-            5/6), with its peak in the first lead; or a P wave that only a third of the leads (three or more) show
-            clearly, with its median peak.
+            5/6; of two leads, the edges in their mean), with its peak in the first lead; or a P wave that only a third
+            of the leads (three or more) show clearly, with its median peak.
         all_confidence: its confidence, float32 `[num_beats, 3]`.
         other_p: P waves of each lead that belong to no beat.
     """
@@ -215,7 +217,7 @@ def add_p_of_some_leads(
         common, common_confidence: of all leads together, `[num_beats, 3, 3]` and `[num_beats, 3]`, changed in place.
         rate_hz: sampling rate in Hz.
     """
-    least = max(3, round(_P_LEADS * waves.shape[1]))
+    least = max(FEWEST_LEADS, round(_P_LEADS * waves.shape[1]))
     rows = np.flatnonzero((common[:, P, PEAK] < 0) & ((waves[:, :, P, PEAK] >= 0).sum(axis=1) >= least))
     for row in rows.tolist():
         p_waves = waves[row, :, P]
@@ -228,6 +230,8 @@ def add_p_of_some_leads(
 def _of_all_leads(waves: Positions, common: Positions) -> Positions:
     """Return the edges over all leads of the waves in `common` `[num_beats, 3, 3]`, in which the peaks are kept."""
     table, far = common.copy(), np.iinfo(np.int64).max
+    if waves.shape[1] < FEWEST_LEADS:
+        return table
     for point, sign in ((ONSET, 1), (OFFSET, -1)):
         present = (waves[..., point] >= 0) & (common[:, None, :, point] >= 0)  # [num_beats, num_leads, 3]
         num = present.sum(axis=1)

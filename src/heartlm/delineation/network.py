@@ -32,6 +32,9 @@ NETWORK_FILE = Path(__file__).with_name("network.safetensors")
 _GROUP, _PHASES, _FLAT_S = 8, 256, 0.5
 AGREEMENT = 0.6
 """Weight of what all leads show together against what a lead shows, chosen on the training folds."""
+EDGE_AGREEMENT = 0.3
+"""The same for the edges of a wave, less the share of two leads: two decide together on which waves there are, but each
+has edges of its own; chosen on fold 0."""
 
 # Cells on either side, five seconds, in which the certainty of a lead decides its weight in the mean.
 _CERTAIN_CELLS = 625
@@ -203,18 +206,23 @@ def find_waves(signals_mv: Floats, rate_hz: float, network: Network | None = Non
         network(prepare(signal, rate_hz), answer)
         kernel("delineate_usable")(signal, len(signal), step, round(_FLAT_S * rate_hz), cells, weight)
         kernel("delineate_weights")(answer, cells, _CERTAIN_CELLS, scratch, weight)
-    kernel("delineate_agree")(answers, weights, num_leads, cells, AGREEMENT, mean)
-    waves_by_lead = [_waves(*each, step) for each in zip(answers, signals_mv, strict=True)]
-    return waves_by_lead, waves_by_lead[0] if num_leads == 1 else _waves(mean, signals_mv[0], step, flat=True)
+    edges, of_edges = np.empty_like(answers), EDGE_AGREEMENT * max(0.0, 1 - 2 / max(num_leads, 1))
+    kernel("delineate_agree")(answers, weights, num_leads, cells, AGREEMENT, of_edges, edges, mean)
+    waves_by_lead = [_waves(*each, step) for each in zip(answers, edges, signals_mv, strict=True)]
+    if num_leads == 1:
+        return waves_by_lead, waves_by_lead[0]
+    return waves_by_lead, _waves(mean, mean.copy(), signals_mv[0], step, flat=True)
 
 
-def _waves(probability: Floats, signal_mv: Floats, step: float, flat: bool = False) -> Waves:
-    """Find the waves of a lead twice: the second time with P waves where the beats nearby have them."""
+def _waves(probability: Floats, plain: Floats, signal_mv: Floats, step: float, flat: bool = False) -> Waves:
+    """Find the waves of a lead twice: the second time with P waves where the beats nearby have them.
+
+    Both times edges are those of `plain`, as an expected P wave is not wider. `probability` is changed.
+    """
     cells = probability.shape[1]
     points, confidence = np.empty((cells // 2 + 1, 4), np.int64), np.empty(cells // 2 + 1, np.float32)
     reach, scratch = round(_P_REACH_S * NETWORK_HZ * step), np.empty(cells + 2, np.float32)
-    plain = probability.copy()
-    for again in (False, True):  # edges are those of `plain` both times, as an expected P wave is not wider
+    for again in (False, True):
         num = kernel("delineate_waves")(
             *(probability, plain, cells, signal_mv, len(signal_mv), step, _BRIDGE, _LEAST_SUM, _LEAST_TOP),
             *(flat or not again, len(confidence), scratch, points, confidence),

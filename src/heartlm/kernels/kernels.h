@@ -237,7 +237,8 @@ void delineate_usable(const float *signal, int64_t num_samples, double step, int
 int64_t delineate_network_scratch(const struct delineator *d);
 void delineate_network(const struct delineator *d, const float *x, int64_t num_samples, float *scratch, float *out);
 void delineate_weights(const float *answer, int64_t cells, int64_t radius, float *scratch, float *weights);
-void delineate_agree(float *leads, const float *weights, int64_t num_leads, int64_t cells, float share, float *mean);
+void delineate_agree(float *leads, const float *weights, int64_t num_leads, int64_t cells, float share,
+                     float edge_share, float *edges, float *mean);
 void delineate_expect(float *probability, int64_t cells, const int64_t *waves, int64_t num_waves, double step,
     int64_t reach, int64_t beats, float strength, float *scratch);
 int64_t delineate_waves(const float *probability, const float *plain, int64_t cells, const float *signal,

@@ -21,6 +21,7 @@ from heartlm.extensions.cluster.campaign.slurm import Job, dependency, jobs_of, 
 from heartlm.extensions.cluster.profile import load_profile, profile_of
 from heartlm.extensions.cluster.run_file import RunFile
 from heartlm.extensions.cluster.topology import Topology
+from tests.extensions.cluster.named_corpus import name_corpus
 from tests.extensions.cluster.slurm import Cluster, slurm  # noqa: F401
 
 MELUXINA = load_profile("meluxina")
@@ -235,7 +236,7 @@ def test_a_campaign_on_two_nodes(
                     "baselines": False,
                 },
             },
-            {"name": "broken", "stage": "pretrain", "run": {**common, "corpus": "nowhere", "out": "runs/broken"}},
+            {"name": "broken", "stage": "pretrain", "run": {**common, "corpus": "damaged", "out": "runs/broken"}},
             {
                 "name": "after",
                 "stage": "finetune",
@@ -243,13 +244,14 @@ def test_a_campaign_on_two_nodes(
             },
         ],
     }
+    name_corpus(tmp_path / "damaged")
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(campaign, sort_keys=False))
     assert main(["campaign", "run", str(path), "--profile", "generic", "--submit", "--wait"]) == 1
     said = capsys.readouterr()
     lines = said.out.splitlines()
     assert lines[0] == "5 done, 1 failed, 1 not run", said
-    assert lines[1].startswith("failed: broken: exit status 2: heartlm pretrain: nowhere: no manifest.json")
+    assert lines[1].startswith("failed: broken: exit status 2: heartlm pretrain: damaged")
     assert lines[2] == "not run: after: needs broken, which failed"
     assert said.err.splitlines()[0].partition(": ")[2] == "pretrain-1 on 1 node × 1 CPU rank"
 
@@ -280,10 +282,11 @@ def test_experiments_that_share_a_node(
     experiments = [
         {"name": f"p{seed}", "run": {**common, "depth": 1, "seed": seed, "out": f"runs/p{seed}"}} for seed in (1, 2)
     ]
-    experiments.append({"name": "broken", "run": {**common, "corpus": "nowhere", "out": "runs/broken"}})
+    experiments.append({"name": "broken", "run": {**common, "corpus": "damaged", "out": "runs/broken"}})
     experiments.append(
         {"name": "after", "run": {"command": "finetune", **common, "run": "runs/broken", "out": "runs/after"}}
     )
+    name_corpus(tmp_path / "damaged")
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump({"topology": {"gpus_per_node": 1}, "experiments": experiments}, sort_keys=False))
     assert main(["campaign", "run", str(path), "--profile", str(profile), "--submit", "--wait"]) == 1

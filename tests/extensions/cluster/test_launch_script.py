@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,6 +25,7 @@ from heartlm.extensions.cluster.submit import follow, state_of
 from heartlm.extensions.cluster.topology import Topology, seconds_of
 from heartlm.system.progress import hours_minutes_seconds
 from heartlm.training.config import PretrainConfig
+from tests.extensions.cluster.named_corpus import name_corpus
 
 GOLDEN = Path(__file__).parent / "golden" / "launch"
 UPDATE = "HEARTLM_UPDATE_GOLDEN"
@@ -298,6 +300,7 @@ def test_a_controller_that_stays_away_is_given_up_after_minutes(monkeypatch: pyt
 def test_a_campaign_asks_as_seldom_as_a_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "c.yaml"
     path.write_text("experiments: [{name: a, run: {corpus: c, out: a}}]")
+    name_corpus(tmp_path / "c")
     controller = Controller(monkeypatch, "7", *["7 PENDING"] * 30, BUSY, *["7 RUNNING"] * 3, "\n")
     assert main(["campaign", "run", str(path), "--profile", "generic", "--submit", "--wait"]) == 1
     assert len(controller.pauses) == 34 and max(controller.pauses) == submit.LONGEST_POLL_S
@@ -315,6 +318,7 @@ def test_waiting_ends_with_the_status_of_the_command(
 ):
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(yaml.safe_dump(RUN))
+    name_corpus(tmp_path / RUN["corpus"])
     Controller(monkeypatch, "7", f"JobId=7 JobState={state} Reason=None ExitCode={code} RunTime=INVALID")
     assert main(["launch", "run.yaml", "--submit", "--wait"]) == status
     assert f"heartlm launch: job 7: {state} with status {code.partition(':')[0]}" in capsys.readouterr().err
@@ -325,6 +329,7 @@ def test_jobs_that_cannot_be_cancelled_do_not_hide_why_one_was_refused(
 ):
     path = tmp_path / "c.yaml"
     path.write_text("experiments: [{name: a, run: {corpus: c, out: a}}, {name: b, run: {corpus: c, out: b}}]")
+    name_corpus(tmp_path / "c")
     Controller(monkeypatch, "7", "sbatch: error: Job violates a limit", "scancel: error: Socket timed out")
     assert main(["campaign", "run", str(path), "--profile", "generic", "--submit"]) == 2
     assert "sbatch refused: Job violates a limit" in capsys.readouterr().err
@@ -336,8 +341,65 @@ def test_without_slurm_it_says_what_to_do(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     Path("run.yaml").write_text(yaml.safe_dump(RUN))
+    name_corpus(tmp_path / RUN["corpus"])
     assert main(["launch", "run.yaml", "--submit"]) == 2
     assert capsys.readouterr().err == ("heartlm launch: sbatch: no such command, so no SLURM here: use --local\n")
+
+
+@pytest.mark.parametrize(
+    ("run", "profile", "missing"),
+    [
+        ({"corpus": "nowhere", "out": "a"}, {}, "corpus: nowhere: nothing is there"),
+        ({"corpus": ".", "out": "a"}, {}, "corpus: .: no corpus, which heartlm tokenize makes"),
+        (
+            {"command": "finetune", "run": "runs/none", "corpus": "c", "out": "a"},
+            {},
+            "run: runs/none: no such run folder",
+        ),
+        ({"command": "evaluate", "run": "beats", "on": "mitdb"}, {}, "on: mitdb: nothing is there"),
+        ({"command": "tokenize", "databases": ["c", "svdb"], "out": "t"}, {}, "databases: svdb: nothing is there"),
+        (
+            {"corpus": "c", "out": "a"},
+            {"container": "apptainer", "image": "heart.sif"},
+            "image: heart.sif: no such file",
+        ),
+    ],
+)
+def test_what_a_job_needs_is_there_before_it_is_queued(
+    run: dict[str, Any],
+    profile: dict[str, Any],
+    missing: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
+    name_corpus(tmp_path / "c")
+    Path("run.yaml").write_text(yaml.safe_dump(run))
+    Path("site.yaml").write_text(yaml.safe_dump(profile))
+    Controller(monkeypatch, "sbatch: error: it was asked")
+    assert main(["launch", "run.yaml", "--profile", "site.yaml", "--submit"]) == 2
+    assert missing in (said := capsys.readouterr().err) and said.count("\n") == 1
+    campaign = {"topology": {"gpus_per_node": 0}, "experiments": [{"name": "a", "run": run}]}
+    Path("c.yaml").write_text(yaml.safe_dump(campaign))
+    assert main(["campaign", "run", "c.yaml", "--profile", "site.yaml", "--submit"]) == 2
+    assert f"heartlm campaign: a: {missing}" in capsys.readouterr().err
+
+
+def test_a_campaign_writes_its_scripts_and_submits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    name_corpus(tmp_path / "c")
+    runs = [{"corpus": "c", "out": "a"}, {"command": "finetune", "corpus": "c", "run": "a", "out": "b"}]
+    experiments = [{"name": run["out"], "run": run} for run in runs]
+    Path("c.yaml").write_text(yaml.safe_dump({"name": "two", "experiments": experiments}))
+    Controller(monkeypatch, "sbatch: error: it was asked")
+    assert main(["campaign", "run", "c.yaml", "--scripts", "jobs"]) == 0
+    written = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert written == sorted(Path("jobs").iterdir()) and len(written) == 2
+    assert all("#SBATCH" in path.read_text() for path in written)
+    assert main(["campaign", "run", "c.yaml", "--scripts", "jobs", "--submit"]) == 2
 
 
 BAD_PROFILES = {

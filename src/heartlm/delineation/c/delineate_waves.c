@@ -9,6 +9,11 @@
 #define LARGEST 1e6f /* mV */
 #define CLEAR 0.8f   /* a wave whose greatest probability is less has lower edges */
 #define DOUBT 0.02f /* of a lead without any */
+#define REGULAR 0.08f    /* of slow regular beats: standard deviation of their intervals by the mean, */
+#define SLOW_CELLS 125.0f /* and least mean, of one second */
+
+/* Probability at the edges of a class, chosen on fold 0: at a half P waves are 2 ms too short at either end in qtdb. */
+static const float edge_level[CLASSES] = {0.5f, 0.45f, 0.5f, 0.5f};
 
 static const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
@@ -34,10 +39,11 @@ void HEARTLM(delineate_weights)(const float *answer, int64_t cells, int64_t radi
 }
 
 /* Let the leads of a recording agree: what delineate_network gave for each, [num_leads, CLASSES, cells], becomes
- * probabilities that are proportional to own^(1 - share / 2) * mean^share. The geometric mean of the leads by their
- * weights [num_leads, cells] is written to `mean` [CLASSES, cells]. Where the weight is 0 there is no wave. */
+ * probabilities that are proportional to own^(1 - share / 2) * mean^share, and `edges`, of the same shape, the same for
+ * `edge_share`. The geometric mean of the leads by their weights [num_leads, cells] is written to `mean`
+ * [CLASSES, cells]. Where the weight is 0 there is no wave. */
 void HEARTLM(delineate_agree)(float *leads, const float *weights, int64_t num_leads, int64_t cells, float share,
-                              float *mean) {
+                              float edge_share, float *edges, float *mean) {
     for (int64_t t = 0; t < cells; t += LANES) {
         int64_t left = cells - t < LANES ? cells - t : LANES;
         vfloat sums[CLASSES] = {{0}}, total_weight = {0}, none = all_lanes(1.0f);
@@ -49,20 +55,25 @@ void HEARTLM(delineate_agree)(float *leads, const float *weights, int64_t num_le
         }
         for (int c = 0; c < CLASSES; c++) sums[c] /= larger(total_weight, all_lanes(1e-9f));
         for (int64_t l = -1; l < num_leads; l++) {
-            vfloat powers[CLASSES], total = {0};
+            vfloat powers[CLASSES], of_edges[CLASSES], total = {0}, edge_total = {0};
             vfloat weight = l < 0 ? total_weight : load_first(weights + l * cells + t, left);
             vfloat used = -__builtin_convertvector(weight > 0, vfloat);
             float *own = l < 0 ? mean + t : leads + l * CLASSES * cells + t;
             for (int c = 0; c < CLASSES; c++) {
-                vfloat log_power = sums[c];
-                if (l >= 0 && num_leads > 1)
-                    log_power = share * log_power + (1 - share / 2) * load_first(own + c * cells, left);
-                else if (l >= 0)
-                    log_power = load_first(own + c * cells, left);
+                vfloat log_power = l < 0 ? sums[c] : load_first(own + c * cells, left);
+                if (l >= 0 && num_leads > 1) {
+                    edge_total += of_edges[c] = exponentials(edge_share * sums[c] + (1 - edge_share / 2) * log_power);
+                    log_power = share * sums[c] + (1 - share / 2) * log_power;
+                }
                 total += powers[c] = exponentials(log_power);
             }
-            for (int c = 0; c < CLASSES; c++)
-                store_first(own + c * cells, used * powers[c] / total + (c ? 0 * used : none - used), left);
+            for (int c = 0; c < CLASSES; c++) {
+                vfloat unused = c ? 0 * used : none - used, found = used * powers[c] / total + unused;
+                store_first(own + c * cells, found, left);
+                if (l < 0) continue;
+                if (num_leads > 1) found = used * of_edges[c] / edge_total + unused;
+                store_first(edges + (l * CLASSES + c) * cells + t, found, left);
+            }
         }
     }
 }
@@ -99,8 +110,8 @@ static int64_t sample_of(double cell, double step, int64_t num_samples) {
 /* Waves of a lead in order, at most `most`: their class (1 P, 2 QRS, 3 T), onset, peak and offset as samples of the signal,
  * and the mean probability. Runs of a class with at most `bridge` cells without a wave between them are one. A run whose
  * probabilities sum to less than least_sum[class], or whose greatest is less than least_top[class], is no wave;
- * nor, unless `flat`, is one over signal that is constant or invalid. The edges are where `plain` crosses a half:
- * `probability` before delineate_expect, or the same, as an expected wave is not wider than another. The peak is
+ * nor, unless `flat`, is one over signal that is constant or invalid. The edges are where `plain` crosses edge_level:
+ * probabilities without delineate_expect, as an expected wave is not wider than another. The peak is
  * where the signal is farthest from the line between onset and offset. Scratch: cells floats. Returns how many. */
 int64_t HEARTLM(delineate_waves)(const float *probability, const float *plain, int64_t cells, const float *signal,
                                  int64_t num_samples, double step, int64_t bridge, const float *least_sum,
@@ -134,12 +145,12 @@ int64_t HEARTLM(delineate_waves)(const float *probability, const float *plain, i
         float sum = sum_of_lanes(sums), top = largest_lane(tops), plain_top = largest_lane(plain_tops);
         float mean = sum / (float)(end - begin);
         if (sum < least_sum[class] || top < least_top[class]) continue;
-        float level = plain_top < CLEAR ? 0.5f * plain_top / CLEAR : 0.5f;
+        float clear = edge_level[class], level = plain_top < CLEAR ? clear * plain_top / CLEAR : clear;
         int64_t first = begin, last = end - 1;
         while (first < last && plain_class[first] < level) first++;
         while (last > first && plain_class[last] < level) last--;
-        while (first == begin && begin > 0 && plain_class[begin - 1] > 0.5f) first = --begin;
-        while (last + 1 == end && end < cells && plain_class[end] > 0.5f) last = end++;
+        while (first == begin && begin > 0 && plain_class[begin - 1] > clear) first = --begin;
+        while (last + 1 == end && end < cells && plain_class[end] > clear) last = end++;
         int64_t onset = sample_of(edge_between(plain_class, cells, level, first - 1, first), step, num_samples);
         int64_t offset = sample_of(edge_between(plain_class, cells, level, last + 1, last), step, num_samples);
         int64_t peak = -1;
@@ -169,8 +180,9 @@ int64_t HEARTLM(delineate_waves)(const float *probability, const float *plain, i
 
 /* Expect P waves where the beats nearby have them, and none where they have none: the odds of P are multiplied by
  * exp(strength (2 c - 1)). For a QRS complex c = (n + 1) / (m + 2), where n of the up to `beats` complexes on either side
- * (m in all) have a P wave that ends less than `reach` samples before them; between complexes c is a line. `waves`
- * [num_waves, 4] are those of delineate_waves. Scratch: 2 num_waves floats. */
+ * (m in all) have a P wave that ends less than `reach` samples before them; between complexes c is a line. It
+ * is a half at least where these complexes are slow and regular: an escape rhythm that the P waves are independent of.
+ * `waves` [num_waves, 4] are those of delineate_waves. Scratch: 2 num_waves floats. */
 void HEARTLM(delineate_expect)(float *probability, int64_t cells, const int64_t *waves, int64_t num_waves, double step,
                                int64_t reach, int64_t beats, float strength, float *scratch) {
     float *has_p = scratch, *place = scratch + num_waves;
@@ -190,6 +202,13 @@ void HEARTLM(delineate_expect)(float *probability, int64_t cells, const int64_t 
             float sum = 1 - has_p[i];
             for (int64_t j = first; j <= last; j++) sum += has_p[j];
             here = strength * (2 * sum / (float)(last - first + 2) - 1);
+            float mean = (place[last] - place[first]) / (float)(last - first), squares = 0;
+            for (int64_t j = first; j < last; j++) {
+                float away = place[j + 1] - place[j] - mean;
+                squares += away * away;
+            }
+            if (mean >= SLOW_CELLS && squares <= REGULAR * REGULAR * mean * mean * (float)(last - first))
+                here = here > 0 ? here : 0;
         }
         float start = i ? place[i - 1] : 0, length = i && i < num ? place[i] - start : 1;
         int64_t end = i < num ? (int64_t)place[i] + 1 : cells;

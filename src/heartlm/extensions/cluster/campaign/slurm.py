@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TypedDict
 
 from heartlm.distributed.ranks import STOPPED_STATUS
@@ -98,6 +99,19 @@ def job_name(job: Job, campaign: Campaign) -> str:
     """Return the name of a job and of its script."""
     more = f"@{len(job)}" if len(job) > 1 else ""  # no experiment has @ in its name
     return f"{campaign.name}-{job[0].name}{more}"
+
+
+def write_scripts(campaign: Campaign, profile: SiteProfile, folder: Path) -> list[Path]:
+    """Write the scripts of the jobs that `submit_campaign` would submit, in their order.
+
+    Raises:
+        HeartlmError: a script cannot be written, or a result folder contains a result of other settings.
+    """
+    pending = [each for each in campaign.experiments if progress_of(each, campaign.folder) != "done"]
+    return [
+        write_text(folder / f"{job_name(job, campaign)}.sh", script_of(job, campaign, profile))
+        for job in jobs_of(pending, profile)
+    ]
 
 
 def submit_campaign(campaign: Campaign, profile: SiteProfile, say: Callable[[str], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,8 @@ from heartlm.cli.options import existing, parse
 from heartlm.cli.subcommands import run_subcommand
 from heartlm.distributed.ranks import STOPPED_STATUS
 from heartlm.errors import HeartlmError
-from heartlm.extensions.cluster.commands.run_check import checked_options
-from heartlm.extensions.cluster.profile import SiteOptions, load_site
+from heartlm.extensions.cluster.commands.run_check import check_inputs, checked_options
+from heartlm.extensions.cluster.profile import SiteOptions, SiteProfile, load_site
 from heartlm.system.cores import usable_cores
 from heartlm.system.progress import say
 
@@ -34,6 +35,7 @@ class RunOptions(SiteOptions):
         profile: site profile for the jobs: a name or a YAML file; by default generic.
         submit: submit a job for each experiment to SLURM.
         wait: wait until none of the submitted jobs is in the queue.
+        scripts: folder to which the job scripts are written, without submitting them.
     """
 
     campaign: Path
@@ -43,6 +45,7 @@ class RunOptions(SiteOptions):
     profile: str | None = None
     submit: bool = False
     wait: bool = False
+    scripts: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ def run_run(argv: Sequence[str]) -> int:
     Examples:
         heartlm campaign run widths.yaml
         heartlm campaign run widths.yaml --local --parallel 4
+        heartlm campaign run widths.yaml --profile meluxina --account p200000 --scripts jobs
         heartlm campaign run widths.yaml --profile meluxina --account p200000 --submit
     """
     options = parse(RunOptions, argv, "campaign run", run_run, positionals=["campaign"])
@@ -80,25 +84,39 @@ def run_run(argv: Sequence[str]) -> int:
 
     if options.local and options.submit:
         raise HeartlmError("local: found together with --submit: a campaign runs here or on SLURM")
-    for name, where in {"only": "local", "parallel": "local", "profile": "submit", "wait": "submit"}.items():
-        if getattr(options, name) != getattr(RunOptions, name) and not getattr(options, where):
-            raise HeartlmError(f"{name}: found without --{where}")
+    if options.scripts is not None and (options.local or options.submit):
+        raise HeartlmError("scripts: found together with --local or --submit: scripts are written instead")
+    needed = {"only": ("local",), "parallel": ("local",), "profile": ("submit", "scripts"), "wait": ("submit",)}
+    for name, where in needed.items():
+        if getattr(options, name) != getattr(RunOptions, name) and not any(getattr(options, each) for each in where):
+            raise HeartlmError(f"{name}: found without {' or '.join(f'--{each}' for each in where)}")
     campaign = load_campaign(existing(options.campaign, "campaign"))
     experiments = list(campaign.experiments)
     if options.only is not None:
         experiments = [campaign[name] for name in options.only.replace(",", " ").split()]
     if not experiments:
         raise HeartlmError(f"only: {options.only!r} found, names of experiments expected")
+    profile = load_site(options.profile or "generic", options) if options.submit or options.scripts else None
+    later = [each.run.out for each in campaign.experiments if each.run.out is not None]
     for experiment in experiments:
         try:
-            checked_options(experiment.run, experiment.topology)
+            of_command = checked_options(experiment.run, experiment.topology)
+            if profile is not None:
+                with chdir(campaign.folder):  # where the jobs run
+                    check_inputs(of_command, profile.image, later)
         except HeartlmError as error:
             raise HeartlmError(f"{experiment.name}: {str(error).partition('  (see ')[0]}") from error
     if options.local:
         return _run_here(campaign, options.parallel, [each.name for each in experiments])
-    if options.submit:
-        return _run_on_slurm(campaign, options)
-    return _show_plan(campaign)
+    if profile is None:
+        return _show_plan(campaign)
+    if options.scripts is None:
+        return _run_on_slurm(campaign, options, profile)
+    from heartlm.extensions.cluster.campaign.slurm import write_scripts
+
+    for script in write_scripts(campaign, profile, options.scripts):
+        print(script)
+    return 0
 
 
 def _show_plan(campaign: Campaign) -> int:
@@ -123,11 +141,11 @@ def _run_here(campaign: Campaign, parallel: int, names: Sequence[str]) -> int:
     return _summed_up(campaign, names)
 
 
-def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
+def _run_on_slurm(campaign: Campaign, options: RunOptions, profile: SiteProfile) -> int:
     from heartlm.extensions.cluster.campaign.slurm import queue_of, submit_campaign
     from heartlm.extensions.cluster.submit import poll
 
-    submit_campaign(campaign, load_site(options.profile or "generic", options), say)
+    submit_campaign(campaign, profile, say)
     if not options.wait:
         say(f"see how far it is with:  heartlm campaign status {shlex.quote(str(options.campaign))}")
         return 0

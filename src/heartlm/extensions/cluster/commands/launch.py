@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
-from heartlm.extensions.cluster.commands.run_check import checked_options
+from heartlm.extensions.cluster.commands.run_check import check_inputs, checked_options
 from heartlm.extensions.cluster.profile import SiteOptions, SiteProfile, load_site
 from heartlm.extensions.cluster.run_file import RunFile
 from heartlm.extensions.cluster.topology import Topology, seconds_of
@@ -75,7 +76,9 @@ def run(arguments: Sequence[str]) -> int:
     this_machine = SiteProfile(name="this machine", cpus_per_node=num_cpus, whole_nodes=True)
     profile = this_machine if options.local else load_site(options.profile or "generic", options)
     topology = _topology(options, profile)
-    work = _work(options.run, topology)
+    work, of_command = _work(options.run, topology)
+    if options.submit:
+        check_inputs(of_command, profile.image)
     if options.local:
         return _run_here(work, topology)
     from heartlm.extensions.cluster.script import render
@@ -133,12 +136,11 @@ def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
     return Topology(options.nodes, gpus, ranks, cpus, seconds_of(options.time))
 
 
-def _work(path: Path, topology: Topology) -> RunFile:
-    """Return the run of a file, with its fields checked and with an output folder and a device."""
+def _work(path: Path, topology: Topology) -> tuple[RunFile, Any]:
+    """Return the run of a file, with an output folder and a device, and its checked options."""
     work = RunFile.load(path)
     if not work.is_training:
-        checked_options(work, topology)
-        return work
+        return work, checked_options(work, topology)
     work = work.having(out=work.out or f"runs/{path.stem}").with_device(topology.device)
     config: TrainingConfig = checked_options(work, topology)
     if config.device != topology.device:
@@ -149,4 +151,4 @@ def _work(path: Path, topology: Topology) -> RunFile:
             f"cpus_per_task: {topology.cpus_per_task} found, at least {threads} expected: "
             f"{plural(topology.ranks_per_node, 'rank')} of {plural(config.threads or 1, 'thread')} share them"
         )
-    return work
+    return work, config

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.run_file import POSITIONAL, RunFile
 from heartlm.extensions.cluster.topology import Topology
+from heartlm.models import hub
+from heartlm.models.pretrained import find_run
 from heartlm.tasks.task import FinetuneConfig
 from heartlm.training.config import PretrainConfig, TrainingConfig
 
@@ -39,3 +43,38 @@ def checked_options(run: RunFile, topology: Topology) -> Any:
             options = options.resolved()
         options.check_split(topology.world_size)
     return options
+
+
+def check_inputs(options: Any, image: str | None = None, later: Collection[Path] = ()) -> None:
+    """Refuse a job that would find nothing: a missing corpus, model, database or image.
+
+    Args:
+        options: options of a command, as `checked_options` returns them.
+        image: container image of the job.
+        later: folders that earlier jobs of the campaign make, which may not be there yet.
+
+    Raises:
+        HeartlmError: an input is missing; the text names the field.
+    """
+    made = {Path(folder).absolute() for folder in later}
+
+    def is_later(path: Path) -> bool:
+        return not made.isdisjoint([path.absolute(), *path.absolute().parents])
+
+    for name in ("run", "random_init"):
+        model = getattr(options, name, None)
+        if model is not None and not is_later(model) and not str(model).startswith(hub.PREFIX):
+            try:
+                find_run(model)
+            except HeartlmError as error:
+                raise HeartlmError(f"{name}: {error}") from None
+    named = [("corpus", getattr(options, "corpus", None)), ("on", getattr(options, "on", None))]
+    for name, path in [*named, *(("databases", each) for each in getattr(options, "databases", None) or ())]:
+        if path is None or is_later(path):
+            continue
+        if not path.exists():
+            raise HeartlmError(f"{name}: {path}: nothing is there, so the job would end at once")
+        if name == "corpus" and not (path / "manifest.json").is_file():
+            raise HeartlmError(f"{name}: {path}: no corpus, which heartlm tokenize makes")
+    if image is not None and "://" not in image and not Path(image).exists():
+        raise HeartlmError(f"image: {image}: no such file; heartlm image makes one")
