@@ -77,6 +77,7 @@ BENCHMARKS = (
         15,
         long=True,
     ),
+    Benchmark("two_leads", "--quality {work:quality} --work {work}", (*QUALITY, "inference", "analysis"), 6, long=True),
     Benchmark("labels", "--quality {work:quality} --work {work}", QUALITY, 40, long=True),
     Benchmark(
         "waveform",

@@ -37,6 +37,7 @@ MEASURED_WITH: dict[str, tuple[str, ...]] = {
     "quality-causal": BEATS,
     "quality-ds2": BEATS,
     "quality-svdb": BEATS,
+    "two_leads": (*BEATS, "af", "waveform", "delineation"),
     "labels": ("studies/labels.py",),
     "statements": ("recipes/statements.py",),
     "af_rhythm": ("recipes/af.py",),

@@ -115,9 +115,9 @@ class Expert:
             except HeartlmError:  # its beats are alike
                 pass
         # A family of more beats than are shown is named once those that are shown are all right.
-        of = {"family": question.family} if is_family and (is_whole or not wrong[name]) else None
-        if of is None:
-            of = {"beats": [each for each in shown if self.truth[each] not in HARMS[name]]}
+        of: dict[str, Any] = {"beats": [each for each in shown if self.truth[each] not in HARMS[name]]}
+        if is_family and (is_whole or not wrong[name]):
+            of = {"family": question.family}
         if "family" in of or of["beats"]:
             self._apply(review, "page", {"do": "name", "symbol": name} | of)
         for beat in shown:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,10 @@ OF_PTB_XL = {
     "trigeminy": ("TRIGU",),
 }
 """Findings and the SCP codes that say the same of a recording."""
+
+VENTRICULAR_BEATS = re.compile(r"(?<!supra)ventrikul\S* extrasyst|premature ventricular|\bves\d*\b", re.IGNORECASE)
+"""Words of reports of PTB-XL and of its field `extra_beats` for premature ventricular beats, which codes leave out at
+times."""
 
 Spans = list[tuple[int, int]]
 Counts = NDArray[np.int64]
@@ -129,11 +134,17 @@ class PtbXl:
         """Sorted names of the recordings of some folds."""
         return sorted(name for name, each in self.row.items() if int(each["strat_fold"]) in folds)
 
+    def codes_of(self, name: str) -> set[str]:
+        """SCP codes of a recording, and `VES` where words of its report say what the code PVC does."""
+        row = self.row[name]
+        in_words = VENTRICULAR_BEATS.search(f"{row['report']} {row['extra_beats']}")
+        return set(literal_eval(row["scp_codes"])) | ({"VES"} if in_words else set())
+
     def rows(
         self, steps: Steps, title: str, names: list[str], codes: Mapping[str, Iterable[str]], more: Sequence[str] = ()
     ) -> list[list[str]]:
         """Rows of `by_recording`: of each finding, which of the recordings have one of its SCP codes."""
-        stated = {Path(name).name: set(literal_eval(self.row[name]["scp_codes"])) for name in names}
+        stated = {Path(name).name: self.codes_of(name) for name in names}
         labels = {name: {kind: bool(own & set(of)) for kind, of in codes.items()} for name, own in stated.items()}
         patients = {Path(name).name: self.row[name]["patient_id"] for name in names}
         folder = linked(self.folder, steps.work / "links" / title, names)
@@ -245,12 +256,13 @@ def by_recording(
     for _, record_id, _, content in analysed(steps, name, folder, options):
         summary = content["summary"]
         for kind, tally in tallies.items():
-            if kind.endswith(" beat"):
-                called = summary["beats"][kind[0]] > 0
-            elif kind == "unreadable":
+            what = kind.split(" (")[0]
+            if what.endswith(" beat"):
+                called = summary["beats"][what[0]] > 0
+            elif what == "unreadable":
                 called = summary["readable_share"] < 0.5
             else:
-                called = any(summary["events"][each] for each in kind.split(" (")[0].split(" or "))
+                called = any(summary["events"][each] for each in what.split(" or "))
             has = labels[record_id][kind]
             tally.add(patient_of(record_id), int(has), int(has and called), int(called), int(has and called))
     return [[name, kind, OURS, *tally.cells()] for kind, tally in tallies.items()]

@@ -237,6 +237,7 @@ def drawn_case(rng: Generator) -> tuple[Recording, AnalysedBlock, Seconds]:
         probability=of_beats,
         paced=np.zeros(num, np.bool_),
         likeness=np.full(num, np.nan, np.float32),
+        several=np.zeros(num, np.bool_),
         shape=np.full((num, 2, num_leads), [[rng.choice([0.9, 0.9, 0.2])], [1.0]], np.float32),
         seconds=probability,
         waves=drawn_runs(rng, num_seconds, [0.0, 0.0, 1.0], 12),

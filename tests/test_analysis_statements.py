@@ -19,6 +19,7 @@ from heartlm.simulate.synthesis import simulate_recording
 TWELVE = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
 SAMPLE = np.arange(10) * 200 + 50
 CLASSES = np.array(["N", "S", "V", "F"])
+UNPACED = np.zeros(10, np.bool_)
 
 
 def facts(**probability: float) -> StatementProbabilities:
@@ -57,24 +58,26 @@ def test_af_that_all_leads_deny_is_none_and_af_that_only_they_see_is_one() -> No
 
 def test_ectopic_beats_that_all_leads_deny_are_normal_but_runs_stay() -> None:
     probability = np.tile(np.array([0.1, 0.05, 0.8, 0.05], np.float32), (10, 1))
-    changed = beats_by(facts(PVC=0.1), classes("NVNNVVVNVV"), probability, CLASSES, 3)
+    changed = beats_by(facts(PVC=0.1), classes("NVNNVVVNVV"), probability, UNPACED, CLASSES, 3)
     assert "".join(changed.symbol) == "NNNNVVVNNN"
     assert changed.certainty[1] == pytest.approx(0.1)
     assert changed.notes == ["3 beats would be V by the model of beats; all leads together deny it"]
-    in_doubt = beats_by(facts(PVC=0.4, PAC=0.4), classes("NVNNNSNNNN"), probability, CLASSES, 3)
+    in_doubt = beats_by(facts(PVC=0.4, PAC=0.4), classes("NVNNNSNNNN"), probability, UNPACED, CLASSES, 3)
     assert "".join(in_doubt.symbol) == "NNNNNSNNNN"
-    kept = beats_by(facts(PVC=0.9), classes("NVNNNNNNNN"), probability, CLASSES, 3)
+    kept = beats_by(facts(PVC=0.9), classes("NVNNNNNNNN"), probability, UNPACED, CLASSES, 3)
     assert "".join(kept.symbol) == "NVNNNNNNNN"
 
 
 def test_a_statement_names_the_likeliest_beat_if_one_is_possible() -> None:
     probability = np.tile(np.array([0.98, 0.01, 0.01, 0.0], np.float32), (10, 1))
     probability[6, :3] = 0.6, 0.3, 0.1
-    named = beats_by(facts(PAC=0.9), classes("N" * 10), probability, CLASSES, 3)
+    named = beats_by(facts(PAC=0.9), classes("N" * 10), probability, UNPACED, CLASSES, 3)
     assert "".join(named.symbol) == "NNNNNNSNNN"
     assert named.certainty[6] == pytest.approx(0.3)
-    probability[6, :3] = 0.98, 0.01, 0.01
-    assert "".join(beats_by(facts(PAC=0.9), classes("N" * 10), probability, CLASSES, 3).symbol) == "N" * 10
+    paced = np.arange(10) == 6
+    assert "".join(beats_by(facts(PAC=0.9), classes("N" * 10), probability, paced, CLASSES, 3).symbol) == "N" * 10
+    probability[6, :3] = 0.92, 0.08, 0.0
+    assert "".join(beats_by(facts(PAC=0.9), classes("N" * 10), probability, UNPACED, CLASSES, 3).symbol) == "N" * 10
 
 
 def test_the_side_of_a_wide_qrs_is_what_all_leads_state() -> None:

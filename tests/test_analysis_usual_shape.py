@@ -52,7 +52,7 @@ def test_without_a_usual_beat_nothing_is_excluded() -> None:
     few = np.arange(40) < 3
     likeness = likeness_to_usual(sample, few, signals, np.ones((2, 40), np.bool_), RATE_HZ)
     assert np.isnan(likeness).all()
-    assert not np.any(excluded_classes(np.array(list("SV" * 20)), likeness, 3))
+    assert not np.any(excluded_classes(np.array(list("SV" * 20)), likeness, np.ones(40, np.bool_), 3))
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,15 @@ def test_without_a_usual_beat_nothing_is_excluded() -> None:
 )
 def test_which_classes_of_runs_are_excluded(symbols: str, unusual: set[int], not_v: set[int], not_s: set[int]) -> None:
     likeness = np.array([0.1 if beat in unusual else 0.95 for beat in range(len(symbols))], np.float32)
-    excluded = excluded_classes(np.array(list(symbols)), likeness, 3)
+    excluded = excluded_classes(np.array(list(symbols)), likeness, np.zeros(len(symbols), np.bool_), 3)
     assert [set(np.flatnonzero(each).tolist()) for each in excluded] == [not_v, not_s]
+
+
+def test_where_several_leads_are_read_shape_tells_of_single_beats_too() -> None:
+    likeness = np.array([0.95, 0.9, 0.95, 0.45, 0.95, 0.7, 0.95, 0.7], np.float32)
+    excluded = excluded_classes(np.array(list("NVNSNVNS")), likeness, np.ones(8, np.bool_), 3)
+    assert [np.flatnonzero(each).tolist() for each in excluded] == [[1], [3]]
+    assert not np.any(excluded_classes(np.array(list("NVNSNVNS")), likeness, np.zeros(8, np.bool_), 3))
 
 
 def test_a_tachycardia_that_is_low_in_one_lead_is_ventricular() -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from heartlm import load_model
 from heartlm.analysis.flutter import RATE_HZ, flutter, wave_share
+from heartlm.analysis.p_denial import FLUTTER_SHARE
 from heartlm.cli.main import main
 
 RATE = 250.0
@@ -46,9 +47,15 @@ def test_flutter_is_found_with_regular_and_irregular_conduction_and_nothing_in_s
         assert (found > 0).mean() > 0.8 if is_flutter else not found.any(), name
 
 
+def test_high_t_waves_of_a_fast_rhythm_are_no_flutter() -> None:
+    found, share = flutter(*ecg(np.full(40, 0.40), 0.0, t_wave_mv=1.5), RATE)
+    assert not found.any()
+    assert share.max() < FLUTTER_SHARE
+
+
 def test_the_share_of_a_wave_is_that_of_a_least_squares_fit() -> None:
     rng = np.random.default_rng(2)
-    signal, between = rng.normal(size=10 * RATE_HZ).cumsum(), rng.random(10 * RATE_HZ) < 0.7
+    signal, between = 0.005 * rng.normal(size=10 * RATE_HZ).cumsum(), rng.random(10 * RATE_HZ) < 0.7
     time = np.arange(len(signal))[between] / RATE_HZ
     kept = signal[between]
     share = wave_share(signal[None], between)

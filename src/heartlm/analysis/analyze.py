@@ -196,7 +196,8 @@ class Analyst:
         by_leads, contradicted = rhythms_by(facts, beats.sample, rhythms.events)
         rhythms = replace(rhythms, events=by_leads, notes=rhythms.notes + contradicted)
         classes = named_beats(block, beats, rhythms.events, self._heartbeats, limits.run_beats)
-        classes = beats_by(facts, classes, block.probability[beats.kept], self._heartbeats, limits.run_beats)
+        of_kept = block.probability[beats.kept], block.paced[beats.kept]
+        classes = beats_by(facts, classes, *of_kept, self._heartbeats, limits.run_beats)
         events, by_waveform, disputed = events_of(block, seconds, beats, rhythms.events, classes, rate_hz, limits)
         of_intervals, not_measured = conduction(recording, waves, classes.symbol, events, beats.lost)
         conducted = (classes.symbol == "N") & ~block.paced[beats.kept]
@@ -275,7 +276,7 @@ class Analyst:
         """Return which beats are in runs that the model of beats calls ventricular and that are noise."""
         beats = np.flatnonzero(~block.no_beat)
         symbol = self._heartbeats[block.probability[beats].argmax(axis=1)]
-        no_v, no_s = excluded_classes(symbol, block.likeness[beats], run_beats)
+        no_v, no_s = excluded_classes(symbol, block.likeness[beats], block.several[beats], run_beats)
         second = np.minimum((block.sample[beats] // rate_hz).astype(np.int64), len(block.seconds) - 1)
         is_v = ((symbol == "V") & ~no_v | no_s) & ~block.paced[beats]
         in_noise = np.zeros(len(block.sample), np.bool_)
@@ -333,7 +334,8 @@ class Analyst:
         shown = signals if spiked == leads else recording.signal(first, last, spiked)
         paced = (pacing_spikes(sample, shown, rate_hz) >= 0) & ~no_beat
         is_normal = ((self._heartbeats[probability.argmax(axis=1)] == "N") | paced) & ~no_beat
-        likeness = likeness_to_usual(sample, is_normal, signals, beat_quality >= UNREADABLE, rate_hz)
+        can_be_read = beat_quality >= UNREADABLE
+        likeness = likeness_to_usual(sample, is_normal, signals, can_be_read, rate_hz)
         shape = np.full((len(sample), 2, len(signals)), np.nan, np.float32)
         shape[~no_beat] = run_shape(sample[~no_beat], is_normal[~no_beat], signals, rate_hz)
         in_block, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
@@ -350,6 +352,7 @@ class Analyst:
             probability[in_block],
             paced[in_block],
             likeness[in_block],
+            can_be_read.sum(axis=0)[in_block] > 1,
             shape[in_block],
             seconds[begin_s : begin_s + num_seconds],
             waves[begin_s : begin_s + num_seconds],

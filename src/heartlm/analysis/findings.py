@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -273,6 +274,10 @@ class Findings:
         `HRV_SDNN`, `HRV_SDANN5`, `HRV_SDNNI5`, `HRV_RMSSD`, `HRV_pNN50`, `HRV_LF`, `HRV_HF` and `HRV_LFHF`; and by
         how many intervals and pieces of five minutes, with `notes` on what is missing and why.
         """
+        return dict(self._variability)
+
+    @cached_property
+    def _variability(self) -> dict[str, Any]:
         return dict(attached("variability").variability(self))
 
     @property
@@ -367,6 +372,7 @@ class Findings:
             "seconds": {kind: self._if_examined(kind, round(self.seconds_of(kind), 1)) for kind in KINDS},
             "stated": self.stated_in_words(),
             "unexamined": self.unexamined_in_words(),
+            "hrv": {name: self._variability[name] for name in attached("variability").MEASURES},
             "reading": self.reading(),
         }
 

@@ -42,6 +42,9 @@ SHARE, REGULAR_SHARE = 0.5, 0.65
 """Minimum fraction of the signal explained by the wave, in an irregular and in a regular rhythm.
 
 Chosen on ptb-xl (folds 1 to 8), ludb and DS1: docs/analyze.md."""
+HIGHEST_MV = 0.75
+"""Greatest height of an atrial wave in a lead. Flutter has at most 0.5 mV in PTB-XL (folds 1 to 8) and ludb. In a fast
+rhythm the wave fits T waves too, which are higher: 1.4 mV and more in the tachycardia of record 865 of svdb."""
 LONGEST_RR_S, RATIO_REACH = 0.505, 0.06
 """Maximum RR interval in seconds of a regular rhythm, and its tolerance around two periods of the wave, in periods."""
 
@@ -105,7 +108,8 @@ def wave_share(signals: Floats, between: NDArray[np.bool_]) -> Floats:
         between: mask of the samples to fit, bool `[num_samples]`.
 
     Returns:
-        Explained fraction of variance, the mean of the two best leads, float64 `[len(_WAVE)]`.
+        Explained fraction of variance, the mean of the two best leads, float64 `[len(_WAVE)]`. A lead in which the wave
+        would be higher than `HIGHEST_MV` explains nothing by it.
     """
     num_bins = _BIN * RATE_HZ
     weight = np.fft.fft(between, num_bins)
@@ -118,4 +122,6 @@ def wave_share(signals: Floats, between: NDArray[np.bool_]) -> Floats:
     explained = (fitted.conj() * right).sum(axis=-1).real - mean[:, None]
     total = (np.where(between, signals, 0) ** 2).sum(axis=1) - mean
     shares = explained / np.maximum(total, 1e-12)[:, None]
+    # From crest to trough a sum of complex exponentials has at most twice the sum of their sizes.
+    shares[2 * np.abs(fitted[..., _ORDER != 0]).sum(axis=-1) > HIGHEST_MV] = 0
     return np.asarray(np.sort(shares, axis=0)[-2:].mean(axis=0))

@@ -99,13 +99,18 @@ def variability(findings: Findings) -> dict[str, Any]:
     if ratios := [powers["lf_ms2"] / powers["hf_ms2"] for powers in spectra if powers["hf_ms2"] >= LEAST_HF_MS2]:
         measures["lf_hf"] = float(np.median(ratios))
     if len(used):
-        counts |= {"num_pieces": len(used), "num_spectra": len(spectra), "covered": float(covered[used].mean())}
+        counts |= {
+            "num_pieces": len(used),
+            "num_spectra": len(spectra),
+            "covered": round(float(covered[used].mean()), 3),
+        }
         if covered[used].min() < FULL_PIECE:
             notes.append(
                 f"normal intervals cover {100 * covered[used].mean():.0f} % of the pieces: LF is too high and HF too "
                 "low, at 70 % by a quarter and a tenth"
             )
-    return measures | counts | {"notes": notes}
+    rounded = {name: None if value is None else round(value, 3) for name, value in measures.items()}
+    return rounded | counts | {"notes": notes}
 
 
 def band_powers(nn_ms: NDArray[np.float64], ends_s: NDArray[np.float64]) -> dict[str, float]:

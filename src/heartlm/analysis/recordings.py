@@ -17,7 +17,6 @@ import torch
 from heartlm.analysis.analyze import Analyst, notes_of
 from heartlm.analysis.events import USUAL_LIMITS
 from heartlm.analysis.findings import EVENT_FIELDS, Findings
-from heartlm.analysis.hrv import MEASURES
 from heartlm.analysis.limits import Limits
 from heartlm.databases.database import locate
 from heartlm.databases.each_recording import RecordingTask, Summary, Watch, each_recording
@@ -123,8 +122,6 @@ class AnalysisTask(RecordingTask):
         findings = self.analyst.analyze(recording, watch, self.limits)
         waves = findings.normal_waves()
         page, summary, rows = self.page and self.page(findings), findings.summary(), findings.event_rows()
-        hrv = {name: round(each, 3) if isinstance(each, float) else each for name, each in findings.hrv().items()}
-        summary["hrv"] = {name: hrv[name] for name in MEASURES}
         write_annotations(path.parent, path.stem, findings.annotations())
         for event in rows:
             event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
@@ -140,7 +137,7 @@ class AnalysisTask(RecordingTask):
             "cart": recording.cart and asdict(recording.cart),
             "patient": patient,
             "brief": findings.brief(),
-            "hrv": hrv,
+            "hrv": findings.hrv(),
             "notes": findings.notes,
             "marks": findings.marks(),
             "events": plain,

@@ -50,6 +50,7 @@ class AnalysedBlock(NamedTuple):
         probability: class probabilities of each beat, float32 `[num_beats, 4]`.
         paced: whether each follows a pacing spike, see `paced_beats`, bool `[num_beats]`.
         likeness: see `likeness_to_usual`, float32 `[num_beats]`.
+        several: whether several leads can be read at each beat, bool `[num_beats]`.
         shape: see `run_shape`, float32 `[num_beats, 2, num_leads]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
         waves: fraction of the windows over each second that show regular waves at a rate of VT where they may be VF,
@@ -74,6 +75,7 @@ class AnalysedBlock(NamedTuple):
     probability: NDArray[np.float32]
     paced: NDArray[np.bool_]
     likeness: NDArray[np.float32]
+    several: NDArray[np.bool_]
     shape: NDArray[np.float32]
     seconds: NDArray[np.float64]
     waves: NDArray[np.float64]
@@ -316,13 +318,14 @@ def named_beats(
         notes.append(
             f"paced: {paced.sum():,} of {len(paced):,} beats follow a pacing spike; they are normal ones by class"
         )
-    no_v, no_s = excluded_classes(classes[choice], block.likeness[beats.kept], run_beats)
+    shape = block.likeness[beats.kept], block.several[beats.kept]
+    no_v, no_s = excluded_classes(classes[choice], *shape, run_beats)
     if (excluded := no_v | no_s).any():
         above = np.isin(classes, ["N", "S"])  # activation through the conduction system
         choice = allow(excluded, np.where(no_v[excluded, None], above, ~above))
         for which, was, reason in ((no_v, "V", "they have the usual shape"), (no_s, "S", "they are wide")):
             if which.any():
-                notes.append(f"{which.sum():,} beats in runs would be {was} by the model of beats; {reason}")
+                notes.append(f"{which.sum():,} beats would be {was} by the model of beats; {reason}")
     return Classes(classes[choice], probability[np.arange(len(choice)), choice].astype(np.float32), notes)
 
 

@@ -46,8 +46,9 @@ fraction of the beats, contradicts it. Chosen on folds 7 and 8 and on LUDB, 24 r
 WITHOUT_PR = {"AF", "flutter", "VF", "junctional", *BLOCKS}
 """Events that a stated AV block I contradicts where no interval shows it."""
 
-LEAST_OF_CLASS = 0.05
-"""Least probability of the class of the beat that a statement names."""
+LEAST_OF_CLASS = 0.1
+"""Least probability of the class of the beat that a statement names. Chosen on folds 1 to 6 of PTB-XL, by models of the
+other half of them (docs/log/statements.md)."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ def beats_by(
     facts: StatementProbabilities,
     classes: Classes,
     probability: NDArray[np.float32],
+    paced: NDArray[np.bool_],
     names: NDArray[np.str_],
     run_beats: int,
 ) -> Classes:
@@ -139,6 +141,7 @@ def beats_by(
         facts: what is stated.
         classes: classes of the beats so far.
         probability: probability of each class of each beat, float32 `[num_beats, num_classes]`.
+        paced: which beats follow a pacing spike, bool `[num_beats]`; they are N.
         names: names of the classes.
         run_beats: fewest beats of a run.
     """
@@ -146,7 +149,7 @@ def beats_by(
     for name, kind in OF_BEATS.items():
         if name not in facts:
             continue
-        of_class = probability[:, list(names).index(kind)]
+        of_class = np.where(paced, 0, probability[:, list(names).index(kind)])
         if facts.says(name):
             likeliest = int(of_class.argmax()) if len(of_class) else 0
             if len(symbol) and not (symbol == kind).any() and of_class[likeliest] >= LEAST_OF_CLASS:

@@ -1,8 +1,9 @@
-"""Likeness of beats to the usual beat of a recording, which decides between classes in runs of ectopic beats.
+"""Likeness of beats to the usual beat of a recording, which decides between classes of ectopic beats.
 
 The beats model names each beat from one lead's tokens, and errs in runs: the narrow beat after a couplet is called V,
-and fast wide beats that are low in one lead are called S. A beat of a run that has the usual shape in every lead that
-can be read is not ventricular; one that is unlike it in a lead, in a run, is not supraventricular.
+and fast wide beats that are low in one lead are called S. A beat that has the usual shape in every lead that can be
+read is not ventricular; one that is unlike it in a lead is not supraventricular. One lead alone tells so in runs only:
+a single ventricular beat may look as usual in it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ USUAL_BEATS, FEWEST_BEATS = 32, 8
 TOGETHER = 16
 """Number of beats that are compared with the same usual beat."""
 USUAL, UNLIKE = 0.85, 0.5
-"""Likeness from which on a beat of a ventricular run is of the usual shape, and below which one of a supraventricular
-run is not. Measured in DS1 and svdb: docs/log/runs.md."""
+"""Likeness from which on a ventricular beat is of the usual shape, and below which a supraventricular one is not.
+Measured in runs of DS1 and svdb: docs/log/runs.md; single beats: docs/log/statements.md."""
 
 
 def likeness_to_usual(
@@ -76,18 +77,20 @@ def _centred(windows: Floats) -> Floats:
 
 
 def excluded_classes(
-    symbol: NDArray[np.str_], likeness: Floats, run_beats: int
+    symbol: NDArray[np.str_], likeness: Floats, several: NDArray[np.bool_], run_beats: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which beats of runs are not ventricular by their shape, and which are not supraventricular.
+    """Return which beats are not ventricular by their shape, and which are not supraventricular.
 
     Args:
         symbol: class of each beat, `<U1` `[num_beats]`.
         likeness: see `likeness_to_usual`, float32 `[num_beats]`.
+        several: whether several leads can be read at each, bool `[num_beats]`; where not, only runs are judged.
         run_beats: number of beats of a run.
     """
     in_pair = _in_run(symbol == "V", 2)
     in_run = _in_run(np.isin(symbol, ["S", "V"]), run_beats)
-    return in_pair & (likeness >= USUAL), in_run & (symbol == "S") & (likeness < UNLIKE)
+    not_v = (several | in_pair) & (symbol == "V") & (likeness >= USUAL)
+    return not_v, (several | in_run) & (symbol == "S") & (likeness < UNLIKE)
 
 
 def _in_run(marked: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
