@@ -49,7 +49,7 @@ def written(
 @pytest.mark.parametrize(
     ("case", "found", "unexamined"),
     [
-        ({"leads": TWELVE, "seconds": 10, "pr_s": 0.28, "wide": True}, {"wide QRS"}, {"long QT"}),
+        ({"leads": TWELVE, "seconds": 10, "pr_s": 0.28, "wide": True}, {"AV block I", "wide QRS"}, {"long QT"}),
         ({"leads": ("I", "II"), "seconds": 60, "wide": True}, {"wide QRS"}, {"LBBB", "RBBB", "long QT"}),
         ({"leads": ("I", "Resp"), "seconds": 60, "rate_hz": 90}, set(), OF_INTERVALS | BY_P_WAVES),
         (
