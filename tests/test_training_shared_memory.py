@@ -72,7 +72,8 @@ def lose_as_rank() -> None:
     add_up(torch.ones(3))
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(RankGone, match=r"^rank 1 has exited$"):
+    # The other one may have noticed it, and ended, before this rank looks.
+    with pytest.raises(RankGone, match=rf"^rank (1|{2 - rank}) has exited$"):
         add_up(torch.ones(3))
 
 
