@@ -33,12 +33,13 @@ def find_chromium() -> str:
     return found
 
 
-def open_page(file: Path, workplace: Path, *, width: int = 1280, height: int = 1600) -> Page:
+def open_page(file: Path, workplace: Path, *, width: int = 1280, height: int = 1600, with_picture: bool = True) -> Page:
     """Load `file` without any network, let its scripts run, and return what came of it."""
     screenshot = workplace / f"{file.stem}-{width}.png"
     size = f"--window-size={width},{height}"
     html = _chromium(file, workplace, ["--dump-dom", size])
-    _chromium(file, workplace, [f"--screenshot={screenshot}", size])
+    if with_picture:
+        _chromium(file, workplace, [f"--screenshot={screenshot}", size])
     root = re.search(r"<html[^>]*>", html)
     attributes = re.findall(r'data-([\w-]+)="([^"]*)"', root.group()) if root else []
     return Page(html, dict(attributes), screenshot)

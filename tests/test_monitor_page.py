@@ -40,6 +40,11 @@ def test_the_wall_is_drawn_and_alarms_are_acknowledged(ward: str, tmp_path: Path
     try:
         wait_for(lambda: browser.value("document.documentElement.dataset.streams") == "64")
         wait_for(lambda: int(browser.value("document.documentElement.dataset.drawn") or 0) == 64)
+        press, sound = "document.getElementById('sound').click()", "document.getElementById('sound').textContent"
+        browser.value(press)  # a script's click, after which browsers stay silent
+        assert browser.value(sound) == "sound on after a click"
+        browser.call("Runtime.evaluate", expression="document.body.click()", userGesture=True)
+        wait_for(lambda: browser.value(sound) == "sound on")
         assert browser.value("document.querySelectorAll('.tile canvas').length") == 64
         coloured = """[...document.querySelectorAll('.tile canvas')].filter(c =>
             c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0)).length"""
@@ -62,6 +67,10 @@ def test_the_wall_is_drawn_and_alarms_are_acknowledged(ward: str, tmp_path: Path
         strip = """(() => { const request = new XMLHttpRequest(), link = document.querySelector('#open .alarm a');
             request.open('GET', link.href, false); request.send(); return request.responseText; })()"""
         assert "raised at" in browser.value(strip)  # the strip of an alarm on paper
+        table = strip.replace("document.querySelector('#open .alarm a')", "document.getElementById('table')")
+        assert browser.value(table).startswith("key,stream,kind,severity,start_s,") and ",lethal," in browser.value(
+            table
+        )
         browser.picture(tmp_path / "wall.png")
         assert (tmp_path / "wall.png").stat().st_size > 50_000
         print("frames a second:", browser.value("document.documentElement.dataset.fps"))

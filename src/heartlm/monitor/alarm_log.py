@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,10 +49,7 @@ class AlarmLog:
         self.file, line, num_others = path.open("a+b"), b"\n", 0
         self.file.seek(0)
         for line in self.file:
-            entry: Any = None
-            with suppress(ValueError):  # a killed process may leave an incomplete line
-                entry = parse_json(line, finite=False)
-            if _is_alarm(entry):
+            if (entry := _alarm_of(line)) is not None:
                 self._keep(entry)
             else:
                 num_others += 1
@@ -95,6 +93,33 @@ class AlarmLog:
         """Return the alarms that have not ended, and the lethal ones that are not acknowledged."""
         return [entry for entry in self.entries.values() if _is_open(entry)]
 
+    def history(self) -> Iterator[dict[str, Any]]:
+        """Return all alarms of the file and in memory in the order in which they were raised, each as it is now.
+
+        The iterator may be used by another thread: what it reads of the file is not in memory at the same time.
+
+        Raises:
+            OSError: the file cannot be read; raised by the iterator.
+        """
+        return self._history(None if self.file is None else Path(self.file.name), dict(self.entries))
+
+    @staticmethod
+    def _history(path: Path | None, newest: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the alarms of the file, in memory or by their last line there, and then those in memory alone."""
+        with path.open("rb") if path is not None else BytesIO() as file:
+            last, place = dict[str, int](), 0  # where the last line of each alarm begins; a key keeps its first place
+            for line in file:
+                if (entry := _alarm_of(line)) is not None:
+                    last[entry["key"]] = place
+                place += len(line)
+            for key, place in last.items():
+                if (entry := newest.pop(key, None)) is None:
+                    file.seek(place)
+                    entry = _alarm_of(file.readline())
+                if entry is not None:
+                    yield entry
+        yield from newest.values()
+
     def _keep(self, entry: dict[str, Any]) -> None:
         """Keep an alarm in memory. If there are too many, the oldest closed one goes."""
         self.entries[entry["key"]] = entry
@@ -102,6 +127,15 @@ class AlarmLog:
             closed = (key for key, alarm in self.entries.items() if not _is_open(alarm))
             if (oldest := next(closed, None)) is not None:
                 del self.entries[oldest]
+
+
+def _alarm_of(line: bytes) -> dict[str, Any] | None:
+    """Return the alarm of a line of the file; None if there is none."""
+    with suppress(ValueError):  # a killed process may leave an incomplete line
+        entry = parse_json(line, finite=False)
+        if _is_alarm(entry):
+            return dict(entry)
+    return None
 
 
 def _is_alarm(entry: Any) -> bool:

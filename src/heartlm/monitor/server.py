@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import csv
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from heartlm.ecg.definitions import ALARMS
@@ -30,11 +33,16 @@ from heartlm.monitor.acceptor import Address, most_connections
 from heartlm.monitor.connection import Connection
 from heartlm.monitor.engine import Monitor, WatchedPatient
 from heartlm.monitor.web import HEADERS, is_allowed, is_own, refusal
+from heartlm.storage.atomic import csv_field
 from heartlm.storage.reading import parse_json
 
 UPDATE_S = 0.25
 MAX_SHOWN = 64
 _MAX_ALARMS = 200
+# Seconds that a tile of the wall has room for, at most; a stream in full has room for the history.
+_FILLED_S = 10.0
+_COLUMNS = ("key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence", "count")
+_PIECE_BYTES = 1 << 16
 
 
 @dataclass
@@ -42,12 +50,12 @@ class _View:
     """The streams that one browser shows.
 
     Attributes:
-        shown: streams by name, with the number of samples up to which they were sent.
+        shown: streams by name, with the number of samples up to which they were sent; None before the first were.
         full: the stream that is shown in full, with all leads, trend and alarms.
         full_sent: last minute of its trend and number of changes of its alarms when these were sent.
     """
 
-    shown: dict[str, int] = field(default_factory=dict)
+    shown: dict[str, int | None] = field(default_factory=dict)
     full: str | None = None
     full_sent: tuple[int, int] | None = None
 
@@ -78,7 +86,12 @@ class Page:
         self.own = own or Connection("page", monitor.log, lambda: 0)
         self.viewers, self._most_viewers = set[Address](), most_connections()
         self._html = (files("heartlm.monitor") / "page.html").read_text(encoding="utf-8")
-        routes = [Route("/", self._page), Route("/strips/{name}.svg", self._strip), WebSocketRoute("/live", self._live)]
+        routes = [
+            Route("/", self._page),
+            Route("/alarms.csv", self._table),
+            Route("/strips/{name}.svg", self._strip),
+            WebSocketRoute("/live", self._live),
+        ]
         self.app = Starlette(routes=routes)
 
     def display_name(self, name: str) -> str:
@@ -89,6 +102,16 @@ class Page:
         if not is_allowed(request, self.token):
             return refusal()
         return HTMLResponse(self._html, headers=HEADERS)
+
+    async def _table(self, request: Request) -> Response:
+        """Send all alarms of the log as CSV, in pieces: the log may be that of years."""
+        if not is_allowed(request, self.token):
+            return refusal()
+        if (client := self._viewer(request)) is None:
+            return PlainTextResponse(f"{self._most_viewers} pages are open: close one\n", 503)
+        headers = HEADERS | {"Content-Disposition": 'attachment; filename="alarms.csv"'}
+        pieces = _csv_pieces(map(self._alarm, self.monitor.alarm_log.history()))
+        return _Download(pieces, lambda: self.viewers.discard(client), headers)
 
     async def _strip(self, request: Request) -> Response:
         """Draw the strip of an alarm on paper."""
@@ -108,16 +131,22 @@ class Page:
         if not is_allowed(socket, self.token) or not is_own(socket):
             await socket.close(1008)
             return
-        if len(self.viewers) >= self._most_viewers:
-            self.own.fail(f"{self._most_viewers} pages are open: no further one is shown")
+        if (client := self._viewer(socket)) is None:
             await socket.close(1013)
             return
-        client = (socket.client.host, socket.client.port) if socket.client else ("", 0)
-        self.viewers.add(client)
         try:
             await self._show(socket)
         finally:
             self.viewers.discard(client)
+
+    def _viewer(self, connection: HTTPConnection) -> Address | None:
+        """Add a client to the viewers, whose connection may last, and return it; None if there are too many."""
+        if len(self.viewers) >= self._most_viewers:
+            self.own.fail(f"{self._most_viewers} pages are open: no further one is shown")
+            return None
+        client = (connection.client.host, connection.client.port) if connection.client else ("", 0)
+        self.viewers.add(client)
+        return client
 
     async def _show(self, socket: WebSocket) -> None:
         await socket.accept()
@@ -144,17 +173,14 @@ class Page:
                 names = {self.display_name(name): name for name in self.monitor.patients}
                 if isinstance(show := request.get("show"), list):
                     known = [names[each] for each in show[:MAX_SHOWN] if isinstance(each, str) and each in names]
-                    view.shown = {name: view.shown.get(name, self._first_sample(name)) for name in known}
+                    view.shown = {name: view.shown.get(name) for name in known}
                 if "full" in request:
-                    full = request["full"]
+                    full, before = request["full"], view.full
                     view.full, view.full_sent = names.get(full) if isinstance(full, str) else None, None
+                    for name in {before, view.full} & set(view.shown):  # other leads of them are drawn
+                        view.shown[name] = None
                 if isinstance(key := request.get("acknowledge"), str):
                     self.monitor.acknowledge(self._key(key), str(request.get("by") or "unknown"))
-
-    def _first_sample(self, name: str) -> int:
-        """Return the sample two seconds ago, from which a stream is drawn when it is first shown."""
-        patient = self.monitor.patients[name]
-        return max(0, patient.num_samples - round(2 * patient.link.rate_hz))
 
     def _key(self, displayed: str) -> str:
         """Return the key of an alarm from the key on the page, which may contain a pseudonym."""
@@ -215,12 +241,17 @@ class Page:
         return {"name": self.display_name(view.full), "trend": patient.trend.to_json(), "events": events}
 
     def _signal(self, name: str, view: _View) -> dict[str, Any] | None:
-        """Return the new samples of the lead in use, or of all leads for the stream shown in full."""
-        patient = self.monitor.patients[name]
+        """Return the new samples of the lead in use, or of all leads for the stream shown in full.
+
+        At first, and after a new part of the stream began, these are the last seconds, with which its strip is filled.
+        """
+        patient, sent = self.monitor.patients[name], view.shown[name]
         history = patient.history
-        if view.shown[name] > patient.num_samples:  # a new part of the stream counts from 0 again
-            view.shown[name] = self._first_sample(name)
-        new = min(patient.num_samples - view.shown[name], history.shape[1])
+        is_first = sent is None or sent > patient.num_samples  # a new part of the stream counts from 0 again
+        if sent is None or is_first:
+            filled_s = math.inf if name == view.full else _FILLED_S
+            sent = max(0, patient.num_samples - round(min(filled_s * patient.link.rate_hz, history.shape[1])))
+        new = min(patient.num_samples - sent, history.shape[1])
         if new <= 0:
             return None
         step = max(1, round(patient.link.rate_hz / 125))  # the page draws about 125 samples a second
@@ -231,7 +262,37 @@ class Page:
         drawn = history[list(leads), history.shape[1] - new + offset :: step]
         view.shown[name] = patient.num_samples
         values = [[None if math.isnan(value) else round(value, 3) for value in lead] for lead in drawn.tolist()]
-        return {"hz": patient.link.rate_hz / step, "mv": values}
+        return {"hz": patient.link.rate_hz / step, "mv": values, "first": is_first}
+
+
+class _Download(StreamingResponse):
+    """A file in pieces, whose client is one of the viewers until it ends or breaks off: it may last."""
+
+    def __init__(self, pieces: Iterator[str], ended: Callable[[], None], headers: dict[str, str]) -> None:
+        super().__init__(pieces, media_type="text/csv", headers=headers)
+        self.ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.ended()
+
+
+def _csv_pieces(alarms: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield alarms as CSV, in pieces of some kilobytes."""
+    piece = StringIO()
+    writer = csv.writer(piece, lineterminator="\n")
+    writer.writerow([*_COLUMNS, "time", "acknowledged_by", "acknowledged_at"])
+    for alarm in alarms:
+        seen = alarm["acknowledged"] or {}
+        values = [*(alarm.get(name) for name in _COLUMNS), alarm["time"], seen.get("by"), seen.get("time")]
+        writer.writerow([csv_field(value) for value in values])
+        if piece.tell() > _PIECE_BYTES:
+            yield piece.getvalue()
+            piece.seek(0)
+            piece.truncate()
+    yield piece.getvalue()
 
 
 def _drawn(path: Path, alarm: dict[str, Any]) -> str:

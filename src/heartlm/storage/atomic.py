@@ -268,20 +268,22 @@ def write_csv(
         digits: number of decimals; by default all.
     """
 
-    def field(value: Any) -> Any:
-        if isinstance(value, float) and digits is not None:
-            return round(value, digits)
-        if not isinstance(value, str):
-            return value
-        mark = "'" * (value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) and not _is_number(value))
-        return mark + value.replace("\r", " ")  # which the module csv does not quote, and readers take for a new row
-
     names = list(columns or rows[0])
     with atomic_file(path) as stream:
         writer = csv.DictWriter(stream, names, lineterminator="\n")
-        writer.writerow({name: field(name) for name in names})
-        writer.writerows({key: field(value) for key, value in row.items()} for row in rows)
+        writer.writerow({name: csv_field(name) for name in names})
+        writer.writerows({key: csv_field(value, digits) for key, value in row.items()} for row in rows)
     return path
+
+
+def csv_field(value: Any, digits: int | None = None) -> Any:
+    """Return a value as `write_csv` writes it."""
+    if isinstance(value, float) and digits is not None:
+        return round(value, digits)
+    if not isinstance(value, str):
+        return value
+    mark = "'" * (value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) and not _is_number(value))
+    return mark + value.replace("\r", " ")  # which the module csv does not quote, and readers take for a new row
 
 
 def _is_number(text: str) -> bool:
