@@ -7,11 +7,20 @@ A frame is a JSON object:
 With several leads, `mv` is a list of such lists, one for each lead.
 `start` is the number of the first sample, counted by the sender. A sender that does not count samples gives `t`
 instead: seconds on its own clock. Only the time since the previous frame is used, so the clock may be off by 1 %.
+
+A microcontroller sends the integers of its converter instead of `mv`, and may count frames of equal length:
+
+    {"stream": "bed-7", "rate_hz": 250, "seq": 60, "gain": 200, "int16": "AgAEAAYA..."}
+
+`int16` is base64 of little-endian 16-bit integers (for several leads a list of such texts), `gain` their steps per
+millivolt, and -32768 a missing sample. `seq` numbers the frames from 0: `start` is `seq` times the length of a frame.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+from base64 import b64decode
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -40,6 +49,8 @@ RESTART_S, OTHER_COUNT_S, FROM_ZERO_S = 6.0, 60.0, 60.0
 """A sender counts again if this much signal arrives and nothing else. Frames that were sent a second time look the same
 for a while, except that restarted senders count from 0, so more is needed if the first number is later than the last of
 these times. The first is longer than the time after which a stream is silent, so that the alarm comes before."""
+MISSING = -32768
+"""Integer that stands for a missing sample in `int16`."""
 MAX_MV = 500.0
 """Samples beyond this voltage are invalid: no ECG reaches it."""
 MAX_NAME_LENGTH, MAX_LEADS = 64, 3
@@ -86,7 +97,9 @@ def read_frame(message: bytes | str, stream: str | None = None) -> Frame:
         raise HeartlmError(
             f"{name}: rate_hz: {content.get('rate_hz')!r} found, {LOWEST_RATE_HZ:g} to {HIGHEST_RATE_HZ:g} expected"
         )
-    if mv is None:
+    if "int16" in content:
+        mv = _integers(content, name)
+    elif mv is None:
         values = content.get("mv")
         if not isinstance(values, list):
             raise HeartlmError(f"{name}: mv: a list of samples expected")
@@ -98,13 +111,41 @@ def read_frame(message: bytes | str, stream: str | None = None) -> Frame:
         mv[~(np.abs(mv) <= MAX_MV)] = np.nan
     if mv.ndim != 2 or len(mv) > MAX_LEADS or not 0 < mv.shape[1] <= MAX_FRAME_S * rate_hz:
         expected = f"1 to {MAX_LEADS} leads with samples of at most {MAX_FRAME_S:g} s"
-        raise HeartlmError(f"{name}: mv: {expected} expected")
-    start, t = _number(content, "start"), _number(content, "t")
+        raise HeartlmError(f"{name}: {'int16' if 'int16' in content else 'mv'}: {expected} expected")
+    start, t, seq = (_number(content, each) for each in ("start", "t", "seq"))
+    if seq is not None and start is None and t is None:
+        if seq != int(seq) or not 0 <= seq < 2**32:
+            raise HeartlmError(f"{name}: seq: {content['seq']!r} found, a frame number from 0 to 4294967295 expected")
+        start = seq * mv.shape[1]
     if start is None and t is None:
-        raise HeartlmError(f"{name}: start: missing; the number of the first sample (or t, its time) expected")
+        expected = "the number of the first sample (or t, its time, or seq, the number of the frame) expected"
+        raise HeartlmError(f"{name}: start: missing; {expected}")
     if start is not None and (start != int(start) or not 0 <= start < 2**53):
         raise HeartlmError(f"{name}: start: {content['start']!r} found, a sample number expected")
     return Frame(name, rate_hz, None if start is None else int(start), None if start is not None else t, mv)
+
+
+def _integers(content: dict[str, Any], name: str) -> Floats:
+    """Return the millivolts `[num_leads, num_samples]` of a message with `int16` and `gain`.
+
+    Raises:
+        HeartlmError: these fields are invalid.
+    """
+    gain, leads = _number(content, "gain"), content["int16"]
+    if "mv" in content:
+        raise HeartlmError(f"{name}: int16: found together with mv, one of them expected")
+    if gain is None or not 0 < gain < math.inf:
+        raise HeartlmError(f"{name}: gain: {content.get('gain')!r} found, the steps per millivolt expected")
+    try:
+        decoded = [b64decode(each, validate=True) for each in (leads if isinstance(leads, list) else [leads])]
+        steps = np.array([np.frombuffer(each, "<i2") for each in decoded])
+    except (TypeError, ValueError):
+        expected = "base64 of little-endian 16-bit integers expected, or a list of these of equal length"
+        raise HeartlmError(f"{name}: int16: {expected}") from None
+    with np.errstate(over="ignore"):
+        mv = (steps / gain).astype(np.float32)
+    mv[(steps == MISSING) | ~(np.abs(mv) <= MAX_MV)] = np.nan
+    return mv
 
 
 class _FrameMemory(threading.local):

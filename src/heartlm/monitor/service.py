@@ -97,7 +97,7 @@ async def _watch(config: MonitorConfig, monitor: Monitor, token: str | None) -> 
         server, acceptor = await _serve(config, monitor, token, shown)
         tasks += [asyncio.create_task(server.main_loop()), asyncio.create_task(acceptor.run())]
     if config.replay is not None:
-        streams = sources.replay_streams(config.replay, config.streams)
+        streams = sources.replay_streams(config.replay, config.streams, monitor)
         tasks.append(asyncio.create_task(sources.replay(monitor, streams, config.speed)))
     if config.lsl:
         tasks.append(asyncio.create_task(sources.read_lsl(monitor)))

@@ -30,13 +30,17 @@ FRAME_S = 1.0
 _LSL_POLL_S, _LSL_GAP_S = 0.25, 0.5
 
 
-def replay_streams(folder: Path, num_streams: int | None = None) -> list[Iterator[bytes]]:
+def replay_streams(
+    folder: Path, num_streams: int | None = None, monitor: Monitor | None = None
+) -> list[Iterator[bytes]]:
     """Return the messages of the recordings of a folder as streams. Each recording is repeated forever.
 
     Args:
         folder: folder of recordings.
         num_streams: number of streams, by default one for each recording. With more, recordings are used again from
             other places.
+        monitor: where it knows a stream from before a restart, the stream continues with its next sample. A count
+            from 0 would be that of a restarted sender, whose signal is lost until the monitor is sure of it.
 
     Raises:
         HeartlmError: no recording of the folder has an ECG lead.
@@ -55,14 +59,17 @@ def replay_streams(folder: Path, num_streams: int | None = None) -> list[Iterato
         round_number, index = divmod(number, len(usable))
         recording, leads = usable[index]
         name = f"{number + 1:04d}-{recording.record_id}"
-        streams.append(_replay_messages(name, recording, leads, 97 * round_number))
+        start = monitor.patients[name].link.next or 0 if monitor and name in monitor.patients else 0
+        streams.append(_replay_messages(name, recording, leads, 97 * round_number, start))
     return streams
 
 
-def _replay_messages(name: str, recording: Recording, leads: tuple[int, ...], begin_s: int) -> Iterator[bytes]:
-    """Yield the messages of one stream of a replay forever."""
+def _replay_messages(
+    name: str, recording: Recording, leads: tuple[int, ...], begin_s: int, start: int
+) -> Iterator[bytes]:
+    """Yield the messages of one stream of a replay forever, from sample `start` on."""
     rate_hz, total = recording.rate_hz, recording.num_samples
-    position, start = round(begin_s * rate_hz) % total, 0
+    position = (round(begin_s * rate_hz) + start) % total
     mv = np.empty((len(leads), 0), np.float32)
     while True:
         stop = round((start / rate_hz + FRAME_S) * rate_hz)
