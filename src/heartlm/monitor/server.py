@@ -177,8 +177,8 @@ class Page:
                 if "full" in request:
                     full, before = request["full"], view.full
                     view.full, view.full_sent = names.get(full) if isinstance(full, str) else None, None
-                    for name in {before, view.full} & set(view.shown):  # other leads of them are drawn
-                        view.shown[name] = None
+                    # Other leads of both are drawn.
+                    view.shown |= {name: None for name in view.shown if name in (before, view.full)}
                 if isinstance(key := request.get("acknowledge"), str):
                     self.monitor.acknowledge(self._key(key), str(request.get("by") or "unknown"))
 
