@@ -83,7 +83,7 @@ def shown(folder: Path, width: int, updates: list[dict[str, Any]], sound: str = 
 
 @pytest.mark.parametrize("width", [500, 1280])  # the narrowest window of a headless Chromium, and a wide one
 def test_alarms_come_first_and_strips_are_full_and_not_cut(tmp_path: Path, width: int) -> None:
-    wave = [1.8 * math.sin(2 * math.pi * each / 40) for each in range(40)]  # 3.6 mV do not fit at 10 mm/mV
+    wave = [1.4 * math.sin(2 * math.pi * each / 40) for each in range(40)]  # 2.8 mV do not fit at 10 mm/mV
     alarms = [alarm(number) for number in range(30)]
     page = shown(tmp_path, width, [update(10, wave, alarms[:-1], True), update(0.25, wave, alarms, False)])
     if width < 700:
@@ -91,7 +91,7 @@ def test_alarms_come_first_and_strips_are_full_and_not_cut(tmp_path: Path, width
         assert page["wide"] == width
     assert page["alarms"] < 150
     assert page["drawn"] > 0.9  # before any sample is drawn by time
-    assert page["scale"] == "5 mm/mV" and 2 < page["low"] < page["high"] < page["h"] - 3
+    assert page["scale"] == "5 mm/mV" and 2 < page["low"] < page["high"] < page["h"] - 12  # where the scale stands
     assert page["lethal"] == "rgb(255, 123, 123)" and page["usual"] == "rgb(127, 224, 160)"
     assert "2026-01-02 " in page["text"] and ":56 (753 s)" in page["text"]
     assert page["sound"] == "sound off" and page["beeps"] == 0 and page["table"].endswith("/alarms.csv")
