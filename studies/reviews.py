@@ -4,8 +4,8 @@
 
 The reference annotations stand for the reviewer. The model before is that of `quality.py --study svdb`: the recipe of
 the shipped one, trained on DS1 of mitdb and recordings without labels of beats, so that no patient of svdb is known to
-it. A fifth of the reviews is held back as by the command. The draws share no random numbers with those by which steps,
-learning rate and weight of the start were chosen. Confusion matrices of a patient are summed over the draws; intervals
+it. A fifth of the reviews is held back as by the command. Steps, learning rate and weight of the start were chosen on
+another draw. Confusion matrices of a patient are summed over the draws; intervals
 are by patients, differences are paired. The recordings of DS1 that the model was first trained on show what it forgets.
 
     python -m studies.reviews --work DIR --quality DIR --data DIR
@@ -37,7 +37,7 @@ from studies.quality import LABELS, S, V, add, f1_of
 
 NUMBERS = (5, 10, 20)
 FIRST_DRAW = 10
-"""Draws 0 and 1 chose the settings."""
+"""Draw 0 chose the settings."""
 FIRST_DATABASE = "mitdb"
 
 Found = dict[str, Counts]
@@ -66,12 +66,8 @@ def scored(run: Path, corpus: Path) -> Found:
     for split in ("test", "train"):
         config = EvaluationConfig(split=split, baselines=False, bootstrap=1, threads=1)
         leads = leads_to_score(run, corpus, config, model, task).leads
-        add(
-            found,
-            task.score(
-                [each for each in leads if each.database in ("svdb", FIRST_DATABASE)], model, None, config
-            ).scores,
-        )
+        chosen = [each for each in leads if each.database in ("svdb", FIRST_DATABASE)]
+        add(found, task.score(chosen, model, None, config).scores)
     return found
 
 

@@ -17,6 +17,7 @@ from heartlm.databases.database import open_database
 from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES
 from heartlm.labels.tokens import BEAT_TASK_CLASSES
 from heartlm.models.store import load_foundation, load_model, save_model
+from heartlm.review.records import Records
 from heartlm.review.review import Review
 from heartlm.review.teach import FEWEST, held_back, keep_weights, reviewed_recordings
 from tests.reviewed import FALSE_VT, TRUE_V, beat_places, drawn, store
@@ -151,3 +152,19 @@ def test_a_recording_that_changed_is_left_out(tmp_path: Path) -> None:
     found, left_out = reviewed_recordings(out)
     assert found == [] and "changed since its analysis" in left_out["r1"]
     assert open_database(tmp_path / "ward").record_ids == ("r1",)
+
+
+def test_the_queue_asks_first_where_most_wrong_beats_are_expected(tmp_path: Path) -> None:
+    for seed, name in enumerate(("answered", "open", "unseen")):
+        recording = drawn(tmp_path / "ward", name, seed)
+        if name != "unseen":
+            store(recording, tmp_path / "out")
+    review = Review.open(tmp_path / "ward/answered", tmp_path / "out")
+    while (question := review.question()) is not None and question.expected > 0.5:
+        review.apply({"do": "name", "beats": question.beats, "symbol": question.symbol})
+    plain = Records(tmp_path / "ward", tmp_path / "out", "")
+    assert plain.names == ["answered", "open", "unseen"] and plain.about("open") == ""
+    queue = Records(tmp_path / "ward", tmp_path / "out", "", queue=True)
+    assert queue.names == ["open", "answered", "unseen"]
+    expected = Review.open(tmp_path / "ward/open", tmp_path / "out").doubt().sum()
+    assert queue.about("open") == f"About {expected:,.0f} wrong beats." and queue.about("unseen") == ""

@@ -21,6 +21,8 @@ class ReviewConfig:
             when it is opened.
         out: folder of the results of `heartlm analyze`; corrections are written there too.
         reviewer: your name, which the journal of corrections keeps.
+        queue: list the recordings of a folder by the number of wrong beats that is expected in them, most first; those
+            without an analysis come last.
         open: open the page in a browser.
         host: address of the page; any address except loopback needs a token, and is not encrypted.
         port: port of the page; 0 selects a free one.
@@ -30,6 +32,7 @@ class ReviewConfig:
     path: Path
     out: Path = Path("analysis")
     reviewer: str = ""
+    queue: bool = False
     open: bool = True
     host: str = "127.0.0.1"
     port: int = 0
@@ -73,8 +76,8 @@ class TeachConfig(Checked):
     out: Path
     run: Path = Path("beats")
     steps: int = 100
-    learning_rate: float = 3e-4
-    keep: float = 0.3
+    learning_rate: float = 1e-3
+    keep: float = 0.5
     seed: int = 0
     threads: int | None = None
 
