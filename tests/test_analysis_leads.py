@@ -205,7 +205,7 @@ def test_noise_with_regular_beats_is_not_vf_and_flutter_is(mitdb: Database, anal
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 3])
+@pytest.mark.parametrize("seed", [0, 3])
 def test_no_pause_of_six_simulated_hours_holds_a_beat(tmp_path: Path, analyst: Analyst, seed: int) -> None:
     assert (
         main(["data", "simulate", str(tmp_path / "day"), "--patients", "1", "--minutes", "360", "--seed", str(seed)])

@@ -445,7 +445,8 @@ def test_an_output_that_is_something_else_is_never_replaced(
 
 
 def test_an_unknown_command(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "no command 'soup'; it is one of analyze, alarms, delineate, data, tokenize" in only_line(capfd, "soup")
+    said = only_line(capfd, "soup")
+    assert "no command 'soup'; it is one of analyze, review, alarms, delineate, data, tokenize" in said
     for name, meant in {
         "analyse": "analyze",
         "pretrian": "pretrain",

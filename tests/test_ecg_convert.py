@@ -29,6 +29,7 @@ from heartlm.formats.read import read_recording
 from heartlm.formats.stated import VARIABLE, Stated
 from heartlm.formats.whole_steps import lead_steps
 from heartlm.formats.write_edf import write_edf
+from heartlm.formats.write_ishne import write_ishne as write_ishne_file
 from heartlm.formats.write_recording import write_parquet, write_wfdb
 from tests.clinical_files import write_dicom, write_ishne, write_scp
 from tests.conftest import shared_data
@@ -663,3 +664,45 @@ def test_values_that_no_ecg_has_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HeartlmError, match=r"huge.parquet: lead II has gain 1e-30"):
         converted(tmp_path / "in", tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.hea"))
+
+
+def test_ishne_files_hold_the_same_integers_and_say_what_they_cannot_hold(tmp_path: Path) -> None:
+    steps_mv = np.round(900 * np.sin(np.arange(5000) / 20)).astype(np.int64) / 200
+    signal = np.stack([steps_mv, np.where(steps_mv > 4, np.nan, -steps_mv)])
+    patient = Patient("Ada Lovelace", "7", "female", date(1951, 5, 2))
+    old = Recording.from_array(signal, rate_hz=250, leads=["MLII", "V1"], start=datetime(2024, 3, 2, 13, 45, 6))
+    found = Annotations(RATE_HZ, np.array([10, 300]), np.array(["N", "V"]), source="x")
+    old = replace(old, patient=patient, comments=("a note",), read_annotations=lambda _: found)
+    written = write_ishne_file(old, tmp_path, "r", lead_steps(old, whole_zero=True))
+    assert written.changes == ["lead MLII is written as unknown"] and all(each.exact for each in written.steps)
+    database = open_database(tmp_path)
+    new = database.recording("r")
+    np.testing.assert_array_equal(new.signal(), old.signal())
+    assert (new.leads, new.rate_hz, new.start, new.patient) == (("lead 1", "V1"), 250, old.start, patient)
+    assert new.comments == old.comments and not new.faults and not new.repairs
+    beats = new.annotations
+    assert beats is not None and beats.sample.tolist() == [10, 300] and beats.symbol.tolist() == ["N", "V"]
+    part = write_ishne_file(replace(old, units=("mmHg", "mV")), tmp_path, "part", lead_steps(old, whole_zero=True))
+    assert part.recording.leads == ("V1",) and part.changes == ["MLII left out: ISHNE has leads in mV alone"]
+    np.testing.assert_array_equal(open_database(tmp_path).recording("part").signal(), old.signal(leads="V1"))
+    fine = Recording.from_array(signal[:1] * np.pi, rate_hz=250, leads=["II"])
+    (steps,) = write_ishne_file(fine, tmp_path, "fine", lead_steps(fine, whole_zero=True)).steps
+    again = open_database(tmp_path).recording("fine").signal()
+    assert np.abs(again - fine.signal()).max() <= 1.01 * steps.error < 0.001
+    for wrong, reason in (
+        (replace(old, rate_hz=127.97), r"127\.97 Hz, ISHNE has whole rates"),
+        (replace(old, units=("mmHg", "NU")), "0 leads in mV, 1 to 12 in an ISHNE file"),
+        (Recording.from_array(np.zeros((13, 100)), rate_hz=250), "13 leads in mV, 1 to 12 in an ISHNE file"),
+    ):
+        with pytest.raises(HeartlmError, match=reason):
+            write_ishne_file(wrong, tmp_path, "x", lead_steps(wrong, whole_zero=True))
+
+
+def test_a_record_of_mitdb_becomes_an_ishne_file(tmp_path: Path) -> None:
+    source = shared_data("mitdb/203.hea").with_suffix("")
+    (entry,) = converted(source, tmp_path, "ishne").records
+    old, new = open_database(source.parent).recording("203"), open_database(tmp_path).recording("203")
+    np.testing.assert_array_equal(new.signal(), old.signal())
+    assert old.annotations is not None and new.annotations is not None
+    assert new.annotations.symbol.tolist() == old.annotations.symbol.tolist()
+    assert entry["files"] == ["203.atr", "203.ecg"] and [each["exact"] for each in entry["leads"]] == [True, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,6 +109,7 @@ def test_waves_of_each_lead_are_a_frame() -> None:
     lead = np.exp(-(((time_s % 0.8) - 0.4) ** 2) / 0.0004)
     recording = Recording.from_array(np.stack([lead, -lead]), rate_hz=250, leads=["II", "V1"])
     waves = heartlm.delineate(recording)
+    assert re.fullmatch(r"<Intervals of \d+ beats in II, V1; .*QRS \d+.* ms>", repr(waves))
     frame = waves.leads_frame()
     nothing = heartlm.delineate(np.zeros(2500), [300, 900], rate_hz=250)
     for of_found, of_none in ((waves.to_frame(), nothing.to_frame()), (frame, nothing.leads_frame())):

@@ -174,8 +174,10 @@ def as_captured(as_on_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "QueuedSteps", CapturedSteps)
 
 
-@pytest.mark.parametrize("objective", sorted(MAKERS))
-@pytest.mark.parametrize("how", [{}, {"accumulation": 2, "resident": True}])
+@pytest.mark.parametrize(
+    ("objective", "how"),
+    [("labels", {}), *((objective, {"accumulation": 2, "resident": True}) for objective in sorted(MAKERS))],
+)
 def test_the_losses_of_captured_steps_are_those_of_a_cpu(
     as_captured: None, tmp_path: Path, objective: str, how: dict[str, Any]
 ) -> None:

@@ -109,7 +109,7 @@ def convert(
     strict: bool = False,
     processes: int = 1,
 ) -> Converted:
-    """Write recordings of any format as WFDB records, EDF+ or Parquet files, as `heartlm data convert`.
+    """Write recordings of any format as WFDB records, EDF+, ISHNE or Parquet files, as `heartlm data convert`.
 
     Args:
         source: recording, or folder of recordings.

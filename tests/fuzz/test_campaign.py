@@ -1,4 +1,4 @@
-"""The mutation campaign as a test: 200 cases, always the same. For more: python -m tests.fuzz.campaign --help."""
+"""The mutation campaign as a test: 120 cases, always the same. For more: python -m tests.fuzz.campaign --help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.fuzz.subjects import SUBJECTS
 
 ROOT = Path(__file__).parent.parent.parent
-NUM_CASES = 200
+NUM_CASES = 120
 
 
 @pytest.mark.slow

@@ -136,7 +136,10 @@ def run_verify(argv: Sequence[str]) -> int:
 SUBCOMMANDS = {
     "list": ("heartlm.cli.data:run_list", "databases of the catalogue: size, rate, leads, labels, licence, citation"),
     "formats": ("heartlm.cli.data:run_formats", "formats of recordings, and what to install for which"),
-    "convert": ("heartlm.cli.data_convert:run", "write recordings as WFDB, EDF+ or Parquet; drop names and dates"),
+    "convert": (
+        "heartlm.cli.data_convert:run",
+        "write recordings as WFDB, EDF+, ISHNE, Parquet; drop names and dates",
+    ),
     "simulate": ("heartlm.cli.data:run_simulate", "write a database of simulated patients"),
     "download": ("heartlm.cli.data_download:run", "fetch a database from PhysioNet: resumable, parallel, verified"),
     "verify": ("heartlm.cli.data:run_verify", "say what is wrong with which file of a database"),

@@ -1,4 +1,4 @@
-"""`heartlm data convert`: write recordings of any format as WFDB, EDF+ or Parquet."""
+"""`heartlm data convert`: write recordings of any format as WFDB, EDF+, ISHNE or Parquet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConvertOptions:
 
     source: Path
     folder: Path
-    to: Literal["wfdb", "edf", "parquet"] = "wfdb"
+    to: Literal["wfdb", "edf", "ishne", "parquet"] = "wfdb"
     flac: bool = False
     anonymize: bool = False
     damaged: Literal["refuse", "warn"] = "refuse"
@@ -39,7 +39,7 @@ class ConvertOptions:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Write recordings of any format as WFDB records, EDF+ or Parquet files; convert.json reports on each.
+    """Write recordings of any format as WFDB records, EDF+, ISHNE or Parquet files; convert.json reports on each.
 
     An interrupted conversion continues with the same command. The exit status is 1 if recordings of a folder were left
     out; the last line counts them.

@@ -1,4 +1,4 @@
-"""Convert recordings of any format to WFDB, EDF+ or Parquet: a recording or a folder, in parallel, resumable.
+"""Convert recordings of any format to WFDB, EDF+, ISHNE or Parquet: a recording or a folder, in parallel, resumable.
 
     database ─► recording ─► without identifying data? ─► files in a temporary folder ─► renamed, the main one last
                                                      └─► a line of the journal ─────► `convert.json`, at the end
@@ -37,6 +37,7 @@ from heartlm.formats.annotation_file import others_of, read_annotation_file
 from heartlm.formats.plausible import check_calibration
 from heartlm.formats.whole_steps import LeadSteps, lead_steps
 from heartlm.formats.write_edf import write_edf
+from heartlm.formats.write_ishne import write_ishne
 from heartlm.formats.write_recording import write_parquet, write_wfdb
 from heartlm.storage.atomic import (
     append_line,
@@ -52,7 +53,7 @@ from heartlm.storage.reading import read_json, read_json_lines
 from heartlm.system.processes import encode_all
 from heartlm.system.progress import say, track
 
-Target = Literal["wfdb", "edf", "parquet"]
+Target = Literal["wfdb", "edf", "ishne", "parquet"]
 SCHEMA_VERSION = 1
 REPORT, JOURNAL, LOCK = "convert.json", ".convert.jsonl", ".convert.lock"
 _TEMPORARY = ".convert-"
@@ -352,8 +353,7 @@ class _Work:
             for lead in range(recording.num_leads):
                 recording.signal(leads=[lead])  # reading a whole lead verifies its checksum
         else:
-            is_wfdb = task.to == "wfdb"
-            steps = lead_steps(recording, whole_zero=is_wfdb, most_bits=32 if is_wfdb else 24)
+            steps = lead_steps(recording, whole_zero=task.to != "edf", most_bits=32 if task.to == "wfdb" else 24)
             # values that no ECG has, as of a damaged file of floats, make a header that is refused on reading
             gain, zero = np.array([(each.gain, each.zero) for each in steps]).reshape(-1, 2).T
             check_calibration(recording.path, recording.lead_names, recording.units, gain, zero)
@@ -425,6 +425,8 @@ class _Work:
             notes = [Note(place, place, f"{symbol} {text}".strip()) for place, symbol, text in others]
             written = write_edf(recording, folder, name, steps, notes)
             files, steps, changes = [written.path], written.steps, written.changes
+        elif task.to == "ishne":
+            recording, files, steps, changes = write_ishne(recording, folder, name, steps, others=others)
         else:
             files = write_parquet(recording, folder, name, others=others)
         annotations = recording.annotations

@@ -49,6 +49,12 @@ class Intervals:
     intervals: Mapping[str, Doubles]
     amplitudes: Mapping[str, Doubles]
 
+    def __repr__(self) -> str:
+        medians = {name: _spread(self.intervals[name])["median"] for name in ("pr_ms", "qrs_ms", "qt_ms")}
+        shown = [f"{name[:-3].upper()} {value:.0f}" for name, value in medians.items() if value is not None]
+        beats = f"{self.delineation.num_beats:,} beats in {', '.join(self.delineation.lead_names)}"
+        return f"<Intervals of {beats}; {', '.join(shown) + ' ms' if shown else 'no waves'}>"
+
     def beat_rows(self) -> list[dict[str, Any]]:
         """Return one row for each beat: sample, time in s, intervals in ms (None where absent) and confidences."""
         return _rows(self._beat_columns())

@@ -24,20 +24,20 @@ from heartlm.formats.wfdb_header import SignalFile
 from heartlm.storage.foreign import first_bytes, size_of
 from heartlm.storage.limits import check_samples
 
-_MAGIC = b"ISHNE1.0"
+MAGIC = b"ISHNE1.0"
 HEADER = struct.Struct("<8sHiiiih40s40s20s2h12hh12h12h12hh40sH")
 """Mark, checksum, size of the text, number of samples, offsets of text and samples, version, first and last name,
 identifier, sex and race, dates of birth, recording and file and time of the start, number of leads, their kinds,
 quality and resolution, pacemaker, recorder, rate. Proprietary text follows up to byte 522."""
 HEADER_BYTES = 522
-_CHECKED_FROM = 10
+CHECKED_FROM = 10
 """First byte that the checksum covers; the last one is before the samples."""
 _LONGEST_TEXT = 1 << 24
-_MOST_LEADS = 12
-_NV_PER_MV = 1e6
+MOST_LEADS = 12
+NV_PER_MV = 1e6
 # Names of leads from kind 2; 0 is unknown, 1 bipolar without a name.
-_LEADS = ("X", "Y", "Z", "I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6", "ES", "AS", "AI")
-_SEX = {1: "male", 2: "female"}
+LEADS = ("X", "Y", "Z", "I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6", "ES", "AS", "AI")
+SEX = {1: "male", 2: "female"}
 
 
 def read_ishne(path: Path) -> Recording:
@@ -47,14 +47,14 @@ def read_ishne(path: Path) -> Recording:
         HeartlmError: the header is incomplete or implausible, or no sample follows it.
     """
     begin = first_bytes(path, HEADER_BYTES) or b""
-    if len(begin) < HEADER_BYTES or not begin.startswith(_MAGIC):
+    if len(begin) < HEADER_BYTES or not begin.startswith(MAGIC):
         raise HeartlmError(f"{path}: begins with no ISHNE header of {HEADER_BYTES} bytes; fetch it again")
     fields = HEADER.unpack_from(begin)
     checksum, text_bytes, stated, _, stated_offset = fields[1:6]
     names, sex, born, day, clock = fields[7:10], fields[10], fields[12:15], fields[15:18], fields[21:24]
     num_leads, kinds, resolution_nv, rate_hz = fields[24], fields[25:37], fields[49:61], fields[63]
-    if not 1 <= num_leads <= _MOST_LEADS:
-        raise HeartlmError(f"{path}: states {num_leads} leads, expected 1 to {_MOST_LEADS}; correct the header")
+    if not 1 <= num_leads <= MOST_LEADS:
+        raise HeartlmError(f"{path}: states {num_leads} leads, expected 1 to {MOST_LEADS}; correct the header")
     if not 0 <= text_bytes <= _LONGEST_TEXT:
         raise HeartlmError(f"{path}: states {text_bytes} bytes of text after the header; correct the header")
     offset, size, repairs, faults = HEADER_BYTES + text_bytes, size_of(path), list[str](), list[str]()
@@ -73,11 +73,11 @@ def read_ishne(path: Path) -> Recording:
         repairs.append(f"{frames - per_lead} samples of each lead left out after the {per_lead} that the header states")
         frames = per_lead
     if checksum:
-        total = binascii.crc_hqx(before_samples[_CHECKED_FROM:], 0xFFFF)
+        total = binascii.crc_hqx(before_samples[CHECKED_FROM:], 0xFFFF)
         if checksum not in (total, int.from_bytes(total.to_bytes(2, "big"), "little")):  # the byte order is not fixed
             faults.append(f"the header's checksum is {checksum}, its bytes sum to {total}")
     check_samples(path, frames * num_leads)
-    gain = np.array([_NV_PER_MV / nv if nv > 0 else 1.0 for nv in resolution_nv[:num_leads]])
+    gain = np.array([NV_PER_MV / nv if nv > 0 else 1.0 for nv in resolution_nv[:num_leads]])
     known = [nv > 0 for nv in resolution_nv[:num_leads]]
     if not any(known):
         raise HeartlmError(f"{path}: states no resolution, so the millivolts are unknown; write nV per step into it")
@@ -94,14 +94,14 @@ def read_ishne(path: Path) -> Recording:
         rate_hz=check_rate(path, rate_hz),
         num_samples=frames,
         lead_names=tuple(
-            _LEADS[kind - 2] if 2 <= kind < 2 + len(_LEADS) else f"lead {place}"
+            LEADS[kind - 2] if 2 <= kind < 2 + len(LEADS) else f"lead {place}"
             for place, kind in enumerate(kinds[:num_leads], 1)
         ),
         units=tuple("mV" if each else "adu" for each in known),
         path=path,
         comments=tuple(filter(None, [_text(before_samples[HEADER_BYTES:])])),
         start=_start(day, clock),
-        patient=Patient(" ".join(filter(None, map(_text, names[:2]))), _text(names[2]), _SEX.get(sex, ""), _day(born)),
+        patient=Patient(" ".join(filter(None, map(_text, names[:2]))), _text(names[2]), SEX.get(sex, ""), _day(born)),
         samples=samples,
         faults=faults,
         repairs=tuple(repairs),

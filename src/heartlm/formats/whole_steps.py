@@ -95,14 +95,15 @@ def _steps_of(
             # half a step in EDF files whose range is symmetric: numbers twice as high
             multiple = 1 + int(np.argmax(np.abs(multiples - np.rint(multiples)) < 1e-6))
             gain, zero = gain * multiple, float(np.rint(zero * multiple))
-        steps = _measured(lead, gain, zero)
+        steps = measured_steps(lead, gain, zero)
         if steps.exact and steps.bits() <= most_bits:
             return steps
-        return _measured(lead, *_step_found(lead, 24))
-    return _measured(lead, *_step_found(lead, 16))
+        return measured_steps(lead, *_step_found(lead, 24))
+    return measured_steps(lead, *_step_found(lead, 16))
 
 
-def _measured(lead: NDArray[np.float32], gain: float, zero: float) -> LeadSteps:
+def measured_steps(lead: NDArray[np.float32], gain: float, zero: float) -> LeadSteps:
+    """Return how a lead, float32 `[num_samples]`, is written by this gain and zero."""
     low, high, error, exact, num_invalid = np.inf, -np.inf, 0.0, True, 0
     for start in range(0, len(lead), _PIECE):
         part = lead[start : start + _PIECE]
