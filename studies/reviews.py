@@ -14,7 +14,6 @@ are by patients, differences are paired. The recordings of DS1 that the model wa
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ Found = dict[str, Counts]
 
 def learnt(settings: Any, patients: list[str], name: str) -> Path:
     """The run that learnt from the reviews of some patients, made once."""
-    work, run = settings.work / name, settings.work / f"{name}-run"
+    work, run = Path(settings.work / name), Path(settings.work / f"{name}-run")
     if not (run / "reviews.json").exists():
         for folder in (work, run):
             shutil.rmtree(folder, ignore_errors=True)
@@ -53,9 +52,7 @@ def learnt(settings: Any, patients: list[str], name: str) -> Path:
         splits = {each: "test" if f"svdb/{each}" in for_scores else "train" for each in patients}
         database = database_of(files_of(settings.data / "svdb", patients), work / "svdb", splits=splits)
         config = TeachConfig(reviews=work, out=run, run=settings.quality / "svdb/tuned-0", threads=1)
-        given = {name: getattr(settings, name) for name in ("steps", "learning_rate", "keep")}
-        given = {name: value for name, value in given.items() if value is not None}
-        taught(replace(config, **given), [database], work / "corpus")
+        taught(config, [database], work / "corpus")
     return run
 
 
@@ -67,7 +64,7 @@ def scored(run: Path, corpus: Path) -> Found:
         config = EvaluationConfig(split=split, baselines=False, bootstrap=1, threads=1)
         leads = leads_to_score(run, corpus, config, model, task).leads
         chosen = [each for each in leads if each.database in ("svdb", FIRST_DATABASE)]
-        add(found, task.score(chosen, model, None, config).scores)
+        add(found, dict(task.score(chosen, model, None, config).scores))
     return found
 
 
@@ -81,32 +78,31 @@ def summed(draws: list[tuple[Found, set[str]]]) -> tuple[list[str], Counts]:
 
 
 def main() -> None:
-    parser = options(__doc__, "work", "quality", data="svdb", draws=4)
-    for name, kind in (("steps", int), ("learning-rate", float), ("keep", float)):
-        parser.add_argument(f"--{name}", type=kind, help="by default that of the command")
-    settings = parser.parse_args()
+    settings = options(__doc__, "work", "quality", data="svdb", draws=4).parse_args()
     torch.set_num_threads(1)
     corpus = settings.quality / "svdb/corpus-tuned"
     records = list(open_database(settings.data / "svdb").record_ids)
-    before = scored(settings.quality / "svdb/tuned-0", corpus)
-    first = {each for each in before if each.startswith(f"{FIRST_DATABASE}/")}
+    start = scored(settings.quality / "svdb/tuned-0", corpus)
+    first = {each for each in start if each.startswith(f"{FIRST_DATABASE}/")}
     of: dict[int, list[tuple[Found, Found, set[str]]]] = {number: [] for number in NUMBERS}
     for draw in range(FIRST_DRAW, FIRST_DRAW + settings.draws):
         order = np.random.default_rng(draw).permutation(records).tolist()
         others = {f"svdb/{each}" for each in order[max(NUMBERS) :]}
         for number in NUMBERS:
             run = learnt(settings, order[:number], f"draw-{draw}-{number}")
-            of[number].append((before, scored(run, corpus), others))
+            of[number].append((start, scored(run, corpus), others))
             print(draw, number, flush=True)
     tables = []
-    for title, which in (("Other patients of svdb", None), ("DS1 of mitdb, on which it was first trained", first)):
+    for title, which in (
+        ("Other patients of svdb", set[str]()),
+        ("DS1 of mitdb, on which it was first trained", first),
+    ):
         heads = ("reviews", "S F1 before", "S F1 after", "S difference", "V F1 before", "V F1 after", "V difference")
         table = Table(f"{title}: F1 with 95 % interval by patients", heads)
         for number, draws in of.items():
+            old = summed([(before, which or others) for before, _, others in draws])[1]
+            new = summed([(after, which or others) for _, after, others in draws])[1]
             cells = []
-            (_, old), (_, new) = (
-                summed([(each[place], each[2] if which is None else which) for each in draws]) for place in (0, 1)
-            )
             for index in (S, V):
                 score = f1_of(index)
                 cells += [interval(score, old), interval(score, new), interval(score, new, old)]
