@@ -203,9 +203,9 @@ def load_start(config: TeachConfig) -> FineTuned:
     Raises:
         HeartlmError: there is none, or it is of another task.
     """
-    tuned = load_finetuned(find_run(config.run))
-    if tuned.info.task != "beats":
-        raise HeartlmError(f"run: {config.run} is of the task {tuned.info.task}, one of the task beats expected")
+    tuned, task = load_finetuned(find_run(config.run)), task_of("beats")
+    if tuned.info.task != task.name:
+        raise HeartlmError(f"run: {config.run} is of the task {tuned.info.task}, one of the task {task.name} expected")
     return tuned
 
 
