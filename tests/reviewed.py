@@ -21,12 +21,12 @@ FALSE_VT = range(100, 105)
 TRUE_V = (20, 21, 60, 150, 151, 152, 153, 200)
 
 
-def drawn(folder: Path, name: str = "r1") -> Recording:
-    """Write a recording of two leads, three minutes of sinus rhythm with ventricular beats."""
+def drawn(folder: Path, name: str = "r1", seed: int = 1) -> Recording:
+    """Write a recording of two leads, three minutes of sinus rhythm with ventricular beats, and noise of a seed."""
     places = beat_places()
     time_s = np.arange(places[-1] + 2 * RATE_HZ) / RATE_HZ
     signal = np.zeros((2, len(time_s)))
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     for number, place in enumerate(places):
         near = slice(max(0, place - RATE_HZ), place + RATE_HZ)
         after = time_s[near] - place / RATE_HZ

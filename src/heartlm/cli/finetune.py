@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from heartlm.cli.options import parse
 from heartlm.cli.pretrain import train
+from heartlm.review.config import TeachConfig
 from heartlm.tasks.task import FinetuneConfig
 
 
 def run(arguments: Sequence[str]) -> int:
     """Add a head to a pretrained model and train it on labels: heartlm finetune RUN --task beats
+
+    With --reviews FOLDER, a model of beats learns from recordings that were corrected in heartlm review; see heartlm
+    finetune --reviews FOLDER --help.
 
     Examples:
         heartlm finetune foundation --task beats --corpus corpora/mine --out runs/mine
@@ -18,8 +23,29 @@ def run(arguments: Sequence[str]) -> int:
         heartlm finetune runs/rhythms --task rhythm --corpus corpora/afdb --window 41
         heartlm finetune --task waveform --corpus corpora/vf --out runs/vf
         heartlm finetune --resume runs/beats
+        heartlm finetune beats --reviews analysis --out runs/ours
     """
     words = list(arguments)
+    if any(word.partition("=")[0] == "--reviews" for word in words):
+        return _teach(words)
     if words and not words[0].startswith("-") and not words[0].endswith((".yaml", ".yml")):
         words[:1] = ["--run", words[0]]
     return train(FinetuneConfig, words, "finetune", run)
+
+
+def _teach(words: Sequence[str]) -> int:
+    """Train a model of beats on reviewed recordings, and print scores before and after on those held back.
+
+    Beats as they stand in the reviews are the labels, deleted ones are artefacts. The weights are averaged with those
+    of the model before, so that what it knew stays.
+
+    Examples:
+        heartlm finetune beats --reviews analysis --out runs/ours
+        heartlm finetune runs/ours --reviews more --out runs/newer
+        heartlm analyze holter --beats runs/ours
+    """
+    options = parse(TeachConfig, words, "finetune", _teach, positionals=["run"])
+    from heartlm.review.teach import in_words, teach
+
+    print("\n".join(in_words(teach(options))))
+    return 0

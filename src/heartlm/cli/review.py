@@ -18,6 +18,7 @@ def run(arguments: Sequence[str]) -> int:
         heartlm review mitdb/203
         heartlm review holter.edf --out patient-7 --reviewer "A. Reader"
         heartlm review mitdb --out mitdb-analysis
+        heartlm review mitdb-analysis --queue
         heartlm review mitdb/203 --no-open --port 8080
     """
     options = parse(ReviewConfig, arguments, "review", run, positionals=["path"])

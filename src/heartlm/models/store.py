@@ -85,17 +85,21 @@ def load_foundation(
     keep_weights: bool,
     seconds: Tensor | None = None,
     members: int | None = None,
+    keeps_more: bool = False,
 ) -> tuple[HeartModel, ModelInfo]:
     """Load a pretrained model with a head for `classes`; without `keep_weights`, only its sizes and geometry.
 
-    The head is new unless the model has one for the same labels. The facet heads are frozen, so the model can still
-    continue a recording. Of more `members` than the model has, each starts from the weights of one of its own.
+    The head is new unless the model has one for the same labels; with `keeps_more`, also one for some more, such as
+    artefacts. The facet heads are frozen, so the model can still continue a recording. Of more `members` than the
+    model has, each starts from the weights of one of its own.
 
     Raises:
         HeartlmError: the model is missing, has another schema version, or is damaged.
     """
     tensors, info = _read(folder)
     config = replace(info.config, dropout=dropout, members=members or info.config.members)
+    if keeps_more and keep_weights and info.classes[: len(classes)] == classes:
+        classes = info.classes
     if (info.classes, info.pooled) != (classes, pooled):
         tensors = {name: value for name, value in tensors.items() if not name.startswith(_OF_LABELS)}
     model = _model_for(tensors, config, len(classes), pooled, seconds)
@@ -104,7 +108,7 @@ def load_foundation(
         model.load_state_dict(new | {name: _of_members(value, new[name].shape) for name, value in tensors.items()})
     if model.facet_heads is not None:
         model.facet_heads.requires_grad_(False)
-    return model, replace(info, config=config)
+    return model, replace(info, config=config, classes=classes)
 
 
 def _of_members(value: Tensor, shape: torch.Size) -> Tensor:

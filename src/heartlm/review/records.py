@@ -13,7 +13,7 @@ from pathlib import Path
 from heartlm.databases.database import Database, locate, open_database
 from heartlm.errors import HeartlmError
 from heartlm.review.review import Review
-from heartlm.review.stored import recording_of
+from heartlm.review.stored import read_stored, recording_of
 from heartlm.storage.reading import read_json
 from heartlm.system.parent import end_with_parent
 
@@ -28,6 +28,7 @@ class Records:
             folder of such files, which then is `out`.
         out: folder of the results.
         reviewer: name that the journals get.
+        queue: whether those come first in which most wrong beats are expected; what was not analysed comes last.
 
     Attributes:
         title: what the list of recordings is called.
@@ -37,7 +38,7 @@ class Records:
         HeartlmError: there is no recording, or `out` cannot be written.
     """
 
-    def __init__(self, path: Path, out: Path, reviewer: str) -> None:
+    def __init__(self, path: Path, out: Path, reviewer: str, queue: bool = False) -> None:
         analyses = sorted(path.glob(f"*{_STORED}")) if path.is_dir() else [path] if path.name.endswith(_STORED) else []
         if analyses:
             out, recordings = path if path.is_dir() else path.parent, [recording_of(each) for each in analyses]
@@ -56,13 +57,25 @@ class Records:
         except OSError as error:
             raise HeartlmError(f"out: {out}: {error.strerror}, a folder that can be written expected") from None
         self._analyses = set[SpawnProcess]()
+        self._expected = {name: self._expected_wrong(name) for name in self.names} if queue else {}
+        self.names.sort(key=lambda name: -self._expected.get(name, 0))
+
+    def _expected_wrong(self, name: str) -> float:
+        """Return the number of wrong beats that is expected in a recording; -1 if it has no analysis to read."""
+        with contextlib.suppress(HeartlmError):
+            path = self.out / f"{name}{_STORED}"
+            if path.is_file():
+                stored, _ = read_stored(path, self._of[name].recording(name))
+                return float(Review(stored, self.out).doubt().sum())
+        return -1.0
 
     def about(self, name: str) -> str:
         """Return a line about a recording from its results, empty without."""
+        known, expected = "", self._expected.get(name, -1)
         with contextlib.suppress(HeartlmError, KeyError, TypeError):
             known = read_json(self.out / f"{name}.json", dict)["summary"]["reading"]
-            return f"{'Reviewed. ' if (self.out / f'{name}.review.jsonl').is_file() else ''}{known}"
-        return ""
+            known = f"{'Reviewed. ' if (self.out / f'{name}.review.jsonl').is_file() else ''}{known}"
+        return f"About {expected:,.0f} wrong beats. {known}".strip() if expected >= 0 else known
 
     def analyse(self, name: str) -> None:
         """Analyse a recording that was not analysed yet, in a process of its own, which gives its memory back.

@@ -29,7 +29,7 @@ def review(config: ReviewConfig) -> int:
         from heartlm.monitor.web import listen
         from heartlm.review.records import Records
 
-    records = Records(config.path, config.out, config.reviewer)
+    records = Records(config.path, config.out, config.reviewer, config.queue)
     listening, address = listen(config.host, config.port)
     if not is_loopback(config.host):
         say(f"warning: {config.host} can be reached by others, and what the page shows is not encrypted")

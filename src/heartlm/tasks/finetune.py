@@ -86,7 +86,9 @@ def on_foundation(
         dropout=config.dropout,
         keep_weights=not config.from_scratch,
         seconds=interval_levels(corpus) if pooled else None,
+        keeps_more=True,
     )
+    classes = foundation.classes
     check_tokenizer(corpus, foundation, config.run)
     if foundation.config.network != "transformer":
         raise HeartlmError(f"run: {config.run} reads all leads, a pretrained run that reads beats expected")

@@ -60,8 +60,8 @@ class FinetuneConfig(TrainingConfig):
 
     Attributes:
         run: run folder of a pretrained or fine-tuned model, or the name of a shipped model, such as foundation. The
-            head of a fine-tuned model is kept if the labels are the same. The statements task starts from random
-            weights without a run, the waveform task always.
+            head of a fine-tuned model is kept if it has all classes of the labels. The statements task starts from
+            random weights without a run, the waveform task always.
         patients: patients to train on, such as mitdb/101,svdb/800, including their beats on simulated rhythms; by
             default all patients of the training split.
         task: what to predict; beats is the AAMI class of every beat, rhythm is whether every beat is in the rhythm,
