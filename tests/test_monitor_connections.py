@@ -47,7 +47,8 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("mosquitto", "mosquitto_passwd", "openssl"):
         program(name)
     folder = tmp_path_factory.mktemp("certs")
-    block = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs/monitor.md").read_text(), re.MULTILINE | re.DOTALL)[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs/monitor.md").read_text(), re.MULTILINE | re.DOTALL)
+    (block,) = (each for each in blocks if "mosquitto_passwd" in each)
     for pattern, replacement in [
         (r"^(apt-get|chown|systemctl) .*\n", ""),
         (r"/etc/mosquitto/(certs|conf\.d)", str(folder)),
