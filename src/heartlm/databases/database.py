@@ -37,7 +37,6 @@ from heartlm.formats.annotation_file import (
 )
 from heartlm.formats.arrays import sidecar_of
 from heartlm.formats.describe import describe
-from heartlm.formats.exchange import recording_of
 from heartlm.formats.plausible import check_rate
 from heartlm.formats.read import read_recording
 from heartlm.formats.registry import format_of
@@ -366,6 +365,8 @@ def opened(source: Any, rate_hz: float | None = None) -> Recording:
             raise HeartlmError(f"rate_hz: {rate_hz:g} given, but {source.path} has {source.rate_hz:g} Hz")
         return source
     if not isinstance(source, str | Path):
+        from heartlm.formats.exchange import recording_of
+
         return recording_of(source, rate_hz)
     database, record_id = locate(Path(source), stated=Stated.of(rate_hz, None, None))
     return database.recording(record_id)

@@ -132,14 +132,7 @@ class Stated:
         if self.rate_hz is not None and abs(self.rate_hz - rate_hz) > 1e-3 * rate_hz:
             raise HeartlmError(f"{path}: states {rate_hz:g} Hz, {self.rate_hz:g} is stated for it; leave --rate out")
         if self.leads and recording.samples is not None:
-            chosen = [recording.lead_index(name) for name in self.leads]
-            recording = replace(
-                recording,
-                lead_names=tuple(recording.lead_names[lead] for lead in chosen),
-                units=tuple(recording.units[lead] for lead in chosen),
-                samples=partial(_samples_of, recording.samples, chosen),
-                steps=tuple(recording.steps[lead] for lead in chosen) if recording.steps else (),
-            )
+            recording = of_leads(recording, [recording.lead_index(name) for name in self.leads])
         if self.units and recording.samples is not None:
             return self._with_units(recording, recording.samples)
         return recording
@@ -190,6 +183,18 @@ def _converted(
         if (unit := units[lead]) is not None:
             row[:] = (row.astype(np.float64) - unit.baseline) * unit.factor
     return signal
+
+
+def of_leads(recording: Recording, chosen: Sequence[int]) -> Recording:
+    """Return a recording with a signal with some of its leads, in this order."""
+    assert recording.samples is not None, "it has a signal"
+    return replace(
+        recording,
+        lead_names=tuple(recording.lead_names[lead] for lead in chosen),
+        units=tuple(recording.units[lead] for lead in chosen),
+        samples=partial(_samples_of, recording.samples, chosen),
+        steps=tuple(recording.steps[lead] for lead in chosen) if recording.steps else (),
+    )
 
 
 def _samples_of(

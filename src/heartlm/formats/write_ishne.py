@@ -9,18 +9,17 @@ from __future__ import annotations
 import binascii
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heartlm.ecg.leads import canonical_lead
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.formats.ishne import CHECKED_FROM, HEADER, HEADER_BYTES, LEADS, MAGIC, MOST_LEADS, NV_PER_MV, SEX
+from heartlm.formats.stated import of_leads
 from heartlm.formats.whole_steps import LeadSteps, measured_steps, whole_numbers
 from heartlm.formats.write_recording import write_annotation_file
 
@@ -66,12 +65,15 @@ def write_ishne(
         OSError: a file cannot be written.
     """
     ecg = [lead for lead, unit in enumerate(recording.units) if unit == "mV"]
-    others_than_ecg = [lead for lead, unit in zip(recording.leads, recording.units, strict=True) if unit != "mV"]
-    changes = [f"{lead} left out: ISHNE has leads in mV alone" for lead in others_than_ecg]
+    changes = [
+        f"{name} left out: ISHNE has leads in mV alone"
+        for name, unit in zip(recording.leads, recording.units, strict=True)
+        if unit != "mV"
+    ]
     if not 1 <= len(ecg) <= MOST_LEADS:
         number = f"{len(ecg)} leads in mV"
         raise HeartlmError(f"{recording.path}: {number}, 1 to {MOST_LEADS} in an ISHNE file: give --leads, or --units")
-    recording = _of_leads(recording, ecg)
+    recording = of_leads(recording, ecg)
     if recording.rate_hz != round(recording.rate_hz) or recording.rate_hz > _MOST:
         raise HeartlmError(f"{recording.path}: {recording.rate_hz:g} Hz, ISHNE has whole rates: write WFDB or EDF")
     resolution_nv = [_resolution_nv(steps[lead]) for lead in ecg]
@@ -81,7 +83,7 @@ def write_ishne(
     ]
     kinds = list[int]()
     for lead in recording.leads:
-        known = next((place for place, each in enumerate(LEADS) if each.lower() == canonical_lead(lead).lower()), None)
+        known = next((place for place, each in enumerate(LEADS) if each.lower() == canonical_lead(lead)), None)
         kinds.append(0 if known is None else known + 2)
         if known is None or LEADS[known] != lead:
             changes.append(f"lead {lead} is written as {'unknown' if known is None else LEADS[known]}")
@@ -92,14 +94,6 @@ def write_ishne(
         for numbers in whole_numbers(recording, written, _INVALID):
             stream.write(np.ascontiguousarray(numbers.T).astype("<i2").tobytes())
     return WrittenIshne(recording, [*annotations, path], written, changes)
-
-
-def _of_leads(recording: Recording, chosen: Sequence[int]) -> Recording:
-    def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
-        return recording.signal(start, stop, [chosen[lead] for lead in leads])
-
-    names, units = ([of[lead] for lead in chosen] for of in (recording.lead_names, recording.units))
-    return replace(recording, lead_names=tuple(names), units=tuple(units), samples=samples, steps=())
 
 
 def _resolution_nv(steps: LeadSteps) -> int:
