@@ -164,6 +164,6 @@ def test_all_alarms_of_the_log_are_a_table(
     assert not page.viewers  # the download has ended
     hidden = testclient.TestClient(Page(monitor, TOKEN, pseudonyms=True).app).get(f"/alarms.csv?token={TOKEN}").text
     assert "bed" not in hidden and hidden.count("\n") == 2001
-    page.viewers.update(("", number) for number in range(page._most_viewers))
+    page.viewers.update(("", number) for number in range(page.viewers.most))
     assert client.get(f"/alarms.csv?token={TOKEN}").status_code == 503
     monitor.close()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
@@ -29,10 +29,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from heartlm.ecg.definitions import ALARMS
 from heartlm.errors import HeartlmError
 from heartlm.formats.read import read_recording
-from heartlm.monitor.acceptor import Address, most_connections
 from heartlm.monitor.connection import Connection
 from heartlm.monitor.engine import Monitor, WatchedPatient
-from heartlm.monitor.web import HEADERS, is_allowed, is_own, refusal
+from heartlm.monitor.web import HEADERS, Viewers, is_allowed, is_own, refusal
 from heartlm.storage.atomic import csv_field
 from heartlm.storage.reading import parse_json
 
@@ -71,7 +70,7 @@ class Page:
         own: state of the page's own connections, which is shown while there is a problem.
 
     Attributes:
-        viewers: addresses of the clients whose WebSocket is accepted.
+        viewers: clients whose WebSocket is accepted.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Page:
     ) -> None:
         self.monitor, self.token, self.pseudonyms, self.connections = monitor, token, pseudonyms, connections
         self.own = own or Connection("page", monitor.log, lambda: 0)
-        self.viewers, self._most_viewers = set[Address](), most_connections()
+        self.viewers = Viewers(self.own)
         self._html = (files("heartlm.monitor") / "page.html").read_text(encoding="utf-8")
         routes = [
             Route("/", self._page),
@@ -107,8 +106,8 @@ class Page:
         """Send all alarms of the log as CSV, in pieces: the log may be that of years."""
         if not is_allowed(request, self.token):
             return refusal()
-        if (client := self._viewer(request)) is None:
-            return PlainTextResponse(f"{self._most_viewers} pages are open: close one\n", 503)
+        if (client := self.viewers.admit(request)) is None:
+            return PlainTextResponse(f"{self.viewers.most} pages are open: close one\n", 503)
         headers = HEADERS | {"Content-Disposition": 'attachment; filename="alarms.csv"'}
         pieces = _csv_pieces(map(self._alarm, self.monitor.alarm_log.history()))
         return _Download(pieces, lambda: self.viewers.discard(client), headers)
@@ -131,22 +130,13 @@ class Page:
         if not is_allowed(socket, self.token) or not is_own(socket):
             await socket.close(1008)
             return
-        if (client := self._viewer(socket)) is None:
+        if (client := self.viewers.admit(socket)) is None:
             await socket.close(1013)
             return
         try:
             await self._show(socket)
         finally:
             self.viewers.discard(client)
-
-    def _viewer(self, connection: HTTPConnection) -> Address | None:
-        """Add a client to the viewers, whose connection may last, and return it; None if there are too many."""
-        if len(self.viewers) >= self._most_viewers:
-            self.own.fail(f"{self._most_viewers} pages are open: no further one is shown")
-            return None
-        client = (connection.client.host, connection.client.port) if connection.client else ("", 0)
-        self.viewers.add(client)
-        return client
 
     async def _show(self, socket: WebSocket) -> None:
         await socket.accept()

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocket
 
 from heartlm.errors import HeartlmError
-from heartlm.monitor.acceptor import BACKLOG, Acceptor, Address
+from heartlm.monitor.acceptor import BACKLOG, Acceptor, Address, most_connections
 from heartlm.monitor.connection import Connection
 
 HEADERS = {
@@ -49,6 +49,30 @@ def is_own(socket: WebSocket) -> bool:
 def refusal() -> PlainTextResponse:
     """Return the answer to a request without the token."""
     return PlainTextResponse("token: add ?token=... to the address\n", 403)
+
+
+class Viewers(set[Address]):
+    """Addresses of the clients whose connection may last, as the WebSocket of a page that was accepted.
+
+    Args:
+        own: state of the connections, which tells if one was refused.
+
+    Attributes:
+        most: largest number of them.
+    """
+
+    def __init__(self, own: Connection) -> None:
+        super().__init__()
+        self.most, self._own = most_connections(), own
+
+    def admit(self, connection: HTTPConnection) -> Address | None:
+        """Add the client of a connection, and return it; None if there are too many."""
+        if len(self) >= self.most:
+            self._own.fail(f"{self.most} pages are open: no further one is shown")
+            return None
+        client = (connection.client.host, connection.client.port) if connection.client else ("", 0)
+        self.add(client)
+        return client
 
 
 def listen(host: str, port: int) -> tuple[socket.socket, str]:

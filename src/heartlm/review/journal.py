@@ -25,7 +25,7 @@ from heartlm.storage.atomic import explained, fsync_folder
 JOURNAL_VERSION = 1
 
 
-class Journal:
+class ReviewJournal:
     """Lines of one journal, read and appended under a lock.
 
     Args:

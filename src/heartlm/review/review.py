@@ -25,7 +25,7 @@ from heartlm.errors import HeartlmError
 from heartlm.review.changes import Changes
 from heartlm.review.decided import ReviewedEvent, corrected_findings, reviewed_events
 from heartlm.review.families import Family
-from heartlm.review.journal import Journal
+from heartlm.review.journal import ReviewJournal
 from heartlm.review.rows import unpacked
 from heartlm.review.shown import shown_families
 from heartlm.review.spread import CLASSES, Evidence
@@ -116,7 +116,7 @@ class Review:
         self._undone, self._done = list[Patch](), list[tuple[Patch, Any]]()
         self._lock, self._known = threading.RLock(), dict[str, tuple[int, Any]]()
         head = {"record": self.recording.record_id, "analysis": stored.identity}
-        self._journal = Journal(self.folder / f"{self.recording.record_id}.review.jsonl", head)
+        self._journal = ReviewJournal(self.folder / f"{self.recording.record_id}.review.jsonl", head)
         if self._journal.path.exists():
             self.catch_up()
 
@@ -302,7 +302,7 @@ class Review:
         """
         with self._lock, self._journal.locked() as lines:
             self._replay(lines)
-            self._check_revision(change)
+            self._check_revision(change.get("revision"))
             plain = json.loads(json.dumps(dict(change), default=_as_list))
             patch, spread, text = self._changes.patch(plain)
             model = self._said(patch)
@@ -311,17 +311,26 @@ class Review:
             self._undone.clear()
             return self._changed(patch, spread, text)
 
-    def undo(self) -> Changed | None:
-        """Undo the last change that is not undone; None if there is none. It is journalled too."""
-        return self._step("undo")
+    def undo(self, revision: int | None = None) -> Changed | None:
+        """Undo the last change that is not undone; None if there is none. It is journalled too.
 
-    def redo(self) -> Changed | None:
-        """Apply the last undone change again; None if there is none, or a change was applied since."""
-        return self._step("redo")
+        Raises:
+            ConflictError: `revision` is given and is not the present one.
+        """
+        return self._step("undo", revision)
 
-    def _step(self, do: str) -> Changed | None:
+    def redo(self, revision: int | None = None) -> Changed | None:
+        """Apply the last undone change again; None if there is none, or a change was applied since.
+
+        Raises:
+            ConflictError: `revision` is given and is not the present one.
+        """
+        return self._step("redo", revision)
+
+    def _step(self, do: str, revision: int | None) -> Changed | None:
         with self._lock, self._journal.locked() as lines:
             self._replay(lines)
+            self._check_revision(revision)
             if not (self._done if do == "undo" else self._undone):
                 return None
             patch = (self._done[-1][0]) if do == "undo" else self._undone[-1]
@@ -368,8 +377,7 @@ class Review:
         self._journal.append(entry | {"change": change, "model": model, "effect": effect})
         self.revision += 1
 
-    def _check_revision(self, change: Mapping[str, Any]) -> None:
-        made_on = change.get("revision")
+    def _check_revision(self, made_on: Any) -> None:
         if made_on is not None and made_on != self.revision:
             raise ConflictError(
                 f"revision: the change was made on {made_on}, the review is at {self.revision}: another window changed "

@@ -24,9 +24,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from heartlm.ecg.leads import ecg_leads
 from heartlm.errors import HeartlmError
-from heartlm.monitor.acceptor import Address, most_connections
 from heartlm.monitor.connection import Connection
-from heartlm.monitor.web import HEADERS, is_allowed, is_own, refusal
+from heartlm.monitor.web import HEADERS, Viewers, is_allowed, is_own, refusal
 from heartlm.review import answers
 from heartlm.review.answers import Answer
 from heartlm.review.packed import pack
@@ -84,12 +83,12 @@ class ReviewServer:
         own: state of the connections.
 
     Attributes:
-        viewers: addresses of the clients whose WebSocket is accepted.
+        viewers: clients whose WebSocket is accepted.
     """
 
     def __init__(self, records: Records, token: str, own: Connection) -> None:
         self.records, self.token, self.own = records, token, own
-        self.viewers, self._most_viewers = set[Address](), most_connections()
+        self.viewers = Viewers(own)
         self._opened = dict[str, asyncio.Task[_Opened]]()
         self._engine = ThreadPoolExecutor(1, "review")  # reviews; signals are read by other threads
         self._analysis = asyncio.Lock()
@@ -187,12 +186,9 @@ class ReviewServer:
         if not is_allowed(socket, self.token) or not is_own(socket):
             await socket.close(1008)
             return
-        if len(self.viewers) >= self._most_viewers:
-            self.own.fail(f"{self._most_viewers} pages are open: no further one is shown")
+        if (client := self.viewers.admit(socket)) is None:
             await socket.close(1013)
             return
-        client = (socket.client.host, socket.client.port) if socket.client else ("", 0)
-        self.viewers.add(client)
         window = _Window(socket)
         try:
             await socket.accept()
@@ -306,18 +302,13 @@ class ReviewServer:
     async def _on_change(self, window: _Window, asked: dict[str, Any]) -> Answer:
         """Apply a correction, `undo` or `redo`, unless another window was faster; then tell all windows."""
         opened, change = window.shown, typed(dict[str, Any], asked.get("change"), "change")
-        revision = typed(int, asked.get("revision"), "revision")
-
-        review = opened.review
-
-        def apply() -> Changed | None:
-            if change.get("do") not in ("undo", "redo"):
-                return review.apply(change | {"revision": revision})
-            if revision != review.revision:
-                raise HeartlmError("another window has changed the recording: look again, and repeat your step")
-            return review.undo() if change["do"] == "undo" else review.redo()
-
-        done: Changed | None = await self._with_review(opened, apply)
+        revision, review = typed(int, asked.get("revision"), "revision"), opened.review
+        steps = {"undo": review.undo, "redo": review.redo}
+        done: Changed | None
+        if step := steps.get(str(change.get("do"))):
+            done = await self._with_review(opened, step, revision)
+        else:
+            done = await self._with_review(opened, review.apply, change | {"revision": revision})
         await self._tell(opened, window.socket)
         text = f"nothing to {change['do']}" if done is None else done.text
         return {"revision": review.revision, "text": text}, {}
