@@ -46,7 +46,7 @@ from lab.places import options
 
 ENOUGH = 0.98
 FEW, FEW_SHARE = 3, 0.1
-"""A family with at most so many wrong beats, and such a fraction of them, is named whole and these beats singly."""
+"""Largest number and fraction of wrong beats with which a family is named whole, and these beats singly."""
 MOST = 20_000
 HARMS = {"N": "SV", "S": "NVFx", "V": "NSx", "F": "SV"}
 """Reference classes (x: no beat) that make the score of V or S worse if they have a name."""

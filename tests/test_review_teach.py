@@ -39,7 +39,7 @@ def reviewed(folder: Path, names: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six reviewed recordings and one that nobody looked at; read it only."""
+    """Six reviewed recordings and one that is not reviewed; read it only."""
     folder = tmp_path_factory.mktemp("reviews")
     out = reviewed(folder, [f"r{number}" for number in range(6)])
     store(drawn(folder / "ward", "unseen"), out)

@@ -39,6 +39,7 @@ from heartlm.analysis.lost_signal import (
     lost_stretches,
     present_fraction,
 )
+from heartlm.analysis.made_by import made_by_models
 from heartlm.analysis.p_denial import without_p
 from heartlm.analysis.pacing import pacing_spikes
 from heartlm.analysis.run_shape import noise_runs, run_shape
@@ -61,7 +62,7 @@ from heartlm.analysis.statements import beats_by, blocks_by, rhythms_by, stated
 from heartlm.analysis.unexamined import FEWEST_AF_BEATS, too_short
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.analysis.usual_shape import excluded_classes, likeness_to_usual
-from heartlm.databases.each_recording import Watch, build
+from heartlm.databases.each_recording import Watch
 from heartlm.delineation.delineate import LOWEST_RATE_HZ, delineate
 from heartlm.delineation.intervals import Intervals, measure
 from heartlm.ecg.definitions import definitions
@@ -75,8 +76,7 @@ from heartlm.inference.finetuned import FineTuned
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
 from heartlm.inference.waveform import regular_wave_seconds, second_probabilities
 from heartlm.labels.waveform import VF, WINDOW
-from heartlm.models.pretrained import FOLDER, model_files
-from heartlm.storage.atomic import digest_of_files
+from heartlm.models.pretrained import FOLDER
 from heartlm.storage.reading import read_json
 from heartlm.tasks.load import load_of_tasks
 from heartlm.tokenizers.base import Lead, Tokens
@@ -149,12 +149,8 @@ class Analyst:
     @cached_property
     def made_by(self) -> dict[str, str]:
         """What findings depend on in addition to recording and limits: `build`, and a digest of each model."""
-        models = {"beats": self.beats, "af": self.af, "waveform": self.waveform}
-        models |= {"statements": self.statements}
-        made_by = build()
-        for name, model in models.items():
-            made_by |= {f"model {name}": digest_of_files(*model_files(model.folder.model("last")))}
-        return made_by
+        models = {"beats": self.beats, "af": self.af, "waveform": self.waveform, "statements": self.statements}
+        return made_by_models({name: model.folder for name, model in models.items()})
 
     @cached_property
     def _heartbeats(self) -> NDArray[np.str_]:

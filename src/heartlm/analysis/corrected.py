@@ -15,16 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.analysis.events import beat_events, in_order
+from heartlm.analysis.events import ABSENCES, RUNS, beat_events, in_order
 from heartlm.analysis.findings import Event, Findings, readable_intervals
 from heartlm.analysis.stages import settled, timed, vt_is_possible
 from heartlm.delineation.intervals import Intervals
 from heartlm.ecg.definitions import PATTERNS
 from heartlm.errors import HeartlmError
 
-BY_BEATS = frozenset(
-    ("VT", "IVR", "SVT", "couplet", "pause", "asystole", "bradycardia", "tachycardia", *PATTERNS),
-)
+BY_BEATS = frozenset((*RUNS, *ABSENCES, "tachycardia", *PATTERNS))
 """Kinds of events that the rules derive from beats; of these the waveform shows VT and asystole too."""
 
 Places = NDArray[np.int64]

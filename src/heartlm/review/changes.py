@@ -16,8 +16,7 @@ from heartlm.analysis.findings import KINDS
 from heartlm.errors import HeartlmError
 from heartlm.review.decided import ReviewedEvent
 from heartlm.review.families import divided
-from heartlm.review.spread import CLASSES as CLASSES
-from heartlm.review.spread import FOLLOW, NEAR, Evidence
+from heartlm.review.spread import CLASSES, FOLLOW, NEAR, Evidence
 from heartlm.review.table import NAMED, SPREAD, BeatTable, Patch, patch_of
 
 Places = NDArray[np.int64]

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from heartlm.analysis.findings import Findings
-from heartlm.databases.each_recording import build
+from heartlm.analysis.made_by import made_by_models
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
-from heartlm.models.pretrained import find_run, model_files
-from heartlm.review.stored import Stored, file_digests, is_same, read_stored, stored_of, write_stored
+from heartlm.models.pretrained import find_run
+from heartlm.review.stored import ENDING, Stored, file_digests, is_same, read_stored, stored_of, write_stored
 from heartlm.runs.run_folder import RunFolder
-from heartlm.storage.atomic import digest_of_files, sole_holder
+from heartlm.storage.atomic import sole_holder
 
 SHIPPED = (Path("beats"), Path("af"), Path("waveform"), Path("statements"))
-_NAMES = ("beats", "af", "waveform", "statements")
 
 
 def stored_analysis(
@@ -27,7 +26,7 @@ def stored_analysis(
         HeartlmError: see `Review.open`.
     """
     models = tuple(models) or SHIPPED
-    path = folder / f"{recording.record_id}.analysis.safetensors"
+    path = folder / f"{recording.record_id}{ENDING}"
     journal = path.with_name(f"{recording.record_id}.review.jsonl")
     if not path.exists() and journal.exists() and journal.stat().st_size:
         raise HeartlmError(
@@ -54,11 +53,9 @@ def stored_analysis(
 
 
 def made_by(models: Sequence[Path]) -> dict[str, str]:
-    """Return what `Analyst.made_by` returns, without loading the models."""
-    made = build()
-    for name, model in zip(_NAMES, models, strict=True):
-        made[f"model {name}"] = digest_of_files(*model_files(RunFolder(find_run(model)).model("last")))
-    return made
+    """Return what `Analyst.made_by` returns of models in the order of `SHIPPED`, without loading them."""
+    runs = map(RunFolder, map(find_run, models))
+    return made_by_models({shipped.name: run for shipped, run in zip(SHIPPED, runs, strict=True)})
 
 
 def _analysed(recording: Recording, findings: Findings | None, models: Sequence[Path]) -> Stored:

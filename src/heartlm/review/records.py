@@ -13,11 +13,9 @@ from pathlib import Path
 from heartlm.databases.database import Database, locate, open_database
 from heartlm.errors import HeartlmError
 from heartlm.review.review import Review
-from heartlm.review.stored import read_stored, recording_of
+from heartlm.review.stored import ENDING, read_stored, recording_of
 from heartlm.storage.reading import read_json
 from heartlm.system.parent import end_with_parent
-
-_STORED = ".analysis.safetensors"
 
 
 class Records:
@@ -39,7 +37,7 @@ class Records:
     """
 
     def __init__(self, path: Path, out: Path, reviewer: str, queue: bool = False) -> None:
-        analyses = sorted(path.glob(f"*{_STORED}")) if path.is_dir() else [path] if path.name.endswith(_STORED) else []
+        analyses = sorted(path.glob(f"*{ENDING}")) if path.is_dir() else [path] if path.name.endswith(ENDING) else []
         if analyses:
             out, recordings = path if path.is_dir() else path.parent, [recording_of(each) for each in analyses]
             self._of = {name: database for database, name in map(locate, recordings)}
@@ -63,7 +61,7 @@ class Records:
     def _expected_wrong(self, name: str) -> float:
         """Return the number of wrong beats that is expected in a recording; -1 if it has no analysis to read."""
         with contextlib.suppress(HeartlmError):
-            path = self.out / f"{name}{_STORED}"
+            path = self.out / f"{name}{ENDING}"
             if path.is_file():
                 stored, _ = read_stored(path, self._of[name].recording(name))
                 return float(Review(stored, self.out).doubt().sum())
@@ -83,7 +81,7 @@ class Records:
         Raises:
             HeartlmError: it cannot be analysed.
         """
-        if (self.out / f"{name}{_STORED}").is_file():
+        if (self.out / f"{name}{ENDING}").is_file():
             return
         context = get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)

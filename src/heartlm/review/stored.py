@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from heartlm.inference.finetuned import FineTuned
 
 SCHEMA_VERSION = 1
+ENDING = ".analysis.safetensors"
+"""What follows the name of the recording in the name of the file."""
 _ARRAYS = ("sample", "probability", "quality", "lost", "left_out", "paced", "disputed")
 _TEXTS = ("notes", "made_by", "unlike", "kinds", "hum_hz", "short_af", "stated", "warnings", "unexamined")
 _WAVES = ("waves", "confidence", "all_leads", "all_confidence")
@@ -109,7 +111,7 @@ def write_stored(path: Path, stored: Stored, digests: dict[str, str]) -> None:
     from safetensors.numpy import save
 
     found = stored.findings
-    arrays = {name: np.ascontiguousarray(getattr(found, name)) for name in _ARRAYS}
+    arrays = {name: getattr(found, name) for name in _ARRAYS}
     arrays["symbol"] = np.frombuffer("".join(found.symbol.tolist()).encode(), np.uint8)
     arrays |= {"beat_waves": stored.waves, "features": stored.features}
     arrays |= {"classes": stored.classes, "family": stored.family}
@@ -120,9 +122,9 @@ def write_stored(path: Path, stored: Stored, digests: dict[str, str]) -> None:
     if found.waves is not None:
         delineation = found.waves.delineation
         facts["waves"] = {"leads": delineation.leads}
-        arrays |= {f"delineation.{name}": np.ascontiguousarray(getattr(delineation, name)) for name in _WAVES}
-        arrays |= {f"intervals.{name}": np.ascontiguousarray(of) for name, of in found.waves.intervals.items()}
-        arrays |= {f"amplitudes.{name}": np.ascontiguousarray(of) for name, of in found.waves.amplitudes.items()}
+        arrays |= {f"delineation.{name}": getattr(delineation, name) for name in _WAVES}
+        arrays |= {f"intervals.{name}": of for name, of in found.waves.intervals.items()}
+        arrays |= {f"amplitudes.{name}": of for name, of in found.waves.amplitudes.items()}
     head = {"schema_version": SCHEMA_VERSION, "record": found.recording.record_id, "files": digests, **facts}
     head["path"] = str(Path(found.recording.path).absolute())
     with atomic_file(path, "wb") as stream:

@@ -32,7 +32,7 @@ from heartlm.models.pretrained import find_run
 from heartlm.models.store import load_model, save_model
 from heartlm.review.config import TeachConfig
 from heartlm.review.review import Review
-from heartlm.review.stored import is_same, read_stored, recording_of
+from heartlm.review.stored import ENDING, is_same, read_stored, recording_of
 from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import write_json
 from heartlm.tasks.evaluate import leads_to_score
@@ -42,7 +42,6 @@ from heartlm.tasks.task import FinetuneConfig, task_of
 
 FEWEST, OF_HELD_BACK = 5, 5
 """Fewest patients, and the number of patients of which one is held back."""
-_ENDING = ".analysis.safetensors"
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,8 @@ def reviewed_recordings(folder: Path) -> tuple[list[Reviewed], dict[str, str]]:
         HeartlmError: the folder has no analysed recording.
     """
     found, left_out = list[Reviewed](), dict[str, str]()
-    for path in sorted(folder.glob(f"*{_ENDING}")):
-        name = path.name.removesuffix(_ENDING)
+    for path in sorted(folder.glob(f"*{ENDING}")):
+        name = path.name.removesuffix(ENDING)
         try:
             database, record_id = locate(recording_of(path))
             recording = database.recording(record_id)
@@ -135,7 +134,7 @@ def reviewed_recordings(folder: Path) -> tuple[list[Reviewed], dict[str, str]]:
         else:
             left_out[name] = "not reviewed"
     if not found and not left_out:
-        raise HeartlmError(f"reviews: {folder}: no RECORD{_ENDING} found, a folder of heartlm review expected")
+        raise HeartlmError(f"reviews: {folder}: no RECORD{ENDING} found, a folder of heartlm review expected")
     return found, left_out
 
 
