@@ -2,9 +2,10 @@
 
 A detector misses beats of unusual shape or height in one lead, for example ventricular beats that are low in it, or
 beats after a pacemaker's spike. A pause exists only where every readable lead is empty: `fill_gaps` adds beats to long
-intervals where a lead shows them clearly: like their neighbours, or one and the same shape in several intervals. An interval is disputed where a lead is not quiet without showing a clear
-beat, or where no lead can be read. The heart does not fibrillate while a lead shows regular beats of one shape:
-`regular_seconds`. Classes of beats are the mean of the leads, unless one takes most of a rhythm for S: `combined`.
+intervals where a lead shows them clearly: like their neighbours, or one and the same shape in several intervals. An
+interval is disputed where a lead is not quiet without showing a clear beat, or where no lead can be read. The heart
+does not fibrillate while a lead shows regular beats of one shape: `regular_seconds`. Classes of beats are the mean of
+the leads, unless one takes most of a rhythm for S: `combined`.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ LIKE, HIGH, LOUD, HUGE = 0.85, 0.5, 0.7, 2.5
 theirs, from `HIGH` to `HUGE`: higher ones are artefacts. A lead is not quiet from the height `LOUD` on, in the width of
 a QRS complex. P and T waves are lower; a beat that the detector marked in the T wave must be as high."""
 RECURS, OFTEN = 0.9, 2
-"""What a lead marks in a long interval is a beat, too, if its correlation with at least `OFTEN` of its marks in other such
-intervals is at least `RECURS`: ventricular beats across the other leads. 4 of 52 such marks in DS1 of mitdb and svdb are
-beats; 7 that are no beats are like one other mark at 0.85 and 0.5 heights, none like two at 0.9 and 0.7."""
+"""What a lead marks in a long interval is a beat, too, if its correlation with at least `OFTEN` of its marks in other
+such intervals is at least `RECURS`: ventricular beats across the other leads. 4 of 52 such marks in DS1 of mitdb and
+svdb are beats; 7 that are no beats are like one other mark at 0.85 and 0.5 heights, none like two at 0.9 and 0.7."""
 APART_S = 0.25
 """Smallest distance in seconds of an added beat from others."""
 VALID = 0.9
