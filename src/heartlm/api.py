@@ -323,7 +323,8 @@ def finetune(
         **settings: deprecated: fields of `config`.
 
     Returns:
-        The folder of the finished run.
+        The folder of the finished run; with `folds`, the folder of a run for each fold, `fold-1` and so on, whose
+        `score_sets` are those of all folds together.
 
     Raises:
         HeartlmError: an impossible setting, a corpus of another tokenizer or without labels, or a folder that cannot be
@@ -335,9 +336,11 @@ def finetune(
         >>> run = heartlm.finetune("runs/foundation", "corpora/mitdb", "runs/beats", config)
     """
     from heartlm.tasks.finetune import finetune as train
+    from heartlm.tasks.folds import cross_validate
 
     parent = None if run is None else find_run(run)
-    return RunFolder(train(_config(FinetuneConfig, config, settings, run=parent, corpus=_folder_of(corpus), out=out)))
+    config = _config(FinetuneConfig, config, settings, run=parent, corpus=_folder_of(corpus), out=out)
+    return RunFolder(cross_validate(config) if config.folds and not config.fold else train(config))
 
 
 @public
