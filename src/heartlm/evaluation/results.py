@@ -144,10 +144,8 @@ class Predictions:
         """Return the rows of all `parts`, with the columns and classes that all have."""
         classes = tuple(name for name in parts[0].classes if all(name in each.classes for each in parts))
         names = [name for name in parts[0].columns if all(name in each.columns for each in parts)]
-        columns = {name: np.concatenate([each.columns[name] for each in parts]) for name in names[:-1]}
-        places = [list(map(each.classes.index, classes)) for each in parts]
-        probabilities = [each.probabilities[:, own] for each, own in zip(parts, places, strict=True)]
-        return cls({**columns, "probabilities": np.concatenate(probabilities)}, classes)
+        parts = [each.of_classes(classes) for each in parts]
+        return cls({name: np.concatenate([each.columns[name] for each in parts]) for name in names}, classes)
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
@@ -158,6 +156,17 @@ class Predictions:
     def patients(self) -> NDArray[np.str_]:
         """Patient of each row."""
         return self.columns["patient"].astype(np.str_)
+
+    @property
+    def records(self) -> NDArray[np.str_]:
+        """Recording of each row, `database/record`."""
+        names: NDArray[np.object_] = self.columns["database"] + "/" + self.columns["record"]
+        return names.astype(np.str_)
+
+    def of_classes(self, classes: tuple[str, ...]) -> Predictions:
+        """Return the predictions with the probabilities of these of their classes."""
+        places = list(map(self.classes.index, classes))
+        return Predictions({**self.columns, "probabilities": self.probabilities[:, places]}, classes)
 
     def chosen(self, rows: NDArray[np.bool_]) -> Predictions:
         """Return the predictions of these rows, bool `[num_rows]`."""
