@@ -118,7 +118,7 @@ def scored(seeds: list[Windows], database: str) -> dict[str, Any]:
         np.concatenate([each[key][part] for each, part in zip(seeds, parts, strict=True)])
         for key in ("label", "patient", "probability", "called")
     )
-    return score_vf(Verdicts(probability, positive=called), label, patient, EvaluationConfig())
+    return score_vf(Verdicts(probability, positive=called), label, patient, EvaluationConfig().resampling)
 
 
 def cell(entry: dict[str, Any] | None) -> str:

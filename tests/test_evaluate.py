@@ -23,6 +23,7 @@ from heartlm.tasks.task import FinetuneConfig
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.training.config import PretrainConfig
 from heartlm.training.pretrain import pretrain
+from tests.scored_again import check_scored_again
 
 FAST = ("--threads", "1", "--bootstrap", "50")
 
@@ -118,6 +119,7 @@ def test_the_predictions_table_gives_the_confusion_matrix_again(beats_run: Path,
         confusion[classes.index(reference), classes.index(predicted)] += 1
     scores = scores_of(beats_run, "mine")
     assert scores["scores"]["confusion"] == confusion.tolist()
+    check_scored_again(beats_run / "scores" / "mine")
     assert scores["baselines"] == {}
 
 
@@ -214,6 +216,7 @@ def test_rhythm_windows_are_scored_by_majority(
     names = {"majority class", "Zhou 2015", "gradient boosting"}
     assert set(scores["baselines"]) == names
     assert scores["baselines"]["Zhou 2015"]["threshold"] == 0.639
+    check_scored_again(run / "scores" / "intervals-test-w20")
     block = scores["scores"]
     assert 20 * (block["num_windows"] + block["num_left_out"]) + block["num_beats_left_over"] == 721
     assert all(each["num_windows"] == block["num_windows"] for each in scores["baselines"].values())

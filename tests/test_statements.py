@@ -33,6 +33,7 @@ from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
 from heartlm.training.batches import BatchPosition
 from heartlm.training.statements import StatementBatches, StatementLoss, augmented
 from tests.conftest import shared_data
+from tests.scored_again import check_scored_again
 from tests.synthetic_leads import beat_times_s, ecg_mv
 
 RATE_HZ, SECONDS = 250, 8
@@ -407,6 +408,7 @@ def test_finetune_evaluate_predict(
     scores = json.loads(next((run / "scores").glob("*/scores.json")).read_text())
     assert scores["scores"]["per_class"]["INVERTED"]["auroc"]["value"] == 1.0
     assert scores["scores"]["num_recordings"] == 4
+    check_scored_again(next((run / "scores").iterdir()))
     assert set(scores["baselines"]) == {"logistic regression on beats", "gradient boosting on beats"}
     info = json.loads((run / "models/last/config.json").read_text())
     assert len(info["thresholds"]) == 1

@@ -47,6 +47,7 @@ from heartlm.tokenizers.millivolts import KNEE_MV, LIMIT_MV, NO_SIGNAL, STEP, Mi
 from heartlm.training.waveform import balanced_windows
 from heartlm.training.waveform_batches import WaveformBatches
 from tests.conftest import shared_data
+from tests.scored_again import check_scored_again
 from tests.synthetic_leads import beat_times_s, ecg_mv, heart_lead, lead_of
 
 RATE_HZ = 250
@@ -325,7 +326,7 @@ def test_finetune_evaluate_predict(corpus: Corpus, vfdb: Path, tmp_path: Path, c
     assert scores["scores"]["se"]["value"] > 0.9 and scores["scores"]["sp"]["value"] > 0.9
     assert scores["scores"]["vt_called_vf"]["num_windows"] > 0 and scores["notes"] == []
     assert set(scores["baselines"]) == {"majority class", "forest on 12 features"}
-    assert (run / "scores/vfdb-test-waveform/predictions.parquet").is_file()
+    check_scored_again(run / "scores/vfdb-test-waveform")
     printed = capsys.readouterr().out
     assert "noise called VF" in printed and "episodes of VF and VT: " in printed
     for record in ("404", "405"):

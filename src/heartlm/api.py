@@ -7,6 +7,7 @@
                                 ├─► Model.embed   ─► Embeddings
                                 └─► Model.save_pretrained (a folder as on the Hugging Face hub)
     tokenize ─► pretrain ─► finetune ─► evaluate ─► Scores
+            └─► WindowDataset, for a training loop of your own
 
 Errors that the user can correct raise `HeartlmError`. The functions print nothing outside of `show_progress()`.
 """
@@ -27,7 +28,7 @@ from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.databases.database import locate, opened
 from heartlm.ecg.derived_leads import derive_leads
 from heartlm.ecg.recording import Annotations, Recording
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.results import Scores
 from heartlm.formats.stated import Stated
@@ -52,9 +53,18 @@ if TYPE_CHECKING:
     from heartlm.monitor.alarms import Alarm, AlarmRules
     from heartlm.monitor.config import MonitorConfig
     from heartlm.tasks.annotate import Annotated
+    from heartlm.training.dataset import WindowDataset
 
 AnyPath = str | Path
 Config = TypeVar("Config")
+
+
+def __getattr__(name: str) -> Any:
+    if name != "WindowDataset":  # a subclass of one of torch, which is slow to import
+        raise AttributeError(f"module 'heartlm.api' has no attribute {name!r}")
+    with needs("train", "torch"):
+        from heartlm.training.dataset import WindowDataset
+    return WindowDataset
 
 
 def open_recording(
@@ -323,7 +333,8 @@ def finetune(
         **settings: deprecated: fields of `config`.
 
     Returns:
-        The folder of the finished run.
+        The folder of the finished run; with `folds`, the folder of a run for each fold, `fold-1` and so on, whose
+        `score_sets` are those of all folds together.
 
     Raises:
         HeartlmError: an impossible setting, a corpus of another tokenizer or without labels, or a folder that cannot be
@@ -335,9 +346,11 @@ def finetune(
         >>> run = heartlm.finetune("runs/foundation", "corpora/mitdb", "runs/beats", config)
     """
     from heartlm.tasks.finetune import finetune as train
+    from heartlm.tasks.folds import cross_validate
 
     parent = None if run is None else find_run(run)
-    return RunFolder(train(_config(FinetuneConfig, config, settings, run=parent, corpus=_folder_of(corpus), out=out)))
+    config = _config(FinetuneConfig, config, settings, run=parent, corpus=_folder_of(corpus), out=out)
+    return RunFolder(cross_validate(config) if config.folds and not config.fold else train(config))
 
 
 @public
@@ -593,6 +606,7 @@ __all__ = [
     "RunFolder",
     "Scores",
     "TokenizeConfig",
+    "WindowDataset",
     "analyze",
     "annotate",
     "convert",

@@ -38,11 +38,12 @@ COMMANDS: dict[str, str] = {
     "embed": "write a model's hidden states as vectors of beats or windows",
     "predict": "annotate one recording",
     "compare": "compare two annotation files beat by beat and episode by episode",
+    "compare-runs": "compare trained runs: settings, losses, scores with intervals of the difference",
     "report": "write one self-contained HTML page about a run",
     "plan": "the memory of a rank in a training step, computed without training",
     "demo": "run the whole pipeline on a simulated database, in a few minutes",
 }
-"""What each command of the core does, by name; its module in `heartlm.cli` has the same name."""
+"""What each command of the core does, by name; its module in `heartlm.cli` has the same name, with _ for -."""
 
 
 def usage() -> str:
@@ -98,7 +99,7 @@ def _run(argv: list[str]) -> int:
     if argv[0] in ("-V", "--version"):
         print(f"heartlm {__version__}")
         return 0
-    where = f"heartlm.cli.{argv[0]}:run"
+    where = f"heartlm.cli.{argv[0].replace('-', '_')}:run"
     if argv[0] not in COMMANDS:
         found = registered(COMMANDS)
         if argv[0] not in found.commands:

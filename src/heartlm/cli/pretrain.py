@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TypeVar
 
 from heartlm.cli.options import existing, given_to_resume, parse
@@ -33,8 +34,14 @@ def run(arguments: Sequence[str]) -> int:
     return train(PretrainConfig, arguments, "pretrain", run)
 
 
-def train(kind: type[Config], arguments: Sequence[str], command: str, run: Callable[..., int]) -> int:
-    """Train with the settings in `arguments` or of the run to resume, and print the run folder.
+def train(
+    kind: type[Config],
+    arguments: Sequence[str],
+    command: str,
+    run: Callable[..., int],
+    show: Callable[[Path], None] = print,
+) -> int:
+    """Train with the settings in `arguments` or of the run to resume, and show the run folder.
 
     Only one rank prints.
     """
@@ -55,7 +62,7 @@ def train(kind: type[Config], arguments: Sequence[str], command: str, run: Calla
             time.sleep(LINGER_S)
         return STOPPED_STATUS
     if ranks.is_first:
-        print(path)
+        show(path)
     return 0
 
 

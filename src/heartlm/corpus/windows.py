@@ -136,7 +136,10 @@ class EpochSampler(WindowSampler):
         return int(self._ends[-1])
 
     def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        number = self._numbers(step, first_window, num_windows)
+        return self.numbered(self._numbers(step, first_window, num_windows))
+
+    def numbered(self, number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return first token and number of valid tokens of windows by their number, 0 to `num_windows`, row by row."""
         row = np.searchsorted(self._ends, number, side="right")
         # `where` discards the last end, which the index −1 of the first row reads.
         start = (number - np.where(row > 0, self._ends[row - 1], 0)) * self.width

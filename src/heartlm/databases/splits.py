@@ -44,5 +44,19 @@ def de_chazal_split(record_id: str) -> Split | None:
 
 def hash_split(patient_id: str) -> Split:
     """Return the split of a patient by the SHA-256 of the id: 80 % train, 10 % validation, 10 % test on average."""
-    place = int.from_bytes(hashlib.sha256(patient_id.encode()).digest()[:8], "big") / 2**64
+    place = _hash(patient_id) / 2**64
     return "train" if place < 0.8 else "validation" if place < 0.9 else "test"
+
+
+def fold_of(patient_id: str, num_folds: int, seed: int) -> int:
+    """Return the fold of a patient, 1 to `num_folds`, by the SHA-256 of the seed and the id."""
+    return _hash(f"{seed}/{patient_id}") % num_folds + 1
+
+
+def real_patient(patient_id: str) -> str:
+    """Return the patient whose beats a simulated rhythm has, `mitdb/101` of `mitdb-retimed/101`; else `patient_id`."""
+    return patient_id.replace("-retimed/", "/")
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -48,21 +48,30 @@ THOUSAND = Resampling()
 """Default resampling of every score."""
 
 
-def estimate(value: float, resampled: ArrayLike, num_patients: int) -> dict[str, Any]:
+class Estimate(dict[str, Any]):
+    """A score as `scores.json` has it, `{"value": ..., "ci": [low, high]}`, None where undefined.
+
+    Attributes:
+        drawn: the score in each resample, NaN where undefined, float64 `[num_bootstrap]`; files do not have it.
+    """
+
+    drawn: Floats
+
+
+def estimate(value: float, resampled: ArrayLike, num_patients: int) -> Estimate:
     """Return a score with the percentile interval of `resampled` `[num_bootstrap]`, None where undefined.
 
     Resamples in which the score is undefined (no such beat was drawn) are excluded. With fewer than two patients there
     is no interval.
-
-    Returns:
-        `{"value": ..., "ci": [low, high]}`.
     """
     values = np.asarray(resampled, np.float64)
     defined, ci = values[~np.isnan(values)], [None, None]
     if num_patients >= 2 and not math.isnan(value) and len(defined):
         tail = (1 - CONFIDENCE) / 2
         ci = np.quantile(defined, [tail, 1 - tail]).tolist()
-    return {"value": None if math.isnan(value) else float(value), "ci": ci}
+    result = Estimate(value=None if math.isnan(value) else float(value), ci=ci)
+    result.drawn = values
+    return result
 
 
 def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Floats:

@@ -84,8 +84,8 @@ class ScoreSet:
     notes: Sequence[str] = ()
 
 
-def write_scores(folder: Path, scores: Mapping[str, Any], score_set: ScoreSet) -> None:
-    """Write `scores`, and the predictions of `score_set`, to `folder`, replacing earlier scores there.
+def write_scores(folder: Path, scores: Mapping[str, Any], predictions: ScoreSet | Predictions) -> None:
+    """Write `scores`, and `predictions`, to `folder`, replacing earlier scores there.
 
     Raises:
         HeartlmError: the folder cannot be written; earlier scores are untouched.
@@ -96,11 +96,85 @@ def write_scores(folder: Path, scores: Mapping[str, Any], score_set: ScoreSet) -
     with atomic_folder(folder) as temporary:
         write_json(temporary / "scores.json", scores)
         probabilities = pyarrow.FixedSizeListArray.from_arrays(
-            pyarrow.array(score_set.columns["probabilities"].ravel()), len(score_set.classes)
+            pyarrow.array(predictions.columns["probabilities"].ravel()), len(predictions.classes)
         )
-        table = pyarrow.table({**score_set.columns, "probabilities": probabilities})
-        table = table.replace_schema_metadata({"classes": ",".join(score_set.classes)})
+        table = pyarrow.table({**predictions.columns, "probabilities": probabilities})
+        table = table.replace_schema_metadata({"classes": ",".join(predictions.classes)})
         pyarrow.parquet.write_table(table, temporary / "predictions.parquet")
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Table of predictions, as an evaluation wrote it.
+
+    Attributes:
+        columns: `database`, `record`, `patient`, `reference`, `predicted` and others, each an array `[num_rows]`, and
+            `probabilities`, float32 `[num_rows, num_classes]`.
+        classes: names of the columns of `probabilities`.
+    """
+
+    columns: Mapping[str, NDArray[Any]]
+    classes: tuple[str, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> Predictions:
+        """Read the predictions of the scores in `folder`.
+
+        Raises:
+            HeartlmError: the file cannot be read, or lacks a column.
+        """
+        import pyarrow
+        import pyarrow.parquet
+
+        path = folder / "predictions.parquet"
+        try:
+            table = pyarrow.parquet.ParquetFile(path).read()  # read_table would import pandas
+            classes = tuple(table.schema.metadata[b"classes"].decode().split(","))
+            flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+            texts = ("database", "record", "patient", "reference", "predicted")
+            columns = {name: np.array(table[name].to_pylist(), object) for name in texts} | {
+                name: table[name].to_numpy() for name in table.column_names if name not in (*texts, "probabilities")
+            }
+        except (OSError, pyarrow.ArrowException, KeyError, TypeError) as error:
+            raise HeartlmError(f"{path} cannot be read ({str(error).splitlines()[0]}): evaluate again") from error
+        return cls({**columns, "probabilities": flat.reshape(-1, len(classes))}, classes)
+
+    @classmethod
+    def together(cls, parts: Sequence[Predictions]) -> Predictions:
+        """Return the rows of all `parts`, with the columns and classes that all have."""
+        classes = tuple(name for name in parts[0].classes if all(name in each.classes for each in parts))
+        names = [name for name in parts[0].columns if all(name in each.columns for each in parts)]
+        parts = [each.of_classes(classes) for each in parts]
+        return cls({name: np.concatenate([each.columns[name] for each in parts]) for name in names}, classes)
+
+    @property
+    def probabilities(self) -> NDArray[np.float32]:
+        """Probability of each class, `[num_rows, num_classes]`."""
+        return self.columns["probabilities"]
+
+    @property
+    def patients(self) -> NDArray[np.str_]:
+        """Patient of each row."""
+        return self.columns["patient"].astype(np.str_)
+
+    @property
+    def records(self) -> NDArray[np.str_]:
+        """Recording of each row, `database/record`."""
+        names: NDArray[np.object_] = self.columns["database"] + "/" + self.columns["record"]
+        return names.astype(np.str_)
+
+    def of_classes(self, classes: tuple[str, ...]) -> Predictions:
+        """Return the predictions with the probabilities of these of their classes."""
+        places = list(map(self.classes.index, classes))
+        return Predictions({**self.columns, "probabilities": self.probabilities[:, places]}, classes)
+
+    def chosen(self, rows: NDArray[np.bool_]) -> Predictions:
+        """Return the predictions of these rows, bool `[num_rows]`."""
+        return Predictions({name: values[rows] for name, values in self.columns.items()}, self.classes)
+
+    def indices(self, column: str, names: Mapping[str | None, int]) -> NDArray[np.int8]:
+        """Return the numbers that `names` has for the values of a column."""
+        return np.array([names[name] for name in self.columns[column].tolist()], np.int8)
 
 
 @dataclass(frozen=True)

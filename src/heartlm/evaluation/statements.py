@@ -40,6 +40,7 @@ def score_statements(
     thresholds: Sequence[float],
     patients: NDArray[np.str_],
     resampling: Resampling,
+    called: NDArray[np.bool_] | None = None,
 ) -> dict[str, Any]:
     """Return the scores of each statement, and their means.
 
@@ -50,6 +51,7 @@ def score_statements(
         thresholds: probability at which each counts as present.
         patients: patient of each recording.
         resampling: settings of the intervals.
+        called: which statements count as present in each recording; by default those that reach their threshold.
 
     Returns:
         `per_class` with `support`, `se`, `ppv`, `sp`, `f1`, `auroc`, `average_precision`, `brier`, the mean squared
@@ -58,6 +60,7 @@ def score_statements(
         `challenge_2021`, the metric of that challenge over those of its statements that are among `names`.
     """
     known_patients, patient = np.unique(patients, return_inverse=True)
+    called = probabilities >= np.array(thresholds) if called is None else called
     weights = resampling.weights(len(known_patients))
     per_class, areas, drawn = dict[str, Any](), dict[str, float](), dict[str, Floats]()
     for place, (name, threshold) in enumerate(zip(names, thresholds, strict=True)):
@@ -65,7 +68,7 @@ def score_statements(
         known, is_present = own >= 0, own == 1
         if not is_present.any() or not (own == 0).any():
             continue
-        block = Verdicts(probability, threshold).scores(own.astype(np.int8), patients, resampling)
+        block = Verdicts(probability, threshold, called[:, place]).scores(own.astype(np.int8), patients, resampling)
         block |= {
             "support": int(is_present.sum()),
             "average_precision": _average_precision(is_present[known], probability[known]),
@@ -98,7 +101,7 @@ def score_statements(
             for each in ("brier", "calibration_error")
         },
     }
-    if challenge := _challenge_scores(probabilities >= np.array(thresholds), labels, names):
+    if challenge := _challenge_scores(called, labels, names):
         terms = np.stack([np.bincount(patient, each, len(known_patients)) for each in challenge], axis=1)
         drawn_terms = weights @ terms
         value = float(terms[:, 0].sum() / terms[:, 1].sum())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.folds import in_fold
 from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead, lead_of_row
 from heartlm.runs.run_folder import RunFolder
@@ -69,6 +70,11 @@ class FineTuned:
         if corpus.manifest_hash != self.about["manifest_hash"]:
             raise HeartlmError(f"{corpus.folder}: no longer the corpus that the run was trained on")
         return corpus
+
+    def own_splits(self, corpus: Corpus) -> Corpus:
+        """Return `corpus` with the splits that the model was trained with, if it was trained for a fold of it."""
+        own = in_fold(corpus, self.folder.fold)
+        return own if own.manifest_hash == self.about["manifest_hash"] else corpus
 
     def training_leads(self) -> list[ScoredLead]:
         """Return one lead of each recording of the training split.

@@ -35,6 +35,7 @@ import yaml
 
 from heartlm import __version__
 from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.corpus.folds import Fold, in_fold
 from heartlm.corpus.schema import Manifest
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
@@ -279,7 +280,7 @@ class RunFolder(ResultFolder):
         return corpora
 
     def corpus(self) -> Corpus:
-        """Open the training corpus.
+        """Open the training corpus, with the splits of the run's fold if it was trained for one.
 
         Raises:
             HeartlmError: the corpus is missing, as for a shipped model.
@@ -287,7 +288,13 @@ class RunFolder(ResultFolder):
         path = self.trained_on[0]["path"]
         if path is None:
             raise HeartlmError(f"{self.path.name}: a shipped model comes without its training corpus")
-        return open_corpus(Path(path))
+        return in_fold(open_corpus(Path(path)), self.fold)
+
+    @property
+    def fold(self) -> Fold | None:
+        """The fold of a cross-validation that the run was trained for; None for other runs."""
+        manifest = (self.corpora[0].get("manifest") or {}) if self.corpora else {}
+        return typed(Fold, manifest["fold"], f"{self.path}/data.json") if "fold" in manifest else None
 
     @cached_property
     def corpora(self) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ only the corpus is needed. It is fitted on every lead of the training split, lik
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,9 +21,10 @@ from heartlm.ecg.matching import BeatMatch, match_beats, nearest
 from heartlm.ecg.recording import ARTEFACT, BEAT_CLASSES, RHYTHM_INDEX, UNLABELLED, Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import NO_BEAT, Classes, score_beats
+from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.features import beat_features, boosting
-from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
+from heartlm.evaluation.results import Predictions, ScoreSet, attempt, prediction_columns
 from heartlm.inference.finetuned import FineTuned
 from heartlm.inference.leads import ScoredLead, lead_of_row
 from heartlm.labels.tokens import BEAT_TASK_CLASSES, beat_classes_in, beat_labels
@@ -84,6 +85,14 @@ class Beats(Task):
             columns=columns_of(answers),
             classes=tuned.info.classes,
         )
+
+    def score_predictions(
+        self, predictions: Predictions, evaluations: Sequence[Mapping[str, Any]], resampling: Resampling
+    ) -> dict[str, Any]:
+        """Score beats by class."""
+        indices = {name: index for index, name in CLASS_NAMES.items()}
+        reference, predicted = (predictions.indices(name, indices) for name in ("reference", "predicted"))
+        return score_beats(reference, predicted, predictions.patients, resampling=resampling)
 
     def scored_how(self, tuned: FineTuned, config: EvaluationConfig) -> str:
         """Annotated or detected."""

@@ -108,4 +108,4 @@ def leads_to_score(run: Path, on: Path, config: EvaluationConfig, tuned: FineTun
         )
     corpus = open_corpus(on)
     check_tokenizer(corpus, tuned.info, run)
-    return leads_of_corpus(corpus, config)
+    return leads_of_corpus(tuned.own_splits(corpus), config)

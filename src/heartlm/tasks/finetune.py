@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.corpus.folds import in_fold
+from heartlm.databases.splits import real_patient
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.inference.finetuned import check_tokenizer
@@ -31,7 +34,7 @@ Labels = NDArray[np.int64]
 
 
 def finetune(config: FinetuneConfig) -> Path:
-    """Fine-tune a model with the settings in `config` and return the run folder.
+    """Fine-tune a model with the settings in `config` and return the run folder; `cross_validate` trains all folds.
 
     Raises:
         HeartlmError: no corpus or run is given, the corpus has another tokenizer or no labels, or the folder cannot be
@@ -44,16 +47,27 @@ def finetune(config: FinetuneConfig) -> Path:
 
 def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
     corpus, task = open_corpus(config.required_corpus()), task_of(config.task)
-    learning, start = task.learning(config, corpus), ""
-    if config.run is not None:
-        start = f"-{'scratch' if config.from_scratch else config.run.name}-w{config.window}"
-    about = {
+    if config.folds is not None:
+        assert config.fold is not None, "several folds have several runs"
+        corpus = in_fold(corpus, {"number": config.fold, "of": config.folds, "seed": config.seed})
+    return job_of(task.learning(config, corpus), corpus, ranks, usual_name(config), about_run(config))
+
+
+def usual_name(config: FinetuneConfig) -> str:
+    """Return the name of the run folder in runs/ if none is given."""
+    start = f"-{'scratch' if config.from_scratch else config.run.name}-w{config.window}" if config.run else ""
+    folds = "" if config.folds is None else f"-{config.folds}folds" + (f"-{config.fold}" if config.fold else "")
+    return f"{config.task}{start}-s{config.seed}{folds}"
+
+
+def about_run(config: FinetuneConfig) -> dict[str, Any]:
+    """Return the entries of `run.json` that follow from the settings."""
+    return {
         "kind": "finetune",
-        "task": task.name,
+        "task": config.task,
         "parent": None if config.run is None else str(config.run.resolve()),
         "from_scratch": config.from_scratch or config.run is None,
     }
-    return job_of(learning, corpus, ranks, f"{task.name}{start}-s{config.seed}", about)
 
 
 def on_foundation(
@@ -178,7 +192,7 @@ def rows_of_patients(corpus: Corpus, rows: NDArray[np.int64], patients: tuple[st
     """
     if not patients:
         return rows
-    patient_ids = np.array([name.replace("-retimed/", "/") for name in corpus.records.patient_id[rows]], np.str_)
+    patient_ids = np.array([real_patient(name) for name in corpus.records.patient_id[rows]], np.str_)
     if missing := sorted(set(patients) - set(patient_ids.tolist())):
         raise HeartlmError(
             f"patients: {missing[0]!r} found, but {corpus.folder} has no labels of that patient for training; it has "

@@ -25,6 +25,8 @@ def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | 
     """
     folder = RunFolder(path)
     about = folder.about
+    if about["kind"] == "folds":
+        raise HeartlmError(f"run: {path} holds the runs of several folds, one expected: {path}/fold-1")
     if about["kind"] != "finetune":
         raise HeartlmError(
             f"run: {path} is a {about['kind']} run, a fine-tuned one expected: heartlm finetune {path} --task beats"

@@ -8,7 +8,7 @@ Every method classifies a window by its own beats only. An interval relative to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -19,10 +19,11 @@ from heartlm.ecg.recording import RHYTHM_INDEX, RHYTHMS, Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError, require
 from heartlm.evaluation import zhou
+from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.config import SMALLEST_WINDOW, EvaluationConfig
 from heartlm.evaluation.episodes import Episodes, compare_spans, score_episodes
 from heartlm.evaluation.features import boosting, rr_window_features
-from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
+from heartlm.evaluation.results import Predictions, ScoreSet, attempt, prediction_columns
 from heartlm.evaluation.rhythm import RhythmWindows, Verdicts, rr_of, window_labels
 from heartlm.inference.finetuned import FineTuned
 from heartlm.inference.leads import ScoredLead
@@ -104,6 +105,17 @@ class Rhythm(Task):
             ),
             classes=tuned.info.classes,
         )
+
+    def score_predictions(
+        self, predictions: Predictions, evaluations: Sequence[Mapping[str, Any]], resampling: Resampling
+    ) -> dict[str, Any]:
+        """Score windows."""
+        other, positive = predictions.classes
+        labels = predictions.indices("reference", {other: 0, positive: 1, None: -1})
+        threshold, answers = evaluations[0]["scores"]["threshold"], predictions.columns["predicted"] == positive
+        verdicts = Verdicts(predictions.probabilities[:, 1].astype(np.float64), threshold, answers)
+        left_out = {"num_left_out": int((labels < 0).sum())}
+        return left_out | verdicts.scores(labels, predictions.patients, resampling)
 
     def scored_how(self, tuned: FineTuned, config: EvaluationConfig) -> str:
         """The width of the windows."""

@@ -6,7 +6,7 @@ recordings ─► windows of 6 s ─► probability of each statement ─► mea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from heartlm.corpus.corpus import Corpus
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError, needs, require
+from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.results import ScoreSet, attempt
+from heartlm.evaluation.results import Predictions, ScoreSet, attempt
 from heartlm.evaluation.statements import best_thresholds, logistic_probabilities, score_statements
 from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.finetuned import FineTuned, check_tokenizer
@@ -194,11 +195,32 @@ class Statements(Task):
                 "record": np.array([lead.record_id for lead in leads]),
                 "patient": patients,
                 "reference": listed(labels == 1),
+                "absent": listed(labels == 0),
                 "predicted": listed(present),
                 "probabilities": own.astype(np.float32),
             },
             classes=names,
         )
+
+    def score_predictions(
+        self, predictions: Predictions, evaluations: Sequence[Mapping[str, Any]], resampling: Resampling
+    ) -> dict[str, Any]:
+        """Score statements; a recording without a column `absent` lacks those that are not present."""
+        names = predictions.classes
+
+        def flags(column: str) -> NDArray[np.bool_]:
+            rows = [text.split() for text in predictions.columns[column].tolist()]
+            return np.array([[name in row for name in names] for row in rows])
+
+        present = flags("reference")
+        absent = flags("absent") if "absent" in predictions.columns else ~present
+        labels = np.select([present, absent], [1, 0], -1)
+        by_statement = [each["scores"]["per_class"] for each in evaluations]
+        thresholds = [
+            float(np.mean([own[name]["threshold"] for own in by_statement if name in own] or 0.5)) for name in names
+        ]
+        patients, found = predictions.patients, predictions.probabilities.astype(np.float64)
+        return score_statements(found, labels, names, thresholds, patients, resampling, flags("predicted"))
 
     def annotate(self, tuned: FineTuned, recording: Recording, lead: Lead, tokens: Tokens) -> Answer:
         """Return the probability and threshold of each statement; no annotations.

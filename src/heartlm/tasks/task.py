@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.ecg.recording import RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError, require
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.results import ScoreSet
+from heartlm.evaluation.results import Predictions, ScoreSet
 from heartlm.inference.finetuned import FineTuned
 from heartlm.inference.leads import ScoredLead
 from heartlm.labels.tokens import Flutter
@@ -30,6 +30,9 @@ from heartlm.tasks.registry import TaskName
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.training.config import TrainingConfig
 from heartlm.training.job import TrainingTask
+
+if TYPE_CHECKING:
+    from heartlm.evaluation.bootstrap import Resampling
 
 Leads = Sequence[ScoredLead]
 
@@ -90,6 +93,10 @@ class FinetuneConfig(TrainingConfig):
         waveform_dropout: fraction of windows whose waveform codes are all hidden in training (beat tokenizer), so that
             the model relies on beat timing and on comparison with other beats as well as on beat shape.
         dropout: dropout probability in training.
+        folds: cross-validation: number of folds, 3 or more, into which all patients except excluded ones are divided,
+            by a hash of seed and patient. For each fold, a model is trained on all but two folds, selected on the next
+            one, and scored on the fold itself.
+        fold: train for this fold alone, 1 to `folds`.
     """
 
     run: Path | None = None
@@ -110,6 +117,8 @@ class FinetuneConfig(TrainingConfig):
     facet_dropout: float = 0.1
     waveform_dropout: float = 0.5
     dropout: float = 0.1
+    folds: int | None = None
+    fold: int | None = None
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
@@ -121,6 +130,10 @@ class FinetuneConfig(TrainingConfig):
         require(self, lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "waveform_dropout", "dropout")
         require(self, lambda value: 0 < value < 1, "between 0 and 1", "threshold")
         require(self, lambda value: value >= 1, "at least 1", "members")
+        require(self, lambda value: value >= 3, "at least 3", "folds")
+        require(self, lambda value: 1 <= value <= (self.folds or 0), f"1 to {self.folds or 'folds'}", "fold")
+        if self.folds is not None and self.measure:
+            raise HeartlmError("measure: true found, but folds are trained to be scored: leave one of both out")
         require(self, lambda value: 1 <= value <= self.window, f"1 to {self.window}, the window", "shortest_window")
         if self.shortest_window is not None and self.compile:
             raise HeartlmError("compile: true found, but windows of mixed widths have no one shape: leave it out")
@@ -210,6 +223,18 @@ class Task(ABC):
 
         Raises:
             HeartlmError: nothing in `leads` has a label of the task.
+        """
+
+    @abstractmethod
+    def score_predictions(
+        self, predictions: Predictions, evaluations: Sequence[Mapping[str, Any]], resampling: Resampling
+    ) -> dict[str, Any]:
+        """Score a table of predictions, or several together, as `score` does the model.
+
+        Args:
+            predictions: rows of one or several evaluations.
+            evaluations: the `scores.json` of each of them; they agree in how they were made.
+            resampling: settings of the intervals.
         """
 
     def scored_how(self, tuned: FineTuned, config: EvaluationConfig) -> str:

@@ -10,7 +10,7 @@ counts as other rhythms, except the ten seconds before fibrillation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,10 +21,10 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError, needs, require
-from heartlm.evaluation.bootstrap import estimate, ratio, sum_by
+from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.episodes import compare_spans, score_episodes
-from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
+from heartlm.evaluation.results import Predictions, ScoreSet, attempt, prediction_columns
 from heartlm.evaluation.rhythm import Verdicts
 from heartlm.evaluation.waveform_features import waveform_features
 from heartlm.inference.finetuned import FineTuned
@@ -152,9 +152,6 @@ class Waveform(Task):
         probabilities = smoothed(alone, windows.lead)
         answers = predicted_classes(probabilities, threshold)
         patient = np.array([lead.patient_id for lead in leads])[windows.lead]
-        known = (labels != IGNORE) & (labels != NOT_VF)
-        confusion = np.zeros((len(CLASSES), len(CLASSES)), np.int64)
-        np.add.at(confusion, (labels[known], answers[known]), 1)
         names = np.array([*CLASSES, "not VF", None], object)  # NOT_VF, and IGNORE = −1 for the last
         methods = {
             "majority class": lambda: Verdicts(np.zeros(len(labels))),
@@ -165,11 +162,13 @@ class Waveform(Task):
         return ScoreSet(
             {"window": WINDOW_S, "positive": "VF", "labels": "pure", "beats": None}
             | _episode_scores(leads, alone, windows.lead, threshold, config),
-            scores=score_vf(Verdicts(probabilities[:, VF], threshold, answers == VF), labels, patient, config)
+            scores=score_vf(
+                Verdicts(probabilities[:, VF], threshold, answers == VF), labels, patient, config.resampling
+            )
             | {"num_left_out": int((labels == IGNORE).sum()), "num_beats_left_over": 0}
-            | {"confusion": confusion.tolist(), "confusion_labels": list(CLASSES)},
+            | _confusion(labels, answers),
             baselines={
-                method: verdicts and score_vf(verdicts, labels, patient, config)
+                method: verdicts and score_vf(verdicts, labels, patient, config.resampling)
                 for method, verdicts in baselines.items()
             },
             notes=notes,
@@ -177,6 +176,20 @@ class Waveform(Task):
                 leads, windows.lead, windows.sample, names[labels], names[answers], probabilities.astype(np.float32)
             ),
             classes=CLASSES,
+        )
+
+    def score_predictions(
+        self, predictions: Predictions, evaluations: Sequence[Mapping[str, Any]], resampling: Resampling
+    ) -> dict[str, Any]:
+        """Score windows."""
+        indices = {name: index for index, name in enumerate((*CLASSES, "not VF"))} | {None: IGNORE}
+        labels, answers = (predictions.indices(name, indices).astype(np.int64) for name in ("reference", "predicted"))
+        threshold = evaluations[0]["scores"]["threshold"]
+        verdicts = Verdicts(predictions.probabilities[:, VF].astype(np.float64), threshold, answers == VF)
+        return (
+            score_vf(verdicts, labels, predictions.patients, resampling)
+            | {"num_left_out": int((labels == IGNORE).sum())}
+            | _confusion(labels, answers)
         )
 
     def annotate(self, tuned: FineTuned, recording: Recording, lead: Lead, tokens: Tokens) -> Answer:
@@ -257,10 +270,9 @@ def _episode_scores(
     return scores
 
 
-def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config: EvaluationConfig) -> dict[str, Any]:
+def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], resampling: Resampling) -> dict[str, Any]:
     """Return scores of VF against other rhythms and asystole, and the fractions of VT and noise predicted as VF."""
     negative, positive = np.isin(labels, (OTHER, ASYSTOLE, NOT_VF)), method.is_positive
-    resampling = config.resampling
     block = method.scores(np.select([labels == VF, negative], [1, 0], -1).astype(np.int8), patient, resampling)
     for index in (VT, NOISE):
         own = labels == index
@@ -271,6 +283,13 @@ def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config
         share = estimate(float(ratio(total[0], total[1])), ratio(drawn[:, 0], drawn[:, 1]), len(patients))
         block[f"{CLASSES[index].lower()}_called_vf"] = share | {"num_windows": int(total[1])}
     return block
+
+
+def _confusion(labels: Labels, answers: Labels) -> dict[str, Any]:
+    known = (labels != IGNORE) & (labels != NOT_VF)
+    confusion = np.zeros((len(CLASSES), len(CLASSES)), np.int64)
+    np.add.at(confusion, (labels[known], answers[known]), 1)
+    return {"confusion": confusion.tolist(), "confusion_labels": list(CLASSES)}
 
 
 def forest_verdicts(windows: WaveformWindows, tuned: FineTuned, seed: int) -> Verdicts:
