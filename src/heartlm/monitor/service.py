@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.monitor import sources
 from heartlm.monitor.alarms import read_rules
 from heartlm.monitor.config import MonitorConfig, read_token
@@ -133,11 +133,11 @@ async def _serve(
     """Start the server of the page, and return it with what accepts its connections.
 
     Raises:
-        HeartlmError: the address cannot be used, or a package is missing.
+        HeartlmError: the address cannot be used.
     """
-    with needs("monitor"):
-        from heartlm.monitor.server import Page
-        from heartlm.monitor.web import listen, serve
+    from heartlm.monitor.server import Page
+    from heartlm.monitor.web import listen, serve
+
     listening, address = listen(config.host, config.port)
     page = Page(monitor, token, config.pseudonyms, connections, Connection(f"page {address}", monitor.log, lambda: 0))
     served = await serve(
