@@ -25,6 +25,7 @@ from heartlm.evaluation.statements import logistic_probabilities
 from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.statements import statement_probabilities
 from heartlm.labels.statements import stated_labels, stated_of
+from heartlm.models.answering import answering
 from heartlm.models.leads import LeadsNetwork
 from heartlm.models.store import load_model
 from heartlm.runs.run_folder import RunFolder
@@ -58,7 +59,7 @@ def network_probabilities(run: RunFolder, codes: list[NDArray[np.uint16]], with_
     assert isinstance(model, LeadsNetwork)
     if not with_trees:
         model.trees = None
-    return np.array(list(statement_probabilities(model, codes, info.window)))
+    return np.array(list(statement_probabilities(answering(model), codes, info.window)))
 
 
 def by_method(steps: Steps, corpus: Corpus, runs: dict[str, RunFolder]) -> tuple[dict[str, Floats], Floats]:

@@ -39,7 +39,9 @@ from heartlm.api import load_model
 from heartlm.corpus.encode import SelectedLeads, Unusable, usable_leads
 from heartlm.databases.database import open_database
 from heartlm.evaluation.bootstrap import Resampling, ratio
+from heartlm.models.answering import answering
 from heartlm.models.store import build_model, geometry_of
+from heartlm.models.store import load_model as load_torch_model
 from lab.intervals import shown
 from lab.measure import Table
 from lab.output import write_results
@@ -180,8 +182,9 @@ def main() -> None:
             for kind in (name, "random initialisation") if name == "shipped" else (name,):
                 if kind != name:
                     torch.manual_seed(0)
-                    geometry = geometry_of(model.network.state_dict(), model.network.config)
-                    model = replace(model, network=build_model(model.network.config, geometry).eval())
+                    trained, info = load_torch_model(model.weights)
+                    geometry = geometry_of(trained.state_dict(), info.config)
+                    model = replace(model, network=answering(build_model(info.config, geometry).eval()))
                 found = model.embed(ptb_xl.folder, level="recording")
                 probe.add(kind, *probed(ptb_xl, found.record.tolist(), found.vectors.astype(np.float64)))
         names = found.record.tolist()

@@ -29,6 +29,7 @@ from heartlm import (
 from heartlm.analysis.embed import embed, hidden_states, leads_of_recordings
 from heartlm.cli.main import main
 from heartlm.databases.database import open_database
+from heartlm.models.store import load_model
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.monitor.config import MonitorConfig
 from heartlm.runs.run_folder import RunFolder
@@ -127,7 +128,7 @@ def test_layers_and_windows(run: RunFolder, recording: Recording) -> None:
     np.testing.assert_allclose(windows.vectors[-1], beats.vectors[(len(windows) - 1) * 16 :].mean(axis=0), atol=1e-5)
     last, first = model.embed(recording, layer=1), model.embed(recording, layer=0)
     with torch.inference_mode():
-        normed = model.network.trunk.norm(torch.from_numpy(last.vectors)).numpy()
+        normed = load_model(model.weights)[0].trunk.norm(torch.from_numpy(last.vectors)).numpy()
     np.testing.assert_allclose(normed, beats.vectors, atol=1e-5)
     assert np.abs(first.vectors - last.vectors).max() > 0.01
     with pytest.raises(HeartlmError, match="layer: 2 found, -1 to 1 expected"):

@@ -12,21 +12,19 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from heartlm.analysis.analyze import Analyst, notes_of
 from heartlm.analysis.events import USUAL_LIMITS
 from heartlm.analysis.findings import EVENT_FIELDS, Findings
 from heartlm.analysis.limits import Limits
 from heartlm.databases.database import locate
 from heartlm.databases.each_recording import RecordingTask, Summary, Watch, each_recording
-from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.definitions import definitions
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.formats.write_annotations import write_annotations
+from heartlm.inference.load import chosen_device
 from heartlm.storage.atomic import write_csv, write_text
-from heartlm.system.cores import usable_cores
+from heartlm.system.cores import limit_threads, usable_cores
 from heartlm.system.frames import pandas
 from heartlm.system.progress import say, track
 
@@ -102,8 +100,8 @@ class AnalysisTask(RecordingTask):
             HeartlmError: a model cannot be read, or there is no GPU.
         """
         if parent_process() is not None:  # one of several
-            torch.set_num_threads(1)
-        return Analyst.load(*self.models, device=device_and_precision(self.device, "fp32")[0])
+            limit_threads(1)
+        return Analyst.load(*self.models, device=chosen_device(self.device))
 
     @property
     def made(self) -> dict[str, Any]:

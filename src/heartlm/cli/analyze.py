@@ -64,9 +64,9 @@ def run(arguments: Sequence[str]) -> int:
     """
     options = parse(AnalyzeOptions, arguments, "analyze", run, positionals=["path"])
     require(options, lambda value: value >= 1, "at least 1", "processes")
-    import torch
+    from heartlm.system.cores import limit_threads
 
-    torch.set_num_threads(1)
+    limit_threads(1)
     from heartlm import api
     from heartlm.analysis.limits import Limits
 

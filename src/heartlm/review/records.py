@@ -113,11 +113,11 @@ class Records:
 
 
 def _analyse(parent: int, database: Database, name: str, out: Path, sender: Connection) -> None:
-    import torch
+    from heartlm.system.cores import limit_threads
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
     end_with_parent(parent)
-    torch.set_num_threads(1)
+    limit_threads(1)
     try:
         Review.open(database.recording(name), out)
     except HeartlmError as error:
