@@ -34,6 +34,8 @@ from heartlm.inference.statements import means_over_windows
 from heartlm.models.heart import HeartModel
 from heartlm.models.info import ModelInfo
 from heartlm.models.leads import LeadsNetwork
+from heartlm.sources.address import source_path
+from heartlm.storage.foreign import RemotePath
 from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window", "recording"]
@@ -259,8 +261,10 @@ def leads_of(
     """
     if level not in get_args(Level):
         raise HeartlmError(f"level: {level!r} found, {', '.join(get_args(Level))} expected")
-    if isinstance(source, str | Path) and (Path(source) / "manifest.json").is_file():
-        source = open_corpus(Path(source))
+    if isinstance(source, str | Path):
+        source = source_path(source)
+        if not isinstance(source, RemotePath) and (source / "manifest.json").is_file():
+            source = open_corpus(source)
     if isinstance(source, Corpus):
         if source.tokenizer_hash != info.tokenizer_hash:
             raise HeartlmError(
@@ -269,8 +273,8 @@ def leads_of(
             )
         rows = range(len(source.records)) if split is None else source.records.select(split).tolist()
         return (lead_of_row(source, row) for row in rows)
-    if isinstance(source, str | Path) and Path(source).is_dir():
-        database = open_database(Path(source))
+    if isinstance(source, Path) and source.is_dir():
+        database = open_database(source)
         chosen = [each for each in database.record_ids if split in (None, database.split_of(each))]
         recordings: Iterable[Recording] = map(database.recording, chosen)
     else:

@@ -25,6 +25,7 @@ from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
 
 from heartlm.ecg.definitions import LIMITS
 from heartlm.errors import HeartlmError
+from heartlm.sources.address import source_path
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.safe_yaml import parse_yaml
 
@@ -99,6 +100,11 @@ def parse(
             text = re.sub(pattern, plain, text)
         raise HeartlmError(f"{text}  (see heartlm {command} --help)") from error
     values.pop("config", None)
+    for name, value in values.items():
+        if isinstance(value, Path):
+            values[name] = source_path(value)
+        elif isinstance(value, list):
+            values[name] = [source_path(each) if isinstance(each, Path) else each for each in value]
     if opens_recordings:
         _state(options, values)
     return options(**values)
