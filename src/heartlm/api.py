@@ -138,7 +138,7 @@ def convert(
 
     task = Conversion(
         source=source_path(source),
-        folder=Path(folder),
+        folder=source_path(folder),
         to=to,
         flac=flac,
         anonymize=anonymize,
@@ -272,7 +272,7 @@ def tokenize(
     config = _config(TokenizeConfig, config, settings)
     folders = [databases] if isinstance(databases, str | Path) else databases
     tokenizer = None if config.tokenizer_from is None else find_run(config.tokenizer_from) / "tokenizer"
-    return build_configured([source_path(folder) for folder in folders], Path(out), config, tokenizer, command)
+    return build_configured([source_path(folder) for folder in folders], source_path(out), config, tokenizer, command)
 
 
 @public
@@ -428,7 +428,7 @@ def analyze(
         raise HeartlmError(f"path: {type(path).__name__} found, paths expected; for samples: load_model().analyze(...)")
     task = AnalysisTask(
         tuple(map(source_path, paths)),
-        Path(out),
+        source_path(out),
         models=(Path(beats), Path(af), Path(waveform), Path(statements)),
         page=holter_page if page else None,
         index=index_page if page else None,

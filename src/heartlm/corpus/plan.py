@@ -17,6 +17,7 @@ from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.schema import SCHEMA_VERSION
 from heartlm.databases.database import Database
 from heartlm.errors import HeartlmError
+from heartlm.storage.foreign import RemotePath
 from heartlm.tokenizers.base import Tokenizer
 
 Beats = Literal["auto", "annotated", "detected"]
@@ -80,6 +81,10 @@ def fingerprint(parts: Parts) -> str:
         digest.update(json.dumps([database.name, *record_ids]).encode())
     try:
         for root in dict.fromkeys(database.folder.resolve() for database, _ in parts):
+            if isinstance(root, RemotePath):
+                for each in sorted(root.files_below()):
+                    digest.update(f"{each}\0{each.version()}\n".encode())
+                continue
             for folder, folders, names in os.walk(root, onerror=_raise):
                 folders[:] = sorted(name for name in folders if not name.startswith("."))
                 for path in sorted(f"{folder}/{name}" for name in names if not name.startswith(".")):

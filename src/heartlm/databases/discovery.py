@@ -19,6 +19,7 @@ from heartlm.storage.foreign import (
     HEADER_BYTES,
     LIST_BYTES,
     RemotePath,
+    UnreachableError,
     first_bytes,
     is_there,
     read_ahead,
@@ -174,6 +175,8 @@ def _segments(header: Path) -> list[str]:
     """Return the stems of the segments of a multi-segment header, whose first line is `NAME/COUNT ...`."""
     try:
         lines = read_bytes(header, HEADER_BYTES).splitlines()
+    except UnreachableError:
+        raise
     except HeartlmError:
         return []  # the reader then reports the error
     stated = (fields for line in lines if (fields := line.split()) and not fields[0].startswith(b"#"))

@@ -17,6 +17,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
 from heartlm.errors import HeartlmError
+from heartlm.storage.foreign import UnreachableError
 
 PACKAGES = {
     "s3": "s3fs",
@@ -64,7 +65,7 @@ class Entry(NamedTuple):
 _FOLDER = Entry(0, "", True)
 
 
-class ChangedError(HeartlmError):
+class ChangedError(UnreachableError):
     """A file is no longer that which was listed."""
 
 
@@ -338,7 +339,7 @@ def _system(kind: str) -> Any:
             raise HeartlmError(
                 f"{kind}://: reading it needs the package {error.name!r}: install it with  pip install 'heartlm[cloud]'"
             ) from None
-        options: dict[str, Any] = {"use_listings_cache": False}
+        options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
         if kind == "s3":
             # attempts are counted here, not once more in botocore and in s3fs
             config = {"retries": {"total_max_attempts": 1}, "connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S}
@@ -354,7 +355,7 @@ def _system(kind: str) -> Any:
 
 
 def _attempted(text: str, call: Callable[[Any], Result]) -> Result:
-    """Return what `call` returns for the filesystem of the address, after several attempts if the store is busy or cut off.
+    """Return what `call` returns for the filesystem of the address, by several attempts if it is busy or cut off.
 
     Raises:
         HeartlmError: the last attempt failed, or one failed in a way that another will not mend.
@@ -395,7 +396,7 @@ def _explained(text: str, kind: str, error: Exception) -> tuple[HeartlmError | N
         "aiohttp", "botocore", "aiobotocore", "asyncio", "fsspec",
     )  # fmt: skip
     what = "is not what was listed" if isinstance(error, _ShortError) else "cannot be read"
-    return HeartlmError(f"{text}: {what} ({words}), {ATTEMPTS} attempts; try again later"), is_final
+    return UnreachableError(f"{text}: {what} ({words}), {ATTEMPTS} attempts; try again later"), is_final
 
 
 def _code_of(error: BaseException | None) -> str:
@@ -411,4 +412,4 @@ def _code_of(error: BaseException | None) -> str:
 
 
 def _refused(text: str, why: str) -> HeartlmError:
-    return HeartlmError(f"{text}: {why}; set the credentials of the store in the environment, see docs/archive.md")
+    return UnreachableError(f"{text}: {why}; set the credentials of the store in the environment, see docs/archive.md")

@@ -59,6 +59,10 @@ def one_line(path: Path, what: str) -> Iterator[None]:
         raise HeartlmError(f"{path}: not readable as {what} ({reason[:_LONGEST_REASON]}); fetch it again") from error
 
 
+class UnreachableError(HeartlmError):
+    """A store does not give a file that it lists: nothing follows from it about the file."""
+
+
 class RemotePath(PosixPath):
     """Path of a file that no call of the system opens: `heartlm.sources` has those of addresses."""
 
@@ -180,10 +184,16 @@ def read_bytes(path: Path, largest: int) -> bytes:
 
 
 def first_bytes(path: Path, num_bytes: int) -> bytes | None:
-    """Return the first bytes of a regular file; None if it cannot be read."""
+    """Return the first bytes of a regular file; None if it cannot be read.
+
+    Raises:
+        UnreachableError: a store does not give it.
+    """
     try:
         with open_file(path) as stream:
             return stream.read(num_bytes) or b""
+    except UnreachableError:
+        raise
     except HeartlmError:
         return None
 
