@@ -307,3 +307,33 @@ def test_results_are_those_of_the_local_folder(bucket: Bucket, short: Path, tmp_
     local, remote = files_of(tmp_path / "local"), files_of(tmp_path / "remote")
     assert local.keys() == remote.keys()
     assert [name for name in local if local[name] != remote[name]] == []
+
+
+def test_an_index_of_a_bucket_needs_no_listing_and_gives_the_same(
+    bucket: Bucket, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    address = bucket.put_folder(short, "tinydb")
+    assert main(["data", "index", address, "--out", str(tmp_path / "index.parquet")]) == 0
+    store._known.entries.clear()
+    store._known.complete.clear()
+    cache._own = None
+    bucket.requests.clear()
+    words = ["tokenize", "--processes", "1", "--out"]
+    assert main([*words, str(tmp_path / "remote"), str(tmp_path / "index.parquet")]) == 0
+    assert not [each for each in bucket.requests if "list-type" in each and "max-keys" not in each]
+    assert main([*words, str(tmp_path / "local"), str(short)]) == 0
+    assert (tmp_path / "remote/codes.bin").read_bytes() == (tmp_path / "local/codes.bin").read_bytes()
+    bucket.put("tinydb/s0002.dat", (short / "s0002.dat").read_bytes()[::-1])
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "other cache"))
+    cache._own = None
+    with pytest.raises(HeartlmError, match=r"s0002\.dat: changed since it was listed"):
+        open_database(tmp_path / "index.parquet").recording("s0002").signal()
+
+
+def test_folders_are_listed_one_after_another_in_any_order_of_names(bucket: Bucket):
+    keys = ["a/1.hea", "a/b/2.hea", "a/b/c/3.hea", "a/b-d/4.hea", "a/z.hea", "b.hea", "a/.hidden/5.hea", "a/.x"]
+    for key in keys:
+        bucket.put(f"nested/{key}", b"-")
+    groups = [sorted(text[len(bucket.address) + 8 :] for text in group) for group in
+              store.folders_below(source_path(f"{bucket.address}/nested"))]  # fmt: skip
+    assert sorted(groups) == [["a/1.hea", "a/z.hea"], ["a/b-d/4.hea"], ["a/b/2.hea"], ["a/b/c/3.hea"], ["b.hea"]]

@@ -25,6 +25,7 @@ from heartlm.analysis.embeddings import Embeddings, Vectors
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.encode import Unusable, beats_for, source_of, usable_leads
 from heartlm.databases.database import open_database, opened
+from heartlm.databases.index import holds_recordings
 from heartlm.ecg.leads import canonical_lead, ecg_leads
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError
@@ -273,7 +274,7 @@ def leads_of(
             )
         rows = range(len(source.records)) if split is None else source.records.select(split).tolist()
         return (lead_of_row(source, row) for row in rows)
-    if isinstance(source, Path) and source.is_dir():
+    if isinstance(source, Path) and holds_recordings(source):
         database = open_database(source)
         chosen = [each for each in database.record_ids if split in (None, database.split_of(each))]
         recordings: Iterable[Recording] = map(database.recording, chosen)

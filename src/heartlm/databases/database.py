@@ -12,7 +12,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -22,6 +24,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from heartlm.databases.discovery import NoRecordingsError, RecordFiles, find_records, printable
+from heartlm.databases.index import IndexedFiles, indexed_files, is_index, the_where
 from heartlm.databases.known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
 from heartlm.databases.splits import Split, de_chazal_split, hash_split
 from heartlm.databases.tables import stated_patients, whole_record_rhythm
@@ -73,7 +76,7 @@ def open_database(folder: Path, *, repaired: Repaired = "warn", stated: Stated |
     """Open the database in `folder`.
 
     Args:
-        folder: folder of recordings.
+        folder: folder of recordings, its address, or an index of `heartlm data index`.
         repaired: treatment of recordings whose files must be repaired to be read.
         stated: rate, units and leads of files that do not state them; by default the options of the command.
 
@@ -81,10 +84,14 @@ def open_database(folder: Path, *, repaired: Repaired = "warn", stated: Stated |
         HeartlmError: the folder does not exist or has no recordings, a record listed in RECORDS is missing, or
             `database.json` is malformed.
     """
-    folder = source_path(folder)
+    folder, files = source_path(folder), None
+    if not folder.is_dir() and is_index(folder):
+        folder, files = indexed_files(folder)
+    elif the_where():
+        raise HeartlmError(f"{folder}: --where chooses from an index; make one with  heartlm data index {folder}")
     if isinstance(folder, RemotePath):
         forget(folder)
-    return Database(folder, repaired=repaired, stated=stated)
+    return Database(folder, files=files, repaired=repaired, stated=stated)
 
 
 class Database:
@@ -108,6 +115,7 @@ class Database:
         stated: Stated | None = None,
         named: Path | None = None,
         given: Path | None = None,
+        files: Mapping[str, RecordFiles] | None = None,
     ) -> None:
         """Find the records of a folder.
 
@@ -115,8 +123,9 @@ class Database:
             folder, repaired, stated: as in `open_database`.
             named: path of a recording in the folder, with or without ending, that alone is looked for.
             given: file in the folder that the user calls a recording, whatever its content.
+            files: the files of the records, by their names; by default they are looked for.
         """
-        if isinstance(folder, RemotePath) and named is None is given:
+        if isinstance(folder, RemotePath) and (named or given or files) is None:
             deque(folder.files_below(), 0)  # all at once, so that it is not asked for one after the other
         if not folder.is_dir():
             raise HeartlmError(f"{folder}: no such folder; give the folder of a database")
@@ -132,9 +141,13 @@ class Database:
             rate_hz=self._settings.get("rate_hz", known.rate_hz),
         )
         with self.stated.used():
-            self._files = {} if given is None else {printable(given.stem): RecordFiles(given.with_suffix(""), given)}
+            self._files: Mapping[str, RecordFiles] = (
+                {} if given is None else {printable(given.stem): RecordFiles(given.with_suffix(""), given)}
+            )
             with suppress(*(() if given is None else (NoRecordingsError,))):
-                self._files = find_records(folder, named or given) | self._files
+                if files is None:
+                    files = find_records(folder, named or given) | self._files
+                self._files = files
         self._patient_of: dict[str, str] = {}
         self.record_ids: tuple[str, ...] = tuple(sorted(self._files))
 
@@ -146,6 +159,20 @@ class Database:
     def __setstate__(self, state: dict[str, Any]) -> None:
         remember(*state.pop("_listed"))
         self.__dict__ |= state
+
+    def with_files(self, files: Mapping[str, RecordFiles]) -> Database:
+        """Return the same database with other records, given by their files."""
+        self._patients  # noqa: B018, read once for all copies
+        other = copy(self)
+        other._files, other._patient_of, other.record_ids = files, {}, tuple(sorted(files))
+        return other
+
+    def versions(self) -> Iterator[str]:
+        """Yield a line for each file at an address, of the folder or of the records of an index, that changes with it."""
+        if isinstance(self._files, IndexedFiles):
+            yield from self._files.versions()
+        elif isinstance(self.folder, RemotePath):
+            yield from (f"{path}\0{path.version()}\n" for path in sorted(self.folder.files_below()))
 
     def recording(self, record_id: str) -> Recording:
         """Open a recording; its samples are read lazily.

@@ -90,6 +90,26 @@ def find_records(folder: Path, named: Path | None = None) -> dict[str, RecordFil
     }
 
 
+def records_by_folder(folder: Path) -> Iterator[RecordFiles]:
+    """Yield the records that `find_records` finds, while the folder is listed, one of its folders after another.
+
+    Raises:
+        HeartlmError: as `find_records`, or a folder cannot be listed.
+    """
+    listed = folder / "RECORDS"
+    if is_there(listed):
+        yield from _listed(listed, None)
+        return
+    if isinstance(folder, RemotePath):
+        groups: Iterable[list[str]] = folder.folders_below()
+    else:
+        walked = os.walk(folder)
+        groups = ([f"{root}/{name}" for name in names if not name.startswith(".")] for root, _, names in walked)
+    for group in groups:
+        files = (_stem_and_suffix(*os.path.split(name)) for name in group)
+        yield from _unlisted(files, type(folder))
+
+
 def printable(name: str) -> str:
     """Return a file name as text, with undecodable bytes as `\\x..`."""
     return name if name.isprintable() else ascii(os.fsencode(name))[2:-1]
@@ -124,11 +144,12 @@ def _unlisted(files: Iterable[tuple[str, str]], path_of: type[Path]) -> Iterator
     # Of remote headers only those without a signal file of their name are read: each takes a round trip.
     is_remote, own = issubclass(path_of, RemotePath), {stem for stem, suffix in paths if suffix in _SIGNAL_SUFFIXES}
     opened = (path_of(f"{stem}.hea") for stem in sorted(headers) if not is_remote or stem not in own)
-    segments = {segment for path in read_ahead(opened) for segment in _segments(path)}
+    segments = {segment for path in read_ahead(opened, Path.absolute) for segment in _segments(path)}
     yield from (RecordFiles(path_of(stem), path_of(f"{stem}.hea")) for stem in sorted(headers - segments))
     taken, alone = set[str](), list[str]()
     # the others are the signal and annotation files of headers
-    for path in read_ahead(path_of(stem + suffix) for stem, suffix in paths if stem not in headers):
+    others = (path_of(stem + suffix) for stem, suffix in paths if stem not in headers)
+    for path in read_ahead(others, Path.absolute):
         _, suffix = _stem_and_suffix("", path.name)
         stem = str(path).removesuffix(suffix)
         is_table = suffix == TABLE_SUFFIX and is_beat_table(path)

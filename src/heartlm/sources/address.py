@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,14 @@ class SourcePath(RemotePath):
     def files_below(self) -> Iterator[SourcePath]:
         """Yield the files below this folder as they are listed; a process lists a folder once."""
         return map(SourcePath, store.listed(self))
+
+    def glob(self, pattern: str, **_: Any) -> Iterator[SourcePath]:  # type: ignore[override]
+        """Yield the files of this folder whose name fits the pattern."""
+        return (each for each in self.files_below() if each.parent == self and fnmatch(each.name, pattern))
+
+    def folders_below(self) -> Iterator[list[str]]:
+        """Yield the addresses of the files of one folder after another; those of all are not kept."""
+        return store.folders_below(self)
 
     def ahead(self) -> None:
         """Begin to fetch the file, if it is known that there is one; of a long one its begin."""

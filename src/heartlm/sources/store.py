@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -50,6 +51,8 @@ _VERSIONS = (
 )
 _SECRETS = re.compile(r"\?\S*|(?<=//)[^/@\s]*@|(?i:signature|token|key|secret|credential)\w*[=:]\s*\S+")
 _LONGEST_REASON = 160
+# Facts about files that are kept of a folder too large to be known as a whole.
+_RECENT = 100_000
 
 Result = TypeVar("Result")
 
@@ -100,7 +103,14 @@ def known_below(path: PurePath) -> tuple[dict[str, Entry | None], set[str]]:
     )
 
 
-def remember(entries: dict[str, Entry | None], complete: set[str]) -> None:
+def drop(entries: Iterable[str], complete: Iterable[str]) -> None:
+    """Keep no longer what this process knows of some files."""
+    for text in entries:
+        _known.entries.pop(text, None)
+    _known.complete.difference_update(complete)
+
+
+def remember(entries: Mapping[str, Entry | None], complete: Iterable[str]) -> None:
     """Add what another process knows."""
     _known.entries.update(entries)
     _known.complete.update(complete)
@@ -114,12 +124,17 @@ def entry(path: PurePath) -> Entry | None:
     """
     text = str(path)
     if text not in _known.entries:
-        is_listed = any(text.startswith(prefix) for prefix in _known.complete)
-        _known.entries[text] = None if is_listed else _asked(path)
+        _known.entries[text] = None if _is_listed(text) else _asked(path)
     found = _known.entries[text]
     if found is not None and found.size < 0:  # listings of web pages state no sizes
         found = _known.entries[text] = _asked(path)
     return found
+
+
+def _is_listed(text: str) -> bool:
+    """Return whether all that begins as this address is known: its folder was listed, or the files of its stem."""
+    ends = [place for place, character in enumerate(text) if character in "/."]
+    return any(text[: end + shift] in _known.complete for end in (*ends, len(text)) for shift in (0, 1))
 
 
 def known(path: PurePath) -> Entry | None:
@@ -180,6 +195,41 @@ def each_file(folder: PurePath) -> Iterator[tuple[str, Entry]]:
                 yield text, found
 
 
+def folders_below(folder: PurePath) -> Iterator[list[str]]:
+    """Yield the addresses of the files of one folder after another, below a folder that is too large to be kept.
+
+    What is known of the files of the last folders is kept, for those who open them.
+
+    Raises:
+        HeartlmError: the folder cannot be listed.
+    """
+    recent = deque[str]()
+
+    def kept(group: list[tuple[str, Entry]]) -> list[str]:
+        for text, found in group:
+            name = text.rpartition("/")[2]
+            stem = text[: len(text) - len(name)] + (name.rpartition(".")[0] or name) + "."
+            _known.entries[text] = found
+            _known.complete.add(stem)
+            recent.extend((text, stem))
+        while len(recent) > max(_RECENT, 4 * len(group)):
+            _known.entries.pop(oldest := recent.popleft(), None)
+            _known.complete.discard(oldest)
+        return [text for text, _ in group]
+
+    # Stores list in the order of the names, so those of a folder may stand before and after those of one below it.
+    open_groups: list[tuple[str, list[tuple[str, Entry]]]] = []
+    for text, found in each_file(folder):
+        parent = text.rpartition("/")[0]
+        while open_groups and not f"{parent}/".startswith(f"{open_groups[-1][0]}/"):
+            yield kept(open_groups.pop()[1])
+        if not open_groups or open_groups[-1][0] != parent:
+            open_groups.append((parent, []))
+        open_groups[-1][1].append((text, found))
+    while open_groups:
+        yield kept(open_groups.pop()[1])
+
+
 def beginning_with(path: PurePath) -> Iterator[str]:
     """Yield the addresses of the files in the folder of `path` whose name begins with its name.
 
@@ -187,7 +237,7 @@ def beginning_with(path: PurePath) -> Iterator[str]:
         HeartlmError: the folder cannot be listed.
     """
     start, folder = str(path), str(path.parent)
-    if not any(start.startswith(prefix) for prefix in _known.complete):
+    if not _is_listed(start):
         if start.startswith("s3://"):
             pages: Iterator[list[tuple[str, Entry]]] = _pages_of_s3(start, delimiter="/")
         else:

@@ -14,7 +14,7 @@ import shutil
 import stat
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import FileIO, RawIOBase
 from itertools import accumulate
@@ -36,7 +36,7 @@ _PIECE_BYTES = 1 << 20
 # Files that are fetched before they are read.
 _AHEAD = 64
 
-AnyPath = TypeVar("AnyPath", bound=Path)
+Item = TypeVar("Item")
 _ADDRESS = re.compile(r" (object )?at 0x[0-9a-fA-F]+")
 
 
@@ -78,6 +78,10 @@ class RemotePath(PosixPath):
         """Yield the files below this folder that are not hidden."""
         raise NotImplementedError
 
+    def folders_below(self) -> Iterator[list[str]]:
+        """Yield the addresses of the files of one folder after another."""
+        raise NotImplementedError
+
     def ahead(self) -> None:
         """Begin to fetch the file, which is read soon; of a long one its begin."""
         raise NotImplementedError
@@ -114,13 +118,13 @@ def local_copy(path: Path, *others: Path) -> Iterator[Path]:
             raise HeartlmError(str(error).replace(folder, str(path.parent))) from error
 
 
-def read_ahead(paths: Iterable[AnyPath]) -> Iterator[AnyPath]:
-    """Yield paths of files that are read in this order; remote ones are fetched before they are yielded."""
-    coming = deque[AnyPath]()
-    for path in paths:
-        if isinstance(path, RemotePath):
+def read_ahead(items: Iterable[Item], path_of: Callable[[Item], Path | None]) -> Iterator[Item]:
+    """Yield items whose files are read in this order; remote ones are fetched before they are yielded."""
+    coming = deque[Item]()
+    for item in items:
+        if isinstance(path := path_of(item), RemotePath):
             path.ahead()
-        coming.append(path)
+        coming.append(item)
         if len(coming) > _AHEAD:
             yield coming.popleft()
     yield from coming
