@@ -34,6 +34,7 @@ from heartlm.evaluation.results import Scores
 from heartlm.formats.stated import Stated
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
+from heartlm.sources.address import source_path
 from heartlm.storage.typed import typed
 from heartlm.system.progress import show_progress
 from heartlm.system.public import public
@@ -104,7 +105,7 @@ def open_recording(
     stated = Stated.of(rate_hz, units, leads)
     if not isinstance(path, str | Path):
         raise HeartlmError(f"path: {path!r} found, a path expected; samples in memory: Recording.from_array")
-    database, record_id = locate(Path(path), repaired="refuse" if strict else "warn", stated=stated)
+    database, record_id = locate(source_path(path), repaired="refuse" if strict else "warn", stated=stated)
     return database.recording(record_id)
 
 
@@ -146,8 +147,8 @@ def convert(
     from heartlm.databases.convert import Conversion, convert_recordings
 
     task = Conversion(
-        source=Path(source),
-        folder=Path(folder),
+        source=source_path(source),
+        folder=source_path(folder),
         to=to,
         flac=flac,
         anonymize=anonymize,
@@ -281,7 +282,7 @@ def tokenize(
     config = _config(TokenizeConfig, config, settings)
     folders = [databases] if isinstance(databases, str | Path) else databases
     tokenizer = None if config.tokenizer_from is None else find_run(config.tokenizer_from) / "tokenizer"
-    return build_configured([Path(folder) for folder in folders], Path(out), config, tokenizer, command)
+    return build_configured([source_path(folder) for folder in folders], source_path(out), config, tokenizer, command)
 
 
 @public
@@ -382,7 +383,7 @@ def evaluate(
     from heartlm.tasks.evaluate import evaluate as score
 
     config = _config(EvaluationConfig, config, settings)
-    folder, content = score(find_run(run), Path(_folder_of(on) or ""), config, command)
+    folder, content = score(find_run(run), source_path(_folder_of(on) or ""), config, command)
     return Scores(content, folder)
 
 
@@ -439,8 +440,8 @@ def analyze(
     if not paths or not all(isinstance(each, str | Path) for each in paths):
         raise HeartlmError(f"path: {type(path).__name__} found, paths expected; for samples: load_model().analyze(...)")
     task = AnalysisTask(
-        tuple(map(Path, paths)),
-        Path(out),
+        tuple(map(source_path, paths)),
+        source_path(out),
         models=(Path(beats), Path(af), Path(waveform), Path(statements)),
         page=holter_page if page else None,
         index=index_page if page else None,
@@ -539,7 +540,7 @@ def annotate(
     """
     from heartlm.tasks.annotate import annotate as find
 
-    where = locate(Path(recording))
+    where = locate(source_path(recording))
     return find(find_run(run), *where, beats=beats, lead=lead, checkpoint=checkpoint, device=device)
 
 

@@ -24,6 +24,7 @@ from heartlm.analysis.embeddings import Embeddings, Vectors
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.encode import Unusable, beats_for, source_of, usable_leads
 from heartlm.databases.database import open_database, opened
+from heartlm.databases.index import holds_recordings
 from heartlm.ecg.leads import canonical_lead, ecg_leads
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError
@@ -32,6 +33,8 @@ from heartlm.inference.network import Network
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
 from heartlm.inference.statements import means_over_windows
 from heartlm.models.info import ModelInfo
+from heartlm.sources.address import source_path
+from heartlm.storage.foreign import RemotePath
 from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window", "recording"]
@@ -245,8 +248,10 @@ def leads_of(
     """
     if level not in get_args(Level):
         raise HeartlmError(f"level: {level!r} found, {', '.join(get_args(Level))} expected")
-    if isinstance(source, str | Path) and (Path(source) / "manifest.json").is_file():
-        source = open_corpus(Path(source))
+    if isinstance(source, str | Path):
+        source = source_path(source)
+        if not isinstance(source, RemotePath) and (source / "manifest.json").is_file():
+            source = open_corpus(source)
     if isinstance(source, Corpus):
         if source.tokenizer_hash != info.tokenizer_hash:
             raise HeartlmError(
@@ -255,8 +260,8 @@ def leads_of(
             )
         rows = range(len(source.records)) if split is None else source.records.select(split).tolist()
         return (lead_of_row(source, row) for row in rows)
-    if isinstance(source, str | Path) and Path(source).is_dir():
-        database = open_database(Path(source))
+    if isinstance(source, Path) and holds_recordings(source):
+        database = open_database(source)
         chosen = [each for each in database.record_ids if split in (None, database.split_of(each))]
         recordings: Iterable[Recording] = map(database.recording, chosen)
     else:

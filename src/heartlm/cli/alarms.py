@@ -47,6 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(AlarmsOptions, arguments, "alarms", run, positionals=["path"])
     from heartlm import api
     from heartlm.databases.database import locate, open_database
+    from heartlm.databases.index import holds_recordings
     from heartlm.ecg.recording import Repaired
     from heartlm.monitor.alarms import read_rules
     from heartlm.monitor.stream import watched_leads
@@ -60,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     common, *patient_rules = (replace(each, **given) for each in (common, *rules_by_patient.values()))
     rules_by_patient = dict(zip(rules_by_patient, patient_rules, strict=True))
     repaired: Repaired = "refuse" if options.strict else "warn"
-    if options.path.is_dir():
+    if holds_recordings(options.path):
         database = open_database(options.path, repaired=repaired)
         record_ids = list(database.record_ids)
     else:

@@ -1,4 +1,4 @@
-"""`heartlm data`: list, download, simulate, convert, verify and draw ECG databases."""
+"""`heartlm data`: list, download, simulate, convert, index, verify and draw ECG databases."""
 
 from __future__ import annotations
 
@@ -139,6 +139,10 @@ SUBCOMMANDS = {
     "convert": (
         "heartlm.cli.data_convert:run",
         "write recordings as WFDB, EDF+, ISHNE, Parquet; drop names and dates",
+    ),
+    "index": (
+        "heartlm.cli.data_index:run",
+        "write the headers of all recordings into one Parquet file, to choose from",
     ),
     "simulate": ("heartlm.cli.data:run_simulate", "write a database of simulated patients"),
     "download": ("heartlm.cli.data_download:run", "fetch a database from PhysioNet: resumable, parallel, verified"),

@@ -17,6 +17,7 @@ from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.schema import SCHEMA_VERSION
 from heartlm.databases.database import Database
 from heartlm.errors import HeartlmError
+from heartlm.storage.foreign import RemotePath
 from heartlm.tokenizers.base import Tokenizer
 
 Beats = Literal["auto", "annotated", "detected"]
@@ -78,8 +79,12 @@ def fingerprint(parts: Parts) -> str:
     digest = hashlib.sha256()
     for database, record_ids in parts:
         digest.update(json.dumps([database.name, *record_ids]).encode())
+    for database in {database.folder: database for database, _ in parts}.values():
+        for line in database.versions():
+            digest.update(line.encode())
+    local = (database.folder for database, _ in parts if not isinstance(database.folder, RemotePath))
     try:
-        for root in dict.fromkeys(database.folder.resolve() for database, _ in parts):
+        for root in dict.fromkeys(folder.resolve() for folder in local):
             for folder, folders, names in os.walk(root, onerror=_raise):
                 folders[:] = sorted(name for name in folders if not name.startswith("."))
                 for path in sorted(f"{folder}/{name}" for name in names if not name.startswith(".")):

@@ -29,6 +29,7 @@ import numpy as np
 from heartlm.databases.anonymize import Anonymizer
 from heartlm.databases.database import Database, locate, open_database
 from heartlm.databases.each_recording import source_digest
+from heartlm.databases.index import holds_recordings
 from heartlm.databases.known import KNOWN_DATABASES, database_name
 from heartlm.databases.splits import Split
 from heartlm.ecg.recording import ARTEFACT, Damaged, Note, Recording, Repaired
@@ -119,7 +120,7 @@ def convert_recordings(task: Conversion, processes: int = 1) -> Converted:
     if task.flac:
         with needs("wfdb", "soundfile"):
             import soundfile  # noqa: F401
-    if source.is_dir():
+    if holds_recordings(source):
         database = open_database(source, repaired=task.repaired)
         record_ids = database.record_ids
     else:

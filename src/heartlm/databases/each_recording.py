@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import heartlm
 from heartlm.databases.database import Database, locate, open_database
+from heartlm.databases.index import holds_recordings
 from heartlm.ecg.recording import Recording, Repaired
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import sha256_of, write_json
@@ -69,7 +70,7 @@ class RecordingTask(ABC):
     @property
     def is_single(self) -> bool:
         """Whether one recording is named: its errors are errors of the command, and there is no table of all."""
-        return len(self.paths) == 1 and not self.paths[0].is_dir() and not _is_pattern(self.paths[0])
+        return len(self.paths) == 1 and not holds_recordings(self.paths[0]) and not _is_pattern(self.paths[0])
 
     @property
     @abstractmethod
@@ -172,7 +173,7 @@ def _recordings(paths: Sequence[Path], repaired: Repaired) -> tuple[list[Databas
             taken[record_id] = file
 
     for path in paths:
-        if path.is_dir():
+        if holds_recordings(path):
             database = open_database(path, repaired=repaired)
             add(database, database.record_ids)
         elif not _is_pattern(path):

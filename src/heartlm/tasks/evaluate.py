@@ -13,6 +13,7 @@ from typing import Any
 
 from heartlm.corpus.build import commonest
 from heartlm.corpus.corpus import open_corpus
+from heartlm.databases.index import holds_recordings
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import CONFIDENCE
 from heartlm.evaluation.config import EvaluationConfig
@@ -98,8 +99,8 @@ def leads_to_score(run: Path, on: Path, config: EvaluationConfig, tuned: FineTun
             beats need recordings.
     """
     if not (on / "manifest.json").is_file():
-        if not on.is_dir():
-            raise HeartlmError(f"on: {on}: no such folder; give a corpus or a folder of recordings")
+        if not holds_recordings(on):
+            raise HeartlmError(f"on: {on}: no such folder; give a corpus, or a folder or index of recordings")
         return leads_of_folder(on, tuned.tokenizer, task.needs_classified_beats, config)
     if config.beats == "detected":
         raise HeartlmError(
