@@ -36,6 +36,7 @@ from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
 from heartlm.sources.address import source_path
 from heartlm.storage.typed import typed
+from heartlm.system.engine import LIMIT_S, EngineOptions, PartOptions
 from heartlm.system.progress import show_progress
 from heartlm.system.public import public
 from heartlm.tasks.task import FinetuneConfig
@@ -119,6 +120,9 @@ def convert(
     damaged: Damaged = "refuse",
     strict: bool = False,
     processes: int = 1,
+    engine: Literal["processes", "dask", "mpi"] = "processes",
+    scheduler: str | None = None,
+    limit_s: float = LIMIT_S,
 ) -> Converted:
     """Write recordings of any format as WFDB records, EDF+, ISHNE or Parquet files, as `heartlm data convert`.
 
@@ -131,6 +135,7 @@ def convert(
         damaged: treatment of recordings that show damage.
         strict: whether to leave out recordings whose files must be repaired to be read.
         processes: number of recordings to convert in parallel.
+        engine, scheduler, limit_s: where recordings are converted, see `heartlm.system.engine.EngineOptions`.
 
     Returns:
         `.records` has the entry of each recording in the report, `convert.json`; `.left_out` one line per recording
@@ -155,7 +160,8 @@ def convert(
         damaged=damaged,
         repaired="refuse" if strict else "warn",
     )
-    return convert_recordings(task, processes)
+    options = EngineOptions(engine=engine, scheduler=scheduler, processes=processes, limit_s=limit_s)
+    return convert_recordings(task, options)
 
 
 def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) -> NDArray[np.int64]:
@@ -400,8 +406,12 @@ def analyze(
     anonymous: bool = False,
     strict: bool = False,
     limits: Limits | None = None,
-    processes: int | None = None,
     device: Literal["auto", "cpu", "cuda"] = "cpu",
+    processes: int | None = None,
+    engine: Literal["processes", "dask", "mpi"] = "processes",
+    scheduler: str | None = None,
+    limit_s: float = LIMIT_S,
+    part: str | None = None,
 ) -> Analyses:
     """Analyse recordings, and write findings, tables and pages.
 
@@ -415,8 +425,10 @@ def analyze(
             Files have the names of the recordings.
         strict: whether to refuse recordings whose files must be repaired to be read.
         limits: limits of the rules: `heartlm.analysis.limits.Limits`, with the names of those of the monitor.
-        processes: number of recordings of a folder to analyse in parallel; by default one per core.
         device: device of the models; auto uses a GPU if there is one. Beats and waves are found on the CPU.
+        processes: number of recordings of a folder to analyse in parallel; by default one per core.
+        engine, scheduler, limit_s, part: where recordings of a folder are analysed, see
+            `heartlm.system.engine.PartOptions`.
 
     Returns:
         `.summaries` has one mapping per recording; `.left_out` one line per recording that could not be analysed;
@@ -450,7 +462,8 @@ def analyze(
         device=device,
         repaired="refuse" if strict else "warn",
     )
-    return analyze_recordings(task, processes)
+    options = PartOptions(engine=engine, scheduler=scheduler, processes=processes, limit_s=limit_s, part=part)
+    return analyze_recordings(task, options)
 
 
 @public

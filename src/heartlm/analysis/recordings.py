@@ -1,6 +1,6 @@
 """Sequential or parallel analysis of recordings, with the result files in one folder.
 
-recordings ─► processes, each with an `Analyst` ─► files of each recording ─► summaries, in order
+recordings ─► workers, each with an `Analyst` ─► files of each recording ─► summaries, in order
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,9 @@ from heartlm.formats.write_annotations import write_annotations
 from heartlm.inference.load import chosen_device
 from heartlm.storage.atomic import write_csv, write_text
 from heartlm.system.cores import limit_threads, usable_cores
+from heartlm.system.engine import PartOptions
 from heartlm.system.frames import pandas
+from heartlm.system.processes import is_worker
 from heartlm.system.progress import say, track
 
 SCHEMA_VERSION = 17
@@ -40,7 +41,8 @@ class Analyses:
         summaries: summary of each analysed recording, see `Findings.summary`.
         left_out: recordings that were not analysed, with the reason, one line each.
         unwritten: files of the whole folder that could not be written, with the reason, one line each.
-        file: page of a single recording, or its summary if there is no page; of several, the page or table of all.
+        file: page of a single recording, or its summary if there is no page; of several, the page or table of all;
+            after a part of them, the folder.
         is_single: whether one recording was named, of which there is no table.
     """
 
@@ -99,7 +101,7 @@ class AnalysisTask(RecordingTask):
         Raises:
             HeartlmError: a model cannot be read, or there is no GPU.
         """
-        if parent_process() is not None:  # one of several
+        if is_worker():  # one of several
             limit_threads(1)
         return Analyst.load(*self.models, device=chosen_device(self.device))
 
@@ -143,15 +145,14 @@ class AnalysisTask(RecordingTask):
         return summary, content | {"waves": waves and waves.summary()}
 
 
-def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
-    """Analyse a recording, or several in parallel with `processes` processes, by default one per core.
+def analyze_recordings(task: AnalysisTask, options: PartOptions) -> Analyses:
+    """Analyse a recording, or several in parallel by an engine, by default in one process per core.
 
     Raises:
-        HeartlmError: `processes` is below 1, a model cannot be read, no recording could be analysed, a file cannot be
-            written, or a process was killed.
+        HeartlmError: an option is invalid, a model cannot be read, no recording could be analysed, a file cannot be
+            written, or a scheduler was lost.
     """
-    if processes is not None and processes < 1:
-        raise HeartlmError(f"processes: {processes} found, at least 1 expected")
+    options.check_engine()
     if task.anonymous:
         say(
             "anonymous: results keep the names of the recordings and of their folders; rename these, or analyse what "
@@ -164,7 +165,9 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
         for note in notes_of(recording)[len(recording.repairs) :]:
             say(f"{recording.path}: {note}")
         return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}", is_single=True)
-    summaries, left_out = each_recording(task, processes or len(usable_cores()))
+    summaries, left_out = each_recording(task, options, len(usable_cores()))
+    if options.part is not None:  # the command that joins the parts writes the tables of all
+        return Analyses(summaries, left_out, task.out)
     names = {each["record"] for each in summaries}
     # A recording may be summary.csv in the same folder, and the page of one may be index.html.
     table = task.out / ("folder.csv" if "summary" in names else "summary.csv")

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from heartlm.cli.options import given_limits, limit_options, parse
 from heartlm.ecg.definitions import LIMITS, REPORT, definitions
-from heartlm.errors import require
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.typed import typed
+from heartlm.system.engine import PartOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
+class AnalyzeOptions(limit_options(REPORT), PartOptions):  # type: ignore[misc]
     """Options of `heartlm analyze`.
 
     Attributes:
@@ -29,7 +29,6 @@ class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
         page: write an HTML page of the results.
         anonymous: leave the patient data of the header and all dates out of the results.
         strict: refuse a recording whose file must be repaired to be read, instead of analysing it with a warning.
-        processes: number of recordings analysed in parallel; by default one per core.
         device: device of the models; auto uses a GPU if there is one, of which every process needs some memory. Beats
             and waves are found on the CPU.
         rules: YAML file with limits of the rules; options go before it.
@@ -44,7 +43,6 @@ class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
     page: bool = True
     anonymous: bool = False
     strict: bool = False
-    processes: int | None = None
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     rules: Path | None = None
 
@@ -63,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
         heartlm analyze mitdb/232 --pause-s 2.5 --bradycardia-bpm 45
     """
     options = parse(AnalyzeOptions, arguments, "analyze", run, positionals=["path"])
-    require(options, lambda value: value >= 1, "at least 1", "processes")
+    options.check_engine()
     from heartlm.system.cores import limit_threads
 
     limit_threads(1)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.cli.options import parse
-from heartlm.errors import require
-from heartlm.system.cores import usable_cpus
+from heartlm.system.engine import PartOptions
 
 
 @dataclass(frozen=True)
-class DelineateOptions:
+class DelineateOptions(PartOptions):
     """Options of `heartlm delineate`.
 
     Attributes:
@@ -21,14 +20,12 @@ class DelineateOptions:
         out: output folder. Recordings with complete results there are not delineated again.
         beats: found delineates the QRS complexes that the leads show, annotated those of the recording's annotations.
         strict: refuse a recording whose file must be repaired to be read, instead of delineating it with a warning.
-        processes: number of recordings delineated in parallel; by default one per core.
     """
 
     path: list[Path]
     out: Path = Path("delineation")
     beats: Literal["found", "annotated"] = "found"
     strict: bool = False
-    processes: int | None = None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -44,13 +41,12 @@ def run(arguments: Sequence[str]) -> int:
         heartlm delineate mitdb --out mitdb-waves --beats annotated
     """
     options = parse(DelineateOptions, arguments, "delineate", run, positionals=["path"])
-    require(options, lambda number: number >= 1, "at least 1", "processes")
     from heartlm.delineation.recordings import DelineationTask, delineate_recordings
     from heartlm.ecg.recording import Repaired
 
     repaired: Repaired = "refuse" if options.strict else "warn"
     task = DelineationTask(tuple(options.path), options.out, options.beats, repaired=repaired)
-    done = delineate_recordings(task, options.processes or len(usable_cpus()))
+    done = delineate_recordings(task, options)
     for line in done.left_out:
         print(f"left out: {line}")
     if task.is_single:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,17 @@ import numpy as np
 
 from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source, readable_leads
+from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source, joined_parts, readable_leads
 from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
 from heartlm.corpus.plan import Parts, Statements, make_plan, settings_of
+from heartlm.corpus.schema import FILES
 from heartlm.databases.database import Database, open_database
 from heartlm.databases.statements import statements_of
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import explained, publish_folder, recover_folder
 from heartlm.system.cores import usable_cpus
-from heartlm.system.processes import encode_all
+from heartlm.system.processes import Lost, run_each
 from heartlm.system.progress import say, track
 from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
 
@@ -80,12 +82,7 @@ def build_corpus(
     with _under_way(out) as journal:
         plan = make_plan(databases)
         tokenizer = _begin(journal, plan, tokenizer, config, fit and tokenizer.needs_fitting, statements)
-        numbers = range(journal.num_parts, len(plan))
-        encoded = encode_all(
-            lambda number: encode_part(*plan[number], tokenizer, config, statements),
-            numbers,
-            config.processes or len(usable_cpus()),
-        )
+        encoded = _encoded(plan[journal.num_parts :], tokenizer, config, statements)
         parts = track(
             encoded, len(plan), "tokenize", lambda part: part.num_samples / 1e6, "M samples", journal.num_parts
         )
@@ -116,6 +113,54 @@ def build_configured(
     tokenizer = config.new_tokenizer() if given is None else load_tokenizer(given)
     build_corpus(folders, tokenizer, out, config, fit=given is None, command=command)
     return open_corpus(out)
+
+
+@dataclass(frozen=True)
+class _Encode:
+    """Encoding of a part; see `encode_part`."""
+
+    tokenizer: Tokenizer
+    config: TokenizeConfig
+    statements: Statements
+    databases: Sequence[Database]
+
+    def __call__(self, part: tuple[int, Sequence[str]]) -> Part:
+        database = self.databases[part[0]]
+        return encode_part(database, part[1], self.tokenizer, self.config, self.statements)
+
+
+def _encoded(plan: Parts, tokenizer: Tokenizer, config: TokenizeConfig, statements: Statements) -> Generator[Part]:
+    """Encode the parts of a plan by the engine of `config`, and yield them in their order.
+
+    If a worker ends twice with a part, its recordings are encoded one by one: the others of the part are not lost.
+
+    Raises:
+        HeartlmError: a recording is unreadable or its worker ended, and unreadable recordings are not skipped.
+    """
+    databases = list(dict.fromkeys(database for database, _ in plan))
+    work = _Encode(tokenizer, config, statements, databases)
+    items = [(databases.index(database), record_ids) for database, record_ids in plan]
+    processes = min(config.processes or len(usable_cpus()), len(plan) or 1)
+    with closing(run_each(work, items, config, processes, start="fork")) as encoded:
+        for (number, record_ids), part in zip(items, encoded, strict=True):
+            if isinstance(part, Lost):
+                singles = [(number, [record_id]) for record_id in record_ids]
+                with closing(run_each(work, singles, config, max(processes, 2), start="fork")) as alone:
+                    names = [f"{databases[number].name}/{record_id}" for record_id in record_ids]
+                    yield joined_parts([_kept(*pair, config) for pair in zip(names, alone, strict=True)])
+            else:
+                yield part
+
+
+def _kept(name: str, part: Part | Lost, config: TokenizeConfig) -> Part:
+    """Return the part of one recording, without it if its worker ended twice."""
+    if isinstance(part, Part):
+        return part
+    if not config.skip_unreadable:
+        raise HeartlmError(f"{name}: {part.reason}; --skip-unreadable leaves it out")
+    without = Part(name.partition("/")[0], 1, tokens=dict.fromkeys(FILES, b""))
+    without.drop(name, part.reason, unreadable=True)
+    return without
 
 
 @contextmanager

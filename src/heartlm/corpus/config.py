@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from heartlm.errors import HeartlmError, require
 from heartlm.storage.typed import Checked, typed
+from heartlm.system.engine import EngineOptions
 from heartlm.tokenizers.registry import TokenizerName
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TokenizeConfig(Checked):
+class TokenizeConfig(EngineOptions, Checked):
     """Settings of a corpus.
 
     Attributes:
@@ -36,7 +37,6 @@ class TokenizeConfig(Checked):
             unreadable; warn uses it and lists it in the manifest.
         strict: treat a recording whose file must be repaired to be read as unreadable, instead of using it with a
             warning.
-        processes: number of parallel encoding processes, by default one per core. The corpus does not depend on it.
         seed: random seed for the choice of beats that the codebooks are fitted on.
         labels: CSV table of statements about recordings: the name of a recording, then a column for each statement with
             1, 0, or nothing if it is not known. By default the statements of PTB-XL and of the PhysioNet/CinC
@@ -53,13 +53,12 @@ class TokenizeConfig(Checked):
     skip_unreadable: bool = False
     damaged: Literal["refuse", "warn"] = "refuse"
     strict: bool = False
-    processes: int | None = None
     seed: int = 0
     labels: Path | None = None
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an invalid value."""
-        require(self, lambda value: value >= 1, "at least 1", "processes")
+        self.check_engine()
         require(self, lambda value: value >= 0, "at least 0", "seed")
         if self.tokenizer_from is None:
             self.new_tokenizer()

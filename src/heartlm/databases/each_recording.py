@@ -1,21 +1,18 @@
 """Work on recordings: one, several, those of folders. A repeated command keeps the results that it would write again.
 
-task ─► recordings ─► processes ─► files of each recording, RECORD.json last ─► summaries, in order
+task ─► recordings ─► workers ─► files of each recording, RECORD.json last ─► summaries, in order
              └─ with a RECORD.json of the same files, settings and build ─► its summary
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
 from glob import glob
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,9 +23,8 @@ from heartlm.ecg.recording import Recording, Repaired
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import sha256_of, write_json
 from heartlm.storage.reading import read_json
-from heartlm.system.memory import keep_memory
-from heartlm.system.parent import end_with_parent
-from heartlm.system.processes import AHEAD, in_order
+from heartlm.system.engine import PartOptions
+from heartlm.system.processes import Lost, run_each, within_limit
 from heartlm.system.progress import say, track
 
 PACKAGE = Path(heartlm.__file__).parent
@@ -124,21 +120,35 @@ class RecordingTask(ABC):
         return summary
 
 
-def each_recording(task: RecordingTask, processes: int) -> tuple[tuple[Summary, ...], tuple[str, ...]]:
-    """Do the task for each of its recordings, in `processes` processes.
+def each_recording(
+    task: RecordingTask, options: PartOptions, processes: int
+) -> tuple[tuple[Summary, ...], tuple[str, ...]]:
+    """Do the task for each of its recordings, or for those of a part, by an engine.
+
+    Args:
+        task: the task.
+        options: the engine.
+        processes: number of processes if the options do not give one.
 
     Returns:
         Summaries in the order of the recordings; and those that were left out, with the reason, one line each.
 
     Raises:
         HeartlmError: a path has no recordings, two recordings have one name, a model cannot be read, nothing could be
-            done for any recording, or a process was killed.
+            done for any recording, or a scheduler was lost.
     """
     databases, places, others = _recordings(task.paths, task.repaired)
-    outcomes = list(track(_outcomes(task, databases, places, min(processes, len(places))), len(places), task.verb))
+    index, num_parts = options.part_of
+    places = places[index::num_parts]
+    processes = min(options.processes or processes, len(places) or 1)
+    with closing(run_each(_Work(task, databases), places, options, processes)) as done:
+        outcomes = [
+            f"{record_id}: {outcome.reason}" if isinstance(outcome, Lost) else outcome
+            for (_, record_id), outcome in zip(places, track(done, len(places), task.verb), strict=True)
+        ]
     left_out = (*others, *(each for each in outcomes if isinstance(each, str)))
     summaries = tuple(each for each in outcomes if not isinstance(each, str))
-    if not summaries:
+    if not summaries and places:
         for line in left_out:
             say(f"left out: {line}")
         where = task.paths[0] if len(task.paths) == 1 else f"{len(task.paths)} paths"
@@ -207,40 +217,18 @@ def _matching(pattern: Path) -> list[Path]:
     return found
 
 
-def _outcomes(
-    task: RecordingTask, databases: Sequence[Database], places: Sequence[Place], processes: int
-) -> Iterator[Summary | str]:
-    """Yield the summary of each recording, in order, or the reason why there is none."""
-    if processes == 1:
-        keep_memory()
-        yield from (_try(task, databases[number], record_id) for number, record_id in places)
-        return
-    # Spawned, not forked: a forked process that computes with torch can hang.
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (os.getpid(), task, databases))
-    yield from in_order(pool, _try_own, places, AHEAD * processes, f"{task.verb}s")
+@dataclass(frozen=True)
+class _Work:
+    """The task for one recording; returns its summary, or the reason why there is none."""
 
+    task: RecordingTask
+    databases: Sequence[Database]
 
-# Task and databases of a worker process, set by `_begin`.
-_own: tuple[RecordingTask, Sequence[Database]]
-
-
-def _begin(parent: int, task: RecordingTask, databases: Sequence[Database]) -> None:
-    global _own
-    # An interrupt ends this process at once without a traceback, which is safe because writes are atomic.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    end_with_parent(parent)
-    keep_memory()
-    _own = task, databases
-
-
-def _try_own(place: Place) -> Summary | str:
-    task, databases = _own
-    return _try(task, databases[place[0]], place[1])
-
-
-def _try(task: RecordingTask, database: Database, record_id: str) -> Summary | str:
-    _ = task.made  # outside of `try`: an error of the models concerns all recordings
-    try:
-        return task.of(database, record_id)
-    except HeartlmError as error:
-        return f"{record_id}: {error}"
+    def __call__(self, place: Place) -> Summary | str:
+        _ = self.task.made  # outside of `try`: an error of the models concerns all recordings
+        number, record_id = place
+        try:
+            with within_limit():
+                return self.task.of(self.databases[number], record_id)
+        except HeartlmError as error:
+            return f"{record_id}: {error}"

@@ -18,6 +18,8 @@ from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.formats.write_wfdb import annotation_bytes
 from heartlm.storage.atomic import atomic_file, write_csv
+from heartlm.system.cores import usable_cpus
+from heartlm.system.engine import PartOptions
 
 SCHEMA_VERSION = 3
 """Results of another version are not kept: raised where the same recording and settings give other results."""
@@ -36,7 +38,7 @@ class Delineations:
     Attributes:
         summaries: summary of each delineated recording, see `Intervals.summary`, with its name as `record`.
         left_out: recordings that were not delineated, with the reason, one line each.
-        file: summary of a single recording, or table of all recordings of a folder.
+        file: summary of a single recording, or table of all recordings of a folder, or the folder after a part of them.
     """
 
     summaries: tuple[Summary, ...]
@@ -137,16 +139,20 @@ def _annotators(leads: Sequence[str]) -> list[str]:
     return names
 
 
-def delineate_recordings(task: DelineationTask, processes: int = 1) -> Delineations:
-    """Delineate a recording, or several in `processes` processes.
+def delineate_recordings(task: DelineationTask, options: PartOptions) -> Delineations:
+    """Delineate a recording, or several in parallel by an engine, by default in one process per CPU.
 
     Raises:
-        HeartlmError: no recording could be delineated, a file cannot be written, or a process was killed.
+        HeartlmError: an option is invalid, no recording could be delineated, a file cannot be written, or a scheduler
+            was lost.
     """
+    options.check_engine()
     if task.is_single:
         database, record_id = locate(task.paths[0], repaired=task.repaired)
         return Delineations((task.of(database, record_id),), (), task.out / f"{record_id}.json")
-    summaries, left_out = each_recording(task, processes)
+    summaries, left_out = each_recording(task, options, len(usable_cpus()))
+    if options.part is not None:  # the command that joins the parts writes the table of all
+        return Delineations(summaries, left_out, task.out)
     rows = [
         {name: each[name] for name in ("record", "num_beats", "p_share", "axis_degrees")}
         | {name: of_interval["median"] for name, of_interval in each["intervals"].items()}
