@@ -168,7 +168,7 @@ class Database:
         return other
 
     def versions(self) -> Iterator[str]:
-        """Yield a line for each file at an address that changes with it: those of the folder, or of the records of an index."""
+        """Yield a line for each file at an address that changes with it, of the folder or of its index."""
         if isinstance(self._files, IndexedFiles):
             yield from self._files.versions()
         elif isinstance(self.folder, RemotePath):
