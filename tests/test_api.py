@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +27,7 @@ from heartlm import (
     PretrainConfig,
     Recording,
     TokenizeConfig,
+    api,
 )
 from heartlm.analysis.embed import embed, hidden_states, leads_of_recordings
 from heartlm.cli.main import main
@@ -250,6 +253,7 @@ def test_the_command_writes_the_same(run: RunFolder, folder: Path, tmp_path: Pat
 def test_ten_lines_with_the_shipped_models(folder: Path, tmp_path: Path) -> None:
     script = """
 import heartlm
+from heartlm import api
 recording = heartlm.open_recording("simdb/s0002")
 print(recording.leads, recording.rate_hz, recording.signal(0, 100).shape)
 model = heartlm.load_model()
@@ -272,3 +276,18 @@ def test_names_are_there_without_torch_and_others_are_not() -> None:
     with pytest.raises(AttributeError, match="no attribute 'embedd'"):
         heartlm.embedd  # noqa: B018
     assert {"load_model", "tokenize", "__version__"} <= set(dir(heartlm))
+
+
+@pytest.mark.parametrize("name", sorted({*api.__all__} - {"HeartlmError"}))
+def test_signatures_show_plain_types(name: str):
+    """As a notebook shows them: no quoted texts, no `ForwardRef`, no names that only heartlm knows."""
+    value = getattr(heartlm, name)
+    members = (
+        [getattr(value, each) for each in dir(value) if not each.startswith("_")] if inspect.isclass(value) else []
+    )
+    ours = [each for each in members if callable(each) and each.__module__.startswith("heartlm")]
+    for shown in (value, *ours):
+        signature = inspect.signature(shown)
+        annotations = [each.annotation for each in signature.parameters.values()] + [signature.return_annotation]
+        quoted = [each for each in annotations if isinstance(each, str) and repr(each) != str(each)]
+        assert not quoted and not re.search("ForwardRef|AnyPath", str(signature)), f"{shown.__qualname__}{signature}"

@@ -26,6 +26,7 @@ PACKAGE_OF_MODULE = {
     "sklearn": "scikit-learn",
     "nats": "nats-py",
     "paho": "paho-mqtt",
+    "mlflow": "mlflow-skinny",
 }
 """Packages whose names differ from those of their modules."""
 
@@ -77,7 +78,21 @@ def test_every_declared_package_is_pinned():
 
 @pytest.mark.parametrize(
     "extra",
-    ["train", "score", "analyze", "monitor", "onnx", "executorch", "tensorboard", "mpi", "flower", "privacy", "all"],
+    [
+        "train",
+        "score",
+        "analyze",
+        "monitor",
+        "onnx",
+        "executorch",
+        "tensorboard",
+        "mlflow",
+        "wandb",
+        "mpi",
+        "flower",
+        "privacy",
+        "all",
+    ],
 )
 def test_extras_whose_commands_compute_with_torch_have_it(extra: str):
     assert "torch" in EXTRAS[extra]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,36 @@ import numpy as np
 import pytest
 import torch
 
+import heartlm
 from heartlm.cli.main import main
+from heartlm.models.pretrained import FOLDER, model_files
 from heartlm.monitor.models import KEPT_BEATS, LiveModels
 from heartlm.monitor.signal import SecondsKernel
+from heartlm.storage.atomic import digest_of_files
+from heartlm.tasks.load import load_finetuned
 
 
 def _session(tmp_path: Path, *options: str) -> Any:
     runtime = pytest.importorskip("onnxruntime")
     path = tmp_path / "model.onnx"
     assert main(["export", *options, "--out", str(path)]) == 0
-    return runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    check_facts(session, options[0])
+    return session
+
+
+def check_facts(session: Any, name: str) -> None:
+    """Check that the file tells what made it, and what goes in and comes out."""
+    facts, run = session.get_modelmeta().custom_metadata_map, load_finetuned(FOLDER / name, "last")
+    assert (facts["heartlm"], facts["name"]) == (heartlm.__version__, name)
+    assert facts["model"] == digest_of_files(*model_files(run.folder.model("last")))
+    assert facts["tokenizer"] == f"{run.tokenizer.kind} {run.tokenizer.content_hash()}"
+    assert json.loads(facts["classes"]) == list(run.info.classes)
+    assert ("rate_hz" in facts) == (name != "beats-causal"), "codes of beats have no rate"
+    for key, values in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+        meaning = json.loads(facts[key])
+        assert list(meaning) == [value.name for value in values]
+        assert all(len(text.split()) > 3 for text in meaning.values())
 
 
 def _beats(models: LiveModels, num_beats: int, num_streams: int) -> np.ndarray:

@@ -24,6 +24,7 @@ from heartlm.models.store import load_model
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.leads import PLACES, places_of
 from tests.synthetic_leads import beat_times_s, ecg_mv
+from tests.test_monitor_export import check_facts
 
 RATE_HZ = 250
 GAINS = {"I": 0.7, "II": 1.0, "V1": -0.4, "V2": -0.2, "V3": 0.3, "V4": 0.8, "V5": 0.8, "V6": 0.6}
@@ -125,8 +126,8 @@ def test_a_file_for_onnx_answers_as_torch(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "statements.onnx"
     assert main(["export", "statements", "--out", str(path), "--batch-size", "3", "--rate-hz", str(RATE_HZ)]) == 0
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    check_facts(session, "statements")
     facts = session.get_modelmeta().custom_metadata_map
-    assert json.loads(facts["classes"]) == list(model.info.classes)
     assert json.loads(facts["thresholds"]) == list(model.info.thresholds)
     assert (json.loads(facts["leads"]), facts["rate_hz"], facts["heartlm"]) == ([*PLACES], "250", heartlm.__version__)
     assert {each.name: each.shape for each in session.get_inputs()} == {

@@ -43,17 +43,17 @@ def test_tensorboard_shows_what_the_metrics_say(tiny_corpus: Path, tmp_path: Pat
 def test_a_run_that_was_stopped_and_resumed_is_one_series(
     tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    write, run = Log._write_events, tmp_path / "run"
+    write, run = Log._show, tmp_path / "run"
 
-    def write_and_stop(self: Log, step: int, split: str, numbers: dict[str, float]) -> None:
-        write(self, step, split, numbers)
+    def write_and_stop(self: Log, step: int, numbers: dict[str, float]) -> None:
+        write(self, step, numbers)
         if step == 4:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Log, "_write_events", write_and_stop)
+    monkeypatch.setattr(Log, "_show", write_and_stop)
     words = ("--corpus", str(tiny_corpus), "--out", str(run), "--steps", "10", *SHORT, "--tensorboard")
     assert main(["pretrain", *words]) == 143
-    monkeypatch.setattr(Log, "_write_events", write)
+    monkeypatch.setattr(Log, "_show", write)
     assert main(["pretrain", "--resume", str(run)]) == 0
     assert [step for step, _ in events(run)["train/loss"]] == [2, 4, 6, 8, 10]
     assert len(list((run / "tensorboard").iterdir())) == 2, "each session has a file of its own"

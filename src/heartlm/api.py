@@ -38,7 +38,7 @@ from heartlm.sources.address import source_path
 from heartlm.storage.typed import typed
 from heartlm.system.engine import LIMIT_S, EngineOptions, PartOptions
 from heartlm.system.progress import show_progress
-from heartlm.system.public import public
+from heartlm.system.public import public, show_plain_types
 from heartlm.tasks.task import FinetuneConfig
 from heartlm.training.config import PretrainConfig
 
@@ -48,10 +48,8 @@ if TYPE_CHECKING:
 
     from heartlm.analysis.limits import Limits
     from heartlm.analysis.recordings import Analyses
-    from heartlm.corpus.plan import Beats
-    from heartlm.databases.convert import Converted, Target
+    from heartlm.databases.convert import Converted
     from heartlm.delineation.intervals import Intervals
-    from heartlm.ecg.recording import Damaged
     from heartlm.monitor.alarms import Alarm, AlarmRules
     from heartlm.monitor.config import MonitorConfig
     from heartlm.tasks.annotate import Annotated
@@ -66,6 +64,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'heartlm.api' has no attribute {name!r}")
     with needs("train", "torch"):
         from heartlm.training.dataset import WindowDataset
+    show_plain_types(WindowDataset)
     return WindowDataset
 
 
@@ -114,10 +113,10 @@ def convert(
     source: AnyPath,
     folder: AnyPath,
     *,
-    to: Target = "wfdb",
+    to: Literal["wfdb", "edf", "ishne", "parquet"] = "wfdb",
     flac: bool = False,
     anonymize: bool = False,
-    damaged: Damaged = "refuse",
+    damaged: Literal["refuse", "warn"] = "refuse",
     strict: bool = False,
     processes: int = 1,
     engine: Literal["processes", "dask", "mpi"] = "processes",
@@ -526,7 +525,7 @@ def annotate(
     run: RunFolder | AnyPath,
     recording: AnyPath,
     *,
-    beats: Beats = "auto",
+    beats: Literal["auto", "annotated", "detected"] = "auto",
     lead: str | None = None,
     checkpoint: Literal["best", "last"] = "best",
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -640,3 +639,7 @@ __all__ = [
     "watch",
     "without_hum",
 ]
+
+for _name in __all__:
+    if _name in globals():
+        show_plain_types(globals()[_name])

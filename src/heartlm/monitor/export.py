@@ -37,7 +37,7 @@ from heartlm.labels.waveform import STRIDE, WINDOW
 from heartlm.models.fused import rotate, swiglu
 from heartlm.models.heart import HeartModel
 from heartlm.models.leads import LeadsNetwork
-from heartlm.models.pretrained import model_files
+from heartlm.models.pretrained import model_files, shipped_name
 from heartlm.models.sizes import NUM_BANDS
 from heartlm.models.store import load_model
 from heartlm.models.transformer import Block
@@ -213,6 +213,19 @@ class _Beats(nn.Module):
         return answer, torch.where(written[:, None, None, None, :, None], new[..., None, :], cache)
 
 
+_MEANING = {
+    "samples_mv": "millivolts at rate_hz, NaN where invalid: the next second of each stream, or seconds of each lead",
+    "summary": "what trees read of the beats (heartlm.inference.beat_summary), a row of NaN without it",
+    "recent": "last samples before this second in mV, at first 0; then recent_after",
+    "average": "running average in mV, at first 0; then average_after",
+    "codes": "codes of the next beat; or of the voltages before this second, at first 0, then codes_after",
+    "cache": "keys and values of earlier beats, at first 0; then cache_after",
+    "position": "number of beats of each stream before this one",
+    "probabilities": "probability of each class, in the order of classes",
+}
+"""What inputs and outputs hold; those that end in `_after` are the input of that name of the next call."""
+
+
 def export_model(
     run: FineTuned, path: Path, to: Literal["onnx", "executorch"], batch_size: int, int8: bool, rate_hz: int = 250
 ) -> None:
@@ -267,6 +280,8 @@ def export_model(
         )
     if to == "onnx":
         facts |= {"model": digest_of_files(*model_files(run.folder.model("last"))), "heartlm": __version__}
+        tokenizer = f"{run.info.tokenizer_kind} {run.info.tokenizer_hash}"
+        facts |= {"name": shipped_name(run.folder.path), "tokenizer": tokenizer}
         content = _onnx(wrapped.eval(), inputs, outputs, int8, facts)
     elif int8:
         raise HeartlmError("int8: supported by --to onnx only")
@@ -304,7 +319,12 @@ def _onnx(
         )
     assert program is not None, "the exporter based on torch.export returns a program"
     proto = program.model_proto
-    proto.producer_name, proto.doc_string = "heartlm", "Research software, not a medical device."
+    proto.producer_name, proto.producer_version = "heartlm", __version__
+    proto.doc_string = "Research software, not a medical device."
+    for key, values in (("inputs", proto.graph.input), ("outputs", proto.graph.output)):
+        for value in values:
+            value.doc_string = _MEANING.get(value.name) or f"{value.name.removesuffix('_after')} of the next call"
+        facts[key] = json.dumps({value.name: value.doc_string for value in values})
     set_model_props(proto, facts)
     content: bytes = proto.SerializeToString()
     if not int8:

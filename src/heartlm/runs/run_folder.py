@@ -8,6 +8,7 @@ metrics.jsonl       one line of numbers every few steps
 spans/              timeline of each step, one file per rank, with --spans
 profile/            profile of a few steps, with --profile
 tensorboard/        copy of the metrics, with --tensorboard
+wandb/              copy of the metrics, with --wandb
 measured/           durations of the steps on each rank, with --measure
 checkpoints/        state for resuming
 models/best, last   models for inference

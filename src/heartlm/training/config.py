@@ -85,6 +85,8 @@ class ComputeConfig:
         measure: measure speed: record the duration of every step on every rank, without validation, checkpoints or
             saved models.
         tensorboard: also write the metrics as TensorBoard events.
+        mlflow: also log the metrics to MLflow, on the server in MLFLOW_TRACKING_URI.
+        wandb: also log the metrics to Weights & Biases, or with WANDB_MODE=offline to files in the run folder.
         profile: profile a few steps after the warm-up; writes a trace and a table that names the bottleneck.
     """
 
@@ -101,6 +103,8 @@ class ComputeConfig:
     spans: bool = False
     measure: bool = False
     tensorboard: bool = False
+    mlflow: bool = False
+    wandb: bool = False
     profile: bool = False
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from heartlm.distributed.parallel import HostAllReduce
-from heartlm.errors import needs
 from heartlm.instrumentation.energy import energy_counter
 from heartlm.instrumentation.measured import MeasuredSteps
 from heartlm.instrumentation.meters import Meters, peak_memory_bytes
@@ -17,6 +18,7 @@ from heartlm.instrumentation.utilization import flops_per_token, peak_flops
 from heartlm.system.progress import hours_minutes_seconds, say
 from heartlm.training.config import PretrainConfig
 from heartlm.training.job import Job
+from heartlm.training.listeners import LISTENERS
 
 
 class Log:
@@ -32,8 +34,8 @@ class Log:
         self.spans = Spans(job.folder.spans(job.ranks.rank), job.ranks.rank) if job.config.spans else None
         self.measured = MeasuredSteps(job.folder.measured(job.ranks.rank)) if job.config.measure else None
         self.meters = _meters(job, device, precision, sums, self.spans)
-        self._tensorboard = job.config.tensorboard
-        self._board: Any = None
+        # None until the first metrics
+        self._listeners: dict[str, Any] = {name: None for name in LISTENERS if getattr(job.config, name)}
         profiles = job.config.profile and job.ranks.is_first
         self.profiling = Profiling(job.folder.profile, self.meters, device, self.say) if profiles else None
         self.meters.on_step = self.measured.add if self.measured else None
@@ -46,24 +48,24 @@ class Log:
         if self.job.ranks.is_first:
             self.job.folder.add_metrics(line)
             self.say(_format_line(line, self.job.config.steps, self.meters))
-            if self._tensorboard:
-                self._write_events(step, split, numbers)
+            self._show(step, {f"{split}/{name}": value for name, value in numbers.items()})
 
-    def _write_events(self, step: int, split: str, numbers: dict[str, float]) -> None:
-        """Write a point of each series, `train/loss` and so on, for TensorBoard; after a failure, write no more."""
+    def _show(self, step: int, numbers: dict[str, float]) -> None:
+        """Show the numbers to each listener; drop one that fails."""
+        for name in list(self._listeners):
+            with self._may_fail(name):
+                if self._listeners[name] is None:
+                    with self.meters.paused(name):
+                        self._listeners[name] = LISTENERS[name](self.job.folder, step)
+                self._listeners[name].write(step, numbers)
+
+    @contextmanager
+    def _may_fail(self, name: str) -> Iterator[None]:
         try:
-            if self._board is None:
-                with self.meters.paused("tensorboard"), needs("tensorboard"):
-                    from torch.utils.tensorboard import SummaryWriter
-
-                    # points from this step on are of a session before this was resumed
-                    self._board = SummaryWriter(str(self.job.folder.path / "tensorboard"), purge_step=step)
-            for name, value in numbers.items():
-                self._board.add_scalar(f"{split}/{name}", value, step)
-            self._board.flush()
+            yield
         except Exception as error:
-            self._tensorboard = False
-            self.say(f"TensorBoard is dropped, the training continues: {' '.join(str(error).split())}")
+            del self._listeners[name]
+            self.say(f"{LISTENERS[name].title} is dropped, the training continues: {' '.join(str(error).split())}")
 
     def stepped(self) -> None:
         """Advance the profiler between two steps."""
@@ -75,8 +77,12 @@ class Log:
         if self.job.ranks.is_first:
             say(line)
 
-    def close(self) -> None:
-        """Write buffered output and close all files."""
+    def close(self, finished: bool) -> None:
+        """Write buffered output and close all files; `finished` tells whether the last step is done."""
+        for name, listener in list(self._listeners.items()):
+            if listener is not None:
+                with self._may_fail(name):
+                    listener.close(finished)
         if self.spans is not None:
             self.spans.flush()
         if self.profiling is not None:

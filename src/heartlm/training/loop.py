@@ -114,7 +114,7 @@ class _Loop:
                     self._export("best")
             self.checkpoints.wait()
         finally:
-            self.log.close()
+            self.log.close(finished=self.progress.step == self.config.steps)
         return self.progress
 
     # --- before the first step ----------------------------------------------------------------------------------------
