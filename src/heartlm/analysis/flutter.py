@@ -80,9 +80,9 @@ def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz:
     num_seconds = -int(-signals_mv.shape[1] // rate_hz)
     probability, wave = np.zeros(num_seconds), np.zeros(num_seconds)
     ratio = Fraction(RATE_HZ / rate_hz).limit_denominator(1000)
-    even = resampled(np.nan_to_num(signals_mv), ratio)
-    even = np.pad(even, ((0, 0), (0, RATE_HZ)))  # a recording of ten seconds may lack its last sample
-    even = filtered_both_ways(even, _BAND_PASS, _AT_REST)
+    # a recording of ten seconds may lack its last sample
+    longer = np.pad(resampled(np.nan_to_num(signals_mv), ratio), ((0, 0), (0, RATE_HZ)))
+    even = filtered_both_ways(longer, _BAND_PASS, _AT_REST)
     beats = np.round(sample * (RATE_HZ / rate_hz)).astype(np.int64)
     between = np.ones(even.shape[1], np.bool_)
     for beat in beats.tolist():
