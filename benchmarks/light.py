@@ -147,11 +147,11 @@ def main() -> None:
     settings = parser.parse_args()
     settings.work.mkdir(parents=True, exist_ok=True)
     python = settings.venv and settings.venv / "bin/python"
-    tables = [
-        study_networks(settings.work, settings.rounds),
-        study_commands(settings.work, python, settings.before, settings.rounds),
-        *([study_sizes(settings.venv)] if settings.venv else []),
-    ]
+    # Commands first: a process counts the memory of the one that started it, which is large after importing torch.
+    tables = [study_commands(settings.work, python, settings.before, settings.rounds)]
+    tables.append(study_networks(settings.work, settings.rounds))
+    if settings.venv:
+        tables.append(study_sizes(settings.venv))
     write_results("light", "Reading without torch", tables)
 
 
