@@ -29,6 +29,7 @@ from heartlm.models.answering import answering
 from heartlm.models.leads import LeadsNetwork
 from heartlm.models.store import load_model
 from heartlm.runs.run_folder import RunFolder
+from heartlm.system.cores import limit_threads
 from lab.intervals import shown
 from lab.measure import Table
 from lab.output import write_results
@@ -97,7 +98,7 @@ def selection_corpus(work: Path, data: Path) -> tuple[Steps, Path, Path, tuple[o
     Returns:
         The steps, the unpacked database, the folder in `work` with the corpus, and the command that trains on it.
     """
-    torch.set_num_threads(1)
+    limit_threads(1)
     steps, work = Steps(work), work.resolve()
     packed = unpacked(data / "ptb-xl.tar.xz", work / "ptb-xl", flat=False)
     source, folder = next(packed.rglob(TABLES[0])).parent, work / "selection"

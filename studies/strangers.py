@@ -42,6 +42,7 @@ from heartlm.evaluation.bootstrap import Resampling, ratio
 from heartlm.models.answering import answering
 from heartlm.models.store import build_model, geometry_of
 from heartlm.models.store import load_model as load_torch_model
+from heartlm.system.cores import limit_threads
 from lab.intervals import shown
 from lab.measure import Table
 from lab.output import write_results
@@ -152,7 +153,7 @@ def main() -> None:
     )
     parser.add_argument("--dry", action="store_true", help="print the tables alone")
     settings = parser.parse_args()
-    torch.set_num_threads(1)
+    limit_threads(1)
     steps, kept = Steps(settings.work), settings.work / "unpacked"
     cinc2017 = unpacked(settings.data / "cinc2017-train.tar.xz", kept / "cinc2017")
     ptb_xl = PtbXl(unpacked(settings.data / "ptb-xl.tar.xz", kept / "ptb-xl"))

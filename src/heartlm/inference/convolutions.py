@@ -6,6 +6,8 @@ so that a convolution is a product of rows.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -167,9 +169,7 @@ def _directed(stem: Weights, num_places: int, num_channels: int) -> Floats:
 
 
 def _gelu(x: Floats) -> Floats:
-    from scipy.special import erf
-
-    return np.asarray(x * (1 + erf(x / np.float32(2**0.5))) / 2)
+    return np.asarray(x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2, np.float32)
 
 
 class ResidualBlock:

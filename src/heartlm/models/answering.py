@@ -17,7 +17,7 @@ from heartlm.models.store import load_model
 
 
 class Later:
-    """A result that a GPU computes while the host goes on; `np.asarray` waits for it."""
+    """A result that a GPU computes while the host continues; `np.asarray` waits for it."""
 
     def __init__(self, result: Tensor) -> None:
         self._done: Any = None

@@ -17,11 +17,7 @@ PNG_DPI = 192.0
 
 
 def picture(drawings: Sequence[tuple[str, Markup]]) -> str:
-    """Return drawings with captions below each other as one SVG document.
-
-    Raises:
-        HeartlmError: a package of the extra `report` is missing.
-    """
+    """Return drawings with captions below each other as one SVG document."""
     style = render("drawing.css")
     # few programs except browsers support CSS variables
     values = dict(re.findall(r"--([\w-]+): ([^;]+);", style))
