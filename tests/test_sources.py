@@ -20,7 +20,7 @@ from heartlm.databases.database import open_database
 from heartlm.errors import HeartlmError
 from heartlm.sources import cache, store
 from heartlm.sources.address import SourcePath, source_path
-from tests.bucket import ENVIRONMENT, Answer, Bucket, served_bucket
+from lab.bucket import ENVIRONMENT, Answer, Bucket, served_bucket
 
 pytest.importorskip("s3fs", reason="the extra cloud is not installed")
 pytest.importorskip("moto", reason="moto, an S3 server, is not installed")
@@ -117,7 +117,7 @@ def test_what_does_not_exist_is_one_line(bucket: Bucket):
 def test_the_second_reading_comes_from_the_cache(bucket: Bucket, short: Path):
     address = bucket.put_folder(short, "tinydb")
     first = heartlm.open_recording(f"{address}/s0001").signal()
-    cache._own = None  # as another process
+    cache.start_again()
     bucket.requests.clear()
     assert np.array_equal(heartlm.open_recording(f"{address}/s0001").signal(), first)
     assert not [each for each in bucket.requests if each.endswith((".hea", ".dat")) and each.startswith("GET")]
@@ -128,7 +128,7 @@ def test_a_damaged_block_is_fetched_again(bucket: Bucket, short: Path):
     first = heartlm.open_recording(f"{address}/s0001").signal()
     for file in cache.cache_folder().rglob("*.0"):
         file.write_bytes(file.read_bytes()[:-6] + b"damage")
-    cache._own = None
+    cache.start_again()
     assert np.array_equal(heartlm.open_recording(f"{address}/s0001").signal(), first)
 
 
@@ -316,7 +316,7 @@ def test_an_index_of_a_bucket_needs_no_listing_and_gives_the_same(
     assert main(["data", "index", address, "--out", str(tmp_path / "index.parquet")]) == 0
     store._known.entries.clear()
     store._known.complete.clear()
-    cache._own = None
+    cache.start_again()
     bucket.requests.clear()
     words = ["tokenize", "--processes", "1", "--out"]
     assert main([*words, str(tmp_path / "remote"), str(tmp_path / "index.parquet")]) == 0
@@ -325,7 +325,7 @@ def test_an_index_of_a_bucket_needs_no_listing_and_gives_the_same(
     assert (tmp_path / "remote/codes.bin").read_bytes() == (tmp_path / "local/codes.bin").read_bytes()
     bucket.put("tinydb/s0002.dat", (short / "s0002.dat").read_bytes()[::-1])
     monkeypatch.setenv(cache.FOLDER, str(tmp_path / "other cache"))
-    cache._own = None
+    cache.start_again()
     with pytest.raises(HeartlmError, match=r"s0002\.dat: changed since it was listed"):
         open_database(tmp_path / "index.parquet").recording("s0002").signal()
 

@@ -191,6 +191,12 @@ def _blocks() -> _Blocks:
     return _own
 
 
+def start_again() -> None:
+    """Keep no block in memory, as a new process."""
+    global _own
+    _own = None
+
+
 def fetch_ahead(path: PurePath, found: Entry) -> None:
     """Begin to fetch the first block of a file that is read soon."""
     _blocks().ahead(path, found, [0])
