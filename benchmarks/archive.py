@@ -88,7 +88,7 @@ def main() -> None:
     given = options(__doc__, "ptb-xl", "work", records=120, hours=6.0, rounds=3).parse_args()
     folders = generate(given.ptb_xl, given.work, given.records, given.hours)
     pin(0)
-    analyst = Analyst.load(*map(Path, ("beats", "af", "waveform", "statements")))
+    analyst = Analyst.load(Path("beats"), Path("af"), Path("waveform"))
     cached, corpus, tables = given.work / "cache", given.work / "corpus", list[Table]()
     os.environ[FOLDER] = str(cached)
     works: dict[str, Callable[[Path], None]] = {

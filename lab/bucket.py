@@ -69,7 +69,7 @@ def served_bucket(name: str = "ward") -> Iterator[Bucket]:
     from moto.server import ThreadedMotoServer
     from werkzeug.serving import WSGIRequestHandler
 
-    WSGIRequestHandler.log_request = lambda *_: None  # type: ignore[method-assign, assignment]
+    WSGIRequestHandler.log_request = lambda *_: None  # type: ignore[method-assign]
     WSGIRequestHandler.protocol_version = "HTTP/1.1"
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()

@@ -133,17 +133,18 @@ def test_a_damaged_block_is_fetched_again(bucket: Bucket, short: Path):
 
 
 def test_the_cache_stays_below_its_size(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(cache.SIZE_GB, "0.1")
-    content = os.urandom(1 << 24)
+    monkeypatch.setattr(cache, "cache_bytes", lambda: 1 << 24)
+    content = os.urandom(3 << 20)
     for number in range(8):
         bucket.put(f"large/{number}.bin", content)
         assert source_path(f"{bucket.address}/large/{number}.bin").read_bytes() == content
     kept = list(cache.cache_folder().rglob("*.*"))
-    assert sum(file.stat().st_size for file in kept) <= 1.06e8
+    assert sum(file.stat().st_size for file in kept) <= 1.06 * (1 << 24)
     newest = {file.name.partition(".")[0] for file in kept}
     last = source_path(f"{bucket.address}/large/7.bin")
-    assert cache._file_of(last, store.existing(last), 1).is_file()
+    assert cache._file_of(last, store.existing(last), 0).is_file()
     assert len(newest) < 8
+    monkeypatch.undo()
     monkeypatch.setenv(cache.SIZE_GB, "much")
     with pytest.raises(HeartlmError, match="HEARTLM_CACHE_GB: 'much' found"):
         cache.cache_bytes()
@@ -337,3 +338,43 @@ def test_folders_are_listed_one_after_another_in_any_order_of_names(bucket: Buck
     groups = [sorted(text[len(bucket.address) + 8 :] for text in group) for group in
               store.folders_below(source_path(f"{bucket.address}/nested"))]  # fmt: skip
     assert sorted(groups) == [["a/1.hea", "a/z.hea"], ["a/b-d/4.hea"], ["a/b/2.hea"], ["a/b/c/3.hea"], ["b.hea"]]
+
+
+def test_a_pattern_chooses_files_of_a_bucket(
+    bucket: Bucket, short: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    address = bucket.put_folder(short, "tinydb")
+    words = ["delineate", f"{address}/s000[13].hea", "--out", str(tmp_path), "--processes", "1"]
+    assert main(words) == 0
+    assert sorted(path.stem for path in tmp_path.glob("*.json")) == ["s0001", "s0003"]
+    assert main(["delineate", f"{address}/*.edf", "--out", str(tmp_path)]) == 2
+    assert "no file has such a name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("to", "ending"), [("edf", "edf"), ("ishne", "ecg"), ("parquet", "parquet"), ("wfdb", "dat")])
+def test_a_slice_of_a_long_recording_needs_no_whole_file(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, ending: str
+):
+    monkeypatch.setattr(cache, "BLOCK_BYTES", 1 << 19)
+    num_samples = 1_250_000
+    steps = np.random.default_rng(1).integers(-3, 4, (3, num_samples)).cumsum(axis=1)
+    signal = (np.abs(steps % 4001 - 2000) / 1000).astype(np.float32)
+    (tmp_path / "array").mkdir()
+    np.save(tmp_path / "array" / "long.npy", signal)
+    (tmp_path / "array" / "long.json").write_text(
+        json.dumps({"rate_hz": 250, "units": "mV", "lead_names": ["II", "V1", "V5"]})
+    )
+    heartlm.convert(tmp_path / "array", tmp_path / to, to=to)  # type: ignore[arg-type]
+    bucket.put_folder(tmp_path / to, f"long-{to}")
+    local = next(heartlm.open_recording(tmp_path / to / f"long.{each}") for each in ("hea", ending)
+                 if (tmp_path / to / f"long.{each}").exists())  # fmt: skip
+    remote = heartlm.open_recording(f"{bucket.address}/long-{to}/{local.path.name}")
+    bucket.requests.clear()
+    for start in (0, num_samples // 2, num_samples - 1000):
+        here, there = local.signal(start, start + 1000), remote.signal(start, start + 1000)
+        assert np.array_equal(here, there, equal_nan=True)
+    fetched = sum(path.stat().st_size for path in cache.cache_folder().rglob("*.*"))
+    size = (tmp_path / to / f"long.{ending}").stat().st_size
+    if to != "parquet":  # whose columns are read as a whole
+        assert size > 12 * cache.BLOCK_BYTES and fetched < size
+    assert np.array_equal(local.signal(), remote.signal(), equal_nan=True)
