@@ -135,10 +135,15 @@ def test_a_damaged_block_is_fetched_again(bucket: Bucket, short: Path):
 def test_the_cache_stays_below_its_size(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cache, "cache_bytes", lambda: 1 << 24)
     content = os.urandom(3 << 20)
+    own = cache.cache_folder() / "ab" / "recording.0"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"of the user")
+    os.utime(own, (0, 0))
     for number in range(8):
         bucket.put(f"large/{number}.bin", content)
         assert source_path(f"{bucket.address}/large/{number}.bin").read_bytes() == content
     kept = list(cache.cache_folder().rglob("*.*"))
+    assert own.read_bytes() == b"of the user" and kept.remove(own) is None
     assert sum(file.stat().st_size for file in kept) <= 1.06 * (1 << 24)
     newest = {file.name.partition(".")[0] for file in kept}
     last = source_path(f"{bucket.address}/large/7.bin")
@@ -378,3 +383,57 @@ def test_a_slice_of_a_long_recording_needs_no_whole_file(
     if to != "parquet":  # whose columns are read as a whole
         assert size > 12 * cache.BLOCK_BYTES and fetched < size
     assert np.array_equal(local.signal(), remote.signal(), equal_nan=True)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_objects_are_listed_as_a_stream(bucket: Bucket):
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.s3.models import s3_backends
+
+    backend, num_folders = s3_backends[DEFAULT_ACCOUNT_ID]["aws"], 500
+    for folder in range(num_folders):
+        for number in range(100):
+            for ending in ("dat", "hea"):
+                backend.put_object(bucket.name, f"many/{folder:03d}/r{number:02d}.{ending}", b"-")
+    bucket.requests.clear()
+    sizes, num_requests = list[int](), list[int]()
+    for group in store.folders_below(source_path(f"{bucket.address}/many")):
+        sizes.append(len(group))
+        num_requests.append(len([each for each in bucket.requests if "list-type" in each]))
+    assert sizes == [200] * num_folders
+    assert num_requests[0] == 1 and num_requests[-1] == 100
+    assert len(store._known.entries) < 100_000  # those of the last folders
+
+
+def test_recordings_of_a_web_page_of_links(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A server that gives no ranges, as that of Python."""
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=short.parent)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}/tinydb"
+        remote, local = open_database(address), open_database(short)  # type: ignore[arg-type]
+        assert remote.record_ids == local.record_ids
+        for record_id in local.record_ids:
+            here, there = local.recording(record_id), remote.recording(record_id)
+            assert np.array_equal(here.signal(), there.signal(), equal_nan=True)
+            assert np.array_equal(here.annotations.sample, there.annotations.sample)
+        one = heartlm.open_recording(f"{address}/s0002")
+        assert np.array_equal(one.signal(), local.recording("s0002").signal(), equal_nan=True)
+        with pytest.raises(HeartlmError, match="no such"):
+            heartlm.open_recording(f"{address}/s0009")
+        server.shutdown()
+
+
+def test_a_folder_with_the_name_of_a_recording_is_another_place(bucket: Bucket, short: Path):
+    for ending in ("hea", "dat"):
+        content = (short / f"s0001.{ending}").read_bytes()
+        bucket.put(f"ward/7.{ending}", content.replace(b"s0001", b"7"))
+        bucket.put(f"ward/7/s0001.{ending}", content)
+    assert heartlm.open_recording(f"{bucket.address}/ward/7").num_samples > 0
+    assert heartlm.open_recording(f"{bucket.address}/ward/7/s0001").num_samples > 0
+    assert source_path(f"{bucket.address}/ward/7").is_dir()
