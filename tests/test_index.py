@@ -10,8 +10,9 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.databases.database import open_database
-from heartlm.databases.index import VARIABLE, is_index, schema, write_index
+from heartlm.databases.index import VARIABLE, is_index, schema
 from heartlm.databases.where import parse_where
+from heartlm.databases.write_index import write_index
 from heartlm.errors import HeartlmError
 
 

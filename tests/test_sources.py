@@ -20,7 +20,7 @@ from heartlm.databases.database import open_database
 from heartlm.errors import HeartlmError
 from heartlm.sources import cache, store
 from heartlm.sources.address import SourcePath, source_path
-from tests.bucket import ENVIRONMENT, Answer, Bucket, served_bucket
+from lab.bucket import ENVIRONMENT, Answer, Bucket, served_bucket
 
 pytest.importorskip("s3fs", reason="the extra cloud is not installed")
 pytest.importorskip("moto", reason="moto, an S3 server, is not installed")
@@ -117,7 +117,7 @@ def test_what_does_not_exist_is_one_line(bucket: Bucket):
 def test_the_second_reading_comes_from_the_cache(bucket: Bucket, short: Path):
     address = bucket.put_folder(short, "tinydb")
     first = heartlm.open_recording(f"{address}/s0001").signal()
-    cache._own = None  # as another process
+    cache.start_again()
     bucket.requests.clear()
     assert np.array_equal(heartlm.open_recording(f"{address}/s0001").signal(), first)
     assert not [each for each in bucket.requests if each.endswith((".hea", ".dat")) and each.startswith("GET")]
@@ -128,22 +128,28 @@ def test_a_damaged_block_is_fetched_again(bucket: Bucket, short: Path):
     first = heartlm.open_recording(f"{address}/s0001").signal()
     for file in cache.cache_folder().rglob("*.0"):
         file.write_bytes(file.read_bytes()[:-6] + b"damage")
-    cache._own = None
+    cache.start_again()
     assert np.array_equal(heartlm.open_recording(f"{address}/s0001").signal(), first)
 
 
 def test_the_cache_stays_below_its_size(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(cache.SIZE_GB, "0.1")
-    content = os.urandom(1 << 24)
+    monkeypatch.setattr(cache, "cache_bytes", lambda: 1 << 24)
+    content = os.urandom(3 << 20)
+    own = cache.cache_folder() / "ab" / "recording.0"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"of the user")
+    os.utime(own, (0, 0))
     for number in range(8):
         bucket.put(f"large/{number}.bin", content)
         assert source_path(f"{bucket.address}/large/{number}.bin").read_bytes() == content
     kept = list(cache.cache_folder().rglob("*.*"))
-    assert sum(file.stat().st_size for file in kept) <= 1.06e8
+    assert own.read_bytes() == b"of the user" and kept.remove(own) is None
+    assert sum(file.stat().st_size for file in kept) <= 1.06 * (1 << 24)
     newest = {file.name.partition(".")[0] for file in kept}
     last = source_path(f"{bucket.address}/large/7.bin")
-    assert cache._file_of(last, store.existing(last), 1).is_file()
+    assert cache._file_of(last, store.existing(last), 0).is_file()
     assert len(newest) < 8
+    monkeypatch.undo()
     monkeypatch.setenv(cache.SIZE_GB, "much")
     with pytest.raises(HeartlmError, match="HEARTLM_CACHE_GB: 'much' found"):
         cache.cache_bytes()
@@ -316,7 +322,7 @@ def test_an_index_of_a_bucket_needs_no_listing_and_gives_the_same(
     assert main(["data", "index", address, "--out", str(tmp_path / "index.parquet")]) == 0
     store._known.entries.clear()
     store._known.complete.clear()
-    cache._own = None
+    cache.start_again()
     bucket.requests.clear()
     words = ["tokenize", "--processes", "1", "--out"]
     assert main([*words, str(tmp_path / "remote"), str(tmp_path / "index.parquet")]) == 0
@@ -325,7 +331,7 @@ def test_an_index_of_a_bucket_needs_no_listing_and_gives_the_same(
     assert (tmp_path / "remote/codes.bin").read_bytes() == (tmp_path / "local/codes.bin").read_bytes()
     bucket.put("tinydb/s0002.dat", (short / "s0002.dat").read_bytes()[::-1])
     monkeypatch.setenv(cache.FOLDER, str(tmp_path / "other cache"))
-    cache._own = None
+    cache.start_again()
     with pytest.raises(HeartlmError, match=r"s0002\.dat: changed since it was listed"):
         open_database(tmp_path / "index.parquet").recording("s0002").signal()
 
@@ -337,3 +343,97 @@ def test_folders_are_listed_one_after_another_in_any_order_of_names(bucket: Buck
     groups = [sorted(text[len(bucket.address) + 8 :] for text in group) for group in
               store.folders_below(source_path(f"{bucket.address}/nested"))]  # fmt: skip
     assert sorted(groups) == [["a/1.hea", "a/z.hea"], ["a/b-d/4.hea"], ["a/b/2.hea"], ["a/b/c/3.hea"], ["b.hea"]]
+
+
+def test_a_pattern_chooses_files_of_a_bucket(
+    bucket: Bucket, short: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    address = bucket.put_folder(short, "tinydb")
+    words = ["delineate", f"{address}/s000[13].hea", "--out", str(tmp_path), "--processes", "1"]
+    assert main(words) == 0
+    assert sorted(path.stem for path in tmp_path.glob("*.json")) == ["s0001", "s0003"]
+    assert main(["delineate", f"{address}/*.edf", "--out", str(tmp_path)]) == 2
+    assert "no file has such a name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("to", "ending"), [("edf", "edf"), ("ishne", "ecg"), ("parquet", "parquet"), ("wfdb", "dat")])
+def test_a_slice_of_a_long_recording_needs_no_whole_file(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, ending: str
+):
+    monkeypatch.setattr(cache, "BLOCK_BYTES", 1 << 19)
+    num_samples = 1_250_000
+    steps = np.random.default_rng(1).integers(-3, 4, (3, num_samples)).cumsum(axis=1)
+    signal = (np.abs(steps % 4001 - 2000) / 1000).astype(np.float32)
+    (tmp_path / "array").mkdir()
+    np.save(tmp_path / "array" / "long.npy", signal)
+    (tmp_path / "array" / "long.json").write_text(
+        json.dumps({"rate_hz": 250, "units": "mV", "lead_names": ["II", "V1", "V5"]})
+    )
+    heartlm.convert(tmp_path / "array", tmp_path / to, to=to)  # type: ignore[arg-type]
+    bucket.put_folder(tmp_path / to, f"long-{to}")
+    local = next(heartlm.open_recording(tmp_path / to / f"long.{each}") for each in ("hea", ending)
+                 if (tmp_path / to / f"long.{each}").exists())  # fmt: skip
+    remote = heartlm.open_recording(f"{bucket.address}/long-{to}/{local.path.name}")
+    bucket.requests.clear()
+    for start in (0, num_samples // 2, num_samples - 1000):
+        here, there = local.signal(start, start + 1000), remote.signal(start, start + 1000)
+        assert np.array_equal(here, there, equal_nan=True)
+    fetched = sum(path.stat().st_size for path in cache.cache_folder().rglob("*.*"))
+    size = (tmp_path / to / f"long.{ending}").stat().st_size
+    if to != "parquet":  # whose columns are read as a whole
+        assert size > 12 * cache.BLOCK_BYTES and fetched < size
+    assert np.array_equal(local.signal(), remote.signal(), equal_nan=True)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_objects_are_listed_as_a_stream(bucket: Bucket):
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.s3.models import s3_backends
+
+    backend, num_folders = s3_backends[DEFAULT_ACCOUNT_ID]["aws"], 500
+    for folder in range(num_folders):
+        for number in range(100):
+            for ending in ("dat", "hea"):
+                backend.put_object(bucket.name, f"many/{folder:03d}/r{number:02d}.{ending}", b"-")
+    bucket.requests.clear()
+    sizes, num_requests = list[int](), list[int]()
+    for group in store.folders_below(source_path(f"{bucket.address}/many")):
+        sizes.append(len(group))
+        num_requests.append(len([each for each in bucket.requests if "list-type" in each]))
+    assert sizes == [200] * num_folders
+    assert num_requests[0] == 1 and num_requests[-1] == 100
+    assert len(store._known.entries) < 100_000  # those of the last folders
+
+
+def test_recordings_of_a_web_page_of_links(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A server that gives no ranges, as that of Python."""
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=short.parent)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}/tinydb"
+        remote, local = open_database(address), open_database(short)  # type: ignore[arg-type]
+        assert remote.record_ids == local.record_ids
+        for record_id in local.record_ids:
+            here, there = local.recording(record_id), remote.recording(record_id)
+            assert np.array_equal(here.signal(), there.signal(), equal_nan=True)
+            assert np.array_equal(here.annotations.sample, there.annotations.sample)
+        one = heartlm.open_recording(f"{address}/s0002")
+        assert np.array_equal(one.signal(), local.recording("s0002").signal(), equal_nan=True)
+        with pytest.raises(HeartlmError, match="no such"):
+            heartlm.open_recording(f"{address}/s0009")
+        server.shutdown()
+
+
+def test_a_folder_with_the_name_of_a_recording_is_another_place(bucket: Bucket, short: Path):
+    for ending in ("hea", "dat"):
+        content = (short / f"s0001.{ending}").read_bytes()
+        bucket.put(f"ward/7.{ending}", content.replace(b"s0001", b"7"))
+        bucket.put(f"ward/7/s0001.{ending}", content)
+    assert heartlm.open_recording(f"{bucket.address}/ward/7").num_samples > 0
+    assert heartlm.open_recording(f"{bucket.address}/ward/7/s0001").num_samples > 0
+    assert source_path(f"{bucket.address}/ward/7").is_dir()

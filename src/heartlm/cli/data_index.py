@@ -40,7 +40,8 @@ def run(argv: Sequence[str]) -> int:
     """
     options = parse(IndexOptions, argv, "data index", run, positionals=["source"])
     check_out(options.out, options.source, ending=".parquet")
-    from heartlm.databases.index import the_where, write_index
+    from heartlm.databases.index import the_where
+    from heartlm.databases.write_index import write_index
 
     done = write_index(
         options.source,

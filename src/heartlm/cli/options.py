@@ -296,6 +296,6 @@ def existing(path: Path, what: str) -> Path:
     Raises:
         HeartlmError: `path` does not exist; the text names `what` was expected.
     """
-    if not Path(path).exists():
+    if not path.exists():
         raise HeartlmError(f"{path}: no such {what}")
-    return Path(path)
+    return path

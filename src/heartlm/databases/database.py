@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -68,6 +69,10 @@ class _Settings(TypedDict, total=False):
 
 # Number of parent folders in which `locate` looks for a database.
 _LEVELS_UP = 4
+# Records that are fetched ahead of the one that is opened, and the longest distance between two of them.
+_AHEAD, _LONGEST_STEP = 12, 4096
+# Usual endings of the signal files of a WFDB record.
+_SIGNALS = ("dat", "mat")
 # Maximum fraction of beats outside the recording; above it the file is damaged. Published files have a few.
 _MOST_OUTSIDE = 0.1
 
@@ -149,6 +154,7 @@ class Database:
                     files = find_records(folder, named or given) | self._files
                 self._files = files
         self._patient_of: dict[str, str] = {}
+        self._place, self._ahead = 0, set[int]()
         self.record_ids: tuple[str, ...] = tuple(sorted(self._files))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -168,7 +174,7 @@ class Database:
         return other
 
     def versions(self) -> Iterator[str]:
-        """Yield a line for each file at an address that changes with it, of the folder or of its index."""
+        """Yield a line for each file at an address, of the folder or of an index, that changes with it."""
         if isinstance(self._files, IndexedFiles):
             yield from self._files.versions()
         elif isinstance(self.folder, RemotePath):
@@ -180,6 +186,8 @@ class Database:
         Raises:
             HeartlmError: there is no such record, or its header is unreadable.
         """
+        if isinstance(self.folder, RemotePath):
+            self._fetch_ahead(record_id)
         recording = self._read_recording(self.files(record_id))
         return replace(
             recording,
@@ -188,6 +196,21 @@ class Database:
             patient_id=self.patient_of(record_id, recording),
             read_annotations=partial(self.annotations, record_id),
         )
+
+    def _fetch_ahead(self, record_id: str) -> None:
+        """Begin to fetch the records that are probably opened next: those at the distance of the last two."""
+        place = bisect_left(self.record_ids, record_id)
+        step, self._place = place - self._place, place
+        step = step if 0 < step <= _LONGEST_STEP else 1
+        for ahead in range(place + step, min(place + _AHEAD * step + 1, len(self.record_ids)), step):
+            if ahead not in self._ahead:
+                self._ahead.add(ahead)
+                files = self.files(self.record_ids[ahead])
+                names = (*_SIGNALS, *self.known.beat_annotators, *self.known.rhythm_annotators)
+                others = (files.stem.with_name(f"{files.stem.name}.{name}") for name in names)
+                for path in (files.signal, *others):
+                    if isinstance(path, RemotePath):
+                        path.ahead()
 
     def annotations(self, record_id: str, recording: Recording | None = None) -> Annotations | None:
         """Read the heartbeats and rhythms of a record; return None if it is not annotated.

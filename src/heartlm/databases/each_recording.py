@@ -22,6 +22,7 @@ from heartlm.databases.index import holds_recordings
 from heartlm.ecg.recording import Recording, Repaired
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import sha256_of, write_json
+from heartlm.storage.foreign import RemotePath
 from heartlm.storage.reading import read_json
 from heartlm.system.engine import PartOptions
 from heartlm.system.processes import Lost, run_each, within_limit
@@ -210,8 +211,11 @@ def _matching(pattern: Path) -> list[Path]:
     Raises:
         HeartlmError: there is none.
     """
-    names = sorted(glob(str(pattern), recursive=True))  # noqa: PTH207, `Path.glob` refuses absolute patterns
-    found = [path for path in map(Path, names) if path.is_file()]
+    if isinstance(pattern, RemotePath):
+        found: list[Path] = sorted(pattern.files_matching())
+    else:
+        names = sorted(glob(str(pattern), recursive=True))  # noqa: PTH207, `Path.glob` refuses absolute patterns
+        found = [path for path in map(Path, names) if path.is_file()]
     if not found:
         raise HeartlmError(f"{pattern}: no file has such a name")
     return found

@@ -338,7 +338,7 @@ def _annotations(path: Path, header: EdfHeader, begin_s: float, recording: Recor
 def _comments(path: Path, header: EdfHeader, begin_s: float) -> list[str]:
     """Return the comments of a file that heartlm wrote, which are annotations at its start."""
     comments = list[str]()
-    for onset_s, _, text in _texts(path, header) if header.is_own else ():
+    for onset_s, _, text in _texts(path, header, is_dense=True) if header.is_own else ():
         if onset_s > begin_s:
             break
         if text.startswith(COMMENT):
@@ -348,13 +348,18 @@ def _comments(path: Path, header: EdfHeader, begin_s: float) -> list[str]:
     return comments
 
 
-def _texts(path: Path, header: EdfHeader) -> Iterator[tuple[float, float | None, str]]:
-    """Yield onset, duration (None if not stated) and text of each annotation of a file, in its order."""
+def _texts(path: Path, header: EdfHeader, is_dense: bool = False) -> Iterator[tuple[float, float | None, str]]:
+    """Yield onset, duration (None if not stated) and text of each annotation of a file, in its order.
+
+    With `is_dense`, no data record is read after one without a text, as in files that heartlm wrote.
+    """
     size = header.num_records * header.record_bytes
     if not size:
         return
-    content, step = byte_view(path), max(1, _PIECE // header.record_bytes) * header.record_bytes
+    num_records = 1 if is_dense else max(1, _PIECE // header.record_bytes)
+    content, step = byte_view(path), num_records * header.record_bytes
     for first in range(header.data_at, header.data_at + size, step):
+        is_last = is_dense
         part = content[first : min(first + step, header.data_at + size)].reshape(-1, header.record_bytes)
         for offset, width in header.annotations:
             for annotation in part[:, offset : offset + width].tobytes().split(b"\0")[:-1]:
@@ -363,7 +368,10 @@ def _texts(path: Path, header: EdfHeader) -> Iterator[tuple[float, float | None,
                     continue
                 onset, lasting = begin.groups()
                 for text in filter(None, map(printable_text, annotation[begin.end() : -1].split(b"\x14"))):
+                    is_last = False
                     yield _seconds(onset), _seconds(lasting) if lasting else None, text
+        if is_last:
+            return
 
 
 def _seconds(text: bytes) -> float:

@@ -101,6 +101,13 @@ class SourcePath(RemotePath):
         """Yield the files of this folder whose name fits the pattern."""
         return (each for each in self.files_below() if each.parent == self and fnmatch(each.name, pattern))
 
+    def files_matching(self) -> Iterator[SourcePath]:
+        """Yield the files whose path this pattern matches, part by part; `*` stays within a part."""
+        fixed = next(each for each in self.parents if not set("*?[") & set(str(each)))
+        for path in fixed.files_below():
+            if len(path.parts) == len(self.parts) and all(map(fnmatch, path.parts, self.parts)):
+                yield path
+
     def folders_below(self) -> Iterator[list[str]]:
         """Yield the addresses of the files of one folder after another; those of all are not kept."""
         return store.folders_below(self)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import secrets
 import threading
 import zlib
@@ -42,6 +43,8 @@ _HELD_BLOCKS = 8
 # A process looks at the size of the folder when it has written this part of the limit.
 _LOOKS = 20
 _CRC_BYTES = 4
+# Of a block, or of its temporary file, which a killed process may leave.
+_BLOCK_NAME = re.compile(r"[0-9a-f]{30}\.\d+(\.[0-9a-f]{8})?")
 
 
 def cache_folder() -> Path:
@@ -96,12 +99,17 @@ class _Blocks:
             with self.lock:
                 if file in self.held or file in self.coming or file.is_file():
                     continue
-                self.coming[file] = future = self.threads.submit(self._load, file, path, found, number)
+                self.coming[file] = future = self.threads.submit(self._load_ahead, file, path, found, number)
             future.add_done_callback(partial(self._arrived, file))
 
     def _arrived(self, file: Path, _: Future[bytes]) -> None:
         with self.lock:
             self.coming.pop(file, None)
+
+    def _load_ahead(self, file: Path, path: PurePath, found: Entry, number: int) -> bytes:
+        if not threading.main_thread().is_alive():  # the process ends, and waits for its threads
+            raise HeartlmError(f"{path}: not fetched")
+        return self._load(file, path, found, number)
 
     def _load(self, file: Path, path: PurePath, found: Entry, number: int) -> bytes:
         with suppress(OSError):
@@ -118,7 +126,8 @@ class _Blocks:
     def _store(self, file: Path, content: bytes) -> None:
         temporary = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)  # patient data: for their owner alone
+            file.parent.mkdir(exist_ok=True)
             try:
                 with temporary.open("xb") as stream:
                     stream.write(content)
@@ -139,14 +148,16 @@ class _Blocks:
 
 
 def _shrink(folder: Path, limit: int) -> None:
-    """Remove the blocks that were not used for longest, until nine tenths of the limit are left."""
+    """Remove the blocks that were not used for longest, until nine tenths of the limit are left.
+
+    Only names of blocks are looked at: the user may have named a folder with other files.
+    """
     files = list[tuple[int, int, str]]()
-    for each in os.scandir(folder):
-        if each.is_dir():
-            for file in os.scandir(each.path):
-                with suppress(OSError):  # another process removed it
-                    status = file.stat()
-                    files.append((status.st_mtime_ns, status.st_size, file.path))
+    for file in folder.glob("[0-9a-f][0-9a-f]/*"):
+        if _BLOCK_NAME.fullmatch(file.name):
+            with suppress(OSError):  # another process removed it
+                status = file.stat()
+                files.append((status.st_mtime_ns, status.st_size, str(file)))
     surplus = sum(size for _, size, _ in files) - limit
     surplus += limit // 10 if surplus > 0 else 0
     for _, size, name in sorted(files):
@@ -176,7 +187,7 @@ def _number_of(found: Entry, place: int) -> int:
 
 
 def _file_of(path: PurePath, found: Entry, number: int) -> Path:
-    key = hashlib.sha256(f"{path}\0{found.size}\0{found.version}".encode()).hexdigest()[:32]
+    key = hashlib.sha256(f"{path}\0{found.size}\0{found.version}\0{BLOCK_BYTES}".encode()).hexdigest()[:32]
     return cache_folder() / key[:2] / f"{key[2:]}.{number}"
 
 
@@ -189,6 +200,12 @@ def _blocks() -> _Blocks:
     if _own is None or _own.pid != os.getpid():
         _own = _Blocks()
     return _own
+
+
+def start_again() -> None:
+    """Keep no block in memory, as a new process."""
+    global _own
+    _own = None
 
 
 def fetch_ahead(path: PurePath, found: Entry) -> None:

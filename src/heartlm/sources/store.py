@@ -74,7 +74,7 @@ class ChangedError(UnreachableError):
 
 @dataclass
 class _Known:
-    """Entries by address (None: there is none), and prefixes whose files are all among them."""
+    """Entries by address (None: there is none), and prefixes, to a slash or a dot, whose files are all among them."""
 
     entries: dict[str, Entry | None]
     complete: set[str]
@@ -132,9 +132,8 @@ def entry(path: PurePath) -> Entry | None:
 
 
 def _is_listed(text: str) -> bool:
-    """Return whether all that begins as this address is known: its folder was listed, or the files of its stem."""
-    ends = [place for place, character in enumerate(text) if character in "/."]
-    return any(text[: end + shift] in _known.complete for end in (*ends, len(text)) for shift in (0, 1))
+    """Return whether all that begins so is known: a folder above was listed, or the files of the stem."""
+    return any(text[: place + 1] in _known.complete for place, character in enumerate(text) if character in "/.")
 
 
 def known(path: PurePath) -> Entry | None:
@@ -231,20 +230,20 @@ def folders_below(folder: PurePath) -> Iterator[list[str]]:
 
 
 def beginning_with(path: PurePath) -> Iterator[str]:
-    """Yield the addresses of the files in the folder of `path` whose name begins with its name.
+    """Yield the addresses of the files in the folder of `path` whose name begins with its name: of a record all files.
 
     Raises:
         HeartlmError: the folder cannot be listed.
     """
     start, folder = str(path), str(path.parent)
-    if not _is_listed(start):
+    if not _is_listed(f"{start}."):
         if start.startswith("s3://"):
             pages: Iterator[list[tuple[str, Entry]]] = _pages_of_s3(start, delimiter="/")
         else:
             pages = iter([_children(folder)])
         for page in pages:
             _known.entries.update(each for each in page if each[0].startswith(start))
-        _known.complete.add(start)
+        _known.complete.add(f"{start}.")
     for text, found in list(_known.entries.items()):
         if found is not None and not found.is_folder and text.startswith(start) and "/" not in text[len(folder) + 1 :]:
             yield text

@@ -308,7 +308,7 @@ def cache_folder() -> Path:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's bytes as 64 hexadecimal digits."""
-    with Path(path).open("rb") as stream:
+    with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -78,6 +78,10 @@ class RemotePath(PosixPath):
         """Yield the files below this folder that are not hidden."""
         raise NotImplementedError
 
+    def files_matching(self) -> Iterator[RemotePath]:
+        """Yield the files whose path this pattern of the shell matches."""
+        raise NotImplementedError
+
     def folders_below(self) -> Iterator[list[str]]:
         """Yield the addresses of the files of one folder after another."""
         raise NotImplementedError

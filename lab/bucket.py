@@ -1,9 +1,17 @@
-"""A bucket of a real S3 server on this machine, behind a proxy that is as unreliable as a test asks for."""
+"""A bucket of a real S3 server on this machine, behind a proxy that is as slow or unreliable as a test asks for.
+
+    python -m lab.bucket FOLDER ...
+
+serves the files of folders in a process of its own until its input ends. It prints the environment of its clients as
+JSON, and reads round trips in seconds, one a line.
+"""
 
 from __future__ import annotations
 
 import http.client
+import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -129,3 +137,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
+
+
+def main() -> None:
+    """Serve folders; see the module."""
+    with served_bucket() as bucket:
+        for folder in map(Path, sys.argv[1:]):
+            bucket.put_folder(folder, folder.name)
+        print(json.dumps(ENVIRONMENT | {"AWS_ENDPOINT_URL": bucket.endpoint}), flush=True)
+        for line in sys.stdin:
+            bucket.round_trip_s = float(line)
+            print(line.strip(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
