@@ -21,7 +21,7 @@ from heartlm.analysis.limits import Limits
 from heartlm.databases.database import locate
 from heartlm.databases.each_recording import Summary, Watch, each_recording
 from heartlm.databases.part_files import SUMMARIES, Rows, Tables, TablesTask, write_tables
-from heartlm.delineation.intervals import AMPLITUDES
+from heartlm.delineation.intervals import LEAD_COLUMNS
 from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.definitions import definitions
 from heartlm.ecg.recording import Recording
@@ -114,12 +114,7 @@ SCHEMAS = {
         "interval_ms": "double",
     },
     "beats": {"sample": "int64", "time_s": "double", "symbol": "string", "probability": "double"},
-    "waves": {
-        "beat_sample": "int64",
-        "lead": "string",
-        **{f"{wave}_{point}": "int64" for wave in ("p", "qrs", "t") for point in ("onset", "peak", "offset")},
-        **dict.fromkeys(AMPLITUDES, "double"),
-    },
+    "waves": LEAD_COLUMNS,
 }
 """Tables of `--tables parquet`, whose first columns are `database` and `record`, see docs/archive-cluster.md."""
 
