@@ -402,6 +402,8 @@ def analyze(
     waveform: AnyPath = "waveform",
     statements: AnyPath = "statements",
     page: bool = True,
+    pages: Literal["none", "findings", "all"] | None = None,
+    tables: Literal["csv", "parquet"] = "csv",
     anonymous: bool = False,
     strict: bool = False,
     limits: Limits | None = None,
@@ -420,6 +422,9 @@ def analyze(
         out: folder of the results. Recordings with complete results from the same models are not analysed again.
         beats, af, waveform, statements: models: names of shipped models, or run folders.
         page: whether to write an HTML page for each recording, and one with a row for each recording of a folder.
+        pages: recordings with a page: none, those with findings, or all; by default all, and none with Parquet tables.
+        tables: `"parquet"` writes summaries, events, beats and waves of all recordings as Parquet datasets, and a page
+            of totals; recordings without a page have no files of their own.
         anonymous: whether to leave the patient data of the header and all dates out of the results; times of day stay.
             Files have the names of the recordings.
         strict: whether to refuse recordings whose files must be repaired to be read.
@@ -431,7 +436,8 @@ def analyze(
 
     Returns:
         `.summaries` has one mapping per recording; `.left_out` one line per recording that could not be analysed;
-        `.unwritten` one line per file of the whole folder that could not be written.
+        `.unwritten` one line per file of the whole folder that could not be written; `.tables` the totals of
+        Parquet tables.
 
     Raises:
         HeartlmError: no recording could be analysed, a model or file cannot be read, a file cannot be written, or there
@@ -443,9 +449,9 @@ def analyze(
         >>> ventricular = [each["beats"]["V"] for each in found.summaries]
     """
     from heartlm.analysis.events import USUAL_LIMITS
-    from heartlm.analysis.recordings import AnalysisTask, analyze_recordings
+    from heartlm.analysis.recordings import AnalysisTask, analyze_recordings, analyze_tables
     from heartlm.report.holter import holter_page
-    from heartlm.report.holter_index import index_page
+    from heartlm.report.holter_index import index_page, totals_page
 
     paths = (path,) if isinstance(path, str | Path) else tuple(path) if isinstance(path, list | tuple) else ()
     if not paths or not all(isinstance(each, str | Path) for each in paths):
@@ -456,13 +462,15 @@ def analyze(
         models=(Path(beats), Path(af), Path(waveform), Path(statements)),
         page=holter_page if page else None,
         index=index_page if page else None,
+        totals_page=totals_page if page else None,
+        pages=pages or ("all" if tables == "csv" else "none"),
         anonymous=anonymous,
         limits=limits or USUAL_LIMITS,
         device=device,
         repaired="refuse" if strict else "warn",
     )
     options = PartOptions(engine=engine, scheduler=scheduler, processes=processes, limit_s=limit_s, part=part)
-    return analyze_recordings(task, options)
+    return (analyze_tables if tables == "parquet" else analyze_recordings)(task, options)
 
 
 @public

@@ -27,6 +27,10 @@ class AnalyzeOptions(limit_options(REPORT), PartOptions):  # type: ignore[misc]
         statements: model that judges short recordings of eight leads or more as a whole: a shipped model or a run
             folder.
         page: write an HTML page of the results.
+        pages: recordings with a page of their own: none, those with findings, or all; by default all, and none with
+            Parquet tables.
+        tables: csv writes files for each recording and a table of all; parquet writes summaries, events, beats and
+            waves of all recordings as Parquet datasets and a page of totals, for archives of any size.
         anonymous: leave the patient data of the header and all dates out of the results.
         strict: refuse a recording whose file must be repaired to be read, instead of analysing it with a warning.
         device: device of the models; auto uses a GPU if there is one, of which every process needs some memory. Beats
@@ -41,6 +45,8 @@ class AnalyzeOptions(limit_options(REPORT), PartOptions):  # type: ignore[misc]
     waveform: Path = Path("waveform")
     statements: Path = Path("statements")
     page: bool = True
+    pages: Literal["none", "findings", "all"] | None = None
+    tables: Literal["csv", "parquet"] = "csv"
     anonymous: bool = False
     strict: bool = False
     device: Literal["auto", "cpu", "cuda"] = "cpu"
@@ -59,6 +65,7 @@ def run(arguments: Sequence[str]) -> int:
         heartlm analyze mitdb/100 mitdb/203 'ward/*.edf'
         heartlm analyze mitdb --beats runs/beats
         heartlm analyze mitdb/232 --pause-s 2.5 --bradycardia-bpm 45
+        heartlm analyze archive --out findings --tables parquet --engine dask --scheduler tcp://node1:8786
     """
     options = parse(AnalyzeOptions, arguments, "analyze", run, positionals=["path"])
     options.check_engine()
@@ -84,7 +91,8 @@ def run(arguments: Sequence[str]) -> int:
         print(line)
     print(result.file)
     if not result.is_single:
-        print(f"{len(result.summaries):,} recordings analysed, {len(result.left_out):,} left out")
+        num = result.tables.num_recordings if result.tables is not None else len(result.summaries)
+        print(f"{num:,} recordings analysed, {len(result.left_out):,} left out")
     return 1 if result.left_out or result.unwritten else 0
 
 

@@ -10,6 +10,7 @@ from heartlm.cli.options import existing, parse
 from heartlm.cli.subcommands import run_subcommand
 from heartlm.errors import HeartlmError
 from heartlm.simulate.config import SimulationConfig
+from heartlm.system.engine import EngineOptions
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class SimulateOptions(SimulationConfig):
 
 
 @dataclass(frozen=True)
-class VerifyOptions:
+class VerifyOptions(EngineOptions):
     """Options of `heartlm data verify`.
 
     Attributes:
@@ -128,7 +129,7 @@ def run_verify(argv: Sequence[str]) -> int:
     from heartlm.cli.data_tables import print_findings
     from heartlm.databases.verify import verify_database
 
-    findings = verify_database(existing(options.folder, "folder"))
+    findings = verify_database(existing(options.folder, "folder"), options)
     print_findings(options.folder, findings)
     return 1 if findings else 0
 

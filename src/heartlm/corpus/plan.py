@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 from heartlm import __version__
@@ -43,6 +45,15 @@ def make_plan(databases: Sequence[Database]) -> Parts:
     return parts
 
 
+def shards_of(parts: Parts, num_shards: int) -> list[Parts]:
+    """Divide a plan into consecutive shards of about as many recordings; some are empty if there are few parts."""
+    ends = list(accumulate(len(record_ids) for _, record_ids in parts))
+    total = ends[-1] if ends else 0
+    edges = [bisect_left(ends, round(total * number / num_shards)) for number in range(1, num_shards)]
+    edges = [0, *(edge + 1 if edge < len(ends) else edge for edge in edges), len(parts)]
+    return [parts[first:stop] for first, stop in pairwise(edges)]
+
+
 def settings_of(
     config: TokenizeConfig, tokenizer: Tokenizer, is_fitted: bool, parts: Parts, statements: Statements
 ) -> dict[str, Any]:
@@ -65,6 +76,7 @@ def settings_of(
         "damaged": config.damaged,
         "repaired": sorted({database.repaired for database, _ in parts}),
         "seed": config.seed,
+        **({"shards": config.num_shards} if config.num_shards > 1 else {}),
         "statements": hashlib.sha256(json.dumps(statements, sort_keys=True).encode()).hexdigest(),
     }
     return dict(json.loads(json.dumps(settings)))

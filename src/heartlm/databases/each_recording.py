@@ -138,7 +138,7 @@ def each_recording(
         HeartlmError: a path has no recordings, two recordings have one name, a model cannot be read, nothing could be
             done for any recording, or a scheduler was lost.
     """
-    databases, places, others = _recordings(task.paths, task.repaired)
+    databases, places, others = recordings_of(task.paths, task.repaired)
     index, num_parts = options.part_of
     places = places[index::num_parts]
     processes = min(options.processes or processes, len(places) or 1)
@@ -161,8 +161,15 @@ Place = tuple[int, str]
 """Index of a database, and name of a recording in it."""
 
 
-def _recordings(paths: Sequence[Path], repaired: Repaired) -> tuple[list[Database], list[Place], list[str]]:
+def recordings_of(
+    paths: Sequence[Path], repaired: Repaired, *, by_name: bool = True
+) -> tuple[list[Database], list[Place], list[str]]:
     """Find the recordings of all paths, each once, in the order of the paths.
+
+    Args:
+        paths: recordings, folders and patterns.
+        repaired: treatment of recordings whose files must be repaired to be read.
+        by_name: whether results are files with the names of the recordings, else rows that name the database too.
 
     Returns:
         Databases, recordings in them, and files that a pattern matches and that are no recordings, one line each.
@@ -173,15 +180,16 @@ def _recordings(paths: Sequence[Path], repaired: Repaired) -> tuple[list[Databas
         databases.append(database)
         for record_id in record_ids:
             files = database.files(record_id)
-            file = (files.signal or files.stem).resolve()
-            if taken.get(record_id, file) != file:
-                raise HeartlmError(
-                    f"{file}: its results would have the name of those of {taken[record_id]}: give the two in commands "
-                    "of their own, each with an --out"
-                )
-            if record_id not in taken:
+            file = files.signal or files.stem
+            name = record_id if by_name else f"{database.name}/{record_id}"
+            other = taken.setdefault(name, file)
+            if other is file:
                 places.append((len(databases) - 1, record_id))
-            taken[record_id] = file
+            elif other.resolve() != file.resolve():
+                raise HeartlmError(
+                    f"{file}: its results would have the name of those of {other}: give the two in commands of their "
+                    "own, each with an --out"
+                )
 
     for path in paths:
         if holds_recordings(path):

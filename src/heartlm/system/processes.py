@@ -220,11 +220,13 @@ class _Process:
     """One worker process, which can be started again. A process pool would wait for ever for half a result."""
 
     def __init__(self, context: Any, beginning: tuple[Any, ...]) -> None:
-        self._context, self._beginning = context, beginning
+        self._context, self._beginning, self._stopped = context, beginning, False
         self.start()
 
     def start(self) -> None:
         with _start_lock:  # a process that is forked meanwhile would hold the other end open
+            if self._stopped:
+                raise _EndedError
             self._connection, its_own = self._context.Pipe()
             self.process = self._context.Process(target=_serve, args=(its_own, *self._beginning), daemon=True)
             self.process.start()
@@ -239,6 +241,12 @@ class _Process:
         if not is_result:
             raise value
         return value
+
+    def stop(self) -> None:
+        """End the process for good; `result` in another thread raises."""
+        with _start_lock:
+            self._stopped = True
+            self.process.kill()
 
     def end(self) -> None:
         self.process.kill()
@@ -256,7 +264,7 @@ def _processes(work: Any, processes: int, limit_s: float, start: str) -> Iterato
     # Schedulers may place busy processes on few cores; pinning gives each process its own.
     own = [{core} for core in cores] if len(cores) == processes and start == "fork" else [set[int]()] * processes
     workers = [_Process(context, (work, limit_s, os.getpid(), each)) for each in own]
-    free, stopped = SimpleQueue[_Process](), threading.Event()
+    free = SimpleQueue[_Process]()
     for each in workers:
         free.put(each)
 
@@ -267,8 +275,6 @@ def _processes(work: Any, processes: int, limit_s: float, start: str) -> Iterato
                 try:
                     return worker.result(item)
                 except (_EndedError, MemoryError):
-                    if stopped.is_set():
-                        raise
                     worker.end()
                     worker.start()
             return _lost(limit_s)
@@ -279,9 +285,8 @@ def _processes(work: Any, processes: int, limit_s: float, start: str) -> Iterato
     try:
         yield lambda item: threads.submit(attempt, item), processes
     finally:
-        stopped.set()
         for worker in workers:
-            worker.process.kill()
+            worker.stop()
         threads.shutdown(cancel_futures=True)
         for worker in workers:
             worker.end()
