@@ -295,7 +295,6 @@ def files_of(folder: Path) -> dict[str, object]:
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param("analyze IN --out OUT", marks=pytest.mark.slow),
         pytest.param("analyze IN --out OUT --processes 1", marks=pytest.mark.slow),
         pytest.param("delineate IN --out OUT", marks=pytest.mark.slow),
         "delineate IN --out OUT --processes 1",
