@@ -98,6 +98,9 @@ class _Proxy(ThreadingHTTPServer):
     behind: tuple[str, int]
     daemon_threads = True
 
+    def handle_error(self, *_: object) -> None:
+        """Print nothing about clients that give up."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

@@ -295,7 +295,6 @@ def files_of(folder: Path) -> dict[str, object]:
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param("analyze IN --out OUT", marks=pytest.mark.slow),
         pytest.param("analyze IN --out OUT --processes 1", marks=pytest.mark.slow),
         pytest.param("delineate IN --out OUT", marks=pytest.mark.slow),
         "delineate IN --out OUT --processes 1",
@@ -437,3 +436,26 @@ def test_a_folder_with_the_name_of_a_recording_is_another_place(bucket: Bucket, 
     assert heartlm.open_recording(f"{bucket.address}/ward/7").num_samples > 0
     assert heartlm.open_recording(f"{bucket.address}/ward/7/s0001").num_samples > 0
     assert source_path(f"{bucket.address}/ward/7").is_dir()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_arrays_of_any_order_are_read_by_ranges(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, is_transposed: bool
+):
+    monkeypatch.setattr(cache, "BLOCK_BYTES", 1 << 18)
+    signal = np.random.default_rng(2).normal(0, 0.4, (3, 200_000)).astype(np.float32)
+    np.save(tmp_path / "long.npy", np.asarray(signal.T if is_transposed else signal, order=order))  # type: ignore[call-overload]
+    (tmp_path / "long.json").write_text(json.dumps({"rate_hz": 250, "lead_names": ["II", "V1", "V5"]}))
+    for name in ("long.npy", "long.json"):
+        bucket.put(f"array/{name}", (tmp_path / name).read_bytes())
+    local, remote = (heartlm.open_recording(f"{each}/long.npy") for each in (tmp_path, f"{bucket.address}/array"))
+    assert remote.repairs == local.repairs and bool(local.repairs) is is_transposed
+    for start, stop, leads in ((0, 10, None), (150_000, 150_100, ["V5", "II"]), (199_000, 200_000, ["V1"])):
+        assert np.array_equal(remote.signal(start, stop, leads), local.signal(start, stop, leads))
+    one = heartlm.open_recording(f"{bucket.address}/array/long.npy", leads="V1")
+    assert np.array_equal(one.signal(), local.signal(leads=["V1"]))
+    bucket.put("array/cut.npy", (tmp_path / "long.npy").read_bytes()[:-4])
+    bucket.put("array/cut.json", (tmp_path / "long.json").read_bytes())
+    with pytest.raises(HeartlmError, match="before the end of its array"):
+        heartlm.open_recording(f"{bucket.address}/array/cut.npy")

@@ -80,7 +80,7 @@ def open_recording(
 
     Args:
         path: path of the record, DATABASE/RECORD as in WFDB programs, or of a file in any format that `heartlm data
-            formats` lists.
+            formats` lists; or its address, such as `"s3://bucket/mitdb/100"`.
         strict: whether to refuse a file that must be repaired to be read, see `Recording.repairs`.
         rate_hz: samples per second, of a table or array that does not state it.
         units: unit of all leads, or of each, likewise: `"mV"`, `"uV"`, `"V"`, or steps of a converter per mV,
@@ -269,7 +269,7 @@ def tokenize(
     """Convert recordings to a corpus of tokens. The tokenizer is fitted on the training split only.
 
     Args:
-        databases: folders of recordings, one per database.
+        databases: folders of recordings, their addresses, or indices of `heartlm data index`; one per database.
         out: folder of the corpus. An existing corpus is replaced when the new one is complete. To resume an interrupted
             call, repeat it.
         config: settings.

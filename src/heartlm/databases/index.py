@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from heartlm.databases.discovery import RecordFiles
@@ -132,7 +132,7 @@ class IndexedFiles(Mapping[str, RecordFiles]):
 
     def __init__(self, folder: Path, table: Any, unique_names: bool) -> None:
         records = table["record"].to_pylist()
-        names = [PurePosixPath(each).name for each in records] if unique_names else records
+        names = [each.rpartition("/")[2] for each in records] if unique_names else records
         order = sorted(range(len(names)), key=names.__getitem__)
         self._folder, self._table = folder, table.take(order).combine_chunks()
         self._names = [names[place] for place in order]

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,7 +123,7 @@ class _Names:
         self._digests = list[NDArray[np.int64]]()
 
     def add(self, records: Sequence[str]) -> None:
-        self._digests.append(np.fromiter((hash(PurePosixPath(each).name) for each in records), np.int64, len(records)))
+        self._digests.append(np.fromiter((hash(each.rpartition("/")[2]) for each in records), np.int64, len(records)))
 
     def are_unique(self) -> bool:
         digests = np.concatenate(self._digests) if self._digests else np.empty(0, np.int64)

@@ -242,6 +242,7 @@ FORMATS: tuple[FileFormat, ...] = (
         lambda begin, path: ending_of(path) == ".npy" and is_array_recording(path),
         (".npy",),
         is_table=True,
+        in_slices=True,
     ),
 )
 """The formats with one file per recording, in the order in which they are tried."""
