@@ -32,6 +32,31 @@ def test_figures_are_those_of_the_result_files(path: Path):
     assert figures.filled(text) == text, f"call python -m lab.figures --write: {path.name} differs from the results"
 
 
+def test_readme_and_the_page_of_gpus_tell_of_the_same_card_and_figures():
+    result = json.loads((ROOT / "benchmarks/results/gpu-nvidia-h100-80gb-hbm3.json").read_text())
+    readme = next(part for part in (ROOT / "README.md").read_text().split("\n\n") if part.startswith("**On GPUs:**"))
+    page = (ROOT / "docs/gpu.md").read_text()
+    card, date = "H100 80GB", result["date"][:10]
+    torch = "torch " + result["environment"]["torch"].rpartition(".")[0]
+    assert card in result["environment"]["gpu"]
+    assert f"one NVIDIA {card} ({date}, {torch})" in " ".join(readme.split())
+    assert f"**Measured on {date} on one {card}** ({torch}," in page and f"| {date} | one {card} |" in page
+    rates = {
+        (each["tokenizer"], each["batch_size"]): f"{each['tokens_per_s'] / 1e6:.3g}"
+        for each in result["rates"]
+        if each["depth"] == 4 and each["training"] in ("masked", "causal")
+    }
+    rows = [
+        line for line in page.splitlines() if line.startswith(("| beat tokens (32", "| the same", "| sample tokens"))
+    ]
+    shown = [row.split("|")[3].strip() for row in rows[:4]]
+    assert shown == [rates[key] for key in (("beat", 16), ("beat", 256), ("sample", 16), ("sample", 256))]
+    assert f"{rates['beat', 256]} M" in readme and f"{rates['beat', 16]} M" in readme
+    *_, newest = (line for line in page.splitlines() if re.match(r"\| 20.*(passed|failed)", line))
+    passed, failed = (re.search(rf"(\d+) {word}", newest) for word in ("passed", "failed"))
+    assert passed and failed and f"{passed[0]}, {failed[0]}" in readme
+
+
 TIMED = re.compile(r"/s\b|^seconds$|(?<!distance )\bms\b(?! %)|µs|\bns\b")
 
 

@@ -68,6 +68,33 @@ def test_the_wheel_analyses_and_embeds_where_there_is_no_compiler(wheel: Path, t
     run(programs / "python", "-c", THREADS, **alone)
 
 
+def test_the_definition_of_the_image_needs_no_checkout(wheel: Path, tmp_path: Path):
+    """It copies the installed package as a wheel, which pip installs again with its kernels and its command."""
+    venv.create(tmp_path / "clean", with_pip=True)
+    (packages,) = (tmp_path / "clean/lib").glob("python*/site-packages")
+    (packages / "shared.pth").write_text("\n".join(each for each in sys.path if each.endswith("-packages")))
+    programs, cache = tmp_path / "clean/bin", tmp_path / "cache"
+    alone = {"cwd": tmp_path, "env": os.environ | {"PATH": f"{programs}:/bin", "XDG_CACHE_HOME": str(cache)}}
+    run(programs / "pip", "install", "--quiet", "--no-deps", wheel, **alone)
+    text = run(programs / "heartlm", "image", **alone)
+    files = re.search(r"%files\n(.+?)\n\n", text, re.DOTALL)
+    assert files
+    copied = dict(line.split() for line in files[1].splitlines())
+    packed, constraints = map(Path, copied)
+    assert constraints.read_bytes() == (ROOT / "constraints.txt").read_bytes()
+    one, other = zipfile.ZipFile(wheel), zipfile.ZipFile(packed)
+    assert sorted(one.namelist()) == sorted(other.namelist())
+    assert [name for name in one.namelist() if one.read(name) != other.read(name)] in (
+        [],
+        [next(name for name in one.namelist() if name.endswith("/RECORD"))],  # in another order
+    )
+    run(programs / "pip", "uninstall", "--quiet", "--yes", "heartlm", **alone)
+    run(programs / "pip", "install", "--quiet", "--no-deps", packed, **alone)
+    code = "import heartlm; from heartlm.kernels.library import variants; print(heartlm.__file__, *variants())"
+    assert str(packages) in run(programs / "python", "-c", code, **alone)
+    assert run(programs / "heartlm", "--version", **alone).startswith("heartlm ")
+
+
 THREADS = """
 import os, torch
 from heartlm.models.fused import rms_norm

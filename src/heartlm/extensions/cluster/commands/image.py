@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.options import parse
-from heartlm.extensions.cluster.image.image import BASE, CHECKOUT, definition
+from heartlm.extensions.cluster.image.image import BASE, definition
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,12 @@ class ImageOptions:
     """Options of `heartlm image`.
 
     Attributes:
-        source: source tree of heartlm; by default the one from which this heartlm was installed.
+        source: source tree of heartlm; by default that of this heartlm, or what is installed if it came as a wheel,
+            which is packed into the cache of heartlm.
         base: base image; by default Ubuntu with the CUDA libraries.
     """
 
-    source: Path = CHECKOUT
+    source: Path | None = None
     base: str = BASE
 
 
@@ -30,5 +31,5 @@ def run(argv: Sequence[str]) -> int:
         heartlm image > heartlm.def && apptainer build heartlm.sif heartlm.def
     """
     options = parse(ImageOptions, argv, "image", run)
-    print(definition(options.source.resolve(), options.base), end="")
+    print(definition(options.source and options.source.resolve(), options.base), end="")
     return 0

@@ -1,7 +1,7 @@
 # What makes the image what it is; it works in a clean virtual environment, too.
 #
 # HEARTLM_PREFIX       the virtual environment to make; nothing is there yet
-# HEARTLM_SOURCE       a checkout of heartlm, or what of it an installation needs
+# HEARTLM_SOURCE       a checkout of heartlm, or what of it an installation needs, or a wheel and constraints.txt
 # HEARTLM_PYTHON       the Python that makes it
 # HEARTLM_SYSTEM=yes   install that Python and a C compiler too, which takes root and apt-get
 set -euo pipefail
@@ -21,4 +21,7 @@ pip+=(--constraint "$HEARTLM_SOURCE/constraints.txt")
 # torch by its exact version first, so that nothing else chooses one.
 torch=$(grep -E '^torch==' "$HEARTLM_SOURCE/constraints.txt")
 "${pip[@]}" "$torch"
-"${pip[@]}" "${HEARTLM_SOURCE}[all,energy]"
+wheels=("$HEARTLM_SOURCE"/heartlm-*.whl)
+installed=$HEARTLM_SOURCE
+[[ ! -e ${wheels[0]} ]] || installed=${wheels[0]}
+"${pip[@]}" "${installed}[all,energy]"
