@@ -5,8 +5,8 @@
 
 The work is the delineation of 10-s recordings of twelve leads, as `heartlm delineate --tables parquet` does it. Turns
 of processes and of Dask, whose workers are processes of this machine too, follow each other. The start of workers is
-not timed. The overhead is the time of an item whose work is nothing. With `--links`, as many links to the recordings are
-delineated once, and the client's memory and the time of each tenth are in the table.
+not timed. The overhead is the time of an item whose work is nothing. With `--links`, as many links to the recordings
+are delineated once, and the client's memory and the time of each tenth are in the table.
 """
 
 from __future__ import annotations
