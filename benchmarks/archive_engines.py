@@ -28,7 +28,7 @@ from lab.measure import Spread, Table, kilobytes
 from lab.output import write_results
 from lab.places import options
 
-ITEMS = 5_000
+ITEMS = 1_000
 
 
 class Nothing:
