@@ -33,7 +33,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def ward(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five short recordings: two groups of tables."""
+    """Six short recordings of five patients: two groups of tables."""
     folder = tmp_path_factory.mktemp("archive") / "ward"
     simulate_database(folder, SimulationConfig(patients=5, minutes=0.25, seed=8, name="ward"))
     return folder
@@ -137,7 +137,7 @@ def test_tables_are_read_by_others_and_have_the_documented_columns(
     duckdb = pytest.importorskip("duckdb")
     counted = duckdb.sql(f"select record, count(*) from '{tmp_path}/out/beats/*.parquet' group by 1 order by 1")
     summaries = duckdb.sql(f"select record, num_beats from '{tmp_path}/out/summaries/*.parquet' order by 1")
-    assert counted.fetchall() == summaries.fetchall() and len(summaries) == 5
+    assert counted.fetchall() == summaries.fetchall() and len(summaries) == 6
     # an archive that has shrunk leaves no rows behind
     first = next(iter(sorted(ward.glob("*.hea"))))
     run("delineate to tables", first, tmp_path / "out", "--processes", "1")

@@ -32,7 +32,7 @@ SUMMARIES = "summaries"
 """Table with one row for each recording."""
 
 FIRST_GROUP, GROUPS_OF_A_SIZE, LARGEST_GROUP = 4, 256, 512
-"""Recordings of a group: few at first, so that all workers begin, and twice as many after each so many groups."""
+"""Recordings of a group: few at first, so that all workers begin; the size doubles after each 256 groups."""
 
 Rows = list[dict[str, Any]]
 Schemas = Mapping[str, Mapping[str, str]]

@@ -40,6 +40,9 @@ Result = TypeVar("Result")
 AHEAD = 4
 """Maximum number of items per worker that may be under way beyond the one whose result is awaited."""
 
+AHEAD_BY_DASK = 32
+"""The same for workers of Dask, which a result takes some milliseconds to reach and leave."""
+
 CLUSTERS = "heartlm.clusters"
 """Group of entry points that start Dask clusters: functions of a text and a number of workers that return a context
 manager, which yields the address of the scheduler. `--scheduler NAME:TEXT` calls the one called NAME."""
@@ -86,16 +89,16 @@ def run_each(
         return
     with ExitStack() as stack:
         if options.engine == "dask":
-            submit, num_workers = stack.enter_context(_dask(work, options))
+            submit, ahead = stack.enter_context(_dask(work, options))
         elif options.engine == "mpi":
-            submit, num_workers = stack.enter_context(_mpi(work))
+            submit, ahead = stack.enter_context(_mpi(work))
         else:
-            submit, num_workers = stack.enter_context(_processes(work, processes, options.limit_s, start))
+            submit, ahead = stack.enter_context(_processes(work, processes, options.limit_s, start))
         waiting = deque[Future[Any]]()
         try:
             for item in items:
                 waiting.append(submit(item))
-                if len(waiting) > AHEAD * num_workers:
+                if len(waiting) > ahead:
                     yield _result_of(waiting.popleft(), options)
             while waiting:
                 yield _result_of(waiting.popleft(), options)
@@ -206,7 +209,7 @@ def _do_in_dask(work: Callable[[Any], Any], limit_s: float, folder: str, item: A
 
 
 Opened = tuple[Callable[[Any], Future[Any]], int]
-"""Function that submits an item to an executor, and the executor's number of workers."""
+"""Function that submits an item to an executor, and how many items may be under way beyond the one that is awaited."""
 
 
 _start_lock = threading.Lock()
@@ -283,7 +286,7 @@ def _processes(work: Any, processes: int, limit_s: float, start: str) -> Iterato
 
     threads = ThreadPoolExecutor(processes)
     try:
-        yield lambda item: threads.submit(attempt, item), processes
+        yield lambda item: threads.submit(attempt, item), AHEAD * processes
     finally:
         for worker in workers:
             worker.stop()
@@ -315,7 +318,7 @@ def _dask(work: Any, options: EngineOptions) -> Iterator[Opened]:
         num_workers = max(sum(client.nthreads().values()), options.processes or 1)
         pool = stack.enter_context(client.get_executor(pure=False))
         beginning = _do_in_dask, loaded, options.limit_s, str(Path.cwd())
-        yield lambda item: pool.submit(*beginning, item), num_workers
+        yield lambda item: pool.submit(*beginning, item), AHEAD_BY_DASK * num_workers
 
 
 @contextmanager
@@ -324,4 +327,4 @@ def _mpi(work: Any) -> Iterator[Opened]:
         from mpi4py.futures import MPIPoolExecutor
     # A rank that ends takes the others with it: no limit of time.
     with MPIPoolExecutor(initializer=_begin, initargs=(work, 0.0, None, set())) as pool:
-        yield lambda item: pool.submit(_do, item), pool.num_workers
+        yield lambda item: pool.submit(_do, item), AHEAD * pool.num_workers
