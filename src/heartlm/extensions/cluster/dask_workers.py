@@ -13,7 +13,7 @@ from heartlm.errors import HeartlmError, needs
 from heartlm.extensions.cluster.profile import SiteOptions, SiteProfile, load_site
 
 MEMORY_PER_WORKER_GB = 2
-"""Memory that a job asks for each worker; Dask ends a worker that needs more."""
+"""Memory of a worker, above which Dask ends it."""
 
 
 @contextmanager
@@ -60,6 +60,7 @@ def settings_of(profile: SiteProfile, per_job: int) -> dict[str, Any]:
         "memory": f"{MEMORY_PER_WORKER_GB * per_job}GB",
         "queue": profile.partition,
         "account": profile.account,
+        "job_directives_skip": ["--mem"],  # a site gives jobs memory by their CPUs, or the header of the profile asks
         "job_extra_directives": [*options, *profile.header],
         "job_script_prologue": [
             *(f"module load {shlex.quote(module)}" for module in profile.modules),
