@@ -130,6 +130,8 @@ def test_a_model_of_a_fold_is_later_scored_on_its_own_patients_too(
     assert again["baselines"]["gradient boosting"], "fitted on the training patients of the fold"
     assert main(["evaluate", str(validated), "--on", str(tiny_corpus)]) == 2
     assert "holds the runs of several folds, one expected" in capsys.readouterr().err
+    assert main(["evaluate", str(fold), "--on", str(tiny_corpus), "--folds", "3"]) == 2
+    assert "heartlm finetune --folds N trains and scores N models" in capsys.readouterr().err
 
 
 def test_a_stopped_cross_validation_continues_where_it_was(

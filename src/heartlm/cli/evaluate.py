@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
 
 
@@ -38,6 +39,8 @@ def run(arguments: Sequence[str]) -> int:
         heartlm evaluate runs/af --on corpora/mitdb-rhythm --split all --records 201,202,203,210,219,221,222 --window 41
         heartlm evaluate runs/vf --on data/vfdb --split all
     """
+    if any(word.partition("=")[0] == "--folds" for word in arguments):
+        raise HeartlmError("folds: a trained run is scored here; heartlm finetune --folds N trains and scores N models")
     options = parse(EvaluateOptions, arguments, "evaluate", run, positionals=["run"])
     from heartlm import api
     from heartlm.cli.score_table import score_table

@@ -120,7 +120,7 @@ def read_token(config: MonitorConfig) -> str | None:
     require(config, lambda speed: 0 < speed <= 1000, "above 0 and at most 1000", "speed")
     require(config, lambda port: 0 <= port <= 65535, "0 to 65535", "port")
     if config.replay is not None and not config.replay.exists():
-        raise HeartlmError(f"{config.replay}: no such replay")
+        raise HeartlmError(f"replay: {config.replay} found, a folder of recordings expected")
     if not config.page:
         return None
     if not is_loopback(config.host) and not (config.tls_certificate and config.tls_key and config.token):
