@@ -102,7 +102,8 @@ $(VENV)/kernels: $(VENV)/user $(wildcard src/heartlm/*/c/* src/heartlm/*/kernels
 INSTALL = $(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 $(VENV)/user: pyproject.toml constraints.txt CMakeLists.txt
-	@echo "Installing heartlm and what it needs into $(VENV), once: a few minutes."
+	@echo "Installing heartlm and what it needs into $(VENV), once: a few minutes, and 1.7 GB on disk with PyTorch for CPUs"
+	@echo "(PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu), about 5 GB with that for CUDA, which pip takes by itself."
 	$(PYTHON) -c 'import sys; sys.exit("heartlm needs Python 3.11 or newer; this is " + sys.version.split()[0] + ": set PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	@echo "1 of 3: PyTorch"
@@ -116,12 +117,12 @@ $(VENV)/user: pyproject.toml constraints.txt CMakeLists.txt
 
 # heartlm is there already: these add what its extras need and build nothing.
 $(VENV)/tests: $(VENV)/user
-	@echo "Installing what the quick tests need."
+	@echo "Installing what the quick tests need: 0.1 GB more."
 	$(INSTALL) "heartlm[test]"
 	touch $@
 
 $(VENV)/ready: $(VENV)/user
-	@echo "Installing what all tests, linters and documentation need: a few minutes."
+	@echo "Installing what all tests, linters and documentation need: 0.6 GB more, a few minutes."
 	$(INSTALL) "heartlm[dev]"
 	$(INSTALL) --no-deps --no-build-isolation --editable studies/tiny_ecg
 	touch $@ $(VENV)/tests

@@ -18,7 +18,6 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.signal import resample_poly
 
 from benchmarks.chunks import CHUNK_S, measure_chunks
@@ -26,6 +25,7 @@ from heartlm.databases.database import open_database
 from heartlm.monitor.engine import Monitor, tune_garbage_collector
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, watched_leads
+from heartlm.system.cores import limit_threads
 from heartlm.system.parent import end_with_parent
 from lab.measure import BenchTable, Table, cores, kilobytes
 from lab.output import write_results
@@ -63,7 +63,7 @@ def watch(core: int, number: int, seconds: int, ready: Barrier, results: Queue[t
     """Judge streams in real time on one core; their messages are made before, for senders make them elsewhere."""
     end_with_parent()
     os.sched_setaffinity(0, [core])
-    torch.set_num_threads(1)
+    limit_threads(1)
     tune_garbage_collector()
     made = beds(min(number, MOST_BEDS), min(seconds, MADE_S))
     monitor = Monitor(Ward(LiveModels()), log=lambda _: None)
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[50, 100, 150, 200, 300])
     parser.add_argument("--chunks", action="store_true", help="the published method too")
     settings = parser.parse_args()
-    torch.set_num_threads(1)
+    limit_threads(1)
     if settings.chunks:
         title = "The published way next to heartlm"
         write_results("monitor-chunks", title, study_chunks(settings.streams, settings.seconds, settings.cores))

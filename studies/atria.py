@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-
 import heartlm
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.findings import Findings
@@ -23,6 +21,7 @@ from heartlm.ecg.recording import Recording
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.patients import profile_of
 from heartlm.simulate.synthesis import simulate_recording
+from heartlm.system.cores import limit_threads
 from lab.measure import Table
 from lab.output import write_results
 from lab.places import options
@@ -65,7 +64,7 @@ def simulated(rhythm: str, leads: tuple[str, ...], minutes: float) -> Iterable[R
 def main() -> None:
     """Analyse the recordings and write the results."""
     chosen = options(__doc__, "ptb-xl", "ludb", "mitdb").parse_args()
-    torch.set_num_threads(1)
+    limit_threads(1)
     analyst = Analyst.load(Path("beats"), Path("af"), Path("waveform"))
     drawn = Table("Simulated rhythms: in how many recordings each is found", ("rhythm", "leads", "recordings", *KINDS))
     for leads, minutes in ((("MLII", "V1"), 1.0), (TWELVE, 0.25)):

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-import torch
 
 from heartlm.monitor.alarms import SECOND_OPINION, AlarmRules
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.rules import Rules
+from heartlm.system.cores import limit_threads
 from lab.bedside_cases import LAST_S, Case, Seconds, cases, given
 from lab.measure import Table
 from lab.output import write_results
@@ -90,7 +90,7 @@ def main() -> None:
     parser = options(__doc__, "work", "noise")
     parser.add_argument("--test", action="store_true", help="cases of DS2 in place of those that rules are chosen by")
     settings = parser.parse_args()
-    torch.set_num_threads(1)
+    limit_threads(1)
     settings.work.mkdir(parents=True, exist_ok=True)
     all_cases = cases(settings.noise, settings.test)
     print(len(all_cases), "cases", flush=True)

@@ -19,8 +19,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from heartlm.ecg.leads import NO_ECG_LEAD
 from heartlm.errors import HeartlmError
 from heartlm.formats.read import read_recording
@@ -28,6 +26,7 @@ from heartlm.monitor.alarms import AlarmRules, read_rules
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import NUM_LEADS, watched_leads
 from heartlm.storage.atomic import atomic_file
+from heartlm.system.cores import limit_threads
 from lab.bedside_cases import TOGETHER, Case, judged
 from lab.measure import Table
 from lab.output import write_results
@@ -120,7 +119,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=out, help="verdict of each recording")
     parser.add_argument("--rules", type=Path, default=Path("second-opinion"), help="YAML file of rules, or a preset")
     settings = parser.parse_args(words)
-    torch.set_num_threads(1)
+    limit_threads(1)
     try:
         rows = judge(settings.folder, read_rules(settings.rules)[0])
         with atomic_file(settings.out) as stream:

@@ -45,8 +45,10 @@ from heartlm.inference.leads import lead_of_row
 from heartlm.inference.predictions import token_probabilities
 from heartlm.labels.tokens import beat_labels
 from heartlm.models.heart import HeartModel
+from heartlm.models.store import load_model
 from heartlm.report.charts import Series, line_chart
 from heartlm.report.figures import save_drawings
+from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import atomic_file
 from heartlm.tasks.beats import features_of
 from heartlm.tasks.finetune import finetune
@@ -199,7 +201,7 @@ class Fold:
     def hidden(self, row: int) -> NDArray[np.float32]:
         """Hidden states of the foundation model, `[num_tokens, width]`."""
         if row not in self._hidden:
-            self._model = self._model or load_finetuned(self.work / "foundation", "last").model
+            self._model = self._model or load_model(RunFolder(self.work / "foundation").model("last"))[0]
             codes = np.asarray(self.corpus.codes[self.corpus.tokens_of(row)])
             self._hidden[row] = hidden_states(self._model, codes, FinetuneConfig.window)
         return self._hidden[row]

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import heartlm.databases.splits as splits
 from heartlm.databases.database import Database, open_database
@@ -37,6 +36,7 @@ from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, watched_leads
 from heartlm.storage.atomic import write_json
 from heartlm.storage.reading import read_json
+from heartlm.system.cores import limit_threads
 from lab.bedside_cases import normal_recordings, simulated_patients
 from lab.intervals import shown
 from lab.measure import Table
@@ -351,7 +351,7 @@ def main() -> None:
     parser.add_argument("--links", type=int, default=0, help="number of hostile links")
     parser.add_argument("--beats", nargs="+", help="causal beats models whose beats are looked at")
     settings = parser.parse_args()
-    torch.set_num_threads(1)
+    limit_threads(1)
     if settings.beats:
         write_results("monitor-beats", "Beats named in live streams", study_beats(settings.beats, settings.cinc2017))
     elif settings.links:

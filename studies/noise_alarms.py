@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from heartlm.analysis.analyze import Analyst
 from heartlm.ecg.recording import Recording
 from heartlm.monitor.alarms import Alarm
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward
+from heartlm.system.cores import limit_threads
 from lab.measure import Table
 from lab.noisy_rhythms import Fault, NoisyRhythm, noisy_rhythms, ventricular_tachycardias
 from lab.output import write_results
@@ -153,7 +153,7 @@ def of_tachycardias(found: list[Judged]) -> Table:
 
 def main() -> None:
     settings = options(__doc__, "work", "noise", every=1).parse_args()
-    torch.set_num_threads(1)
+    limit_threads(1)
     models, analyst = LiveModels(), Analyst.load(Path("beats"), Path("af"), Path("waveform"))
     noisy = list(judged(models, analyst, islice(noisy_rhythms(settings.noise, settings.work), 0, None, settings.every)))
     made = list(judged(models, analyst, islice(ventricular_tachycardias(settings.noise), 0, None, settings.every)))

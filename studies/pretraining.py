@@ -28,6 +28,7 @@ from heartlm.evaluation.statements import logistic_probabilities
 from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.statements import means_over_windows
 from heartlm.labels.statements import stated_labels, stated_of
+from heartlm.models.answering import answering
 from heartlm.models.leads import LeadsNetwork
 from heartlm.models.store import load_model
 from heartlm.runs.run_folder import RunFolder
@@ -153,11 +154,14 @@ def probes(held_out: HeldOut, foundation: Path, of_random: dict[int, Floats]) ->
 
 
 def _states(model: LeadsNetwork, recordings: list[NDArray[np.uint16]], window: int) -> Features:
-    def states(part: torch.Tensor) -> torch.Tensor:
-        blocks = [model.frames(part, layer=layer) for layer in (2, 3)]
-        return torch.cat([each for x in blocks for each in (x.mean(dim=2), x.amax(dim=2), x.std(dim=2))], dim=1)
+    @torch.inference_mode()
+    def states(part: NDArray[np.uint16]) -> Features:
+        blocks = [model.frames(torch.from_numpy(part.astype(np.int64)), layer=layer) for layer in (2, 3)]
+        pooled = torch.cat([each for x in blocks for each in (x.mean(dim=2), x.amax(dim=2), x.std(dim=2))], dim=1)
+        return pooled.numpy()
 
-    return np.stack([each for _, each in means_over_windows(model, recordings, window, states)]).astype(np.float32)
+    means = means_over_windows(answering(model), recordings, window, states)
+    return np.stack([each for _, each in means]).astype(np.float32)
 
 
 def _logistic(held_out: HeldOut, chosen: NDArray[np.bool_], known: Features, others: Features) -> Floats:

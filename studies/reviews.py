@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from heartlm.databases.database import open_database
 from heartlm.evaluation.bootstrap import Counts
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.review.config import TeachConfig
 from heartlm.review.teach import held_back, taught
+from heartlm.system.cores import limit_threads
 from heartlm.tasks.evaluate import leads_to_score
 from heartlm.tasks.load import load_finetuned
 from heartlm.tasks.task import task_of
@@ -79,7 +79,7 @@ def summed(draws: list[tuple[Found, set[str]]]) -> tuple[list[str], Counts]:
 
 def main() -> None:
     settings = options(__doc__, "work", "quality", data="svdb", draws=4).parse_args()
-    torch.set_num_threads(1)
+    limit_threads(1)
     corpus = settings.quality / "svdb/corpus-tuned"
     records = list(open_database(settings.data / "svdb").record_ids)
     start = scored(settings.quality / "svdb/tuned-0", corpus)

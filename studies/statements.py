@@ -25,9 +25,11 @@ from heartlm.evaluation.statements import logistic_probabilities
 from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.statements import statement_probabilities
 from heartlm.labels.statements import stated_labels, stated_of
+from heartlm.models.answering import answering
 from heartlm.models.leads import LeadsNetwork
 from heartlm.models.store import load_model
 from heartlm.runs.run_folder import RunFolder
+from heartlm.system.cores import limit_threads
 from lab.intervals import shown
 from lab.measure import Table
 from lab.output import write_results
@@ -58,7 +60,7 @@ def network_probabilities(run: RunFolder, codes: list[NDArray[np.uint16]], with_
     assert isinstance(model, LeadsNetwork)
     if not with_trees:
         model.trees = None
-    return np.array(list(statement_probabilities(model, codes, info.window)))
+    return np.array(list(statement_probabilities(answering(model), codes, info.window)))
 
 
 def by_method(steps: Steps, corpus: Corpus, runs: dict[str, RunFolder]) -> tuple[dict[str, Floats], Floats]:
@@ -96,7 +98,7 @@ def selection_corpus(work: Path, data: Path) -> tuple[Steps, Path, Path, tuple[o
     Returns:
         The steps, the unpacked database, the folder in `work` with the corpus, and the command that trains on it.
     """
-    torch.set_num_threads(1)
+    limit_threads(1)
     steps, work = Steps(work), work.resolve()
     packed = unpacked(data / "ptb-xl.tar.xz", work / "ptb-xl", flat=False)
     source, folder = next(packed.rglob(TABLES[0])).parent, work / "selection"

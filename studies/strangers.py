@@ -39,7 +39,10 @@ from heartlm.api import load_model
 from heartlm.corpus.encode import SelectedLeads, Unusable, usable_leads
 from heartlm.databases.database import open_database
 from heartlm.evaluation.bootstrap import Resampling, ratio
+from heartlm.models.answering import answering
 from heartlm.models.store import build_model, geometry_of
+from heartlm.models.store import load_model as load_torch_model
+from heartlm.system.cores import limit_threads
 from lab.intervals import shown
 from lab.measure import Table
 from lab.output import write_results
@@ -150,7 +153,7 @@ def main() -> None:
     )
     parser.add_argument("--dry", action="store_true", help="print the tables alone")
     settings = parser.parse_args()
-    torch.set_num_threads(1)
+    limit_threads(1)
     steps, kept = Steps(settings.work), settings.work / "unpacked"
     cinc2017 = unpacked(settings.data / "cinc2017-train.tar.xz", kept / "cinc2017")
     ptb_xl = PtbXl(unpacked(settings.data / "ptb-xl.tar.xz", kept / "ptb-xl"))
@@ -180,8 +183,9 @@ def main() -> None:
             for kind in (name, "random initialisation") if name == "shipped" else (name,):
                 if kind != name:
                     torch.manual_seed(0)
-                    geometry = geometry_of(model.network.state_dict(), model.network.config)
-                    model = replace(model, network=build_model(model.network.config, geometry).eval())
+                    trained, info = load_torch_model(model.weights)
+                    geometry = geometry_of(trained.state_dict(), info.config)
+                    model = replace(model, network=answering(build_model(info.config, geometry).eval()))
                 found = model.embed(ptb_xl.folder, level="recording")
                 probe.add(kind, *probed(ptb_xl, found.record.tolist(), found.vectors.astype(np.float64)))
         names = found.record.tolist()

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from heartlm.analysis.analyze import Analyst
@@ -25,6 +24,7 @@ from heartlm.databases.database import open_database
 from heartlm.ecg.matching import match_beats
 from heartlm.ecg.recording import Recording
 from heartlm.evaluation.bootstrap import Counts, ratio
+from heartlm.system.cores import limit_threads
 from lab.intervals import Score, interval
 from lab.measure import Table
 from lab.output import write_results
@@ -81,7 +81,7 @@ def confusion_of(analyst: Analyst, recording: Recording) -> Counts:
 def main() -> None:
     parser = options(__doc__, "quality", "work")
     settings = parser.parse_args()
-    torch.set_num_threads(1)
+    limit_threads(1)
 
     def measure() -> dict[str, NDArray[np.generic]]:
         found, patients = {name: list[Counts]() for name in LEADS}, list[str]()

@@ -68,6 +68,24 @@ def test_beats_that_another_lead_shows_are_added() -> None:
     assert disputed == []
 
 
+@pytest.mark.parametrize("num_alike", [3, 2])
+def test_wide_beats_that_one_lead_alone_shows_are_added_if_their_shape_recurs(num_alike: int) -> None:
+    """Each with a compensatory pause; the neighbours of each are narrow."""
+    ventricular = 7.0, 14.0, 21.0
+    usual = {second + 0.5: 1.0 for second in range(SECONDS)}
+    for at in ventricular:
+        del usual[at + 0.5]
+    alone, time_s = signal_of(usual), np.arange(round(SECONDS * RATE)) / RATE
+    for number, at in enumerate(ventricular):
+        shape = 1 if number < num_alike else -1
+        alone += np.float32(1.6) * np.exp(-(((time_s - at - 0.1) / 0.05) ** 2)).astype(np.float32) * shape
+    signals = np.stack([signal_of(usual), alone, signal_of(usual)])
+    leads = [lead_quality(signal, RATE) for signal in signals]
+    filled, _ = fill_gaps(np.round(np.array(list(usual)) * RATE).astype(np.int64), leads, signals, RATE)
+    added = [round(float(at), 1) for at in filled / RATE if np.abs(np.array(list(usual)) - at).min() > 0.1]
+    assert added == ([7.1, 14.1, 21.1] if num_alike == 3 else [])
+
+
 def bigeminy(pulses: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """A lead of one minute and its detections: narrow beats, and 0.45 s after each a wide one, or a pulse of any shape.
 

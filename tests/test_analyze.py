@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from heartlm.analysis.analyze import Analyst, _blocks, _voted
 from heartlm.analysis.findings import Findings
@@ -25,7 +26,9 @@ from heartlm.databases.database import Database, open_database
 from heartlm.ecg.definitions import LIMITS
 from heartlm.ecg.matching import match_beats
 from heartlm.ecg.recording import Recording
-from heartlm.models.heart import TOKENS_AT_ONCE, HeartModel
+from heartlm.inference import transformer
+from heartlm.inference.transformer import Transformer
+from heartlm.models.heart import TOKENS_AT_ONCE
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.synthesis import simulate_recording
@@ -370,21 +373,21 @@ def test_leads_and_windows_are_computed_together_where_a_device_takes_many(
 ) -> None:
     """In batches as large as those of a GPU, the findings are the same."""
     num_windows, num_passes = list[int](), 0
-    compute, classify = HeartModel.class_logits, Analyst._class_probabilities
+    compute, classify = Transformer.probabilities, Analyst._class_probabilities
 
-    def counted(model: HeartModel, codes: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    def counted(model: Transformer, codes: NDArray[np.uint16]) -> NDArray[np.float32]:
         if model is analyst.beats.model:
             num_windows.append(len(codes))
-        return compute(model, codes, *arguments)
+        return compute(model, codes)
 
     def classified(*arguments: Any) -> Any:
         nonlocal num_passes
         num_passes += 1
         return classify(*arguments)
 
-    monkeypatch.setattr(HeartModel, "class_logits", counted)
+    monkeypatch.setattr(Transformer, "probabilities", counted)
     monkeypatch.setattr(Analyst, "_class_probabilities", classified)
-    monkeypatch.setitem(TOKENS_AT_ONCE, "cpu", TOKENS_AT_ONCE["cuda"])
+    monkeypatch.setattr(transformer, "TOKENS_AT_ONCE", TOKENS_AT_ONCE["cuda"])
     found = analyst.analyze(database.recording(database.record_ids[0]))
     assert len(found.leads) > 1 and len(num_windows) == num_passes
     assert min(num_windows) > len(found.leads)

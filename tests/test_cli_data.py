@@ -53,7 +53,7 @@ def test_every_subcommand_explains_itself_with_examples(name: str, capsys: pytes
 
 def test_an_unknown_subcommand_is_status_2(capsys: pytest.CaptureFixture[str]):
     assert main(["data", "fetch"]) == 2
-    commands = "list, formats, convert, simulate, download, verify, show"
+    commands = "list, formats, convert, index, simulate, download, verify, show"
     assert f"it is one of {commands}" in capsys.readouterr().err
 
 

@@ -61,8 +61,13 @@ def test_answering_imports_nothing_heavy():
     assert [line for line in lines if line.startswith("answered: ")] == [f"answered: {words}" for words in answers]
 
 
-IMPORT_ALL_WITHOUT_TORCH = """
-import importlib, pkgutil, sys
+TORCH = re.search(r"^Torch is imported by (.*?), which train or export", ARCHITECTURE.read_text("utf-8"), re.M | re.S)
+assert TORCH is not None
+WITH_TORCH = {name.removesuffix(".py").replace("/", ".") for name in re.findall(r"`([\w/.]+)`", TORCH[1])}
+"""Rooms and modules of the core that may import torch when they are imported, as ARCHITECTURE.md lists them."""
+
+WITHOUT_TORCH = """
+import importlib, sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
@@ -70,21 +75,34 @@ class Blocker:
             raise ModuleNotFoundError("torch is blocked", name="torch")
 
 sys.meta_path.insert(0, Blocker())
-for name in sys.argv[1:]:
-    room = importlib.import_module(name)
-    for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
-        importlib.import_module(module.name)
-        print(module.name)
 """
 
 
-WITHOUT_TORCH = """
-kernels ecg formats databases simulate tokenizers corpus labels runs report
-"""
+def may_have_torch(module: str) -> bool:
+    inside = module.removeprefix("heartlm.")
+    return inside in WITH_TORCH or inside.partition(".")[0] in WITH_TORCH
 
 
-def test_the_rooms_without_a_model_work_without_torch():
-    run(IMPORT_ALL_WITHOUT_TORCH, *(f"heartlm.{room}" for room in WITHOUT_TORCH.split()))
+def test_all_but_training_and_export_is_imported_without_torch() -> None:
+    core = [
+        module
+        for module, _ in modules()
+        if not may_have_torch(module) and not module.startswith(("heartlm.extensions", "heartlm.__main__"))
+    ]
+    assert len(core) > 250
+    run(WITHOUT_TORCH + "for name in sys.argv[1:]: importlib.import_module(name)", *core)
+
+
+def test_rooms_that_import_torch_are_those_of_the_plan() -> None:
+    importing = {
+        module.removeprefix("heartlm.")
+        for module, path in modules()
+        for node in parsed(path).body  # not inside of functions
+        for name in ([each.name for each in getattr(node, "names", [])] + [getattr(node, "module", None) or ""])
+        if isinstance(node, ast.Import | ast.ImportFrom) and name.partition(".")[0] == "torch"
+    }
+    core = {name for name in importing if not name.startswith("extensions.")}
+    assert {name if name in WITH_TORCH else name.partition(".")[0] for name in core} == WITH_TORCH
 
 
 MODULE = re.compile(r"heartlm(\.\w+)+")

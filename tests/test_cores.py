@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heartlm.system import cores
 from heartlm.system.cores import (
     SPIN_COUNT,
     Core,
@@ -275,3 +276,17 @@ def test_the_library_of_threads_reads_the_limit():
     script = "import heartlm, torch; torch.ones(9).sum()"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert f"GOMP_SPINCOUNT = '{SPIN_COUNT}'" in done.stderr
+
+
+@pytest.mark.parametrize(("stated", "expected"), [("3", 3), ("2,1", 2), ("", None), ("many", None)])
+def test_numpy_computes_with_the_threads_that_are_stated(
+    monkeypatch: pytest.MonkeyPatch, stated: str, expected: int | None
+) -> None:
+    before = cores.compute_threads()
+    monkeypatch.setattr(cores, "_threads", None)
+    monkeypatch.setenv("OMP_NUM_THREADS", stated)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    try:
+        assert cores.compute_threads() == (expected or len(cores.usable_cores()))
+    finally:
+        cores._limit_numpy(before)

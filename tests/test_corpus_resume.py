@@ -28,7 +28,8 @@ from heartlm.databases.database import open_database
 from heartlm.errors import HeartlmError
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
-from heartlm.system.processes import AHEAD, encode_all
+from heartlm.system.engine import EngineOptions
+from heartlm.system.processes import AHEAD, run_each
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
@@ -366,7 +367,7 @@ def test_few_parts_are_ahead_of_the_writer(unspoilt: Path, tmp_path: Path, monke
     tokenizer = Counted()
     tokenizer.path = tmp_path / "count"
     plan, choice = make_plan([open_database(unspoilt)]), TokenizeConfig()
-    parts = encode_all(lambda number: encode_part(*plan[number], tokenizer, choice, {}), range(len(plan)), 2)
+    parts = run_each(lambda part: encode_part(*part, tokenizer, choice, {}), plan, EngineOptions(), 2, start="fork")
     for number in range(5):
         next(parts)
         while tokenizer.path.stat().st_size < number + AHEAD * 2 + 1:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.embed import hidden_states
 from heartlm.ecg.recording import ARTEFACT
+from heartlm.inference import transformer
 from heartlm.inference.predictions import (
     NEAR_BEATS,
     recording_probabilities,
@@ -18,9 +19,9 @@ from heartlm.inference.predictions import (
     window_probabilities,
     without_artefacts,
 )
-from heartlm.models import heart
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
+from tests.in_numpy import in_numpy
 
 Codes = NDArray[np.uint16]
 SIZES, WINDOW = (6, 4), 16
@@ -46,7 +47,7 @@ def recordings() -> list[Codes]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    yield lambda num_tokens: monkeypatch.setitem(heart.TOKENS_AT_ONCE, "cpu", num_tokens)
+    yield lambda num_tokens: monkeypatch.setattr(transformer, "TOKENS_AT_ONCE", num_tokens)
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -64,26 +65,26 @@ def test_recordings_computed_together_have_the_scores_of_each_alone(
             count[first : first + width] += 1
         expected.append(total / count)
     assert np.ptp(np.concatenate(expected), axis=0).min() > 0.05
+    light = in_numpy(network)
     for num_tokens in (1, 48, 1 << 12):
         at_once(num_tokens)
-        scores = list(recording_probabilities(network, recordings, WINDOW))
+        scores = list(recording_probabilities(light, recordings, WINDOW))
         for one, other in zip(scores, expected, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-6)
-        np.testing.assert_allclose(token_probabilities(network, recordings[0], WINDOW), expected[0], atol=1e-6)
+            np.testing.assert_allclose(one, other, atol=1e-5)
+        np.testing.assert_allclose(token_probabilities(light, recordings[0], WINDOW), expected[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", [-1, 0])
 def test_recordings_computed_together_have_the_vectors_of_each_alone(
     recordings: list[Codes], at_once: Callable[[int], None], layer: int
 ) -> None:
-    network, results = model(pooled=False), []
+    network, results = in_numpy(model(pooled=False)), []
     for num_tokens in (1, 48, 1 << 12):
         at_once(num_tokens)
         results.append(np.concatenate(list(hidden_states(network, recordings, WINDOW, layer))))
     assert len(results[0]) == sum(map(len, recordings))
     for other in results[1:]:
-        np.testing.assert_allclose(other, results[0], atol=1e-5)  # of numbers up to 6
-    assert not network.trunk.blocks[0]._forward_hooks
+        np.testing.assert_allclose(other, results[0], atol=5e-5)  # of numbers up to 9
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -91,7 +92,7 @@ def test_recordings_computed_together_have_the_vectors_of_each_alone(
 def test_the_size_of_a_batch_changes_no_window(
     recordings: list[Codes], at_once: Callable[[int], None], width: int, pooled: bool
 ) -> None:
-    windows, network = recordings[6][: 100 // width * width].reshape(-1, width, 2), model(pooled)
+    windows, network = recordings[6][: 100 // width * width].reshape(-1, width, 2), in_numpy(model(pooled))
     results = []
     for num_tokens in (1, 48, 1 << 12):
         at_once(num_tokens)

@@ -49,7 +49,7 @@ def _beats(models: LiveModels, num_beats: int, num_streams: int) -> np.ndarray:
 
 
 def _streamed(session: Any, models: LiveModels, codes: np.ndarray) -> np.ndarray:
-    cache, out = models.trunk.empty(codes.shape[1]).numpy(), []
+    cache, out = models.beats_kernel.empty(codes.shape[1]).astype(np.float32), []
     for place, own in enumerate(codes):
         position = np.full(codes.shape[1], place)
         answer, cache = session.run(None, {"codes": own, "cache": cache, "position": position})
@@ -60,16 +60,15 @@ def _streamed(session: Any, models: LiveModels, codes: np.ndarray) -> np.ndarray
 def test_beats_streamed_are_those_of_the_whole_window(tmp_path: Path, models: LiveModels) -> None:
     codes = _beats(models, KEPT_BEATS, 2)
     found = _streamed(_session(tmp_path, "beats-causal", "--batch-size", "2"), models, codes)
-    with torch.inference_mode():
-        whole = models.beats.model.class_logits(torch.from_numpy(codes.swapaxes(0, 1))).softmax(dim=-1)
-    assert np.abs(np.log(found) - np.log(whole.numpy())).max() < 1e-4  # logits, up to what softmax cannot tell
+    whole = np.asarray(models.trunk.probabilities(codes.swapaxes(0, 1)))
+    assert np.abs(np.log(found) - np.log(whole)).max() < 1e-4  # logits, up to what softmax cannot tell
 
 
 @pytest.mark.slow
 def test_beats_beyond_the_ring_are_those_of_the_monitor(tmp_path: Path, models: LiveModels) -> None:
     codes = _beats(models, 150, 1)
     found = _streamed(_session(tmp_path, "beats-causal"), models, codes)[0]
-    cache = models.trunk.empty(1).numpy().astype(np.float16)
+    cache = models.beats_kernel.empty(1)
     address = np.array([cache.ctypes.data])
     for place, own in enumerate(codes[:, 0].astype(np.uint16)):
         answer, _ = models.judge_beats(own[None], np.array([place]), address)
@@ -185,13 +184,12 @@ def _program(tmp_path: Path, *options: str) -> Any:
 def test_executorch_streams_the_same_beats(tmp_path: Path, models: LiveModels) -> None:
     codes = torch.from_numpy(_beats(models, 8, 2))
     _kept, method = _program(tmp_path, "beats-causal", "--batch-size", "2")
-    cache, found = models.trunk.empty(2), []
+    cache, found = torch.from_numpy(models.beats_kernel.empty(2)).float(), []
     for place, own in enumerate(codes):
         answer, cache = method.execute([own, cache, torch.full((2,), place)])
         found.append(answer.clone())
         cache = cache.clone()
-    with torch.inference_mode():
-        whole = models.beats.model.class_logits(codes.swapaxes(0, 1)).softmax(dim=-1)
+    whole = torch.from_numpy(models.trunk.probabilities(codes.numpy().swapaxes(0, 1)))
     assert (torch.stack(found, dim=1).log() - whole.log()).abs().max() < 1e-4
 
 

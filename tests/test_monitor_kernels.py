@@ -12,11 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
+from heartlm.inference.load import load_network
 from heartlm.kernels.library import using, variants
-from heartlm.models.waveform import WaveformNetwork
+from heartlm.models.answering import load_answering
+from heartlm.models.pretrained import FOLDER
+from heartlm.models.store import load_model
 from heartlm.monitor.af_onset import AfMeasures, AfOnset, interval_measures
+from heartlm.monitor.export import LiveTrunk
 from heartlm.monitor.link import read_frame, usual_content
-from heartlm.monitor.models import KEPT_BEATS, BeatsKernel, LiveModels, WindowsKernel
+from heartlm.monitor.models import KEPT_BEATS, BeatsKernel, LiveModels
 from heartlm.monitor.signal import SecondsKernel
 from heartlm.monitor.state import packed
 from heartlm.monitor.stream import LiveStream, Ward
@@ -24,13 +28,20 @@ from heartlm.storage.reading import parse_json
 from tests.plain_lead import PlainLead, take_plain_seconds
 
 
+@pytest.fixture(scope="module")
+def by_torch() -> LiveTrunk:
+    return LiveTrunk(load_model(FOLDER / "beats-causal/models/last")[0]).eval()
+
+
 @pytest.mark.parametrize("variant", variants())
-def test_beats_are_judged_as_by_torch_and_alike_in_any_company(models: LiveModels, variant: str) -> None:
+def test_beats_are_judged_as_by_torch_and_alike_in_any_company(
+    models: LiveModels, by_torch: LiveTrunk, variant: str
+) -> None:
     in_c, num, rng = copy(models), 37, np.random.default_rng(0)
     with using(variant):
         in_c.beats_kernel = BeatsKernel(models.trunk)
     sizes = np.array(models.beats.info.config.facet_sizes)
-    caches = models.trunk.empty(num + 1).numpy().astype(np.float16)
+    caches = models.beats_kernel.empty(num + 1)
     addresses = caches.ctypes.data + caches.strides[0] * np.arange(num + 1)
     for place in range(KEPT_BEATS + 6):
         codes, position = rng.integers(0, sizes, (num, len(sizes))), np.full(num, place)
@@ -40,7 +51,7 @@ def test_beats_are_judged_as_by_torch_and_alike_in_any_company(models: LiveModel
         assert np.array_equal(alone[0], found[33])
         if place < 3 or place >= KEPT_BEATS:
             with torch.inference_mode():
-                expected, new = models.trunk(torch.from_numpy(codes), before, torch.from_numpy(position))
+                expected, new = by_torch(torch.from_numpy(codes), before, torch.from_numpy(position))
             assert np.abs(np.log(found) - np.log(expected.numpy())).max() < 2e-3  # its own beat, too, is a half float
             kept = caches[:num, :, :, :, place % KEPT_BEATS]
             assert np.abs(kept - new.numpy()).max() < 2e-3 * np.abs(kept).max()
@@ -85,16 +96,15 @@ def test_beats_are_measured_for_af_as_by_numpy_and_alike_in_any_company(models: 
 
 
 @pytest.mark.parametrize("variant", variants())
-def test_what_is_kept_of_beats_is_the_nearest_half_float(models: LiveModels, variant: str) -> None:
-    trunk, rng = models.trunk, np.random.default_rng(2)
-    cache = trunk.empty(1).numpy().astype(np.float16)
+def test_what_is_kept_of_beats_is_the_nearest_half_float(models: LiveModels, by_torch: LiveTrunk, variant: str) -> None:
+    rng, cache = np.random.default_rng(2), models.beats_kernel.empty(1)
     sizes = np.array(models.beats.info.config.facet_sizes)
     codes = rng.integers(0, sizes, (1, len(sizes)))
     with using(variant):
-        kernel = BeatsKernel(trunk)
-    kernel.judge(codes + trunk.offset.numpy(), np.zeros(1, np.int64), np.array([cache.ctypes.data]))
+        kernel = BeatsKernel(models.trunk)
+    kernel.judge(codes + models.trunk.offset, np.zeros(1, np.int64), np.array([cache.ctypes.data]))
     with torch.inference_mode():
-        new = trunk(torch.from_numpy(codes), trunk.empty(1), torch.zeros(1, dtype=torch.int64))[1].numpy()
+        new = by_torch(torch.from_numpy(codes), by_torch.empty(1), torch.zeros(1, dtype=torch.int64))[1].numpy()
     first_layer, exact = cache[0, 0, :, :, 0].ravel(), new[0, 0].ravel()
     low, high = (np.abs(first_layer + step - exact) for step in (-np.spacing(first_layer), np.spacing(first_layer)))
     away = np.abs(first_layer - exact)
@@ -103,17 +113,15 @@ def test_what_is_kept_of_beats_is_the_nearest_half_float(models: LiveModels, var
 
 @pytest.mark.parametrize("variant", variants())
 def test_windows_are_judged_as_by_torch_and_alike_in_any_company(models: LiveModels, variant: str) -> None:
-    network, rng = models.waveform.model, np.random.default_rng(1)
-    assert isinstance(network, WaveformNetwork)
+    folder, rng = models.waveform.folder.model("last"), np.random.default_rng(1)
     in_c = copy(models)
     with using(variant):
-        in_c.windows_kernel = WindowsKernel(network)
+        in_c.windows = load_network(folder)[0]  # type: ignore[assignment]
     steps = rng.integers(-20, 21, (41, 400, 1)) * rng.integers(0, 4, (41, 1, 1))
     windows = np.clip(np.cumsum(steps[:, :, 0], axis=1) + 512, 1, 1023).astype(np.uint16)
     windows[3], windows[4, 200:] = 0, 1023
     found = in_c.judge_windows(windows)
-    with torch.inference_mode():
-        expected = network.class_logits(torch.from_numpy(windows[:, :, None].astype(np.int64))).softmax(dim=-1).numpy()
+    expected = np.asarray(load_answering(folder, "cpu")[0].probabilities(windows[:, :, None]))
     assert np.abs(np.log(found) - np.log(expected)).max() < 1e-4
     for place in (0, 4, 40):
         assert np.array_equal(in_c.judge_windows(windows[place : place + 1])[0], found[place])

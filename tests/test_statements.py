@@ -22,11 +22,12 @@ from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.statements import best_thresholds, calibration_error, score_statements
 from heartlm.inference.beat_summary import beat_summary
 from heartlm.inference.leads import ScoredLead, scored_lead
+from heartlm.inference.trees import fitted_trees
 from heartlm.labels.statements import learnable, stated_labels, stated_of
 from heartlm.models.config import ModelConfig
-from heartlm.models.leads import LeadsNetwork, directions
+from heartlm.models.leads import LeadsNetwork
+from heartlm.models.sizes import directions
 from heartlm.models.store import build_model
-from heartlm.models.trees import fitted_trees
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.leads import PLACES, LeadsTokenizer, places_of
 from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
@@ -223,7 +224,7 @@ def test_members_are_apart(network: torch.nn.Module, corpus: Corpus) -> None:
 
 
 def test_directions_are_those_of_the_standard() -> None:
-    sides = directions()
+    sides = torch.from_numpy(directions())
     assert sides.shape == (len(PLACES), 6)
     assert ((sides[:15, :3].norm(dim=1) - 1).abs() < 0.01).all()
     place = {name: sides[PLACES.index(name), :3] for name in PLACES}
@@ -386,7 +387,7 @@ def test_trees_answer_as_scikit_learn() -> None:
             max_iter=100, max_leaf_nodes=15, max_features=0.3, early_stopping=False, random_state=3
         ).fit(features[known], labels[known, place])
         expected = model.decision_function(features)
-        assert np.allclose(trees(torch.from_numpy(features))[:, place].numpy(), expected, atol=1e-4)
+        assert np.allclose(trees(features)[:, place], expected, atol=1e-4)
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from heartlm.ecg.detect import detect_beats
 from heartlm.ecg.recording import Annotations
 from heartlm.inference.beat_summary import NUM_FEATURES, beat_summary
 from heartlm.inference.statements import statement_probabilities
+from heartlm.models.heart import HeartModel
+from heartlm.models.store import load_model
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.leads import PLACES, places_of
 from tests.synthetic_leads import beat_times_s, ecg_mv
@@ -73,22 +75,23 @@ def test_a_vector_is_the_mean_over_windows_of_what_the_head_reads(model: Model, 
     none = Annotations(RATE_HZ, np.empty(0, np.int64), np.empty(0, "<U1"))
     codes = model.tokenizer.encode(Lead(none, recording.signal(), 0, recording.lead_names)).codes.astype(np.int64)
     windows = [torch.from_numpy(codes[first : first + 600])[None] for first in (0, 200, 400, 600, 700)]
+    network = load_model(model.weights)[0]
     with torch.inference_mode():
-        features = [model.network.features(window)[0] for window in windows]  # type: ignore[operator]
-        (first_block,) = model.network.trunk.blocks[:1]
-        early = first_block(model.network.stem(*_voltages(model, windows[0])))  # type: ignore[operator]
+        features = [network.features(window)[0] for window in windows]  # type: ignore[operator]
+        (first_block,) = network.trunk.blocks[:1]
+        early = first_block(network.stem(*_voltages(network, windows[0])))  # type: ignore[operator]
     np.testing.assert_allclose(model.embed(recording).vectors[0], torch.stack(features).mean(dim=0), atol=1e-4)
     by_window = model.embed(recording, level="window")
     assert by_window.time_s.tolist() == [0.0, 6.0, 12.0]
     np.testing.assert_allclose(by_window.vectors[0], features[0], atol=1e-4)
-    members = early.view(model.network.config.members, -1, early.shape[2])
+    members = early.view(network.config.members, -1, early.shape[2])
     expected = torch.cat([members.mean(dim=2), members.amax(dim=2)], dim=1).flatten()
     np.testing.assert_allclose(model.embed(recording, "window", layer=0).vectors[0], expected, atol=1e-4)
 
 
-def _voltages(model: Model, codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _voltages(network: HeartModel, codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     places = codes[..., :18]
-    return model.network.embedding.places_0[:, 0][places].transpose(1, 2), (places != 0).any(dim=1)
+    return network.embedding.places_0[:, 0][places].transpose(1, 2), (places != 0).any(dim=1)
 
 
 def test_the_command_writes_the_vectors_of_a_folder_and_of_a_corpus(

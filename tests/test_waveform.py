@@ -47,6 +47,7 @@ from heartlm.tokenizers.millivolts import KNEE_MV, LIMIT_MV, NO_SIGNAL, STEP, Mi
 from heartlm.training.waveform import balanced_windows
 from heartlm.training.waveform_batches import WaveformBatches
 from tests.conftest import shared_data
+from tests.in_numpy import in_numpy
 from tests.scored_again import check_scored_again
 from tests.synthetic_leads import beat_times_s, ecg_mv, heart_lead, lead_of
 
@@ -310,7 +311,9 @@ def test_no_signal_is_noise_and_never_asystole(tmp_path: Path) -> None:
     assert (tokens.codes[:1990, 0] != NO_SIGNAL).all()
     config = ModelConfig((1024,), 4, 48, network="waveform").resolve()
     model = build_model(config, [torch.from_numpy(MillivoltTokenizer().geometry()[0])], len(CLASSES)).eval()
-    answers = class_probabilities(model, tokens.codes[2100 : 2100 + WINDOW][None], np.zeros(1, np.int64))
+    answers = class_probabilities(
+        in_numpy(model, WINDOW), tokens.codes[2100 : 2100 + WINDOW][None], np.zeros(1, np.int64)
+    )
     assert answers.argmax() == NOISE
 
 

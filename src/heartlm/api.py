@@ -34,7 +34,9 @@ from heartlm.evaluation.results import Scores
 from heartlm.formats.stated import Stated
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
+from heartlm.sources.address import source_path
 from heartlm.storage.typed import typed
+from heartlm.system.engine import LIMIT_S, EngineOptions, PartOptions
 from heartlm.system.progress import show_progress
 from heartlm.system.public import public, show_plain_types
 from heartlm.tasks.task import FinetuneConfig
@@ -78,7 +80,7 @@ def open_recording(
 
     Args:
         path: path of the record, DATABASE/RECORD as in WFDB programs, or of a file in any format that `heartlm data
-            formats` lists.
+            formats` lists; or its address, such as `"s3://bucket/mitdb/100"`.
         strict: whether to refuse a file that must be repaired to be read, see `Recording.repairs`.
         rate_hz: samples per second, of a table or array that does not state it.
         units: unit of all leads, or of each, likewise: `"mV"`, `"uV"`, `"V"`, or steps of a converter per mV,
@@ -103,7 +105,7 @@ def open_recording(
     stated = Stated.of(rate_hz, units, leads)
     if not isinstance(path, str | Path):
         raise HeartlmError(f"path: {path!r} found, a path expected; samples in memory: Recording.from_array")
-    database, record_id = locate(Path(path), repaired="refuse" if strict else "warn", stated=stated)
+    database, record_id = locate(source_path(path), repaired="refuse" if strict else "warn", stated=stated)
     return database.recording(record_id)
 
 
@@ -117,6 +119,9 @@ def convert(
     damaged: Literal["refuse", "warn"] = "refuse",
     strict: bool = False,
     processes: int = 1,
+    engine: Literal["processes", "dask", "mpi"] = "processes",
+    scheduler: str | None = None,
+    limit_s: float = LIMIT_S,
 ) -> Converted:
     """Write recordings of any format as WFDB records, EDF+, ISHNE or Parquet files, as `heartlm data convert`.
 
@@ -129,6 +134,7 @@ def convert(
         damaged: treatment of recordings that show damage.
         strict: whether to leave out recordings whose files must be repaired to be read.
         processes: number of recordings to convert in parallel.
+        engine, scheduler, limit_s: where recordings are converted, see `heartlm.system.engine.EngineOptions`.
 
     Returns:
         `.records` has the entry of each recording in the report, `convert.json`; `.left_out` one line per recording
@@ -145,15 +151,16 @@ def convert(
     from heartlm.databases.convert import Conversion, convert_recordings
 
     task = Conversion(
-        source=Path(source),
-        folder=Path(folder),
+        source=source_path(source),
+        folder=source_path(folder),
         to=to,
         flac=flac,
         anonymize=anonymize,
         damaged=damaged,
         repaired="refuse" if strict else "warn",
     )
-    return convert_recordings(task, processes)
+    options = EngineOptions(engine=engine, scheduler=scheduler, processes=processes, limit_s=limit_s)
+    return convert_recordings(task, options)
 
 
 def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) -> NDArray[np.int64]:
@@ -262,7 +269,7 @@ def tokenize(
     """Convert recordings to a corpus of tokens. The tokenizer is fitted on the training split only.
 
     Args:
-        databases: folders of recordings, one per database.
+        databases: folders of recordings, their addresses, or indices of `heartlm data index`; one per database.
         out: folder of the corpus. An existing corpus is replaced when the new one is complete. To resume an interrupted
             call, repeat it.
         config: settings.
@@ -280,7 +287,7 @@ def tokenize(
     config = _config(TokenizeConfig, config, settings)
     folders = [databases] if isinstance(databases, str | Path) else databases
     tokenizer = None if config.tokenizer_from is None else find_run(config.tokenizer_from) / "tokenizer"
-    return build_configured([Path(folder) for folder in folders], Path(out), config, tokenizer, command)
+    return build_configured([source_path(folder) for folder in folders], source_path(out), config, tokenizer, command)
 
 
 @public
@@ -381,7 +388,7 @@ def evaluate(
     from heartlm.tasks.evaluate import evaluate as score
 
     config = _config(EvaluationConfig, config, settings)
-    folder, content = score(find_run(run), Path(_folder_of(on) or ""), config, command)
+    folder, content = score(find_run(run), source_path(_folder_of(on) or ""), config, command)
     return Scores(content, folder)
 
 
@@ -395,11 +402,17 @@ def analyze(
     waveform: AnyPath = "waveform",
     statements: AnyPath = "statements",
     page: bool = True,
+    pages: Literal["none", "findings", "all"] | None = None,
+    tables: Literal["csv", "parquet"] = "csv",
     anonymous: bool = False,
     strict: bool = False,
     limits: Limits | None = None,
-    processes: int | None = None,
     device: Literal["auto", "cpu", "cuda"] = "cpu",
+    processes: int | None = None,
+    engine: Literal["processes", "dask", "mpi"] = "processes",
+    scheduler: str | None = None,
+    limit_s: float = LIMIT_S,
+    part: str | None = None,
 ) -> Analyses:
     """Analyse recordings, and write findings, tables and pages.
 
@@ -409,16 +422,22 @@ def analyze(
         out: folder of the results. Recordings with complete results from the same models are not analysed again.
         beats, af, waveform, statements: models: names of shipped models, or run folders.
         page: whether to write an HTML page for each recording, and one with a row for each recording of a folder.
+        pages: recordings with a page: none, those with findings, or all; by default all, and none with Parquet tables.
+        tables: `"parquet"` writes summaries, events, beats and waves of all recordings as Parquet datasets, and a page
+            of totals; recordings without a page have no files of their own.
         anonymous: whether to leave the patient data of the header and all dates out of the results; times of day stay.
             Files have the names of the recordings.
         strict: whether to refuse recordings whose files must be repaired to be read.
         limits: limits of the rules: `heartlm.analysis.limits.Limits`, with the names of those of the monitor.
-        processes: number of recordings of a folder to analyse in parallel; by default one per core.
         device: device of the models; auto uses a GPU if there is one. Beats and waves are found on the CPU.
+        processes: number of recordings of a folder to analyse in parallel; by default one per core.
+        engine, scheduler, limit_s, part: where recordings of a folder are analysed, see
+            `heartlm.system.engine.PartOptions`.
 
     Returns:
         `.summaries` has one mapping per recording; `.left_out` one line per recording that could not be analysed;
-        `.unwritten` one line per file of the whole folder that could not be written.
+        `.unwritten` one line per file of the whole folder that could not be written; `.tables` the totals of
+        Parquet tables.
 
     Raises:
         HeartlmError: no recording could be analysed, a model or file cannot be read, a file cannot be written, or there
@@ -430,25 +449,28 @@ def analyze(
         >>> ventricular = [each["beats"]["V"] for each in found.summaries]
     """
     from heartlm.analysis.events import USUAL_LIMITS
-    from heartlm.analysis.recordings import AnalysisTask, analyze_recordings
+    from heartlm.analysis.recordings import AnalysisTask, analyze_recordings, analyze_tables
     from heartlm.report.holter import holter_page
-    from heartlm.report.holter_index import index_page
+    from heartlm.report.holter_index import index_page, totals_page
 
     paths = (path,) if isinstance(path, str | Path) else tuple(path) if isinstance(path, list | tuple) else ()
     if not paths or not all(isinstance(each, str | Path) for each in paths):
         raise HeartlmError(f"path: {type(path).__name__} found, paths expected; for samples: load_model().analyze(...)")
     task = AnalysisTask(
-        tuple(map(Path, paths)),
-        Path(out),
+        tuple(map(source_path, paths)),
+        source_path(out),
         models=(Path(beats), Path(af), Path(waveform), Path(statements)),
         page=holter_page if page else None,
         index=index_page if page else None,
+        totals_page=totals_page if page else None,
+        pages=pages or ("all" if tables == "csv" else "none"),
         anonymous=anonymous,
         limits=limits or USUAL_LIMITS,
         device=device,
         repaired="refuse" if strict else "warn",
     )
-    return analyze_recordings(task, processes)
+    options = PartOptions(engine=engine, scheduler=scheduler, processes=processes, limit_s=limit_s, part=part)
+    return (analyze_tables if tables == "parquet" else analyze_recordings)(task, options)
 
 
 @public
@@ -538,7 +560,7 @@ def annotate(
     """
     from heartlm.tasks.annotate import annotate as find
 
-    where = locate(Path(recording))
+    where = locate(source_path(recording))
     return find(find_run(run), *where, beats=beats, lead=lead, checkpoint=checkpoint, device=device)
 
 

@@ -20,7 +20,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from heartlm.analysis.av_block import atrial_events
@@ -73,6 +72,7 @@ from heartlm.ecg.recording import ARTEFACT, Annotations, Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
 from heartlm.inference.finetuned import FineTuned
+from heartlm.inference.network import Device
 from heartlm.inference.predictions import recording_probabilities, without_artefacts
 from heartlm.inference.waveform import regular_wave_seconds, second_probabilities
 from heartlm.labels.waveform import VF, WINDOW
@@ -131,7 +131,7 @@ class Analyst:
         af: Path,
         waveform: Path,
         statements: Path = Path("statements"),
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
     ) -> Analyst:
         """Load four models on `device`, each by the name of a shipped model or by a run folder.
 

@@ -18,22 +18,23 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from heartlm.analysis.embeddings import Embeddings, Vectors
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.encode import Unusable, beats_for, source_of, usable_leads
 from heartlm.databases.database import open_database, opened
+from heartlm.databases.index import holds_recordings
 from heartlm.ecg.leads import canonical_lead, ecg_leads
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead, lead_of, lead_of_row, scored_lead
+from heartlm.inference.network import Network
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
 from heartlm.inference.statements import means_over_windows
-from heartlm.models.heart import HeartModel
 from heartlm.models.info import ModelInfo
-from heartlm.models.leads import LeadsNetwork
+from heartlm.sources.address import source_path
+from heartlm.storage.foreign import RemotePath
 from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window", "recording"]
@@ -80,7 +81,7 @@ def _given(beats: Annotations, _: Recording) -> Annotations:
 
 
 def embed(
-    model: HeartModel, window: int, leads: Iterable[ScoredLead], level: Level, layer: int, left_out: list[str]
+    model: Network, window: int, leads: Iterable[ScoredLead], level: Level, layer: int, left_out: list[str]
 ) -> Embeddings:
     """Return embeddings of leads.
 
@@ -97,7 +98,7 @@ def embed(
     Raises:
         HeartlmError: no lead gives a vector, the model has no such layer, or it has no such vectors.
     """
-    joins_leads = isinstance(model, LeadsNetwork)
+    joins_leads = model.config.network in ("leads", "residual")
     if joins_leads and level == "beat":
         raise HeartlmError("level: beat found, window or recording expected: the model reads all leads together")
     if not joins_leads and model.config.network != "transformer":
@@ -114,7 +115,7 @@ def embed(
     def length_of(lead: ScoredLead) -> int:
         return {"beat": 1, "window": window, "recording": lead.tokens.num_tokens}[level]
 
-    if isinstance(model, LeadsNetwork):
+    if joins_leads:
         states_by_lead = _features(model, ahead, window, layer, length_of)
     else:
         states_by_lead = hidden_states(model, (lead.tokens.codes for lead in ahead), window, layer)
@@ -151,7 +152,7 @@ def embed(
 
 
 def _features(
-    model: LeadsNetwork,
+    model: Network,
     leads: Iterable[ScoredLead],
     window: int,
     layer: int,
@@ -164,7 +165,7 @@ def _features(
         for lead in ahead
         for first in range(0, lead.tokens.num_tokens, length_of(lead))
     )
-    answers = means_over_windows(model, pieces, window, lambda part: model.features(part, layer=layer))
+    answers = means_over_windows(model, pieces, window, partial(model.hidden, layer=layer))
     for lead in leads:
         num = -(-lead.tokens.num_tokens // length_of(lead))
         yield np.stack([mean for _, mean in itertools.islice(answers, num)]).astype(np.float32)
@@ -205,35 +206,23 @@ def _with_tokens(leads: Iterable[ScoredLead], left_out: list[str]) -> Iterator[S
             left_out.append(f"{lead.name}: too short for a single token")
 
 
-@torch.inference_mode()
 def hidden_states(
-    model: HeartModel, recordings: Iterable[NDArray[np.uint16]], window: int, layer: int = -1
+    model: Network, recordings: Iterable[NDArray[np.uint16]], window: int, layer: int = -1
 ) -> Iterator[Vectors]:
     """Iterate over the hidden states of all tokens of each recording, float32 `[num_tokens, width]`.
 
     Windows overlap by half. The state of a token is from the window in which it is furthest from both ends. Its context
     is thus at least a quarter of a window on each side, except at the ends of the recording.
     """
-    kept = list[torch.Tensor]()
-    blocks: Any = model.trunk.blocks
-    handle = blocks[layer].register_forward_hook(lambda _module, _given, out: kept.append(out)) if layer >= 0 else None
     assert model.config.width is not None, "a loaded model is resolved"
-
-    def compute(codes: torch.Tensor) -> torch.Tensor:
-        hidden, _ = model.hidden(codes)
-        return kept.pop() if handle is not None else hidden
-
-    try:
-        for chunk in chunks_of_recordings(model, recordings):
-            states = [np.empty((len(codes), model.config.width), np.float32) for codes in chunk]
-            for index, tokens, state in over_windows(model, chunk, window, [max(1, window // 2)] * len(chunk), compute):
-                # the first quarter of each later window has more context in the window before it
-                skipped = window // 4 if tokens.start else 0
-                states[index][tokens.start + skipped : tokens.stop] = state[skipped:]
-            yield from states
-    finally:
-        if handle is not None:
-            handle.remove()
+    compute = partial(model.hidden, layer=layer)
+    for chunk in chunks_of_recordings(model, recordings):
+        states = [np.empty((len(codes), model.config.width), np.float32) for codes in chunk]
+        for index, tokens, state in over_windows(model, chunk, window, [max(1, window // 2)] * len(chunk), compute):
+            # the first quarter of each later window has more context in the window before it
+            skipped = window // 4 if tokens.start else 0
+            states[index][tokens.start + skipped : tokens.stop] = state[skipped:]
+        yield from states
 
 
 def _most_frequent(labels: NDArray[np.int8]) -> int:
@@ -259,8 +248,10 @@ def leads_of(
     """
     if level not in get_args(Level):
         raise HeartlmError(f"level: {level!r} found, {', '.join(get_args(Level))} expected")
-    if isinstance(source, str | Path) and (Path(source) / "manifest.json").is_file():
-        source = open_corpus(Path(source))
+    if isinstance(source, str | Path):
+        source = source_path(source)
+        if not isinstance(source, RemotePath) and (source / "manifest.json").is_file():
+            source = open_corpus(source)
     if isinstance(source, Corpus):
         if source.tokenizer_hash != info.tokenizer_hash:
             raise HeartlmError(
@@ -269,8 +260,8 @@ def leads_of(
             )
         rows = range(len(source.records)) if split is None else source.records.select(split).tolist()
         return (lead_of_row(source, row) for row in rows)
-    if isinstance(source, str | Path) and Path(source).is_dir():
-        database = open_database(Path(source))
+    if isinstance(source, Path) and holds_recordings(source):
+        database = open_database(source)
         chosen = [each for each in database.record_ids if split in (None, database.split_of(each))]
         recordings: Iterable[Recording] = map(database.recording, chosen)
     else:

@@ -14,15 +14,23 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import butter, resample_poly, sosfiltfilt
 
+from heartlm.ecg.filters import filtered_both_ways, resampled
 from heartlm.ecg.recording import Recording
 
 Floats = NDArray[np.float64]
 
 RATE_HZ = 125
 WINDOW_S, HOP_S = 10, 5
-_BAND_HZ = 1.0, 15.0
+# A Butterworth filter from 1 to 15 Hz: scipy.signal.butter(2, (1, 15), "bandpass", fs=125, output="sos") without its
+# column of ones, and scipy.signal.sosfilt_zi of it.
+_BAND_PASS = np.array(
+    [
+        [0.08149274485180637, 0.16298548970361273, 0.08149274485180637, -1.0563033674068458, 0.39907301875705026],
+        [1.0, -2.0, 1.0, -1.9298635755572144, 0.9326043650482159],
+    ]
+)
+_AT_REST = np.array([[0.8694986224503826, -0.29802225090937295], [-0.9509913673021555, 0.9509913673021577]])
 _QRS_S = 0.08, 0.10
 """Time in seconds excluded before and after each beat position."""
 # Number of spectrum bins per hertz.
@@ -72,9 +80,9 @@ def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz:
     num_seconds = -int(-signals_mv.shape[1] // rate_hz)
     probability, wave = np.zeros(num_seconds), np.zeros(num_seconds)
     ratio = Fraction(RATE_HZ / rate_hz).limit_denominator(1000)
-    even = resample_poly(np.nan_to_num(signals_mv), ratio.numerator, ratio.denominator, axis=1)
-    even = np.pad(even, ((0, 0), (0, RATE_HZ)))  # a recording of ten seconds may lack its last sample
-    even = sosfiltfilt(butter(2, _BAND_HZ, "bandpass", fs=RATE_HZ, output="sos"), even, axis=1)
+    # a recording of ten seconds may lack its last sample
+    longer = np.pad(resampled(np.nan_to_num(signals_mv), ratio), ((0, 0), (0, RATE_HZ)))
+    even = filtered_both_ways(longer, _BAND_PASS, _AT_REST)
     beats = np.round(sample * (RATE_HZ / rate_hz)).astype(np.int64)
     between = np.ones(even.shape[1], np.bool_)
     for beat in beats.tolist():

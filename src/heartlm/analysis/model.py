@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from heartlm.analysis.limits import Limits
     from heartlm.corpus.corpus import Corpus
     from heartlm.databases.each_recording import Watch
-    from heartlm.models.heart import HeartModel
+    from heartlm.inference.network import Network
     from heartlm.models.info import ModelInfo
 
 AnyPath = str | Path
@@ -34,22 +34,24 @@ class Model:
     """Loaded model; see `load_model`.
 
     Attributes:
-        network: torch module in evaluation mode.
+        network: what answers, without torch on a CPU; `heartlm.models.store.load_model` returns the torch module.
         info: shape, task, classes, window and tokenizer of the model.
         tokenizer: tokenizer of the model's input.
         analysts: run folders or names of shipped models that `analyze` uses for beats, AF, waveform and statements.
             Empty if the model has no task.
         folder: folder that the model was loaded from.
+        weights: folder of `model.safetensors`, in a run one of those below.
     """
 
-    network: HeartModel
+    network: Network
     info: ModelInfo
     tokenizer: Tokenizer
     analysts: tuple[Path, ...]
     folder: Path
+    weights: Path
 
     def __repr__(self) -> str:
-        config, num = self.info.config, sum(each.numel() for each in self.network.parameters())
+        config, num = self.info.config, self.network.num_weights
         what = f"task {self.info.task}, classes {' '.join(self.info.classes)}" if self.info.task else "pretrained only"
         shape = f"{config.network} of depth {config.depth}, width {config.width}, {num:,} weights"
         window = f"windows of {self.info.window} {self.info.tokenizer_kind} tokens"
@@ -75,7 +77,7 @@ class Model:
         """
         from heartlm.runs.saved import save_pretrained
 
-        save_pretrained(Path(folder), self.network, self.info, self.tokenizer.save, self.folder, license)
+        save_pretrained(Path(folder), self.weights, self.info, self.tokenizer.save, self.folder, license)
         return Path(folder)
 
     @functools.cached_property
@@ -90,7 +92,7 @@ class Model:
         if not self.analysts:
             raise HeartlmError("the model was pretrained only and names no beats: fine-tune it, or use load_model()")
         beats, af, waveform, statements = self.analysts
-        return Analyst.load(beats, af, waveform, statements, next(self.network.parameters()).device)
+        return Analyst.load(beats, af, waveform, statements, self.network.device)
 
     @public
     def analyze(
@@ -167,9 +169,8 @@ class Model:
 
 def loaded(model: Path | None, af: Path, waveform: Path, statements: Path, device: str) -> Model:
     """Load the model in a run folder or a folder of weights; None for the shipped models. See `heartlm.load_model`."""
-    from heartlm.distributed.device import device_and_precision
     from heartlm.inference.finetuned import tokenizer_of
-    from heartlm.models.store import load_model
+    from heartlm.inference.load import chosen_device, load_network
 
     path = FOLDER / "foundation" if model is None else model
     if (path / "model.safetensors").is_file():
@@ -182,9 +183,9 @@ def loaded(model: Path | None, af: Path, waveform: Path, statements: Path, devic
         run = RunFolder(path)
         folder, tokenizer = run.model("best"), run.tokenizer
         folder = folder if folder.is_dir() else run.model("last")
-    network, info = load_model(folder, device_and_precision(device, "fp32")[0])
+    network, info = load_network(folder, chosen_device(device))
     analysts = {"beats": Path("beats"), "rhythm": af, "waveform": waveform, "statements": statements}
     if model is not None:
         # The model takes the place of the shipped one of its task; one that was pretrained only analyses nothing.
         analysts = analysts | {info.task: path} if info.task is not None else {}
-    return Model(network, info, tokenizer_of(tokenizer, info), tuple(analysts.values()), path)
+    return Model(network, info, tokenizer_of(tokenizer, info), tuple(analysts.values()), path, folder)

@@ -1,35 +1,38 @@
 """Sequential or parallel analysis of recordings, with the result files in one folder.
 
-recordings ─► processes, each with an `Analyst` ─► files of each recording ─► summaries, in order
+recordings ─► workers, each with an `Analyst` ─► files of each recording ─► summaries, in order
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, Literal
 
 from heartlm.analysis.analyze import Analyst, notes_of
 from heartlm.analysis.events import USUAL_LIMITS
-from heartlm.analysis.findings import EVENT_FIELDS, Findings
+from heartlm.analysis.findings import EVENT_FIELDS, KINDS, Findings
+from heartlm.analysis.hrv import MEASURES
 from heartlm.analysis.limits import Limits
 from heartlm.databases.database import locate
-from heartlm.databases.each_recording import RecordingTask, Summary, Watch, each_recording
-from heartlm.distributed.device import device_and_precision
+from heartlm.databases.each_recording import Summary, Watch, each_recording
+from heartlm.databases.part_files import SUMMARIES, Rows, Tables, TablesTask, write_tables
+from heartlm.delineation.intervals import LEAD_COLUMNS
 from heartlm.ecg.definitions import definitions
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.formats.write_annotations import write_annotations
-from heartlm.storage.atomic import write_csv, write_text
-from heartlm.system.cores import usable_cores
+from heartlm.inference.load import chosen_device
+from heartlm.storage.atomic import write_csv, write_json, write_text
+from heartlm.system.cores import limit_threads, usable_cores
+from heartlm.system.engine import PartOptions
 from heartlm.system.frames import pandas
+from heartlm.system.processes import is_worker
 from heartlm.system.progress import say, track
 
+Pages = Literal["none", "findings", "all"]
 SCHEMA_VERSION = 17
 """Results of another version are not kept: raised where the same recording, models and settings give other results."""
 
@@ -42,8 +45,10 @@ class Analyses:
         summaries: summary of each analysed recording, see `Findings.summary`.
         left_out: recordings that were not analysed, with the reason, one line each.
         unwritten: files of the whole folder that could not be written, with the reason, one line each.
-        file: page of a single recording, or its summary if there is no page; of several, the page or table of all.
+        file: page of a single recording, or its summary if there is no page; of several, the page or table of all;
+            after a part of them, the folder.
         is_single: whether one recording was named, of which there is no table.
+        tables: totals of the Parquet tables, if these were written; there are no summaries then.
     """
 
     summaries: tuple[Summary, ...]
@@ -51,26 +56,69 @@ class Analyses:
     file: Path
     unwritten: tuple[str, ...] = ()
     is_single: bool = False
+    tables: Tables | None = None
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the summaries as rows of one table, with separate columns for counts of beats, events and seconds."""
-        return [
-            {key: value for key, value in each.items() if not isinstance(value, dict)}
-            | {"leads": " ".join(each["leads"])}
-            | {f"beats_{name}": count for name, count in each["beats"].items()}
-            | {f"{kind}_events": count for kind, count in each["events"].items()}
-            | {f"{kind}_s": seconds for kind, seconds in each["seconds"].items()}
-            | each["hrv"]
-            for each in self.summaries
-        ]
+        return list(map(flat, self.summaries))
 
     def to_frame(self) -> Any:
         """Return `rows` as a pandas DataFrame."""
         return pandas().DataFrame(self.rows())
 
 
+def _plain(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event with None for NaN, which is not equal to itself."""
+    return {key: None if value != value else value for key, value in event.items()}
+
+
+def flat(summary: Summary) -> dict[str, Any]:
+    """Return a summary as a row of a table, with separate columns for counts of beats, events and seconds."""
+    row: dict[str, Any] = (
+        {key: value for key, value in summary.items() if not isinstance(value, dict)}
+        | {"leads": " ".join(summary["leads"])}
+        | {f"beats_{name}": count for name, count in summary["beats"].items()}
+        | {f"{kind}_events": count for kind, count in summary["events"].items()}
+        | {f"{kind}_s": seconds for kind, seconds in summary["seconds"].items()}
+        | summary["hrv"]
+    )
+    return row
+
+
+SCHEMAS = {
+    SUMMARIES: {
+        **dict.fromkeys(("patient", "start"), "string"),
+        "duration_s": "double",
+        **dict.fromkeys(("leads", "warnings", "unlike", "hum_removed"), "string"),
+        "readable_share": "double",
+        **dict.fromkeys(("num_beats", "num_left_out"), "int64"),
+        **dict.fromkeys(("num_s_couplets", "num_paced"), "int64"),
+        **dict.fromkeys(("mean_rate_bpm", "slowest_bpm", "fastest_bpm", "longest_rr_s"), "double"),
+        **dict.fromkeys(("stated", "unexamined", "reading"), "string"),
+        **{f"beats_{name}": "int64" for name in "NSVF"},
+        **{f"{kind}_events": "int64" for kind in KINDS},
+        **{f"{kind}_s": "double" for kind in KINDS},
+        **dict.fromkeys(MEASURES, "double"),
+    },
+    "events": {
+        "start_s": "double",
+        "clock": "string",
+        "duration_s": "double",
+        "kind": "string",
+        "confidence": "double",
+        "num_beats": "int64",
+        "rate_bpm": "double",
+        "disputed": "bool",
+        "interval_ms": "double",
+    },
+    "beats": {"sample": "int64", "time_s": "double", "symbol": "string", "probability": "double"},
+    "waves": LEAD_COLUMNS,
+}
+"""Tables of `--tables parquet`, whose first columns are `database` and `record`, see docs/archive-cluster.md."""
+
+
 @dataclass(frozen=True)
-class AnalysisTask(RecordingTask):
+class AnalysisTask(TablesTask):
     """Settings of the analysis of recordings.
 
     RECORD.hlm has beats and rhythms in WFDB format, RECORD.events.csv one event per row, RECORD.hours.csv one hour per
@@ -79,8 +127,11 @@ class AnalysisTask(RecordingTask):
     Attributes:
         models: models of beats, AF, waveform and statements, each the name of a shipped model or a run folder.
         page: function that draws the page of findings; None for no pages.
+        pages: recordings with a page; with tables, also those with all other files of their own.
         index: function that draws the page of a folder from the summaries, the lines of `left_out` and the definitions
             of the kinds of events; None for none.
+        totals_page: function that draws the page of totals of tables from the number of recordings, the totals, the
+            lines of `left_out` and the definitions; None for none.
         anonymous: leave patient data and dates out of the results.
         limits: limits of the rules.
         device: device of the models: auto, cpu or cuda.
@@ -89,9 +140,12 @@ class AnalysisTask(RecordingTask):
     models: tuple[Path, Path, Path, Path]
     page: Callable[[Findings], str] | None
     index: Callable[[Sequence[Summary], Sequence[str], dict[str, str]], str] | None = None
+    totals_page: Callable[[int, Mapping[str, float], Sequence[str], dict[str, str]], str] | None = None
     anonymous: bool = False
     limits: Limits = USUAL_LIMITS
     device: str = "cpu"
+    pages: Pages = "all"
+    schemas = SCHEMAS
     verb, done = "analyze", "analysed"
 
     @cached_property
@@ -101,27 +155,67 @@ class AnalysisTask(RecordingTask):
         Raises:
             HeartlmError: a model cannot be read, or there is no GPU.
         """
-        if parent_process() is not None:  # one of several
-            torch.set_num_threads(1)
-        return Analyst.load(*self.models, device=device_and_precision(self.device, "fp32")[0])
+        if is_worker():  # one of several
+            limit_threads(1)
+        return Analyst.load(*self.models, device=chosen_device(self.device))
 
     @property
     def made(self) -> dict[str, Any]:
         """Versions, models and settings."""
         settings = {"anonymous": self.anonymous, "limits": asdict(self.limits)}
+        if self.pages == "findings":
+            settings["pages"] = self.pages
         return {"schema_version": SCHEMA_VERSION, "made_by": self.analyst.made_by, "settings": settings}
 
     @property
     def endings(self) -> tuple[str, ...]:
         """Endings of the annotations, tables and page."""
-        return (".hlm", ".events.csv", ".hours.csv", *([".html"] if self.page else []))
+        return (".hlm", ".events.csv", ".hours.csv", *([".html"] if self.page and self.pages == "all" else []))
 
     def write(self, recording: Recording, path: Path, watch: Watch) -> tuple[Summary, dict[str, Any]]:
         """Analyse a recording and write annotations, tables and page; see `RecordingTask.write`."""
         recording = recording.anonymous() if self.anonymous else recording
-        findings = self.analyst.analyze(recording, watch, self.limits)
-        waves = findings.normal_waves()
-        page, summary, rows = self.page and self.page(findings), findings.summary(), findings.event_rows()
+        return self._write(self.analyst.analyze(recording, watch, self.limits), path)
+
+    def rows(self, recording: Recording, path: Path, source: str) -> dict[str, Rows]:
+        """Analyse a recording; return its rows, and write its files if it has a page; see `TablesTask.rows`."""
+        recording = recording.anonymous() if self.anonymous else recording
+        findings = self.analyst.analyze(recording, iter, self.limits)
+        if self._has_page(findings):
+            summary, content = self._write(findings, path)
+            write_json(path, self.made | {"source": source, "summary": summary} | content)
+        beats: dict[str, Any] = {"sample": findings.sample, "time_s": findings.sample / recording.rate_hz}
+        beats |= {"symbol": findings.symbol, "probability": findings.probability.astype(float).round(4)}
+        columns = [values.tolist() for values in beats.values()]
+        return {
+            SUMMARIES: [flat(findings.summary())],
+            "events": list(map(_plain, findings.event_rows())),
+            "beats": [dict(zip(beats, values, strict=True)) for values in zip(*columns, strict=True)],
+            "waves": [] if findings.waves is None else findings.waves.lead_rows(),
+        }
+
+    def totals(self, summary: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return hours, beats by class, and recordings, events and seconds of each kind of event."""
+        totals = {"hours": summary["duration_s"] / 3600, "unlike": float(bool(summary["unlike"]))}
+        totals |= {f"beats {name}": summary[f"beats_{name}"] for name in "NSVF"}
+        for kind in KINDS:
+            totals |= {
+                f"with {kind}": float(bool(summary[f"{kind}_events"])),
+                f"events {kind}": summary[f"{kind}_events"] or 0,
+                f"seconds {kind}": summary[f"{kind}_s"] or 0,
+            }
+        return totals
+
+    def _has_page(self, findings: Findings) -> bool:
+        if self.page is None or self.pages == "none":
+            return False
+        return self.pages == "all" or any(event.kind != "unreadable" for event in findings.events)
+
+    def _write(self, findings: Findings, path: Path) -> tuple[Summary, dict[str, Any]]:
+        """Write annotations, tables and page of findings; return what RECORD.json holds of them."""
+        recording, waves = findings.recording, findings.normal_waves()
+        page = self.page(findings) if self.page is not None and self._has_page(findings) else None
+        summary, rows = findings.summary(), findings.event_rows()
         write_annotations(path.parent, path.stem, findings.annotations())
         for event in rows:
             event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
@@ -129,8 +223,6 @@ class AnalysisTask(RecordingTask):
         write_csv(findings.hours(), path.with_suffix(".hours.csv"), digits=4)
         if page is not None:
             write_text(path.with_suffix(".html"), page)
-        # NaN, which is not equal to itself, becomes None
-        plain = [{key: None if value != value else value for key, value in event.items()} for event in rows]
         born = recording.patient.birth_date
         patient = vars(recording.patient) | {"birth_date": born and str(born), "age": recording.age}
         content = {
@@ -140,20 +232,41 @@ class AnalysisTask(RecordingTask):
             "hrv": findings.hrv(),
             "notes": findings.notes,
             "marks": findings.marks(),
-            "events": plain,
+            "events": list(map(_plain, rows)),
         }
         return summary, content | {"waves": waves and waves.summary()}
 
 
-def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
-    """Analyse a recording, or several in parallel with `processes` processes, by default one per core.
+def analyze_tables(task: AnalysisTask, options: PartOptions) -> Analyses:
+    """Analyse recordings by an engine, and write Parquet datasets; a command for all of them writes totals and a page.
 
     Raises:
-        HeartlmError: `processes` is below 1, a model cannot be read, no recording could be analysed, a file cannot be
-            written, or a process was killed.
+        HeartlmError: see `analyze_recordings`.
     """
-    if processes is not None and processes < 1:
-        raise HeartlmError(f"processes: {processes} found, at least 1 expected")
+    options.check_engine()
+    tables, file = write_tables(task, options, len(usable_cores())), task.out
+    if options.part is None:
+        content = {"num_recordings": tables.num_recordings, "num_left_out": len(tables.left_out)}
+        write_json(task.out / "totals.json", content | {"totals": dict(sorted(tables.totals.items()))})
+        # the reasons quote headers and names of folders
+        shown = [f"recording {n + 1}" for n in range(len(tables.left_out))] if task.anonymous else tables.left_out
+        write_text(task.out / "left_out.txt", "".join(f"{line}\n" for line in shown))
+        file = task.out / "totals.json"
+        if task.totals_page is not None:
+            file = task.out / "index.html"
+            kinds = definitions(vars(task.limits))
+            write_text(file, task.totals_page(tables.num_recordings, tables.totals, shown, kinds))
+    return Analyses((), tuple(tables.left_out), file, tables=tables)
+
+
+def analyze_recordings(task: AnalysisTask, options: PartOptions) -> Analyses:
+    """Analyse a recording, or several in parallel by an engine, by default in one process per core.
+
+    Raises:
+        HeartlmError: an option is invalid, a model cannot be read, no recording could be analysed, a file cannot be
+            written, or a scheduler was lost.
+    """
+    options.check_engine()
     if task.anonymous:
         say(
             "anonymous: results keep the names of the recordings and of their folders; rename these, or analyse what "
@@ -166,7 +279,9 @@ def analyze_recordings(task: AnalysisTask, processes: int | None) -> Analyses:
         for note in notes_of(recording)[len(recording.repairs) :]:
             say(f"{recording.path}: {note}")
         return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}", is_single=True)
-    summaries, left_out = each_recording(task, processes or len(usable_cores()))
+    summaries, left_out = each_recording(task, options, len(usable_cores()))
+    if options.part is not None:  # the command that joins the parts writes the tables of all
+        return Analyses(summaries, left_out, task.out)
     names = {each["record"] for each in summaries}
     # A recording may be summary.csv in the same folder, and the page of one may be index.html.
     table = task.out / ("folder.csv" if "summary" in names else "summary.csv")

@@ -45,23 +45,23 @@ def run(arguments: Sequence[str]) -> int:
         heartlm alarms mitdb/232 --pause-s 2.5 --bradycardia-bpm 45
     """
     options = parse(AlarmsOptions, arguments, "alarms", run, positionals=["path"])
-    import torch
-
     from heartlm import api
     from heartlm.databases.database import locate, open_database
+    from heartlm.databases.index import holds_recordings
     from heartlm.ecg.recording import Repaired
     from heartlm.monitor.alarms import read_rules
     from heartlm.monitor.stream import watched_leads
     from heartlm.storage.atomic import write_csv
+    from heartlm.system.cores import limit_threads
     from heartlm.system.progress import track
 
-    torch.set_num_threads(1)
+    limit_threads(1)
     common, rules_by_patient = read_rules(options.rules)
     given = given_limits(options)
     common, *patient_rules = (replace(each, **given) for each in (common, *rules_by_patient.values()))
     rules_by_patient = dict(zip(rules_by_patient, patient_rules, strict=True))
     repaired: Repaired = "refuse" if options.strict else "warn"
-    if options.path.is_dir():
+    if holds_recordings(options.path):
         database = open_database(options.path, repaired=repaired)
         record_ids = list(database.record_ids)
     else:

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from heartlm.cli.options import given_limits, limit_options, parse
 from heartlm.ecg.definitions import LIMITS, REPORT, definitions
-from heartlm.errors import require
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.typed import typed
+from heartlm.system.engine import PartOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
+class AnalyzeOptions(limit_options(REPORT), PartOptions):  # type: ignore[misc]
     """Options of `heartlm analyze`.
 
     Attributes:
@@ -27,9 +27,12 @@ class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
         statements: model that judges short recordings of eight leads or more as a whole: a shipped model or a run
             folder.
         page: write an HTML page of the results.
+        pages: recordings with a page of their own: none, those with findings, or all; by default all, and none with
+            Parquet tables.
+        tables: csv writes files for each recording and a table of all; parquet writes summaries, events, beats and
+            waves of all recordings as Parquet datasets and a page of totals, for archives of any size.
         anonymous: leave the patient data of the header and all dates out of the results.
         strict: refuse a recording whose file must be repaired to be read, instead of analysing it with a warning.
-        processes: number of recordings analysed in parallel; by default one per core.
         device: device of the models; auto uses a GPU if there is one, of which every process needs some memory. Beats
             and waves are found on the CPU.
         rules: YAML file with limits of the rules; options go before it.
@@ -42,9 +45,10 @@ class AnalyzeOptions(limit_options(REPORT)):  # type: ignore[misc]
     waveform: Path = Path("waveform")
     statements: Path = Path("statements")
     page: bool = True
+    pages: Literal["none", "findings", "all"] | None = None
+    tables: Literal["csv", "parquet"] = "csv"
     anonymous: bool = False
     strict: bool = False
-    processes: int | None = None
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     rules: Path | None = None
 
@@ -61,12 +65,13 @@ def run(arguments: Sequence[str]) -> int:
         heartlm analyze mitdb/100 mitdb/203 'ward/*.edf'
         heartlm analyze mitdb --beats runs/beats
         heartlm analyze mitdb/232 --pause-s 2.5 --bradycardia-bpm 45
+        heartlm analyze archive --out findings --tables parquet --engine dask --scheduler tcp://node1:8786
     """
     options = parse(AnalyzeOptions, arguments, "analyze", run, positionals=["path"])
-    require(options, lambda value: value >= 1, "at least 1", "processes")
-    import torch
+    options.check_engine()
+    from heartlm.system.cores import limit_threads
 
-    torch.set_num_threads(1)
+    limit_threads(1)
     from heartlm import api
     from heartlm.analysis.limits import Limits
 
@@ -86,7 +91,8 @@ def run(arguments: Sequence[str]) -> int:
         print(line)
     print(result.file)
     if not result.is_single:
-        print(f"{len(result.summaries):,} recordings analysed, {len(result.left_out):,} left out")
+        num = result.tables.num_recordings if result.tables is not None else len(result.summaries)
+        print(f"{num:,} recordings analysed, {len(result.left_out):,} left out")
     return 1 if result.left_out or result.unwritten else 0
 
 

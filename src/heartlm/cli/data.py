@@ -1,4 +1,4 @@
-"""`heartlm data`: list, download, simulate, convert, verify and draw ECG databases."""
+"""`heartlm data`: list, download, simulate, convert, index, verify and draw ECG databases."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from heartlm.cli.options import existing, parse
 from heartlm.cli.subcommands import run_subcommand
 from heartlm.errors import HeartlmError
 from heartlm.simulate.config import SimulationConfig
+from heartlm.system.engine import EngineOptions
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class SimulateOptions(SimulationConfig):
 
 
 @dataclass(frozen=True)
-class VerifyOptions:
+class VerifyOptions(EngineOptions):
     """Options of `heartlm data verify`.
 
     Attributes:
@@ -128,7 +129,7 @@ def run_verify(argv: Sequence[str]) -> int:
     from heartlm.cli.data_tables import print_findings
     from heartlm.databases.verify import verify_database
 
-    findings = verify_database(existing(options.folder, "folder"))
+    findings = verify_database(existing(options.folder, "folder"), options)
     print_findings(options.folder, findings)
     return 1 if findings else 0
 
@@ -139,6 +140,10 @@ SUBCOMMANDS = {
     "convert": (
         "heartlm.cli.data_convert:run",
         "write recordings as WFDB, EDF+, ISHNE, Parquet; drop names and dates",
+    ),
+    "index": (
+        "heartlm.cli.data_index:run",
+        "write the headers of all recordings into one Parquet file, to choose from",
     ),
     "simulate": ("heartlm.cli.data:run_simulate", "write a database of simulated patients"),
     "download": ("heartlm.cli.data_download:run", "fetch a database from PhysioNet: resumable, parallel, verified"),

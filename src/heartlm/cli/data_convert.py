@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from heartlm.cli.options import parse
-from heartlm.errors import require
-from heartlm.system.cores import usable_cpus
+from heartlm.system.engine import EngineOptions
 
 
 @dataclass(frozen=True)
-class ConvertOptions:
+class ConvertOptions(EngineOptions):
     """Options of `heartlm data convert`.
 
     Attributes:
@@ -25,7 +24,6 @@ class ConvertOptions:
             days for each patient that is stored nowhere.
         damaged: action for a recording that shows damage: refuse leaves it out, warn converts it with a warning.
         strict: leave out a recording whose file must be repaired to be read, instead of converting it with a warning.
-        processes: number of recordings converted in parallel; by default one per core.
     """
 
     source: Path
@@ -35,7 +33,6 @@ class ConvertOptions:
     anonymize: bool = False
     damaged: Literal["refuse", "warn"] = "refuse"
     strict: bool = False
-    processes: int | None = None
 
 
 def run(argv: Sequence[str]) -> int:
@@ -50,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
         heartlm data convert ward shared --to parquet --anonymize
     """
     options = parse(ConvertOptions, argv, "data convert", run, positionals=["source", "folder"])
-    require(options, lambda number: number >= 1, "at least 1", "processes")
+    options.check_engine()
     from heartlm.databases.convert import Conversion, convert_recordings
 
     task = Conversion(
@@ -62,7 +59,7 @@ def run(argv: Sequence[str]) -> int:
         damaged=options.damaged,
         repaired="refuse" if options.strict else "warn",
     )
-    done = convert_recordings(task, options.processes or len(usable_cpus()))
+    done = convert_recordings(task, options)
     for line in done.left_out:
         print(f"left out: {line}")
     inexact = [each["record"] for each in done.records if not all(lead["exact"] for lead in each["leads"])]

@@ -8,27 +8,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.cli.options import parse
-from heartlm.errors import require
-from heartlm.system.cores import usable_cpus
+from heartlm.system.engine import PartOptions
 
 
 @dataclass(frozen=True)
-class DelineateOptions:
+class DelineateOptions(PartOptions):
     """Options of `heartlm delineate`.
 
     Attributes:
         path: recordings, as files or DATABASE/RECORD, folders of recordings, or patterns such as 'ward/*.edf'.
         out: output folder. Recordings with complete results there are not delineated again.
         beats: found delineates the QRS complexes that the leads show, annotated those of the recording's annotations.
+        tables: csv writes files for each recording and a table of all; parquet writes summaries, beats and waves of all
+            recordings as Parquet datasets, for archives of any size.
         strict: refuse a recording whose file must be repaired to be read, instead of delineating it with a warning.
-        processes: number of recordings delineated in parallel; by default one per core.
     """
 
     path: list[Path]
     out: Path = Path("delineation")
     beats: Literal["found", "annotated"] = "found"
+    tables: Literal["csv", "parquet"] = "csv"
     strict: bool = False
-    processes: int | None = None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -44,13 +44,19 @@ def run(arguments: Sequence[str]) -> int:
         heartlm delineate mitdb --out mitdb-waves --beats annotated
     """
     options = parse(DelineateOptions, arguments, "delineate", run, positionals=["path"])
-    require(options, lambda number: number >= 1, "at least 1", "processes")
-    from heartlm.delineation.recordings import DelineationTask, delineate_recordings
+    from heartlm.delineation.recordings import DelineationTask, delineate_recordings, delineate_tables
     from heartlm.ecg.recording import Repaired
 
     repaired: Repaired = "refuse" if options.strict else "warn"
     task = DelineationTask(tuple(options.path), options.out, options.beats, repaired=repaired)
-    done = delineate_recordings(task, options.processes or len(usable_cpus()))
+    if options.tables == "parquet":
+        tables = delineate_tables(task, options)
+        for line in tables.left_out:
+            print(f"left out: {line}")
+        print(task.out)
+        print(f"{tables.num_recordings:,} recordings delineated, {len(tables.left_out):,} left out")
+        return 1 if tables.left_out else 0
+    done = delineate_recordings(task, options)
     for line in done.left_out:
         print(f"left out: {line}")
     if task.is_single:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 import typing
 from argparse import RawDescriptionHelpFormatter
@@ -25,6 +26,8 @@ from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
 
 from heartlm.ecg.definitions import LIMITS
 from heartlm.errors import HeartlmError
+from heartlm.sources.address import source_path
+from heartlm.sources.cache import DEFAULT_GB, FOLDER, SIZE_GB, cache_bytes
 from heartlm.storage.reading import read_yaml
 from heartlm.storage.safe_yaml import parse_yaml
 
@@ -99,6 +102,11 @@ def parse(
             text = re.sub(pattern, plain, text)
         raise HeartlmError(f"{text}  (see heartlm {command} --help)") from error
     values.pop("config", None)
+    for name, value in values.items():
+        if isinstance(value, Path):
+            values[name] = source_path(value)
+        elif isinstance(value, list):
+            values[name] = [source_path(each) if isinstance(each, Path) else each for each in value]
     if opens_recordings:
         _state(options, values)
     return options(**values)
@@ -119,7 +127,7 @@ def given_limits(options: Any) -> dict[str, Any]:
 
 
 OPEN_RECORDINGS = frozenset(
-    ("alarms", "analyze", "compare", "data convert", "data show", "data verify",
+    ("alarms", "analyze", "compare", "data convert", "data index", "data show", "data verify",
      "delineate", "embed", "evaluate", "monitor", "predict", "review", "tokenize")
 )  # fmt: skip
 """Commands of the core with the options `--rate`, `--units` and `--leads`, which state what files of recordings do not
@@ -140,6 +148,11 @@ def _add_stated(parser: ArgumentParser, options: type[Any]) -> None:
             "--leads", type=str, help="comma-separated leads to read, or names for the leads of a file that has none"
         )
 
+    group = parser.add_argument_group("recordings at addresses (s3://, gs://, az://, hf://, https://) and of an index")
+    group.add_argument("--where", type=str, help='of an index, recordings with, e.g., "duration_s >= 10"')
+    group.add_argument("--cache", type=Path, help="folder in which what was read from addresses is kept")
+    group.add_argument("--cache-gb", type=float, help=f"its largest size, by default {DEFAULT_GB:g}")
+
 
 def _state(options: type[Any], values: dict[str, Any]) -> None:
     """State the rate, units and leads for all recordings that the command opens, and remove them from `values`."""
@@ -155,6 +168,14 @@ def _state(options: type[Any], values: dict[str, Any]) -> None:
     if unknown := [text for text in units if parse_unit(text) is None]:
         raise HeartlmError(f"units: {unknown[0]!r} found, expected a unit such as mV, uV or 200/mV (steps per mV)")
     Stated(rate_hz, units, _listed(leads)).export()
+    # in the environment, which worker processes have too
+    for variable, name in (("HEARTLM_WHERE", "where"), (FOLDER, "cache"), (SIZE_GB, "cache_gb")):
+        value = values.pop(name)
+        if value is not None:
+            os.environ[variable] = str(value)
+        elif name == "where":
+            os.environ.pop(variable, None)
+    cache_bytes()
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
@@ -275,6 +296,6 @@ def existing(path: Path, what: str) -> Path:
     Raises:
         HeartlmError: `path` does not exist; the text names `what` was expected.
     """
-    if not Path(path).exists():
+    if not path.exists():
         raise HeartlmError(f"{path}: no such {what}")
-    return Path(path)
+    return path

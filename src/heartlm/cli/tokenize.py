@@ -42,6 +42,15 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(TokenizeOptions, arguments, "tokenize", run, positionals=["databases"])
     from heartlm import api
 
+    if options.part is not None:
+        from heartlm.corpus.build import build_part
+        from heartlm.models.pretrained import find_run
+
+        given = None if options.tokenizer_from is None else find_run(options.tokenizer_from) / "tokenizer"
+        num_records, num_unreadable = build_part(options.databases, options.out, options, given)
+        print(f"{options.out}: part {options.part}, {num_records:,} recordings, {num_unreadable:,} not readable")
+        print(f"when all parts are done, join them:  the same command with --shards {options.num_shards} for --part")
+        return 1 if num_unreadable else 0
     command = shlex.join(["heartlm", "tokenize", *arguments])
     corpus = api.tokenize(options.databases, options.out, options, command=command)
     print("\n".join(describe(corpus.manifest, options.out)))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,17 @@ import numpy as np
 
 from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source, readable_leads
+from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source, joined_parts, readable_leads
 from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
-from heartlm.corpus.plan import Parts, Statements, make_plan, settings_of
+from heartlm.corpus.plan import Parts, Statements, make_plan, settings_of, shards_of
+from heartlm.corpus.schema import FILES
 from heartlm.databases.database import Database, open_database
 from heartlm.databases.statements import statements_of
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import explained, publish_folder, recover_folder
 from heartlm.system.cores import usable_cpus
-from heartlm.system.processes import encode_all
+from heartlm.system.processes import Lost, run_each
 from heartlm.system.progress import say, track
 from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
 
@@ -62,40 +64,194 @@ def build_corpus(
         HeartlmError: the input is unreadable or has no usable recording, or `out` cannot be written or is not a corpus.
     """
     config = config or TokenizeConfig()
-    databases = [open_database(folder, repaired="refuse" if config.strict else "warn") for folder in folders]
-    for name, count in Counter(database.name for database in databases).items():
-        if count > 1:
-            raise HeartlmError(f"two folders hold a database called {name!r}: rename one, or name it in database.json")
-    recover_folder(out)
-    is_corpus = (out / "manifest.json").is_file() and (out / "codes.bin").is_file()
-    if out.exists() and not is_corpus and not (out.is_dir() and not any(out.iterdir())):
-        raise HeartlmError(f"{out} exists and is no corpus: choose another name, or remove it first")
-    statements = {
-        f"{database.name}/{name}": stated
-        for database in (databases if config.labels is not None or tokenizer.joins_leads else ())
-        for name, stated in statements_of(database, config.labels).items()
-    }
+    databases, statements = _sources(folders, tokenizer, out, config)
     # The journal first: it locks the folder against another build. The plan before the fit: its fingerprint of the
     # files decides whether an earlier build, with its tokenizer, is continued.
     with _under_way(out) as journal:
         plan = make_plan(databases)
-        tokenizer = _begin(journal, plan, tokenizer, config, fit and tokenizer.needs_fitting, statements)
-        numbers = range(journal.num_parts, len(plan))
-        encoded = encode_all(
-            lambda number: encode_part(*plan[number], tokenizer, config, statements),
-            numbers,
-            config.processes or len(usable_cpus()),
-        )
+        fit = fit and tokenizer.needs_fitting
+        settings = settings_of(config, tokenizer, fit, plan, statements)
+        tokenizer = _begin(journal, settings, plan, tokenizer, config, fit)
+        if config.num_shards > 1:
+            shards = _build_shards(out, journal, settings, plan, tokenizer, config, statements)
+            _refuse_empty(shards.values(), folders)
+            manifest = finish_corpus(journal.folder, shards, tokenizer, command)
+            for name in FILES:  # empty ones of the journal
+                (journal.folder / name).unlink()
+            for shard in shards.values():
+                shard.path.unlink()
+            return manifest
+        todo = plan[journal.num_parts :]
+        processes = min(config.processes or len(usable_cpus()), len(todo) or 1)
+        encoded = _encoded(todo, tokenizer, config, statements, processes)
         parts = track(
             encoded, len(plan), "tokenize", lambda part: part.num_samples / 1e6, "M samples", journal.num_parts
         )
         with closing(encoded):
             for part in parts:
                 journal.add(part)
-        if not any(row["num_tokens"] for entry in journal.entries() for row in entry["rows"]):
-            reasons = commonest(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])
-            raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {reasons}")
-        return finish_corpus(journal, tokenizer, command)
+        _refuse_empty([journal], folders)
+        return finish_corpus(journal.folder, {"": journal}, tokenizer, command)
+
+
+def build_part(folders: Sequence[Path], out: Path, config: TokenizeConfig, given: Path | None) -> tuple[int, int]:
+    """Build the shard of `config.part`, to be joined by `build_corpus` with as many shards.
+
+    The tokenizer is fitted by each part, in the same way.
+
+    Returns:
+        Number of recordings of the shard, and of those that could not be read.
+
+    Raises:
+        HeartlmError: see `build_corpus`.
+    """
+    tokenizer = config.new_tokenizer() if given is None else load_tokenizer(given)
+    databases, statements = _sources(folders, tokenizer, out, config)
+    plan, fit = make_plan(databases), given is None and tokenizer.needs_fitting
+    settings = settings_of(config, tokenizer, fit, plan, statements)
+    if fit:
+        fit_on_training(tokenizer, databases, config)
+    work = _ShardWork(_shards_of(out), _Encode(tokenizer, config, statements, databases), settings)
+    index, num_shards = config.part_of
+    item = index, _numbered(shards_of(plan, num_shards)[index], databases)
+    work(item)
+    entries = list(Journal(work.folder / _name_of(index)).entries())
+    return sum(entry["num_records"] for entry in entries), sum(entry["num_unreadable"] for entry in entries)
+
+
+def _sources(
+    folders: Sequence[Path], tokenizer: Tokenizer, out: Path, config: TokenizeConfig
+) -> tuple[list[Database], dict[str, dict[str, bool]]]:
+    """Return the databases, and what is stated about their recordings; refuse an `out` that holds something else."""
+    databases = [open_database(folder, repaired="refuse" if config.strict else "warn") for folder in folders]
+    for name, count in Counter(database.name for database in databases).items():
+        if count > 1:
+            raise HeartlmError(f"two folders hold a database called {name!r}: rename one, or name it in database.json")
+    recover_folder(out)
+    is_corpus = (out / "manifest.json").is_file() and ((out / "codes.bin").is_file() or (out / "shards").is_dir())
+    if out.exists() and not is_corpus and not (out.is_dir() and not any(out.iterdir())):
+        raise HeartlmError(f"{out} exists and is no corpus: choose another name, or remove it first")
+    return databases, {
+        f"{database.name}/{name}": dict(stated)
+        for database in (databases if config.labels is not None or tokenizer.joins_leads else ())
+        for name, stated in statements_of(database, config.labels).items()
+    }
+
+
+def _refuse_empty(journals: Iterable[Journal], folders: Sequence[Path]) -> None:
+    """Raise a HeartlmError if no part has a token."""
+    reasons = list[Any]()
+    for journal in journals:
+        for entry in journal.entries():
+            if any(row["num_tokens"] for row in entry["rows"]):
+                return
+            reasons += (left_out["reason"] for left_out in entry["dropped"])
+    raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {commonest(reasons)}")
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+Shard = tuple[int, list[tuple[int, Sequence[str]]]]
+"""Index of a shard, and its parts: index of a database, and names of recordings."""
+
+
+def _shards_of(out: Path) -> Path:
+    """Return the folder of the shards until they are joined."""
+    return out.with_name(f".{out.name}.shards")
+
+
+def _name_of(index: int) -> str:
+    return f"{index:04d}"
+
+
+def _numbered(plan: Parts, databases: Sequence[Database]) -> list[tuple[int, Sequence[str]]]:
+    return [(databases.index(database), record_ids) for database, record_ids in plan]
+
+
+@dataclass(frozen=True)
+class _ShardWork:
+    """Building of one shard in a folder of its own, which has its name when it is complete.
+
+    A killed build continues, as that of a corpus does. Returns the number of samples.
+    """
+
+    folder: Path
+    encode: _Encode
+    settings: dict[str, Any]
+
+    def __call__(self, shard: Shard, begun: Callable[[Journal], None] = lambda journal: None) -> int:
+        index, parts = shard
+        folder, num_samples = self.folder / _name_of(index), 0
+        settings = self.settings | {"shard": index, "tokens of": self.encode.tokenizer.content_hash()}
+        if Journal(folder).settings == settings:
+            return 0
+        with partial_folder(folder) as partial:
+            journal = Journal(partial)
+            if journal.settings == settings:
+                journal.resume()
+            else:
+                clear(partial, "*")
+                journal.begin(settings)
+            begun(journal)
+            for part in parts[journal.num_parts :]:
+                encoded = self.encode(part)
+                num_samples += encoded.num_samples
+                journal.add(encoded)
+            (partial / "lock").unlink()
+            publish_folder(partial, folder)
+        return num_samples
+
+
+def _build_shards(
+    out: Path,
+    journal: Journal,
+    settings: dict[str, Any],
+    plan: Parts,
+    tokenizer: Tokenizer,
+    config: TokenizeConfig,
+    statements: Statements,
+) -> dict[str, Journal]:
+    """Build the shards that are not complete, each by one worker; return the journal of each by its final folder."""
+    databases = list(dict.fromkeys(database for database, _ in plan))
+    work = _ShardWork(_shards_of(out), _Encode(tokenizer, config, statements, databases), settings)
+    items = [(index, _numbered(shard, databases)) for index, shard in enumerate(shards_of(plan, config.num_shards))]
+    joined = journal.folder / "shards"
+    joined.mkdir(exist_ok=True)
+    # a build that was killed when it joined the shards has moved some
+    todo = [item for item in items if not (joined / _name_of(item[0])).is_dir()]
+    processes = min(config.processes or len(usable_cpus()), len(todo) or 1)
+    with closing(run_each(work, todo, config, processes, start="fork")) as outcomes:
+        built = track(outcomes, len(todo), "tokenize", lambda done: 0.0 if isinstance(done, Lost) else done / 1e6)
+        for item, outcome in zip(todo, built, strict=True):
+            while isinstance(outcome, Lost):
+                outcome = _without_lost(work, item, plan, databases, config)
+    for index, _ in todo:
+        (work.folder / _name_of(index)).replace(joined / _name_of(index))
+    with suppress(OSError):  # shards of another number of shards
+        work.folder.rmdir()
+    return {f"shards/{_name_of(index)}": Journal(joined / _name_of(index)) for index, _ in items}
+
+
+def _without_lost(
+    work: _ShardWork, shard: Shard, plan: Parts, databases: Sequence[Database], config: TokenizeConfig
+) -> int | Lost:
+    """Continue a shard whose worker ended twice: encode the next part record by record, then the others as usual."""
+    encode = work.encode
+
+    def next_part(journal: Journal) -> None:
+        if journal.num_parts < len(shard[1]):
+            number, record_ids = shard[1][journal.num_parts]
+            part = (databases[number], record_ids)
+            journal.add(next(_encoded([part], encode.tokenizer, config, encode.statements, 2)))
+            raise _AddedError
+
+    with suppress(_AddedError):
+        work(shard, next_part)
+    return next(run_each(work, [shard], config, 2, start="fork"))
+
+
+class _AddedError(Exception):
+    """A part was added to a shard that others continue."""
 
 
 def build_configured(
@@ -116,6 +272,55 @@ def build_configured(
     tokenizer = config.new_tokenizer() if given is None else load_tokenizer(given)
     build_corpus(folders, tokenizer, out, config, fit=given is None, command=command)
     return open_corpus(out)
+
+
+@dataclass(frozen=True)
+class _Encode:
+    """Encoding of a part; see `encode_part`."""
+
+    tokenizer: Tokenizer
+    config: TokenizeConfig
+    statements: Statements
+    databases: Sequence[Database]
+
+    def __call__(self, part: tuple[int, Sequence[str]]) -> Part:
+        database = self.databases[part[0]]
+        return encode_part(database, part[1], self.tokenizer, self.config, self.statements)
+
+
+def _encoded(
+    plan: Parts, tokenizer: Tokenizer, config: TokenizeConfig, statements: Statements, processes: int
+) -> Generator[Part]:
+    """Encode the parts of a plan by the engine of `config`, and yield them in their order.
+
+    If a worker ends twice with a part, its recordings are encoded one by one: the others of the part are not lost.
+
+    Raises:
+        HeartlmError: a recording is unreadable or its worker ended, and unreadable recordings are not skipped.
+    """
+    databases = list(dict.fromkeys(database for database, _ in plan))
+    work = _Encode(tokenizer, config, statements, databases)
+    items = [(databases.index(database), record_ids) for database, record_ids in plan]
+    with closing(run_each(work, items, config, processes, start="fork")) as encoded:
+        for (number, record_ids), part in zip(items, encoded, strict=True):
+            if isinstance(part, Lost):
+                singles = [(number, [record_id]) for record_id in record_ids]
+                with closing(run_each(work, singles, config, max(processes, 2), start="fork")) as alone:
+                    names = [f"{databases[number].name}/{record_id}" for record_id in record_ids]
+                    yield joined_parts([_kept(*pair, config) for pair in zip(names, alone, strict=True)])
+            else:
+                yield part
+
+
+def _kept(name: str, part: Part | Lost, config: TokenizeConfig) -> Part:
+    """Return the part of one recording, without it if its worker ended twice."""
+    if isinstance(part, Part):
+        return part
+    if not config.skip_unreadable:
+        raise HeartlmError(f"{name}: {part.reason}; --skip-unreadable leaves it out")
+    without = Part(name.partition("/")[0], 1, tokens=dict.fromkeys(FILES, b""))
+    without.drop(name, part.reason, unreadable=True)
+    return without
 
 
 @contextmanager
@@ -148,10 +353,10 @@ def _under_way(out: Path) -> Iterator[Journal]:
 
 
 def _begin(
-    journal: Journal, plan: Parts, tokenizer: Tokenizer, config: TokenizeConfig, fit: bool, statements: Statements
+    journal: Journal, settings: dict[str, Any], plan: Parts, tokenizer: Tokenizer, config: TokenizeConfig, fit: bool
 ) -> Tokenizer:
     """Resume an earlier build, or start by fitting the tokenizer; return the tokenizer to encode with."""
-    settings, earlier_settings = settings_of(config, tokenizer, fit, plan, statements), journal.settings
+    earlier_settings = journal.settings
     if earlier_settings == settings:
         journal.resume()
         clear(journal.folder, ".*")  # files that a killed build did not finish

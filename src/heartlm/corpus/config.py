@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from heartlm.errors import HeartlmError, require
 from heartlm.storage.typed import Checked, typed
+from heartlm.system.engine import PartOptions
 from heartlm.tokenizers.registry import TokenizerName
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TokenizeConfig(Checked):
+class TokenizeConfig(PartOptions, Checked):
     """Settings of a corpus.
 
     Attributes:
@@ -36,11 +37,13 @@ class TokenizeConfig(Checked):
             unreadable; warn uses it and lists it in the manifest.
         strict: treat a recording whose file must be repaired to be read as unreadable, instead of using it with a
             warning.
-        processes: number of parallel encoding processes, by default one per core. The corpus does not depend on it.
         seed: random seed for the choice of beats that the codebooks are fitted on.
         labels: CSV table of statements about recordings: the name of a recording, then a column for each statement with
             1, 0, or nothing if it is not known. By default the statements of PTB-XL and of the PhysioNet/CinC
             challenges are read (leads).
+        shards: number of shards. Each is written whole by the worker that encodes it, and the command writes the index.
+            By default 1, or the number of parts of --part, which does one shard; the same command with --shards then
+            joins them. Windows and their order do not depend on it.
     """
 
     tokenizer: TokenizerName | None = None
@@ -53,18 +56,26 @@ class TokenizeConfig(Checked):
     skip_unreadable: bool = False
     damaged: Literal["refuse", "warn"] = "refuse"
     strict: bool = False
-    processes: int | None = None
     seed: int = 0
     labels: Path | None = None
+    shards: int | None = None
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an invalid value."""
-        require(self, lambda value: value >= 1, "at least 1", "processes")
+        self.check_engine()
+        require(self, lambda value: value >= 1, "at least 1", "shards")
+        if self.part is not None and self.shards not in (None, self.part_of[1]):
+            raise HeartlmError(f"part: {self.part} found next to {self.shards} shards: a part is a shard")
         require(self, lambda value: value >= 0, "at least 0", "seed")
         if self.tokenizer_from is None:
             self.new_tokenizer()
         elif refused := [*self._given, *(["tokenizer"] if self.tokenizer else [])]:
             raise HeartlmError(f"{refused[0]}: the tokenizer of {self.tokenizer_from} has its settings: leave it out")
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards of the corpus."""
+        return self.shards or self.part_of[1]
 
     @property
     def _given(self) -> dict[str, Any]:

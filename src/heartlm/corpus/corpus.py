@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.corpus.integrity import check_content
-from heartlm.corpus.schema import FILES, ROW_FIELDS, SCHEMA_VERSION, LeadRow, Manifest, RecordTable, row_schema
+from heartlm.corpus.schema import (
+    FILES,
+    ROW_FIELDS,
+    SCHEMA_VERSION,
+    LeadRow,
+    Manifest,
+    RecordTable,
+    ShardEntry,
+    row_schema,
+)
+from heartlm.corpus.shards import first_tokens, map_shards
 from heartlm.errors import HeartlmError
 from heartlm.storage.reading import read_json
 from heartlm.storage.typed import typed
@@ -100,18 +111,32 @@ def open_corpus(folder: Path) -> Corpus:
             f"{folder}: corpus of schema version {version}, this heartlm reads {SCHEMA_VERSION}: tokenize again"
         )
     known = typed(Manifest, manifest, folder / "manifest.json")
-    if lacking := [name for name in (*FILES, "records.parquet") if name not in known["checksums"]]:
+    shards = typed(list[ShardEntry], manifest.get("shards", []), folder / "manifest.json")
+    token_files = [f"{shard['folder']}/{name}" for shard in shards for name in FILES] or list(FILES)
+    if lacking := [name for name in (*token_files, "records.parquet") if name not in known["checksums"]]:
         raise HeartlmError(
             f"{folder}/manifest.json: checksums.{lacking[0]}: nothing found: it was changed, tokenize again"
         )
     num_tokens, sizes = known["num_tokens"], [facet["size"] for facet in known["tokenizer"]["facets"]]
-    shapes = {"codes.bin": (num_tokens, len(sizes)), "labels.bin": (num_tokens, 2)}
+    shapes = {"codes.bin": (len(sizes),), "labels.bin": (2,)}
+    in_shards = [shard["num_tokens"] for shard in shards] or [num_tokens]
+    if sum(in_shards) != num_tokens:
+        raise HeartlmError(f"{folder}/manifest.json: shards: {sum(in_shards)} tokens found, {num_tokens} expected")
     arrays = {
-        field: _map(folder / name, shapes.get(name, (num_tokens,)), kind) for name, (kind, field) in FILES.items()
+        field: map_shards(
+            [folder / shard["folder"] / name for shard in shards],
+            in_shards,
+            shapes.get(name, ()),
+            kind,
+            -1 if name == "labels.bin" else 0,
+        )
+        if shards
+        else _map(folder / name, (num_tokens, *shapes.get(name, ())), kind)
+        for name, (kind, field) in FILES.items()
     }
     hashed = _manifest_hash(manifest)
-    check_content(folder, hashed, {name: known["checksums"][name] for name in (*FILES, "records.parquet")}, sizes)
-    return Corpus(folder, manifest, **arrays, records=_read_records(folder / "records.parquet", num_tokens))
+    check_content(folder, hashed, {name: known["checksums"][name] for name in (*token_files, "records.parquet")}, sizes)
+    return Corpus(folder, manifest, **arrays, records=_read_records(folder / "records.parquet", in_shards))
 
 
 def _manifest_hash(manifest: dict[str, Any]) -> str:
@@ -130,7 +155,7 @@ def _map(path: Path, shape: tuple[int, ...], kind: type[np.generic]) -> NDArray[
     return np.memmap(path, kind, "r", shape=shape)
 
 
-def _read_records(path: Path, num_tokens: int) -> RecordTable:
+def _read_records(path: Path, in_shards: Sequence[int]) -> RecordTable:
     import pyarrow
     import pyarrow.parquet
 
@@ -143,11 +168,16 @@ def _read_records(path: Path, num_tokens: int) -> RecordTable:
         table = RecordTable([LeadRow(**row) for row in columns.to_pylist()])
     except (OSError, pyarrow.ArrowException, TypeError, ValueError) as error:
         raise HeartlmError(f"{path} cannot be read ({str(error).splitlines()[0]}): tokenize again") from error
-    ends = np.cumsum(table.num_tokens)
+    firsts, shard_ends = np.array(first_tokens(in_shards)[:-1]), np.cumsum(in_shards)
+    first = np.cumsum(table.num_tokens) - table.num_tokens  # without the unused tokens between shards
+    shard = np.minimum(np.searchsorted(shard_ends, first, "right"), len(firsts) - 1)
+    expected, has_tokens = first - (shard_ends - in_shards)[shard] + firsts[shard], table.num_tokens > 0
     if (
         (table.num_tokens < 0).any()
-        or (table.first_token != ends - table.num_tokens).any()
-        or sum(ends[-1:]) != num_tokens
+        or (table.first_token != expected)[has_tokens].any()
+        or table.num_tokens.sum() != sum(in_shards)
     ):
-        raise HeartlmError(f"{path}: its rows do not hold the {num_tokens} tokens of the corpus one after the other")
+        raise HeartlmError(
+            f"{path}: its rows do not hold the {sum(in_shards)} tokens of the corpus one after the other"
+        )
     return table

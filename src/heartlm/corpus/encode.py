@@ -24,6 +24,7 @@ from heartlm.ecg.detect import detect_beats
 from heartlm.ecg.leads import channels_without_ecg, ecg_leads, no_ecg_lead
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Damaged, Recording
 from heartlm.errors import HeartlmError
+from heartlm.system.processes import within_limit
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
 
 # Minimum number of tokens in a row for its digest to identify a recording.
@@ -220,6 +221,23 @@ class Part:
         self.num_unreadable += unreadable
 
 
+def joined_parts(parts: Sequence[Part]) -> Part:
+    """Return the part of the recordings of several parts of one database, in their order."""
+    whole = parts[0]
+    for part in parts[1:]:
+        for field_name, value in vars(part).items():
+            own = getattr(whole, field_name)
+            if field_name in ("beats", "rhythms"):
+                for split, counts in value.items():
+                    total = own.setdefault(split, {})
+                    total |= {name: total.get(name, 0) + count for name, count in counts.items()}
+            elif field_name == "tokens":
+                whole.tokens = {name: own[name] + content for name, content in value.items()}
+            elif field_name != "database":
+                setattr(whole, field_name, own + value)
+    return whole
+
+
 def readable_leads(source: SelectedLeads, tokenizer: Tokenizer, config: TokenizeConfig, part: Part) -> Iterator[Lead]:
     """Yield the usable leads of `source`, and add the others with the reason to `part.dropped`.
 
@@ -248,10 +266,11 @@ def encode_part(
     """Encode every usable lead of the recordings of a part."""
     part, tokens = Part(database.name, len(record_ids)), list[Tokens]()
     for record_id in record_ids:
-        source = find_source(database, record_id, tokenizer, config.training_leads, config.skip_unreadable)
-        if isinstance(source, Unusable):
-            part.drop(f"{database.name}/{record_id}", source.reason, unreadable=source.unreadable)
-        else:
+        with within_limit():
+            source = find_source(database, record_id, tokenizer, config.training_leads, config.skip_unreadable)
+            if isinstance(source, Unusable):
+                part.drop(f"{database.name}/{record_id}", source.reason, unreadable=source.unreadable)
+                continue
             for lead, reason in channels_without_ecg(source.recording).items():
                 part.drop(source.name, f"channel {source.recording.lead_names[lead]}: no ECG ({reason})")
             tokens += _encode_source(source, tokenizer, config, part, statements.get(source.name, {}))

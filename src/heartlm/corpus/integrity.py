@@ -55,7 +55,7 @@ def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str]
                 "sample.bin": [(0, np.iinfo(np.int64).max)],
             }
             for name in track(checksums, len(checksums), f"check the files of {folder.name}, once on this machine"):
-                _check(folder / name, checksums[name], limits.get(name, []))
+                _check(folder / name, checksums[name], limits.get(Path(name).name, []))
             if time.time() > max(each.st_ctime for each in stats.values()) + SETTLED_S:
                 with suppress(HeartlmError):  # disk full, or no cache folder: the next process checks again
                     write_json(note, state)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 from heartlm import __version__
@@ -17,6 +19,7 @@ from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.schema import SCHEMA_VERSION
 from heartlm.databases.database import Database
 from heartlm.errors import HeartlmError
+from heartlm.storage.foreign import RemotePath
 from heartlm.tokenizers.base import Tokenizer
 
 Beats = Literal["auto", "annotated", "detected"]
@@ -42,6 +45,15 @@ def make_plan(databases: Sequence[Database]) -> Parts:
     return parts
 
 
+def shards_of(parts: Parts, num_shards: int) -> list[Parts]:
+    """Divide a plan into consecutive shards of about as many recordings; some are empty if there are few parts."""
+    ends = list(accumulate(len(record_ids) for _, record_ids in parts))
+    total = ends[-1] if ends else 0
+    edges = [bisect_left(ends, round(total * number / num_shards)) for number in range(1, num_shards)]
+    edges = [0, *(edge + 1 if edge < len(ends) else edge for edge in edges), len(parts)]
+    return [parts[first:stop] for first, stop in pairwise(edges)]
+
+
 def settings_of(
     config: TokenizeConfig, tokenizer: Tokenizer, is_fitted: bool, parts: Parts, statements: Statements
 ) -> dict[str, Any]:
@@ -64,6 +76,7 @@ def settings_of(
         "damaged": config.damaged,
         "repaired": sorted({database.repaired for database, _ in parts}),
         "seed": config.seed,
+        **({"shards": config.num_shards} if config.num_shards > 1 else {}),
         "statements": hashlib.sha256(json.dumps(statements, sort_keys=True).encode()).hexdigest(),
     }
     return dict(json.loads(json.dumps(settings)))
@@ -78,8 +91,12 @@ def fingerprint(parts: Parts) -> str:
     digest = hashlib.sha256()
     for database, record_ids in parts:
         digest.update(json.dumps([database.name, *record_ids]).encode())
+    for database in {database.folder: database for database, _ in parts}.values():
+        for line in database.versions():
+            digest.update(line.encode())
+    local = (database.folder for database, _ in parts if not isinstance(database.folder, RemotePath))
     try:
-        for root in dict.fromkeys(database.folder.resolve() for database, _ in parts):
+        for root in dict.fromkeys(folder.resolve() for folder in local):
             for folder, folders, names in os.walk(root, onerror=_raise):
                 folders[:] = sorted(name for name in folders if not name.startswith("."))
                 for path in sorted(f"{folder}/{name}" for name in names if not name.startswith(".")):

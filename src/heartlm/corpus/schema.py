@@ -8,7 +8,8 @@
     records.parquet   one row per lead of each recording, in the order of the tokens
     tokenizer/        the tokenizer that encoded the corpus
 
-Every token is stored once; windows of any width are views.
+Every token is stored once; windows of any width are views. A corpus in shards has the array files in `shards/0000`,
+`shards/0001`, ..., in the order of the rows; `first_token` counts as `corpus/shards.py` places them.
 """
 
 from __future__ import annotations
@@ -58,6 +59,13 @@ class DatabaseEntry(TypedDict):
 
     name: str
     splits: dict[str, SplitEntry]
+
+
+class ShardEntry(TypedDict):
+    """A shard in `manifest.json`; a corpus that is not in shards has none."""
+
+    folder: str
+    num_tokens: int
 
 
 class Manifest(TypedDict):

@@ -17,47 +17,47 @@ from heartlm.errors import HeartlmError
 
 
 class WatchedFile:
-    """Check the file behind the memory map `array`; do nothing if `array` is in memory.
+    """Check the files behind the memory map `array`; do nothing if `array` is in memory.
 
     Args:
         array: array of tokens, `[num_tokens, ...]`.
 
     Raises:
-        HeartlmError: the file can no longer be opened.
+        HeartlmError: a file can no longer be opened.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:
-        self.path = array.filename if isinstance(array, np.memmap) else None
-        self.num_bytes = array.nbytes
-        self._file: int | None = None
-        if self.path is not None:
+        files = getattr(array, "files", ())
+        if isinstance(array, np.memmap):
+            files = ((array.filename, array.nbytes),)
+        self._files = list[tuple[Any, int, int]]()
+        for path, num_bytes in files:
             try:
-                self._file = os.open(self.path, os.O_RDONLY)
+                self._files.append((path, num_bytes, os.open(path, os.O_RDONLY)))
             except OSError as error:
-                raise self._lost(error.strerror) from error
+                raise _lost(path, error.strerror) from error
 
     def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        """Close the files."""
+        while self._files:
+            os.close(self._files.pop()[2])
 
     def check(self) -> None:
-        """Check that the file is still complete.
+        """Check that the files are still complete.
 
         Raises:
-            HeartlmError: the file was truncated, or its disk is unavailable.
+            HeartlmError: a file was truncated, or its disk is unavailable.
         """
-        if self._file is None:
-            return
-        try:
-            state = os.fstat(self._file)
-        except OSError as error:
-            raise self._lost(error.strerror) from error
-        if state.st_size < self.num_bytes:
-            raise self._lost(f"{state.st_size} bytes found, {self.num_bytes} expected")
+        for path, num_bytes, file in self._files:
+            try:
+                state = os.fstat(file)
+            except OSError as error:
+                raise _lost(path, error.strerror) from error
+            if state.st_size < num_bytes:
+                raise _lost(path, f"{state.st_size} bytes found, {num_bytes} expected")
 
-    def _lost(self, fault: str | None) -> HeartlmError:
-        return HeartlmError(
-            f"{self.path}: {fault} while the run reads it: bring the corpus back as it was and continue with --resume"
-        )
+
+def _lost(path: Any, fault: str | None) -> HeartlmError:
+    return HeartlmError(
+        f"{path}: {fault} while the run reads it: bring the corpus back as it was and continue with --resume"
+    )

@@ -29,6 +29,7 @@ import numpy as np
 from heartlm.databases.anonymize import Anonymizer
 from heartlm.databases.database import Database, locate, open_database
 from heartlm.databases.each_recording import source_digest
+from heartlm.databases.index import holds_recordings
 from heartlm.databases.known import KNOWN_DATABASES, database_name
 from heartlm.databases.splits import Split
 from heartlm.ecg.recording import ARTEFACT, Damaged, Note, Recording, Repaired
@@ -50,7 +51,9 @@ from heartlm.storage.atomic import (
     write_text,
 )
 from heartlm.storage.reading import read_json, read_json_lines
-from heartlm.system.processes import encode_all
+from heartlm.system.cores import usable_cpus
+from heartlm.system.engine import ONE_PROCESS, EngineOptions
+from heartlm.system.processes import Lost, run_each, within_limit
 from heartlm.system.progress import say, track
 
 Target = Literal["wfdb", "edf", "ishne", "parquet"]
@@ -104,8 +107,8 @@ class Converted:
     unwritten: tuple[str, ...] = ()
 
 
-def convert_recordings(task: Conversion, processes: int = 1) -> Converted:
-    """Convert a recording, or the recordings of a folder in `processes` processes.
+def convert_recordings(task: Conversion, options: EngineOptions = ONE_PROCESS) -> Converted:
+    """Convert a recording, or the recordings of a folder by an engine, by default in this process.
 
     Raises:
         HeartlmError: there is no recording, none can be converted, or the folder holds other files or cannot be
@@ -119,7 +122,7 @@ def convert_recordings(task: Conversion, processes: int = 1) -> Converted:
     if task.flac:
         with needs("wfdb", "soundfile"):
             import soundfile  # noqa: F401
-    if source.is_dir():
+    if holds_recordings(source):
         database = open_database(source, repaired=task.repaired)
         record_ids = database.record_ids
     else:
@@ -128,7 +131,7 @@ def convert_recordings(task: Conversion, processes: int = 1) -> Converted:
     is_new = not folder.exists()
     try:
         with sole_holder(folder / LOCK, f"{task.folder}: another conversion writes to it"):
-            result = _convert(task, database, record_ids, processes)
+            result = _convert(task, database, record_ids, options)
             (folder / LOCK).unlink(missing_ok=True)
             return result
     except BaseException:
@@ -139,7 +142,7 @@ def convert_recordings(task: Conversion, processes: int = 1) -> Converted:
         raise
 
 
-def _convert(task: Conversion, database: Database, record_ids: Sequence[str], processes: int) -> Converted:
+def _convert(task: Conversion, database: Database, record_ids: Sequence[str], options: EngineOptions) -> Converted:
     folder = task.folder
     earlier = _earlier(task)
     for path in folder.glob(f"{_TEMPORARY}*"):
@@ -179,11 +182,14 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], pr
     sources = set(names)
     others = {name: entry for name, entry in earlier.items() if name in complete or name not in sources}
     records, left_out, unwritten = dict(done), list[str](), list[str]()
-    outcomes = encode_all(lambda place: work.try_one(record_ids[place], names[place], marks[place]), todo, processes)
+    items = [(record_ids[place], names[place], marks[place]) for place in todo]
+    processes = min(options.processes or len(usable_cpus()), len(todo) or 1)
+    outcomes = run_each(work, items, options, processes, start="fork")
     with closing(outcomes):
         for place, outcome in zip(todo, track(outcomes, len(todo), "convert"), strict=True):
-            if isinstance(outcome, str):
-                left_out.append(f"{record_ids[place]}: {outcome}")
+            if isinstance(outcome, str | Lost):
+                reason = outcome.reason if isinstance(outcome, Lost) else outcome
+                left_out.append(f"{record_ids[place]}: {reason}")
                 continue
             records[names[place]] = outcome
             try:
@@ -192,6 +198,8 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], pr
                 unwritten = [str(error)]
             for stale in set(earlier.get(names[place], {}).get("files", ())) - set(outcome["files"]):
                 (folder / Path(stale).name).unlink(missing_ok=True)
+    for path in folder.glob(f"{_TEMPORARY}*"):  # of a worker that was killed
+        shutil.rmtree(path, ignore_errors=True)
     if not records:
         if not others:
             journal.unlink(missing_ok=True)
@@ -324,10 +332,12 @@ class _Work:
             return self.anonymizer.code("source", self.database.source(record_id), 16)
         return source_digest(self.database, record_id)
 
-    def try_one(self, record_id: str, name: str, mark: str) -> dict[str, Any] | str:
-        """Convert a recording; return its entry in the report, or why it was not converted."""
+    def __call__(self, recording: tuple[str, str, str]) -> dict[str, Any] | str:
+        """Convert a recording: its name, that of its files, and its mark. Return its entry, or why there is none."""
+        record_id, name, mark = recording
         try:
-            return self.convert(record_id, name) | {"source_mark": mark}
+            with within_limit():
+                return self.convert(record_id, name) | {"source_mark": mark}
         except HeartlmError as error:
             return str(error)
 

@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import difflib
 import re
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
 
 from heartlm.databases.discovery import NoRecordingsError, RecordFiles, find_records, printable
+from heartlm.databases.index import IndexedFiles, indexed_files, is_index, the_where
 from heartlm.databases.known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
 from heartlm.databases.splits import Split, de_chazal_split, hash_split
 from heartlm.databases.tables import stated_patients, whole_record_rhythm
@@ -42,7 +47,9 @@ from heartlm.formats.read import read_recording
 from heartlm.formats.registry import format_of
 from heartlm.formats.stated import Stated
 from heartlm.formats.wfdb_header import read_header
-from heartlm.storage.foreign import is_there
+from heartlm.sources.address import source_path
+from heartlm.sources.store import forget, known_below, remember
+from heartlm.storage.foreign import RemotePath, is_there, version_of
 from heartlm.storage.reading import read_json
 
 
@@ -62,6 +69,10 @@ class _Settings(TypedDict, total=False):
 
 # Number of parent folders in which `locate` looks for a database.
 _LEVELS_UP = 4
+# Records that are fetched ahead of the one that is opened, and the longest distance between two of them.
+_AHEAD, _LONGEST_STEP = 12, 4096
+# Usual endings of the signal files of a WFDB record.
+_SIGNALS = ("dat", "mat")
 # Maximum fraction of beats outside the recording; above it the file is damaged. Published files have a few.
 _MOST_OUTSIDE = 0.1
 
@@ -70,7 +81,7 @@ def open_database(folder: Path, *, repaired: Repaired = "warn", stated: Stated |
     """Open the database in `folder`.
 
     Args:
-        folder: folder of recordings.
+        folder: folder of recordings, its address, or an index of `heartlm data index`.
         repaired: treatment of recordings whose files must be repaired to be read.
         stated: rate, units and leads of files that do not state them; by default the options of the command.
 
@@ -78,7 +89,14 @@ def open_database(folder: Path, *, repaired: Repaired = "warn", stated: Stated |
         HeartlmError: the folder does not exist or has no recordings, a record listed in RECORDS is missing, or
             `database.json` is malformed.
     """
-    return Database(Path(folder), repaired=repaired, stated=stated)
+    folder, files = source_path(folder), None
+    if not folder.is_dir() and is_index(folder):
+        folder, files = indexed_files(folder)
+    elif the_where():
+        raise HeartlmError(f"{folder}: --where chooses from an index; make one with  heartlm data index {folder}")
+    if isinstance(folder, RemotePath):
+        forget(folder)
+    return Database(folder, files=files, repaired=repaired, stated=stated)
 
 
 class Database:
@@ -102,6 +120,7 @@ class Database:
         stated: Stated | None = None,
         named: Path | None = None,
         given: Path | None = None,
+        files: Mapping[str, RecordFiles] | None = None,
     ) -> None:
         """Find the records of a folder.
 
@@ -109,7 +128,10 @@ class Database:
             folder, repaired, stated: as in `open_database`.
             named: path of a recording in the folder, with or without ending, that alone is looked for.
             given: file in the folder that the user calls a recording, whatever its content.
+            files: the files of the records, by their names; by default they are looked for.
         """
+        if isinstance(folder, RemotePath) and (named or given or files) is None:
+            deque(folder.files_below(), 0)  # all at once, so that it is not asked for one after the other
         if not folder.is_dir():
             raise HeartlmError(f"{folder}: no such folder; give the folder of a database")
         self.folder, self.repaired, self.stated = folder, repaired, stated or Stated.current()
@@ -124,11 +146,39 @@ class Database:
             rate_hz=self._settings.get("rate_hz", known.rate_hz),
         )
         with self.stated.used():
-            self._files = {} if given is None else {printable(given.stem): RecordFiles(given.with_suffix(""), given)}
+            self._files: Mapping[str, RecordFiles] = (
+                {} if given is None else {printable(given.stem): RecordFiles(given.with_suffix(""), given)}
+            )
             with suppress(*(() if given is None else (NoRecordingsError,))):
-                self._files = find_records(folder, named or given) | self._files
+                if files is None:
+                    files = find_records(folder, named or given) | self._files
+                self._files = files
         self._patient_of: dict[str, str] = {}
+        self._place, self._ahead = 0, set[int]()
         self.record_ids: tuple[str, ...] = tuple(sorted(self._files))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes, with what is known of the files of an address, for another process."""
+        listed = known_below(self.folder) if isinstance(self.folder, RemotePath) else ({}, set())
+        return self.__dict__ | {"_listed": listed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        remember(*state.pop("_listed"))
+        self.__dict__ |= state
+
+    def with_files(self, files: Mapping[str, RecordFiles]) -> Database:
+        """Return the same database with other records, given by their files."""
+        self._patients  # noqa: B018, read once for all copies
+        other = copy(self)
+        other._files, other._patient_of, other.record_ids = files, {}, tuple(sorted(files))
+        return other
+
+    def versions(self) -> Iterator[str]:
+        """Yield a line for each file at an address, of the folder or of an index, that changes with it."""
+        if isinstance(self._files, IndexedFiles):
+            yield from self._files.versions()
+        elif isinstance(self.folder, RemotePath):
+            yield from (f"{path}\0{path.version()}\n" for path in sorted(self.folder.files_below()))
 
     def recording(self, record_id: str) -> Recording:
         """Open a recording; its samples are read lazily.
@@ -136,6 +186,8 @@ class Database:
         Raises:
             HeartlmError: there is no such record, or its header is unreadable.
         """
+        if isinstance(self.folder, RemotePath):
+            self._fetch_ahead(record_id)
         recording = self._read_recording(self.files(record_id))
         return replace(
             recording,
@@ -144,6 +196,21 @@ class Database:
             patient_id=self.patient_of(record_id, recording),
             read_annotations=partial(self.annotations, record_id),
         )
+
+    def _fetch_ahead(self, record_id: str) -> None:
+        """Begin to fetch the records that are probably opened next: those at the distance of the last two."""
+        place = bisect_left(self.record_ids, record_id)
+        step, self._place = place - self._place, place
+        step = step if 0 < step <= _LONGEST_STEP else 1
+        for ahead in range(place + step, min(place + _AHEAD * step + 1, len(self.record_ids)), step):
+            if ahead not in self._ahead:
+                self._ahead.add(ahead)
+                files = self.files(self.record_ids[ahead])
+                names = (*_SIGNALS, *self.known.beat_annotators, *self.known.rhythm_annotators)
+                others = (files.stem.with_name(f"{files.stem.name}.{name}") for name in names)
+                for path in (files.signal, *others):
+                    if isinstance(path, RemotePath):
+                        path.ahead()
 
     def annotations(self, record_id: str, recording: Recording | None = None) -> Annotations | None:
         """Read the heartbeats and rhythms of a record; return None if it is not annotated.
@@ -275,8 +342,7 @@ class Database:
         paths = self.signal_paths(record_id) | {self.folder / "database.json", *self.annotation_paths(record_id)}
         facts = [str(self.folder.absolute()), record_id, repr(self.stated)]
         for path in sorted(filter(is_there, paths)):
-            status = path.lstat()
-            facts.append(f"{path.name} {status.st_size} {status.st_mtime_ns}")
+            facts.append(f"{path.name} {version_of(path)}")
         return "\0".join(facts)
 
     def _read_recording(self, files: RecordFiles) -> Recording:
@@ -306,15 +372,21 @@ def locate(path: Path, *, repaired: Repaired = "warn", stated: Stated | None = N
     Raises:
         HeartlmError: there is no such recording. The message suggests similar names.
     """
-    path = Path(path).absolute()
+    path = source_path(path).absolute()
+    if isinstance(path, RemotePath):
+        forget(path.with_suffix(""))
+        deque(path.with_suffix("").files_beginning(), 0)  # so that it is not asked for each of its files
     stems = {path, path.with_suffix("")}
     marks = "RECORDS", "database.json"
-    marked = [folder for folder in path.parents[:_LEVELS_UP] if any((folder / mark).is_file() for mark in marks)]
+    above = (folder for folder in path.parents[:_LEVELS_UP] if any((folder / mark).is_file() for mark in marks))
+    marked = list(islice(above, 1))
     record_ids: dict[str, None] = {}
     with (stated or Stated.current()).used():
         is_recording = path.is_file() and format_of(path) is not None
-    places: list[tuple[Path, Path | None]] = [(folder, None) for folder in marked[:1]]
-    if path.parent not in marked[:1]:
+    # of a remote database, which may have a million records, the one that is named is looked for first
+    tries = (path, None) if isinstance(path, RemotePath) else (None,)
+    places: list[tuple[Path, Path | None]] = [(folder, named) for folder in marked for named in tries]
+    if path.parent not in marked:
         # What is named is opened alone, whatever else is in its folder; a name without a file may be of a record below.
         places += [(path.parent, path), *([] if path.is_file() else [(path.parent, None)])]
     for folder, named in places:
@@ -368,7 +440,7 @@ def opened(source: Any, rate_hz: float | None = None) -> Recording:
         from heartlm.formats.exchange import recording_of
 
         return recording_of(source, rate_hz)
-    database, record_id = locate(Path(source), stated=Stated.of(rate_hz, None, None))
+    database, record_id = locate(source_path(source), stated=Stated.of(rate_hz, None, None))
     return database.recording(record_id)
 
 

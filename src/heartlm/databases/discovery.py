@@ -15,9 +15,20 @@ from heartlm.errors import HeartlmError
 from heartlm.formats.annotation_file import TABLE_SUFFIX, is_beat_table
 from heartlm.formats.describe import describe_folder, kind_by_mark
 from heartlm.formats.registry import BEGIN_BYTES, FORMATS, format_of
-from heartlm.storage.foreign import HEADER_BYTES, LIST_BYTES, first_bytes, is_there, read_bytes, stays_inside
+from heartlm.storage.foreign import (
+    HEADER_BYTES,
+    LIST_BYTES,
+    RemotePath,
+    UnreachableError,
+    first_bytes,
+    is_there,
+    read_ahead,
+    read_bytes,
+    stays_inside,
+)
 
 STANDALONE_ANNOTATORS = ("atr", "qrsc", "qrs", "ecg")
+_SIGNAL_SUFFIXES = (".dat", ".mat", ".flac")
 
 
 class NoRecordingsError(HeartlmError):
@@ -67,9 +78,9 @@ def find_records(folder: Path, named: Path | None = None) -> dict[str, RecordFil
     """
     listed = folder / "RECORDS"
     if is_there(listed):
-        records = list(_listed(listed))
+        records = list(_listed(listed, named if isinstance(folder, RemotePath) else None))
     else:
-        records = list(_unlisted(_files_below(folder) if named is None else _files_named(named)))
+        records = list(_unlisted(_files_below(folder) if named is None else _files_named(named), type(folder)))
     if not records:
         raise NoRecordingsError(f"{folder}: no recordings found; {describe_folder(folder)}")
     names = [files.stem.name for files in records]
@@ -79,17 +90,39 @@ def find_records(folder: Path, named: Path | None = None) -> dict[str, RecordFil
     }
 
 
+def records_by_folder(folder: Path) -> Iterator[RecordFiles]:
+    """Yield the records that `find_records` finds, while the folder is listed, one of its folders after another.
+
+    Raises:
+        HeartlmError: as `find_records`, or a folder cannot be listed.
+    """
+    listed = folder / "RECORDS"
+    if is_there(listed):
+        yield from _listed(listed, None)
+        return
+    if isinstance(folder, RemotePath):
+        groups: Iterable[list[str]] = folder.folders_below()
+    else:
+        walked = os.walk(folder)
+        groups = ([f"{root}/{name}" for name in names if not name.startswith(".")] for root, _, names in walked)
+    for group in groups:
+        files = (_stem_and_suffix(*os.path.split(name)) for name in group)
+        yield from _unlisted(files, type(folder))
+
+
 def printable(name: str) -> str:
     """Return a file name as text, with undecodable bytes as `\\x..`."""
     return name if name.isprintable() else ascii(os.fsencode(name))[2:-1]
 
 
-def _listed(records: Path) -> list[RecordFiles]:
-    listed = []
+def _listed(records: Path, named: Path | None) -> list[RecordFiles]:
+    listed, stems = [], named and (named, named.with_suffix(""))
     for name in dict.fromkeys(read_bytes(records, LIST_BYTES).decode("utf-8", "replace").split()):
         if not stays_inside(name):
             raise HeartlmError(f"{records}: lists {name!r}, expected a record below its folder; take it out")
         stem = records.parent / name
+        if stems and stem not in stems:
+            continue
         if is_there(header := _with_suffix(stem, ".hea")):
             listed.append(RecordFiles(stem, header))
             continue
@@ -105,26 +138,30 @@ def _listed(records: Path) -> list[RecordFiles]:
     return listed
 
 
-def _unlisted(files: Iterable[tuple[str, str]]) -> Iterator[RecordFiles]:
+def _unlisted(files: Iterable[tuple[str, str]], path_of: type[Path]) -> Iterator[RecordFiles]:
     paths = sorted(files)
     headers = {stem for stem, suffix in paths if suffix == ".hea"}
-    segments = {segment for stem in headers for segment in _segments(stem)}
-    yield from (RecordFiles(Path(stem), Path(f"{stem}.hea")) for stem in sorted(headers - segments))
+    # Of remote headers only those without a signal file of their name are read: each takes a round trip.
+    is_remote, own = issubclass(path_of, RemotePath), {stem for stem, suffix in paths if suffix in _SIGNAL_SUFFIXES}
+    opened = (path_of(f"{stem}.hea") for stem in sorted(headers) if not is_remote or stem not in own)
+    segments = {segment for path in read_ahead(opened, Path.absolute) for segment in _segments(path)}
+    yield from (RecordFiles(path_of(stem), path_of(f"{stem}.hea")) for stem in sorted(headers - segments))
     taken, alone = set[str](), list[str]()
-    for stem, suffix in paths:
-        if stem in headers:  # its signal and annotation files
-            continue
-        path = Path(stem + suffix)
+    # the others are the signal and annotation files of headers
+    others = (path_of(stem + suffix) for stem, suffix in paths if stem not in headers)
+    for path in read_ahead(others, Path.absolute):
+        _, suffix = _stem_and_suffix("", path.name)
+        stem = str(path).removesuffix(suffix)
         is_table = suffix == TABLE_SUFFIX and is_beat_table(path)
         if is_table or format_of(path) is not None:
             # of two files with one name the second has its ending in the name of the record
-            yield RecordFiles(path if stem in taken else Path(stem), None if is_table else path)
+            yield RecordFiles(path if stem in taken else path_of(stem), None if is_table else path)
             taken.add(stem)
         elif suffix.removeprefix(".") in STANDALONE_ANNOTATORS:
             begin = first_bytes(path, BEGIN_BYTES)
             if begin is None or kind_by_mark(begin) is None:  # an image may have the ending .ecg too
                 alone.append(stem)
-    yield from (RecordFiles(Path(stem), None) for stem in dict.fromkeys(alone) if stem not in taken)
+    yield from (RecordFiles(path_of(stem), None) for stem in dict.fromkeys(alone) if stem not in taken)
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, str]]:
@@ -132,14 +169,20 @@ def _files_below(folder: Path) -> Iterator[tuple[str, str]]:
 
     A number at the end is no suffix: DICOM files are often named by identifiers such as 1.2.840.
     """
+    if isinstance(folder, RemotePath):
+        yield from (_stem_and_suffix(str(path.parent), path.name) for path in folder.files_below())
+        return
     for root, _, names in os.walk(folder):
         yield from (_stem_and_suffix(root, name) for name in names if not name.startswith("."))
 
 
 def _files_named(path: Path) -> Iterator[tuple[str, str]]:
     """Yield, as `_files_below`, the files in the folder of `path` that have its name, with any ending."""
-    with os.scandir(path.parent) as entries:
-        names = [each.name for each in entries if each.name.startswith(path.stem) and each.is_file()]
+    if isinstance(path, RemotePath):
+        names = [each.name for each in path.with_suffix("").files_beginning()]
+    else:
+        with os.scandir(path.parent) as entries:
+            names = [each.name for each in entries if each.name.startswith(path.stem) and each.is_file()]
     stems = {f"{path.parent}/{stem}" for stem in (path.name, path.stem)}
     yield from (each for name in names if (each := _stem_and_suffix(str(path.parent), name))[0] in stems)
 
@@ -149,17 +192,18 @@ def _stem_and_suffix(folder: str, name: str) -> tuple[str, str]:
     return (f"{folder}/{stem}", f".{suffix}") if dot and not suffix.isdigit() else (f"{folder}/{name}", "")
 
 
-def _segments(stem: str) -> list[str]:
+def _segments(header: Path) -> list[str]:
     """Return the stems of the segments of a multi-segment header, whose first line is `NAME/COUNT ...`."""
     try:
-        lines = read_bytes(Path(f"{stem}.hea"), HEADER_BYTES).splitlines()
+        lines = read_bytes(header, HEADER_BYTES).splitlines()
+    except UnreachableError:
+        raise
     except HeartlmError:
         return []  # the reader then reports the error
     stated = (fields for line in lines if (fields := line.split()) and not fields[0].startswith(b"#"))
     if b"/" not in next(stated, [b""])[0]:
         return []
-    folder, _, _ = stem.rpartition("/")
-    return [f"{folder}/{fields[0].decode(errors='replace')}" for fields in stated]
+    return [f"{header.parent}/{fields[0].decode(errors='replace')}" for fields in stated]
 
 
 def _with_suffix(stem: Path, suffix: str) -> Path:

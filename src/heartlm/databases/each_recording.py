@@ -1,33 +1,31 @@
 """Work on recordings: one, several, those of folders. A repeated command keeps the results that it would write again.
 
-task ─► recordings ─► processes ─► files of each recording, RECORD.json last ─► summaries, in order
+task ─► recordings ─► workers ─► files of each recording, RECORD.json last ─► summaries, in order
              └─ with a RECORD.json of the same files, settings and build ─► its summary
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
 from glob import glob
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar
 
 import heartlm
 from heartlm.databases.database import Database, locate, open_database
+from heartlm.databases.index import holds_recordings
 from heartlm.ecg.recording import Recording, Repaired
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import sha256_of, write_json
+from heartlm.storage.foreign import RemotePath
 from heartlm.storage.reading import read_json
-from heartlm.system.memory import keep_memory
-from heartlm.system.parent import end_with_parent
-from heartlm.system.processes import AHEAD, in_order
+from heartlm.system.engine import PartOptions
+from heartlm.system.processes import Lost, run_each, within_limit
 from heartlm.system.progress import say, track
 
 PACKAGE = Path(heartlm.__file__).parent
@@ -69,7 +67,7 @@ class RecordingTask(ABC):
     @property
     def is_single(self) -> bool:
         """Whether one recording is named: its errors are errors of the command, and there is no table of all."""
-        return len(self.paths) == 1 and not self.paths[0].is_dir() and not _is_pattern(self.paths[0])
+        return len(self.paths) == 1 and not holds_recordings(self.paths[0]) and not _is_pattern(self.paths[0])
 
     @property
     @abstractmethod
@@ -123,21 +121,35 @@ class RecordingTask(ABC):
         return summary
 
 
-def each_recording(task: RecordingTask, processes: int) -> tuple[tuple[Summary, ...], tuple[str, ...]]:
-    """Do the task for each of its recordings, in `processes` processes.
+def each_recording(
+    task: RecordingTask, options: PartOptions, processes: int
+) -> tuple[tuple[Summary, ...], tuple[str, ...]]:
+    """Do the task for each of its recordings, or for those of a part, by an engine.
+
+    Args:
+        task: the task.
+        options: the engine.
+        processes: number of processes if the options do not give one.
 
     Returns:
         Summaries in the order of the recordings; and those that were left out, with the reason, one line each.
 
     Raises:
         HeartlmError: a path has no recordings, two recordings have one name, a model cannot be read, nothing could be
-            done for any recording, or a process was killed.
+            done for any recording, or a scheduler was lost.
     """
-    databases, places, others = _recordings(task.paths, task.repaired)
-    outcomes = list(track(_outcomes(task, databases, places, min(processes, len(places))), len(places), task.verb))
+    databases, places, others = recordings_of(task.paths, task.repaired)
+    index, num_parts = options.part_of
+    places = places[index::num_parts]
+    processes = min(options.processes or processes, len(places) or 1)
+    with closing(run_each(_Work(task, databases), places, options, processes)) as done:
+        outcomes = [
+            f"{record_id}: {outcome.reason}" if isinstance(outcome, Lost) else outcome
+            for (_, record_id), outcome in zip(places, track(done, len(places), task.verb), strict=True)
+        ]
     left_out = (*others, *(each for each in outcomes if isinstance(each, str)))
     summaries = tuple(each for each in outcomes if not isinstance(each, str))
-    if not summaries:
+    if not summaries and places:
         for line in left_out:
             say(f"left out: {line}")
         where = task.paths[0] if len(task.paths) == 1 else f"{len(task.paths)} paths"
@@ -149,8 +161,15 @@ Place = tuple[int, str]
 """Index of a database, and name of a recording in it."""
 
 
-def _recordings(paths: Sequence[Path], repaired: Repaired) -> tuple[list[Database], list[Place], list[str]]:
+def recordings_of(
+    paths: Sequence[Path], repaired: Repaired, *, by_name: bool = True
+) -> tuple[list[Database], list[Place], list[str]]:
     """Find the recordings of all paths, each once, in the order of the paths.
+
+    Args:
+        paths: recordings, folders and patterns.
+        repaired: treatment of recordings whose files must be repaired to be read.
+        by_name: whether results are files with the names of the recordings, else rows that name the database too.
 
     Returns:
         Databases, recordings in them, and files that a pattern matches and that are no recordings, one line each.
@@ -161,18 +180,19 @@ def _recordings(paths: Sequence[Path], repaired: Repaired) -> tuple[list[Databas
         databases.append(database)
         for record_id in record_ids:
             files = database.files(record_id)
-            file = (files.signal or files.stem).resolve()
-            if taken.get(record_id, file) != file:
-                raise HeartlmError(
-                    f"{file}: its results would have the name of those of {taken[record_id]}: give the two in commands "
-                    "of their own, each with an --out"
-                )
-            if record_id not in taken:
+            file = files.signal or files.stem
+            name = record_id if by_name else f"{database.name}/{record_id}"
+            other = taken.setdefault(name, file)
+            if other is file:
                 places.append((len(databases) - 1, record_id))
-            taken[record_id] = file
+            elif other.resolve() != file.resolve():
+                raise HeartlmError(
+                    f"{file}: its results would have the name of those of {other}: give the two in commands of their "
+                    "own, each with an --out"
+                )
 
     for path in paths:
-        if path.is_dir():
+        if holds_recordings(path):
             database = open_database(path, repaired=repaired)
             add(database, database.record_ids)
         elif not _is_pattern(path):
@@ -199,47 +219,28 @@ def _matching(pattern: Path) -> list[Path]:
     Raises:
         HeartlmError: there is none.
     """
-    names = sorted(glob(str(pattern), recursive=True))  # noqa: PTH207, `Path.glob` refuses absolute patterns
-    found = [path for path in map(Path, names) if path.is_file()]
+    if isinstance(pattern, RemotePath):
+        found: list[Path] = sorted(pattern.files_matching())
+    else:
+        names = sorted(glob(str(pattern), recursive=True))  # noqa: PTH207, `Path.glob` refuses absolute patterns
+        found = [path for path in map(Path, names) if path.is_file()]
     if not found:
         raise HeartlmError(f"{pattern}: no file has such a name")
     return found
 
 
-def _outcomes(
-    task: RecordingTask, databases: Sequence[Database], places: Sequence[Place], processes: int
-) -> Iterator[Summary | str]:
-    """Yield the summary of each recording, in order, or the reason why there is none."""
-    if processes == 1:
-        keep_memory()
-        yield from (_try(task, databases[number], record_id) for number, record_id in places)
-        return
-    # Spawned, not forked: a forked process that computes with torch can hang.
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (os.getpid(), task, databases))
-    yield from in_order(pool, _try_own, places, AHEAD * processes, f"{task.verb}s")
+@dataclass(frozen=True)
+class _Work:
+    """The task for one recording; returns its summary, or the reason why there is none."""
 
+    task: RecordingTask
+    databases: Sequence[Database]
 
-# Task and databases of a worker process, set by `_begin`.
-_own: tuple[RecordingTask, Sequence[Database]]
-
-
-def _begin(parent: int, task: RecordingTask, databases: Sequence[Database]) -> None:
-    global _own
-    # An interrupt ends this process at once without a traceback, which is safe because writes are atomic.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    end_with_parent(parent)
-    keep_memory()
-    _own = task, databases
-
-
-def _try_own(place: Place) -> Summary | str:
-    task, databases = _own
-    return _try(task, databases[place[0]], place[1])
-
-
-def _try(task: RecordingTask, database: Database, record_id: str) -> Summary | str:
-    _ = task.made  # outside of `try`: an error of the models concerns all recordings
-    try:
-        return task.of(database, record_id)
-    except HeartlmError as error:
-        return f"{record_id}: {error}"
+    def __call__(self, place: Place) -> Summary | str:
+        _ = self.task.made  # outside of `try`: an error of the models concerns all recordings
+        number, record_id = place
+        try:
+            with within_limit():
+                return self.task.of(self.databases[number], record_id)
+        except HeartlmError as error:
+            return f"{record_id}: {error}"

@@ -7,7 +7,8 @@ import re
 from pathlib import Path, PurePath
 
 from heartlm.databases.database import Database
-from heartlm.databases.tables import PTB_XL, ptb_xl_codes, table_lines
+from heartlm.databases.tables import PTB_XL, ptb_xl_codes, table_lines, whole_record_rhythm
+from heartlm.ecg.recording import Recording
 from heartlm.ecg.statements import OF_SNOMED, STATEMENTS, SUPERCLASSES, with_superclasses
 from heartlm.errors import HeartlmError
 from heartlm.storage.foreign import is_there, one_line
@@ -47,17 +48,33 @@ def statements_of(database: Database, table: Path | None = None) -> StatementsBy
     return _of_comments(database)
 
 
+def stated_labels(database: Database, recording: Recording) -> list[str]:
+    """Return the statements about a recording that its header or the table of PTB-XL has, or its whole rhythm."""
+    if is_there(table := database.folder / PTB_XL):
+        return sorted(ptb_xl_codes(table).get(recording.path.stem, ()))
+    if (codes := _codes_of(recording)) is not None:
+        return sorted(codes)
+    rhythm = whole_record_rhythm(database.name, database.folder, recording)
+    return [] if rhythm is None else [rhythm[0]]
+
+
+def _codes_of(recording: Recording) -> set[str] | None:
+    """Return the statements that the comments of a header have as codes of SNOMED CT; None if they have no codes."""
+    for comment in recording.comments:
+        if match := _CODES.match(comment):
+            codes = (int(code) for code in re.findall(r"\d+", match[1]))
+            return {OF_SNOMED[code] for code in codes if code in OF_SNOMED}
+    return None
+
+
 def _of_comments(database: Database) -> StatementsByRecord:
     found: dict[str, set[str]] = {}
     for name in track(database.record_ids, len(database.record_ids), "read statements"):
         signal = database.files(name).signal
         if signal is None or signal.suffix != ".hea":
             continue
-        for comment in database.recording(name).comments:
-            if match := _CODES.match(comment):
-                codes = (int(code) for code in re.findall(r"\d+", match[1]))
-                found[name] = {OF_SNOMED[code] for code in codes if code in OF_SNOMED}
-                break
+        if (codes := _codes_of(database.recording(name))) is not None:
+            found[name] = codes
     known = set[str]().union(*found.values())
     return {name: {each: each in stated for each in STATEMENTS if each in known} for name, stated in found.items()}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,10 @@ from heartlm.formats.annotation_file import positions_at_rate, read_annotation_f
 from heartlm.formats.wfdb_header import read_header
 from heartlm.storage.atomic import sha256_of
 from heartlm.storage.foreign import LIST_BYTES, read_bytes, stays_inside
+from heartlm.system.cores import usable_cpus
+from heartlm.system.engine import ONE_PROCESS, EngineOptions
+from heartlm.system.processes import Lost, run_each, within_limit
+from heartlm.system.progress import track
 
 _SUMS = ("SHA256SUMS.txt", "SHA256SUMS")
 # Samples of a recording that are read at once, as many leads as fit, at least one: a day of a lead has 80 MB.
@@ -36,18 +41,68 @@ class Finding:
     message: str
 
 
-def verify_database(folder: Path) -> list[Finding]:
-    """Check every file of the database in `folder`; return an empty list if no fault is found.
+@dataclass(frozen=True)
+class _Samples:
+    """What is compared between recordings: one with the same samples must be of the same patient.
+
+    Attributes:
+        path: path of the recording.
+        patient_id, split: its patient and split.
+        digest: digest of all samples.
+        varies: whether a lead is not flat.
+    """
+
+    path: Path
+    patient_id: str
+    split: str
+    digest: bytes
+    varies: bool
+
+
+def verify_database(folder: Path, options: EngineOptions = ONE_PROCESS) -> list[Finding]:
+    """Check every file of the database in `folder` by an engine; return an empty list if no fault is found.
 
     Raises:
-        HeartlmError: the folder does not exist or contains no recording.
+        HeartlmError: the folder does not exist or contains no recording, or a scheduler was lost.
     """
     database = open_database(folder, repaired="accept")
-    findings = list(_sum_findings(database.folder))
-    first_with = dict[bytes, str]()
-    for record_id in database.record_ids:
-        findings += _until_error(database.files(record_id).stem, _record_findings(database, record_id, first_with))
+    findings, first_with = list(_sum_findings(database.folder)), dict[bytes, tuple[str, _Samples]]()
+    record_ids = database.record_ids
+    processes = min(options.processes or len(usable_cpus()), len(record_ids))
+    with closing(run_each(_Check(database), record_ids, options, processes)) as outcomes:
+        for record_id, outcome in zip(record_ids, track(outcomes, len(record_ids), "verify"), strict=True):
+            if isinstance(outcome, Lost):
+                findings.append(Finding(database.files(record_id).stem, "error", outcome.reason))
+                continue
+            of_record, samples = outcome
+            findings += of_record
+            if samples is None or not samples.varies:
+                continue
+            other_id, other = first_with.setdefault(samples.digest, (record_id, samples))
+            if other.patient_id != samples.patient_id:
+                findings.append(
+                    Finding(
+                        samples.path,
+                        "warning" if other.split == samples.split else "error",
+                        f"holds the samples of {other_id}, yet they count as two patients ({other.split} and "
+                        f"{samples.split}); remove one, or give both one patient in database.json",
+                    )
+                )
     return findings
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Check of one record; returns the faults of its files, and its samples if it has any."""
+
+    database: Database
+
+    def __call__(self, record_id: str) -> tuple[list[Finding], _Samples | None]:
+        samples = list[_Samples]()
+        with within_limit():
+            found = _record_findings(self.database, record_id, samples)
+            findings = list(_until_error(self.database.files(record_id).stem, found))
+        return findings, samples[0] if samples else None
 
 
 def _until_error(file: Path, findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -79,8 +134,8 @@ def _sum_findings(folder: Path) -> Iterator[Finding]:
             yield Finding(path, "error", f"differs from its SHA-256 in {sums.name}: damaged or changed, fetch it again")
 
 
-def _record_findings(database: Database, record_id: str, first_with: dict[bytes, str]) -> Iterator[Finding]:
-    """Check the files of one record; `first_with` maps a digest of samples to the first record with these samples."""
+def _record_findings(database: Database, record_id: str, samples: list[_Samples]) -> Iterator[Finding]:
+    """Check the files of one record, and add its samples to `samples`."""
     recording = database.recording(record_id)
     if recording.path.suffix == ".hea":
         refused = not database.known.uncalibrated
@@ -91,16 +146,16 @@ def _record_findings(database: Database, record_id: str, first_with: dict[bytes,
                     message = f"lead {lead.name} has gain 0 (uncalibrated): {consequence}"
                     yield Finding(part.path, "error" if refused else "warning", message)
     if recording.has_signal:
-        yield from _until_error(recording.path, _lead_findings(database, recording, first_with))
+        yield from _until_error(recording.path, _lead_findings(database, recording, samples))
     yield from (Finding(recording.path, "error", fault) for fault in recording.faults)
     yield from (Finding(recording.path, "warning", repair) for repair in recording.repairs)
     for path in database.annotation_paths(record_id):
         yield from _until_error(path, _annotation_findings(path, recording))
 
 
-def _lead_findings(database: Database, recording: Recording, first_with: dict[bytes, str]) -> Iterator[Finding]:
-    """Find leads that are empty, have gaps or are flat, and samples that another record also has."""
-    record_id, content, varies, findings = recording.record_id, hashlib.blake2b(), False, list[Finding]()
+def _lead_findings(database: Database, recording: Recording, samples: list[_Samples]) -> Iterator[Finding]:
+    """Find leads that are empty, have gaps or are flat."""
+    content, varies = hashlib.blake2b(), False
     at_once = max(1, _READ_BYTES // (4 * max(1, recording.num_samples)))
     for first in range(0, recording.num_leads, at_once):
         leads = list(range(first, min(first + at_once, recording.num_leads)))
@@ -110,22 +165,14 @@ def _lead_findings(database: Database, recording: Recording, first_with: dict[by
             is_flat = len(valid) == 0 or valid.min() == valid.max()
             varies |= not is_flat
             if len(valid) == 0:
-                findings.append(Finding(recording.path, "warning", f"lead {name} has no valid sample"))
+                yield Finding(recording.path, "warning", f"lead {name} has no valid sample")
             elif is_flat:
-                findings.append(Finding(recording.path, "warning", f"lead {name} is flat throughout"))
+                yield Finding(recording.path, "warning", f"lead {name} is flat throughout")
             elif len(valid) < len(lead):
                 what = f"lead {name}: {len(lead) - len(valid)} of {len(lead)} samples are invalid"
-                findings.append(Finding(recording.path, "warning", what))
-    other = first_with.setdefault(content.digest(), record_id)
-    if varies and database.patient_of(other) != recording.patient_id:
-        splits = database.split_of(other), database.split_of(record_id)
-        yield Finding(
-            recording.path,
-            "warning" if splits[0] == splits[1] else "error",
-            f"holds the samples of {other}, yet they count as two patients ({splits[0]} and {splits[1]}); remove one, "
-            "or give both one patient in database.json",
-        )
-    yield from findings
+                yield Finding(recording.path, "warning", what)
+    split = database.split_of(recording.record_id)
+    samples.append(_Samples(recording.path, recording.patient_id, split, content.digest(), varies))
 
 
 def _annotation_findings(path: Path, recording: Recording) -> Iterator[Finding]:

@@ -32,6 +32,13 @@ INTERVALS = (
     *("rr_ms", "pr_ms", "p_ms", "qrs_ms", "qt_ms"),
     *("qtc_bazett_ms", "qtc_fridericia_ms", "qtc_framingham_ms", "qtc_hodges_ms"),
 )
+LEAD_COLUMNS = {
+    "beat_sample": "int64",
+    "lead": "string",
+    **{f"{wave}_{point}": "int64" for wave in ("p", "qrs", "t") for point in ("onset", "peak", "offset")},
+    **dict.fromkeys(AMPLITUDES, "double"),
+}
+"""Columns of `Intervals.lead_rows`, and their types in tables."""
 _BEATS_AT_ONCE = 2_000
 
 

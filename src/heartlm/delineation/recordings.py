@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,13 +11,16 @@ from typing import Any, Literal
 import numpy as np
 
 from heartlm.databases.database import locate
-from heartlm.databases.each_recording import RecordingTask, Summary, Watch, build, each_recording
+from heartlm.databases.each_recording import Summary, Watch, build, each_recording
+from heartlm.databases.part_files import SUMMARIES, Rows, Tables, TablesTask, write_tables
 from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, QRS, Delineation, P, T, delineate
-from heartlm.delineation.intervals import INTERVALS, measure
+from heartlm.delineation.intervals import INTERVALS, LEAD_COLUMNS, Intervals, measure
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.formats.write_wfdb import annotation_bytes
-from heartlm.storage.atomic import atomic_file, write_csv
+from heartlm.storage.atomic import atomic_file, write_csv, write_json, write_text
+from heartlm.system.cores import usable_cpus
+from heartlm.system.engine import PartOptions
 
 SCHEMA_VERSION = 3
 """Results of another version are not kept: raised where the same recording and settings give other results."""
@@ -36,7 +39,7 @@ class Delineations:
     Attributes:
         summaries: summary of each delineated recording, see `Intervals.summary`, with its name as `record`.
         left_out: recordings that were not delineated, with the reason, one line each.
-        file: summary of a single recording, or table of all recordings of a folder.
+        file: summary of a single recording, or table of all recordings of a folder, or the folder after a part of them.
     """
 
     summaries: tuple[Summary, ...]
@@ -44,8 +47,21 @@ class Delineations:
     file: Path
 
 
+SCHEMAS = {
+    SUMMARIES: {"num_beats": "int64", **dict.fromkeys(("p_share", "axis_degrees", *INTERVALS), "double")},
+    "beats": {
+        "sample": "int64",
+        "time_s": "double",
+        **dict.fromkeys(INTERVALS, "double"),
+        **{f"{wave}_confidence": "double" for wave in ("p", "qrs", "t")},
+    },
+    "waves": LEAD_COLUMNS,
+}
+"""Tables of `--tables parquet`, whose first columns are `database` and `record`, see docs/archive-cluster.md."""
+
+
 @dataclass(frozen=True)
-class DelineationTask(RecordingTask):
+class DelineationTask(TablesTask):
     """Settings of the delineation of a recording or a folder.
 
     RECORD.LEAD and RECORD.all have the waves in WFDB format, RECORD.beats.csv one beat per row, RECORD.leads.csv one
@@ -58,6 +74,7 @@ class DelineationTask(RecordingTask):
     beats: Beats = "found"
     verb, done = "delineate", "delineated"
     endings = ".beats.csv", ".leads.csv", ".hours.csv"
+    schemas = SCHEMAS
 
     @property
     def made(self) -> dict[str, Any]:
@@ -70,12 +87,7 @@ class DelineationTask(RecordingTask):
             raise HeartlmError(
                 f"{self.out}: is the folder of the recording, where files may be replaced; choose another"
             )
-        beats = None
-        if self.beats == "annotated":
-            if recording.annotations is None or not recording.annotations.num_beats:
-                raise HeartlmError(f"{recording.path}: no annotated beats; leave out --beats annotated to find them")
-            beats = np.unique(recording.annotations.sample)  # ascending, as `delineate` needs them
-        measured = measure(delineate(recording, beats))
+        measured = self._measured(recording)
         write_waves(measured.delineation, path.with_suffix(""))
         beat_rows, lead_rows, hour_rows = measured.beat_rows(), measured.lead_rows(), measured.hour_rows()
         for ending, rows, first in (
@@ -88,6 +100,30 @@ class DelineationTask(RecordingTask):
         notes = [f"repaired: {repair}" for repair in recording.repairs]
         notes += [f"damaged: {fault}" for fault in recording.faults]
         return summary, {"notes": notes}
+
+    def rows(self, recording: Recording, path: Path, source: str) -> dict[str, Rows]:
+        """Delineate a recording and return its rows; see `TablesTask.rows`."""
+        measured = self._measured(recording)
+        summary = _row({"record": recording.record_id} | measured.summary())
+        return {SUMMARIES: [summary], "beats": measured.beat_rows(), "waves": measured.lead_rows()}
+
+    def totals(self, summary: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return the number of beats."""
+        return {"beats": summary["num_beats"]}
+
+    def _measured(self, recording: Recording) -> Intervals:
+        beats = None
+        if self.beats == "annotated":
+            if recording.annotations is None or not recording.annotations.num_beats:
+                raise HeartlmError(f"{recording.path}: no annotated beats; leave out --beats annotated to find them")
+            beats = np.unique(recording.annotations.sample)  # ascending, as `delineate` needs them
+        return measure(delineate(recording, beats))
+
+
+def _row(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a summary as a row of the table of all recordings."""
+    medians = {name: of_interval["median"] for name, of_interval in summary["intervals"].items()}
+    return {name: summary[name] for name in ("record", "num_beats", "p_share", "axis_degrees")} | medians
 
 
 def write_waves(delineation: Delineation, stem: Path) -> list[Path]:
@@ -137,19 +173,34 @@ def _annotators(leads: Sequence[str]) -> list[str]:
     return names
 
 
-def delineate_recordings(task: DelineationTask, processes: int = 1) -> Delineations:
-    """Delineate a recording, or several in `processes` processes.
+def delineate_recordings(task: DelineationTask, options: PartOptions) -> Delineations:
+    """Delineate a recording, or several in parallel by an engine, by default in one process per CPU.
 
     Raises:
-        HeartlmError: no recording could be delineated, a file cannot be written, or a process was killed.
+        HeartlmError: an option is invalid, no recording could be delineated, a file cannot be written, or a scheduler
+            was lost.
     """
+    options.check_engine()
     if task.is_single:
         database, record_id = locate(task.paths[0], repaired=task.repaired)
         return Delineations((task.of(database, record_id),), (), task.out / f"{record_id}.json")
-    summaries, left_out = each_recording(task, processes)
-    rows = [
-        {name: each[name] for name in ("record", "num_beats", "p_share", "axis_degrees")}
-        | {name: of_interval["median"] for name, of_interval in each["intervals"].items()}
-        for each in summaries
-    ]
-    return Delineations(summaries, left_out, write_csv(rows, task.out / "summary.csv", digits=4))
+    summaries, left_out = each_recording(task, options, len(usable_cpus()))
+    if options.part is not None:  # the command that joins the parts writes the table of all
+        return Delineations(summaries, left_out, task.out)
+    file = write_csv(list(map(_row, summaries)), task.out / "summary.csv", digits=4)
+    return Delineations(summaries, left_out, file)
+
+
+def delineate_tables(task: DelineationTask, options: PartOptions) -> Tables:
+    """Delineate recordings by an engine, and write Parquet datasets; a command for all of them writes totals.
+
+    Raises:
+        HeartlmError: see `delineate_recordings`.
+    """
+    options.check_engine()
+    tables = write_tables(task, options, len(usable_cpus()))
+    if options.part is None:
+        content = {"num_recordings": tables.num_recordings, "num_left_out": len(tables.left_out)}
+        write_json(task.out / "totals.json", content | {"totals": dict(tables.totals)})
+        write_text(task.out / "left_out.txt", "".join(f"{line}\n" for line in tables.left_out))
+    return tables

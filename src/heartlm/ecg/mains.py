@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import oaconvolve
 
 from heartlm.ecg.recording import Recording
 
@@ -160,6 +159,8 @@ def without_lines(signal_mv: Floats, lines: Sequence[float], rate_hz: float) -> 
 
 def _smoothed(values: NDArray[np.inexact], window: Doubles) -> NDArray[np.inexact]:
     """Return sums weighted by a window whose sum is one; nothing lies beyond the ends."""
+    from scipy.signal import oaconvolve  # slow to import, and few recordings have hum
+
     smoothed: NDArray[np.inexact] = oaconvolve(values, window / window.sum(), mode="same")
     return smoothed
 

@@ -92,12 +92,11 @@ def rr_window_features(rr_s: Floats) -> Floats:
 
     Rate (mean, median, extremes), spread (coefficient of variation, RMSSD and median absolute difference over the
     mean, interquartile range over the median, pNN50), order (turning point ratio, autocorrelation at lags 1 and 2),
-    entropy (sample entropy, Zhou 2015), and `heartlm.models.statistics.interval_statistics`, which include statistics
+    entropy (sample entropy, Zhou 2015), and `heartlm.inference.intervals.interval_statistics`, which include statistics
     after an ectopic filter. All are undefined below 4 intervals.
     """
-    import torch
-
-    from heartlm.models.statistics import SCALES, interval_statistics
+    from heartlm.inference.intervals import interval_statistics
+    from heartlm.models.sizes import SCALES
 
     if rr_s.shape[1] < FEWEST_INTERVALS:
         return np.full((len(rr_s), 14 + len(SCALES)), np.nan)
@@ -123,7 +122,7 @@ def rr_window_features(rr_s: Floats) -> Floats:
         zhou.window_entropy(rr_s),
     ]
     statistics = [
-        interval_statistics(torch.from_numpy(part.astype(np.float32))).numpy()
+        interval_statistics(part.astype(np.float32))
         for part in np.array_split(rr_s, -(-len(rr_s) // WINDOWS_AT_ONCE) or 1)
     ]
     return np.column_stack([*columns, np.concatenate(statistics)])

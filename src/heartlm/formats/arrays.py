@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
+from heartlm.formats.mapped import RemoteArray
 from heartlm.formats.plausible import check_rate, to_millivolts, without_infinities
 from heartlm.formats.stated import Stated
 from heartlm.formats.text_bytes import gunzip, is_gzip
 from heartlm.formats.units import Unit, parse_unit
-from heartlm.storage.foreign import is_there, size_of
+from heartlm.storage.foreign import RemotePath, is_there, open_file, size_of
 from heartlm.storage.limits import check_samples
 from heartlm.storage.reading import read_json
 
@@ -156,7 +157,13 @@ def read_numpy(path: Path) -> Recording:
     Raises:
         HeartlmError: the array has another shape or type, or its rate is unknown.
     """
-    signal, repairs = checked_leads(path, _unpacked(path) if is_gzip(path) else np.lib.format.open_memmap(path, "r"))
+    signal: Any
+    if is_gzip(path):
+        signal, repairs = checked_leads(path, _unpacked(path))
+    elif isinstance(path, RemotePath):
+        signal, repairs = _remote_leads(path)
+    else:
+        signal, repairs = checked_leads(path, np.lib.format.open_memmap(path, "r"))
     check_samples(path, signal.size)
     given, sidecar = Given.of(path), sidecar_of(path)
     names = given.settings.get("lead_names") or [f"lead {place}" for place in range(1, len(signal) + 1)]
@@ -170,21 +177,41 @@ def read_numpy(path: Path) -> Recording:
     if len(chosen) < len(signal):
         signal = signal[chosen]
     if units is None:
-        check_size(path, signal, rate_hz)
+        check_size(path, signal[list(range(len(signal))), : _CHECKED_S * max(2, round(rate_hz))], rate_hz)
     recording = array_recording(path, signal, names, units or ["mV"] * len(signal), rate_hz)
     return replace(recording, start=given.start, repairs=repairs)
+
+
+def _layout_of(path: Path, stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the header of a `.npy` file: shape, whether columns are stored one after another, and type."""
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(stream)
+    if version not in read_header:
+        raise HeartlmError(f"{path}: NumPy format {version} found, expected 1.0 or 2.0; save the array again")
+    shape, is_fortran, kind = read_header[version](stream)
+    if kind.hasobject:
+        raise HeartlmError(f"{path}: array of objects, expected numbers; save it again")
+    return shape, is_fortran, kind
+
+
+def _remote_leads(path: Path) -> tuple[RemoteArray, tuple[str, ...]]:
+    """Return the array of a remote file, and what was repaired; see `checked_leads`."""
+    with open_file(path) as stream:
+        shape, is_fortran, kind = _layout_of(path, stream)
+        byte_offset = stream.tell()
+    if (size := size_of(path)) < byte_offset + math.prod(shape) * kind.itemsize:
+        raise HeartlmError(f"{path}: ends after {size} bytes, before the end of its array; fetch it again")
+    # an array of that shape that takes no memory, so that shape and type are checked as those of others
+    leads, repairs = checked_leads(path, np.broadcast_to(np.zeros((), kind), shape))
+    is_transposed = len(shape) == 2 and leads.shape != shape
+    by_time = len(shape) == 2 and is_fortran != is_transposed
+    return RemoteArray(path, byte_offset, kind, leads.shape, by_time), repairs
 
 
 def _unpacked(path: Path) -> NDArray[Any]:
     """Return the array of a file that is compressed by gzip; its header states the size before anything is unpacked."""
     with gunzip(path) as stream:
-        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        version = np.lib.format.read_magic(stream)
-        if version not in read_header:
-            raise HeartlmError(f"{path}: NumPy format {version} found, expected 1.0 or 2.0; save the array again")
-        shape, is_fortran, kind = read_header[version](stream)
-        if kind.hasobject:
-            raise HeartlmError(f"{path}: array of objects, expected numbers; save it again")
+        shape, is_fortran, kind = _layout_of(path, stream)
         check_samples(path, math.prod(shape) * max(1, kind.itemsize // 8), size_of(path), held_bytes=kind.itemsize + 4)
         signal = np.empty(shape, kind, order="F" if is_fortran else "C")
         content = signal.reshape(-1, order="A").view(np.uint8).data
@@ -196,6 +223,8 @@ def _unpacked(path: Path) -> NDArray[Any]:
     return signal
 
 
+# Seconds whose range is looked at.
+_CHECKED_S = 300
 LEAST_MV, MOST_MV = 0.03, 20.0
 """Plausible range of an ECG within a second, in mV."""
 
@@ -203,7 +232,7 @@ LEAST_MV, MOST_MV = 0.03, 20.0
 def typical_range(values: NDArray[Any], rate_hz: float) -> float:
     """Return the median of the ranges within seconds of the first minutes of a signal; 0 if it is flat or empty."""
     size = max(2, round(rate_hz))
-    values = values[: 300 * size]
+    values = values[: _CHECKED_S * size]
     blocks = values[: len(values) // size * size].reshape(-1, size) if len(values) >= size else values[np.newaxis]
     blocks = np.where(np.isfinite(blocks), blocks, np.nan)
     blocks = blocks[~np.isnan(blocks).all(axis=1)]

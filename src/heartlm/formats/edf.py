@@ -16,7 +16,6 @@ Format: Kemp et al., Electroencephalogr. Clin. Neurophysiol. 82:391-393, 1992; h
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -43,6 +42,7 @@ from heartlm.formats.edf_header import (
     read_header,
 )
 from heartlm.formats.interpolate import interpolate
+from heartlm.formats.mapped import ByteView, byte_view
 from heartlm.formats.plausible import check_calibration, check_rate
 from heartlm.storage.limits import check_samples
 
@@ -138,19 +138,18 @@ def _blocks(
         return whole, whole, 0.0
     duration_s, last = header.duration_s, header.num_records - 1
     tolerance_s = max(_JITTER_S if header.is_discontinuous else _DRIFT_S, 1 / rate_hz)
-    with path.open("rb", buffering=0) as stream:
-        offset, size = header.annotations[0]
+    (offset, size), content = header.annotations[0], byte_view(path)
 
-        def begin(record: int) -> float:
-            # a sign, 12 digits, a point, 24 decimals and two marks, as `_TIME` allows
-            content = os.pread(stream.fileno(), min(size, 40), header.data_at + record * header.record_bytes + offset)
-            stated = _TIME.match(content)
-            return math.nan if stated is None else _seconds(stated[1])
+    def begin(record: int) -> float:
+        # a sign, 12 digits, a point, 24 decimals and two marks, as `_TIME` allows
+        at = header.data_at + record * header.record_bytes + offset
+        stated = _TIME.match(content[at : at + min(size, 40)].tobytes())
+        return math.nan if stated is None else _seconds(stated[1])
 
-        begin_s = begin(0)
-        if abs(begin(last) - begin_s - last * duration_s) < tolerance_s:
-            return whole, whole, begin_s  # times ascend, so there is no gap between these two
-        begins_s = np.array([begin(record) for record in range(last + 1)])
+    begin_s = begin(0)
+    if abs(begin(last) - begin_s - last * duration_s) < tolerance_s:
+        return whole, whole, begin_s  # times ascend, so there is no gap between these two
+    begins_s = np.array([begin(record) for record in range(last + 1)])
     late_s = begins_s - np.arange(last + 1) * duration_s  # constant without a gap
     stated = np.isfinite(late_s)
     if not stated.any():
@@ -248,8 +247,8 @@ class _Samples:
         return -(-lead_length * self.per_record // lead.samples)
 
     @cached_property
-    def _data(self) -> NDArray[np.uint8]:
-        return np.memmap(self.path, np.uint8, "r")
+    def _data(self) -> NDArray[np.uint8] | ByteView:
+        return byte_view(self.path)
 
     def _read(self, lead: Channel, first: int, out: NDArray[Any]) -> None:
         """Fill `out` with samples of a lead at its own rate, from `first`, counted from the first record."""
@@ -265,8 +264,11 @@ class _Samples:
             # A sample of 24 bits is read with the byte before it, which is shifted out.
             kind, before = ("<i2", 0) if size == 2 else ("<i4", 1)
             strides = self.header.record_bytes, size
+            end = begin + (shape[0] - 1) * strides[0] + shape[1] * size
             # contiguous and aligned first: NumPy converts that twice as fast
-            digits = np.ascontiguousarray(np.ndarray(shape, kind, self._data, begin - before, strides)).reshape(-1)
+            digits = np.ascontiguousarray(
+                np.ndarray(shape, kind, self._data[begin - before : end], 0, strides)
+            ).reshape(-1)
             digits = digits if size == 2 else digits >> 8
             physical = digits - lead.zero
             physical *= lead.gain
@@ -336,7 +338,7 @@ def _annotations(path: Path, header: EdfHeader, begin_s: float, recording: Recor
 def _comments(path: Path, header: EdfHeader, begin_s: float) -> list[str]:
     """Return the comments of a file that heartlm wrote, which are annotations at its start."""
     comments = list[str]()
-    for onset_s, _, text in _texts(path, header) if header.is_own else ():
+    for onset_s, _, text in _texts(path, header, is_dense=True) if header.is_own else ():
         if onset_s > begin_s:
             break
         if text.startswith(COMMENT):
@@ -346,15 +348,19 @@ def _comments(path: Path, header: EdfHeader, begin_s: float) -> list[str]:
     return comments
 
 
-def _texts(path: Path, header: EdfHeader) -> Iterator[tuple[float, float | None, str]]:
-    """Yield onset, duration (None if not stated) and text of each annotation of a file, in its order."""
+def _texts(path: Path, header: EdfHeader, is_dense: bool = False) -> Iterator[tuple[float, float | None, str]]:
+    """Yield onset, duration (None if not stated) and text of each annotation of a file, in its order.
+
+    With `is_dense`, no data record is read after one without a text, as in files that heartlm wrote.
+    """
     size = header.num_records * header.record_bytes
     if not size:
         return
-    records = np.memmap(path, np.uint8, "r", offset=header.data_at, shape=(size,)).reshape(-1, header.record_bytes)
-    step = max(1, _PIECE // header.record_bytes)
-    for first in range(0, header.num_records, step):
-        part = records[first : first + step]
+    num_records = 1 if is_dense else max(1, _PIECE // header.record_bytes)
+    content, step = byte_view(path), num_records * header.record_bytes
+    for first in range(header.data_at, header.data_at + size, step):
+        is_last = is_dense
+        part = content[first : min(first + step, header.data_at + size)].reshape(-1, header.record_bytes)
         for offset, width in header.annotations:
             for annotation in part[:, offset : offset + width].tobytes().split(b"\0")[:-1]:
                 begin = _ONSET.search(annotation[:-1]) if annotation.endswith(b"\x14") else None
@@ -362,7 +368,10 @@ def _texts(path: Path, header: EdfHeader) -> Iterator[tuple[float, float | None,
                     continue
                 onset, lasting = begin.groups()
                 for text in filter(None, map(printable_text, annotation[begin.end() : -1].split(b"\x14"))):
+                    is_last = False
                     yield _seconds(onset), _seconds(lasting) if lasting else None, text
+        if is_last:
+            return
 
 
 def _seconds(text: bytes) -> float:

@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError, needs
-from heartlm.storage.foreign import inflated, inflates_beyond, size_of
+from heartlm.formats.mapped import byte_view
+from heartlm.storage.foreign import inflated, inflates_beyond
 from heartlm.storage.limits import check_samples
 
 HDF5 = b"\x89HDF"
@@ -90,7 +91,7 @@ def variable_names(path: Path) -> list[str]:
 
 def _mapped(path: Path) -> NDArray[np.uint8]:
     """Return the bytes of a file."""
-    return np.memmap(path, np.uint8, "r") if size_of(path) else np.empty(0, np.uint8)
+    return byte_view(path)[:]
 
 
 @dataclass

@@ -51,6 +51,7 @@ class FileFormat(NamedTuple):
         largest: maximum size of a file in bytes; None if it is read in slices.
         packages: packages that the reader needs, by the names of their modules.
         extra: extra of heartlm that includes them.
+        in_slices: whether of a remote file only those bytes are read that are asked for; others are copied first.
         is_table: whether files need not state their rate, units and leads, so that the user may.
     """
 
@@ -64,6 +65,7 @@ class FileFormat(NamedTuple):
     packages: tuple[str, ...] = ()
     extra: str = ""
     is_table: bool = False
+    in_slices: bool = False
 
     @property
     def missing(self) -> str | None:
@@ -126,7 +128,14 @@ def _xml(
 
 
 WFDB = FileFormat(
-    "WFDB", "a WFDB record", read_wfdb, lambda begin, path: path.suffix == ".hea", (".hea",), True, HEADER_BYTES
+    "WFDB",
+    "a WFDB record",
+    read_wfdb,
+    lambda begin, path: path.suffix == ".hea",
+    (".hea",),
+    True,
+    HEADER_BYTES,
+    in_slices=True,
 )
 """Recognised by the ending of the header; its signal files may have any name."""
 
@@ -140,7 +149,9 @@ def _table(name: str, what: str, kind: str, endings: tuple[str, ...]) -> FileFor
         # imported here, because Arrow is not needed for other files
         return ending_of(path) in endings and getattr(import_module(_TABLE_FILES), f"is_{kind}_recording")(path)
 
-    return FileFormat(name, what, read, detects, endings, largest=TEXT_BYTES, is_table=True)
+    return FileFormat(
+        name, what, read, detects, endings, largest=TEXT_BYTES, is_table=True, in_slices=kind == "parquet"
+    )
 
 
 _TABLE_FILES = "heartlm.formats.table_files"
@@ -154,6 +165,7 @@ FORMATS: tuple[FileFormat, ...] = (
         lambda begin, path: begin.startswith((b"0       ", b"\xffBIOSEMI")),
         (".edf", ".bdf"),
         by_ending=True,
+        in_slices=True,
     ),
     FileFormat(
         "ISHNE Holter",
@@ -161,6 +173,7 @@ FORMATS: tuple[FileFormat, ...] = (
         read_ishne,
         lambda begin, path: begin.startswith(b"ISHNE1.0"),
         (".ecg", ".hol"),
+        in_slices=True,
     ),
     _clinical(
         "DICOM waveform",
@@ -229,6 +242,7 @@ FORMATS: tuple[FileFormat, ...] = (
         lambda begin, path: ending_of(path) == ".npy" and is_array_recording(path),
         (".npy",),
         is_table=True,
+        in_slices=True,
     ),
 )
 """The formats with one file per recording, in the order in which they are tried."""

@@ -38,7 +38,7 @@ from heartlm.formats.words import (
     RATE_VARIABLE,
     UNIT_VARIABLES,
 )
-from heartlm.storage.foreign import ending_of, first_bytes, is_there, one_line, open_file, size_of
+from heartlm.storage.foreign import RemotePath, ending_of, first_bytes, is_there, one_line, open_file, size_of
 from heartlm.storage.limits import check_samples
 from heartlm.storage.reading import parse_json
 from heartlm.storage.typed import typed
@@ -126,7 +126,7 @@ def read_parquet(path: Path) -> Recording:
     Raises:
         HeartlmError: there is no column of numbers, or its rate or unit is unknown.
     """
-    source = pa.BufferReader(arrow_buffer(unpacked(path))) if is_gzip(path) else str(path)
+    source = pa.BufferReader(arrow_buffer(unpacked(path))) if is_gzip(path) else path
     with _parquet_file(source) as file:
         about, names = _about(path, file.schema_arrow.metadata), file.schema_arrow.names
         is_own = "lead_names" in about
@@ -145,6 +145,8 @@ def _parquet_file(source: Any) -> Any:
     """Open a Parquet file whose texts are read as the different ones and their places: one may stand in all rows."""
     import pyarrow.parquet as pq
 
+    if isinstance(source, RemotePath):
+        source = pa.PythonFile(source.stream(), "r")
     texts = [field.name for field in pq.read_schema(source, memory_map=True) if _is_text(field.type)]
     return pq.ParquetFile(source, memory_map=True, read_dictionary=texts)
 

@@ -29,7 +29,7 @@ def is_gzip(path: Path) -> bool:
 def gunzip(path: Path) -> Iterator[gzip.GzipFile]:
     """Open a file that is compressed by gzip; errors of its content in the block are a `HeartlmError`."""
     try:
-        with gzip.open(path) as stream:
+        with open_file(path) as packed, gzip.GzipFile(fileobj=packed, mode="rb") as stream:
             yield stream
     except (OSError, EOFError, zlib.error) as error:
         raise HeartlmError(f"{path}: damaged, cannot be unpacked ({error}); fetch it again") from error

@@ -27,7 +27,7 @@ from heartlm.formats.interpolate import interpolate
 from heartlm.formats.plausible import check_calibration, check_rate, to_millivolts
 from heartlm.formats.stated import Stated
 from heartlm.formats.wfdb_header import FLAC, GROUP, Signal, SignalFile, WfdbHeader, adu_type, decode, read_header
-from heartlm.storage.foreign import HEADER_BYTES, first_bytes, is_there, one_line, read_bytes
+from heartlm.storage.foreign import HEADER_BYTES, first_bytes, is_there, local_copy, one_line, read_bytes
 from heartlm.storage.limits import check_samples
 
 _MATLAB_INT16 = 30
@@ -340,15 +340,20 @@ def _rdrecord(header: WfdbHeader, **options: Any) -> Any:
             "pip install 'heartlm[wfdb]'"
         ) from None
     # the package raises anything from IndexError to a codec's own exceptions
-    with one_line(header.path, "a WFDB record"), TemporaryDirectory() as folder:
-        path = header.path.with_suffix("")
+    files = {path for part in (header, *header.segments) for path in (part.path, *(each.path for each in part.files))}
+    with (
+        one_line(header.path, "a WFDB record"),
+        local_copy(header.path, *files) as copy,
+        TemporaryDirectory() as folder,
+    ):
+        path = copy.with_suffix("")
         if header.stated_samples is None and not header.segment_lines:
             # The package needs the length: it gets a header that states it, next to links to the signal files.
             text, path = read_bytes(header.path, HEADER_BYTES).decode("latin-1"), Path(folder) / "record"
             for file in header.files:
                 link = path.parent / file.path.relative_to(header.path.parent)
                 link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(file.path.absolute())
+                link.symlink_to(copy.parent.absolute() / file.path.relative_to(header.path.parent))
             lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
             lines[0] = f"record {len(header.signals)} {header.rate_hz} {header.num_samples}"
             path.with_suffix(".hea").write_text("\n".join(lines) + "\n", encoding="latin-1")

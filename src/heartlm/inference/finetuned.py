@@ -17,7 +17,7 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
 
 if TYPE_CHECKING:
-    from heartlm.models.heart import HeartModel
+    from heartlm.inference.network import Network
     from heartlm.models.info import ModelInfo
 
 
@@ -28,13 +28,13 @@ class FineTuned:
     Attributes:
         folder: run folder.
         about: content of `run.json`.
-        model: model in evaluation mode.
+        model: network that answers.
         info: description of the model.
     """
 
     folder: RunFolder
     about: dict[str, Any]
-    model: HeartModel
+    model: Network
     info: ModelInfo
 
     @cached_property

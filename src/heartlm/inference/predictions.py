@@ -11,16 +11,14 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
 
 from heartlm.corpus.windows import covering_windows
 from heartlm.ecg.recording import ARTEFACT
-from heartlm.models.heart import HeartModel
+from heartlm.inference.network import Network
 
 MOST_PASSES = 4
 """Number of times that beats are classified again without artefacts."""
@@ -32,7 +30,7 @@ Floats = NDArray[np.float32]
 Key = TypeVar("Key")
 
 
-def chunks_of_recordings(model: HeartModel, recordings: Iterable[Codes]) -> Iterator[list[Codes]]:
+def chunks_of_recordings(model: Network, recordings: Iterable[Codes]) -> Iterator[list[Codes]]:
     """Split `recordings`, in order, into groups of at most as many tokens as `model` computes together, if possible."""
     chunk, num_tokens, most = list[Codes](), 0, model.windows_at_once(1)
     for codes in recordings:
@@ -46,16 +44,16 @@ def chunks_of_recordings(model: HeartModel, recordings: Iterable[Codes]) -> Iter
 
 
 def over_windows(
-    model: HeartModel, chunk: Sequence[Codes], window: int, strides: Sequence[int], compute: Callable[[Tensor], Tensor]
+    model: Network, chunk: Sequence[Codes], window: int, strides: Sequence[int], compute: Callable[[Codes], ArrayLike]
 ) -> Iterator[tuple[int, slice, Floats]]:
     """Compute on all windows of some recordings.
 
     Args:
-        model: model whose device the codes are moved to.
+        model: model that decides how many windows are computed together.
         chunk: codes of each recording, uint16 `[num_tokens, num_facets]`.
         window: tokens per window; a shorter recording is one window.
         strides: of each recording, the tokens between the starts of consecutive windows; the last window ends with it.
-        compute: function of the codes of windows, int64 `[num_windows, width, num_facets]`.
+        compute: method of `model` that takes the codes of windows, uint16 `[num_windows, width, num_facets]`.
 
     Yields:
         Index of the recording, the tokens of a window, and its row of the result. Windows of a recording are in order.
@@ -79,39 +77,21 @@ def over_windows(
 
 
 def in_batches(
-    model: HeartModel, batches: Iterable[tuple[Key, Codes]], compute: Callable[[Tensor], Tensor]
+    model: Network, batches: Iterable[tuple[Key, Codes]], compute: Callable[[Codes], ArrayLike]
 ) -> Iterator[tuple[Key, Floats]]:
-    """Apply `compute` to the codes of each batch on the device of `model`; a GPU computes one batch ahead."""
-    device = next(model.parameters()).device
-    queued = deque[tuple[Key, Tensor, Any]]()
+    """Apply `compute` of `model` to the codes of each batch; a GPU computes one batch ahead."""
+    ahead, queued = int(model.device != "cpu"), deque[tuple[Key, ArrayLike]]()
     for key, codes in batches:
-        queued.append((key, *_queue(torch.from_numpy(codes), compute, device)))
-        if len(queued) > 1:
-            yield _read(*queued.popleft())
-    for batch in queued:
-        yield _read(*batch)
+        queued.append((key, compute(codes)))
+        if len(queued) > ahead:
+            key, result = queued.popleft()
+            yield key, np.asarray(result)
+    for key, result in queued:
+        yield key, np.asarray(result)
 
 
-def _queue(codes: Tensor, compute: Callable[[Tensor], Tensor], device: torch.device) -> tuple[Tensor, Any]:
-    """Start `compute`; return its result in host memory, and the event after which it is there, None for at once."""
-    if device.type != "cuda":
-        return compute(codes.to(torch.int64)).float(), None
-    codes = codes.pin_memory().to(device, non_blocking=True).to(torch.int64)
-    result = compute(codes).float().to("cpu", non_blocking=True)  # torch pins it
-    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    done.record(torch.cuda.current_stream(device))
-    return result, done
-
-
-def _read(key: Key, result: Tensor, done: Any) -> tuple[Key, Floats]:
-    if done is not None:
-        done.synchronize()
-    return key, result.numpy()
-
-
-@torch.inference_mode()
 def recording_probabilities(
-    model: HeartModel, recordings: Iterable[Codes], window: int, overlaps: Iterable[bool] = itertools.repeat(True)
+    model: Network, recordings: Iterable[Codes], window: int, overlaps: Iterable[bool] = itertools.repeat(True)
 ) -> Iterator[Floats]:
     """Iterate over the class probabilities of every token of each recording.
 
@@ -129,7 +109,7 @@ def recording_probabilities(
         totals = [np.zeros((len(codes), model.num_classes), np.float32) for codes in chunk]
         counts = [np.zeros((len(codes), 1), np.float32) for codes in chunk]
         own = list(itertools.islice(strides, len(chunk)))
-        answers = over_windows(model, chunk, window, own, lambda part: model.class_logits(part).softmax(dim=-1))
+        answers = over_windows(model, chunk, window, own, model.probabilities)
         for index, tokens, answer in answers:
             totals[index][tokens] += answer
             counts[index][tokens] += 1
@@ -183,13 +163,12 @@ def without_artefacts(
     return probability / np.maximum(probability.sum(axis=1, keepdims=True), 1e-9), ~kept
 
 
-def token_probabilities(model: HeartModel, codes: Codes, window: int) -> Floats:
+def token_probabilities(model: Network, codes: Codes, window: int) -> Floats:
     """Return class probabilities of every token of one recording; see `recording_probabilities`."""
     return next(recording_probabilities(model, [codes], window))
 
 
-@torch.inference_mode()
-def window_probabilities(model: HeartModel, codes: Codes, window: int) -> Floats:
+def window_probabilities(model: Network, codes: Codes, window: int) -> Floats:
     """Return class probabilities of windows, each computed from its own tokens only.
 
     A pooled head classifies the whole window; the probabilities of a token head are averaged over the window. A window
@@ -206,10 +185,7 @@ def window_probabilities(model: HeartModel, codes: Codes, window: int) -> Floats
     if codes.shape[1] > window:
         return np.stack([each.mean(axis=0) for each in recording_probabilities(model, codes, window)])
 
-    def compute(part: Tensor) -> Tensor:
-        answer = model.class_logits(part).softmax(dim=-1)
-        return answer if model.pooled else answer.mean(dim=1)
-
     size = model.windows_at_once(codes.shape[1])
     batches = ((begin, codes[begin : begin + size].copy()) for begin in range(0, len(codes), size))
-    return np.concatenate([answer for _, answer in in_batches(model, batches, compute)])
+    answers = (answer for _, answer in in_batches(model, batches, model.probabilities))
+    return np.concatenate([answer if model.pooled else answer.mean(axis=1) for answer in answers])

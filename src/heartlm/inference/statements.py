@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
 
 from heartlm.inference.beat_summary import beat_summary
+from heartlm.inference.network import Network
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
-from heartlm.models.heart import HeartModel
 
 LEAST = 1e-6
 """Least probability of a statement, and of its absence."""
@@ -19,12 +17,11 @@ STRIDES_A_WINDOW = 3
 """Windows begin a third of a window apart."""
 
 
-@torch.inference_mode()
 def means_over_windows(
-    model: HeartModel,
+    model: Network,
     recordings: Iterable[NDArray[np.uint16]],
     window: int,
-    compute: Callable[[Tensor], Tensor],
+    compute: Callable[[NDArray[np.uint16]], ArrayLike],
 ) -> Iterator[tuple[NDArray[np.uint16], NDArray[np.float64]]]:
     """Iterate over the codes of each recording and the mean over its windows of what `compute` says of a window.
 
@@ -32,7 +29,8 @@ def means_over_windows(
         model: network over all leads.
         recordings: codes of the leads tokenizer of each recording, uint16 `[num_tokens, num_facets]`.
         window: tokens per window; a shorter recording is one window.
-        compute: function of the codes of windows, `[num_windows, width, num_facets]`, with one row for each.
+        compute: method of `model` that takes the codes of windows, `[num_windows, width, num_facets]`, and returns one
+            row for each.
     """
     for chunk in chunks_of_recordings(model, recordings):
         totals, counts = [np.zeros(1) for _ in chunk], [0] * len(chunk)
@@ -45,7 +43,7 @@ def means_over_windows(
 
 
 def statement_probabilities(
-    model: HeartModel, recordings: Iterable[NDArray[np.uint16]], window: int
+    model: Network, recordings: Iterable[NDArray[np.uint16]], window: int
 ) -> Iterator[NDArray[np.float64]]:
     """Iterate over the probability of each statement about each recording, float64 `[num_statements]`.
 
@@ -54,17 +52,16 @@ def statement_probabilities(
         recordings: codes of the leads tokenizer of each recording, uint16 `[num_tokens, num_facets]`.
         window: tokens per window; a shorter recording is one window.
     """
-    found = means_over_windows(model, recordings, window, lambda part: model.class_logits(part).sigmoid())
-    for codes, probability in found:
+    for codes, probability in means_over_windows(model, recordings, window, model.probabilities):
         yield _with_trees(model, codes, probability)
 
 
-def _with_trees(model: HeartModel, codes: NDArray[np.uint16], probability: NDArray[np.float64]) -> NDArray[np.float64]:
+def _with_trees(model: Network, codes: NDArray[np.uint16], probability: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean, as logits, of `probability` and what the trees of `model` say, if they can read the leads."""
     trees = getattr(model, "trees", None)
     summary = beat_summary(codes) if trees is not None else None
     if trees is None or summary is None:
         return probability
-    of_trees = trees(torch.from_numpy(summary)[None].to(trees.bias.device))[0].cpu().numpy()
+    of_trees = trees(summary[None])[0]
     of_network = np.log(np.maximum(probability, LEAST) / np.maximum(1 - probability, LEAST))
     return np.asarray(1 / (1 + np.exp(-(of_network + of_trees) / 2)))

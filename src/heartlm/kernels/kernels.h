@@ -219,6 +219,10 @@ void swiglu_forward(const float *gate_up, int64_t rows, int64_t width, int32_t t
 void swiglu_backward(const float *gate_up, const float *dy, int64_t rows, int64_t width, int32_t threads,
     float *dgate_up);
 
+/* ecg/c/filter.c */
+void filter_sections(const double *sections, const double *at_rest, int64_t num_sections, int64_t rows, int64_t num,
+    double *x);
+
 /* ecg/c/wfdb.c */
 void wfdb_decode(const uint8_t *bytes, int64_t format, int64_t skip, int64_t num_frames, int64_t width,
     const int64_t *columns, int64_t num_columns, const double *calibration, void *out, int64_t row, uint16_t *sums);

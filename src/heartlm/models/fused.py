@@ -17,8 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.kernels.library import kernel
-
-EPSILON = 1e-5
+from heartlm.models.sizes import EPSILON
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:

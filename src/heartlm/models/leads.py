@@ -23,33 +23,22 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.models.config import ModelConfig
 from heartlm.models.dropout import dropped
 from heartlm.models.heart import HeartModel
+from heartlm.models.sizes import (
+    KERNEL,
+    MIX_HIDDEN,
+    NUM_FILTERS,
+    STEM_KERNEL,
+    STRIDES,
+    directions,
+    leads_channels,
+)
 from heartlm.models.trees import Trees
 
-STRIDES = (1, 2, 2, 2)
-"""Stride of each residual block; the stem halves the rate too."""
-KERNEL, STEM_KERNEL, NUM_FILTERS = 9, 15, 16
-"""Samples of a convolution and of the stem's filters, 10 ms each; number of filters that every lead passes."""
 HEAD_DROPOUT = 0.3
 FRAME = 2 * math.prod(STRIDES)
 """Tokens of a frame of the last residual block."""
 SAMPLES_PER_TOKEN = 8
 """Samples that count as one token in the size of a batch."""
-
-
-def directions() -> Tensor:
-    """Return the direction of each place of the leads tokenizer, float32 `[18, 6]`.
-
-    Left, down and front of a unit vector (limb leads in the frontal plane, chest leads in the horizontal one), whether
-    it is a limb lead, a chest lead, or of unknown direction. The three of Frank are axes.
-    """
-
-    def turned(degrees: float) -> tuple[float, float]:
-        return math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-
-    limb = [(*turned(angle), 0.0, 1.0, 0.0, 0.0) for angle in (0, 60, 120, -150, -30, 90)]
-    chest = [(left, 0.1, front, 0.0, 1.0, 0.0) for left, front in map(turned, (120, 90, 75, 60, 30, 0))]
-    frank = [(1.0, 0.0, 0.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0, 0.0, 0.0), (0.0, 0.0, -1.0, 0.0, 0.0, 0.0)]
-    return torch.tensor(limb + chest + frank + [(0.0, 0.0, 0.0, 0.0, 0.0, 1.0)] * 3)
 
 
 class LeadsNetwork(HeartModel):
@@ -76,7 +65,7 @@ class LeadsNetwork(HeartModel):
             self.embedding.register_buffer(f"places_{facet}", coordinates)
         self.num_places = len(geometry) - 1
         self.members = config.members
-        channels = [self.members * (config.width * share // 4 // 8 * 8) for share in (1, 1, 2, 3, 4)]
+        channels = leads_channels(config)
         stem = DirectedStem if config.network == "leads" else PlacedStem
         self.stem = stem(self.num_places, channels[0])
         blocks = [
@@ -159,8 +148,8 @@ class DirectedStem(nn.Module):
         super().__init__()
         self.filters = nn.Parameter(torch.empty(NUM_FILTERS, STEM_KERNEL))
         nn.init.kaiming_uniform_(self.filters, a=math.sqrt(5))
-        self.register_buffer("direction", directions(), persistent=False)
-        self.mix = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Linear(64, num_channels * NUM_FILTERS))
+        self.register_buffer("direction", torch.from_numpy(directions()), persistent=False)
+        self.mix = nn.Sequential(nn.Linear(6, MIX_HIDDEN), nn.GELU(), nn.Linear(MIX_HIDDEN, num_channels * NUM_FILTERS))
         self.of_place = nn.Parameter(torch.zeros(num_places, num_channels * NUM_FILTERS))
         self.norm = nn.BatchNorm1d(num_channels)
         self.num_channels = num_channels

@@ -8,28 +8,21 @@ Shapes: B windows, T intervals per window.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.storage.reading import read_json
+from heartlm.models.sizes import (
+    AROUND,
+    EARLY,
+    LONGEST_S,
+    RUN,
+    SCALES,
+    SHORTEST_S,
+    STEP_S,
+    TOLERANCE_MS,
+)
 
-SCALES = read_json(Path(__file__).with_suffix(".json"), dict[str, tuple[float, float]])
-"""Names of the measures, with the centre and spread that scale them: about the median and spread over windows of 16 to
-512 beats of afdb, ltafdb, nsrdb and VitalDB. `filtered`: after the ectopic filter; `median`: after a running median of
-three. Sums of two and three intervals are constant in bigeminy and trigeminy."""
-
-SHORTEST_S, LONGEST_S = 0.15, 4.0
-EARLY, AROUND = 0.87, 7
-"""An interval below `EARLY` times the median of `AROUND` intervals is early.
-
-The ectopic filter replaces early intervals and late ones after them."""
-
-TOLERANCE_MS = 30
-STEP_S = 0.05
-RUN = 8
 PAIRS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 27}
 """Pairs of intervals that are compared together, 2 bytes each: what the caches of a CPU hold, or a batch of a GPU."""
 

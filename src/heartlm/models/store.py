@@ -6,15 +6,11 @@ tokenizer by its content hash.
 
 from __future__ import annotations
 
-import json
-import textwrap
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
@@ -24,11 +20,9 @@ from heartlm.models.info import ModelInfo
 from heartlm.models.leads import LeadsNetwork
 from heartlm.models.trees import Trees
 from heartlm.models.waveform import WaveformNetwork
-from heartlm.storage.atomic import atomic_folder, recover_folder
-from heartlm.storage.reading import read_json, refuse_irregular
-from heartlm.storage.typed import typed
+from heartlm.models.weights import one_line, read_weights, unfitting, write_weights
+from heartlm.storage.atomic import atomic_folder
 
-SCHEMA_VERSION = 1
 _OF_LABELS = ("class_head.", "statistics.", "trees.", "voltage_head.")
 """Prefixes of the tensors that belong to the labels of a model, or to what it learnt without labels."""
 
@@ -56,9 +50,7 @@ def save_tensors(folder: Path, tensors: dict[str, Tensor], info: ModelInfo) -> N
 
 def write_tensors(folder: Path, tensors: dict[str, Tensor], info: ModelInfo) -> None:
     """Write `model.safetensors` and `config.json` to an existing folder, not atomically."""
-    (folder / "model.safetensors").write_bytes(save(tensors))
-    described = {"schema_version": SCHEMA_VERSION, **asdict(info)}
-    (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+    write_weights(folder, save(tensors), info)
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[HeartModel, ModelInfo]:
@@ -178,56 +170,14 @@ def _model_for(
 
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
-    recover_folder(Path(folder))
-    info = _read_info(Path(folder) / "config.json")
-    path = Path(folder) / "model.safetensors"
-    refuse_irregular(path)
-    try:
-        # Shipped models are stored in half precision; everything is computed in single precision.
-        tensors = {name: each.float() if each.dtype == torch.half else each for name, each in load_file(path).items()}
-        _join_facets(tensors, len(info.config.facet_sizes))
-    except (OSError, SafetensorError) as error:
-        raise HeartlmError(f"{path} cannot be read ({_one_line(error)}): train again") from error
-    for name, each in tensors.items():
-        if each.is_floating_point() and each.dtype != torch.float32:
-            kind = str(each.dtype).removeprefix("torch.")
-            raise HeartlmError(
-                f"{path}: {name}: numbers of type {kind} found, float32 or float16 expected: train again"
-            )
-        if each.is_floating_point() and not each.isfinite().all():
-            raise HeartlmError(f"{path}: {name}: infinite numbers or NaN found: train again")
-    if not all(f"embedding.places_{facet}" in tensors for facet in range(len(info.config.facet_sizes))):
-        raise HeartlmError(f"{path}: the geometry of the {info.tokenizer_kind} tokenizer is missing: train again")
-    blocks = {name.split(".")[2] for name in tensors if name.startswith("trunk.blocks.")}
-    if len(blocks) != info.config.depth or any(table.ndim != 2 for table in geometry_of(tensors, info.config)):
-        raise HeartlmError(f"{folder}: tensors do not fit config.json ({len(blocks)} blocks found): train again")
+    arrays, info = read_weights(Path(folder))
+    tensors = {name: torch.from_numpy(each) for name, each in arrays.items()}
+    _join_facets(tensors, len(info.config.facet_sizes))
     try:
         # on the meta device, since config.json may describe sizes that exceed memory
         with torch.device("meta"):
             model = _model_for(tensors, info.config, len(info.classes), info.pooled, tensors.get("statistics.seconds"))
         model.load_state_dict(tensors, assign=True)
     except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise HeartlmError(f"{folder}: tensors do not fit config.json ({_one_line(error)}): train again") from error
+        raise unfitting(folder, one_line(error)) from error
     return tensors, info
-
-
-def _read_info(path: Path) -> ModelInfo:
-    described = read_json(path, dict[str, Any])
-    version = described.pop("schema_version", None)
-    if version != SCHEMA_VERSION:
-        raise HeartlmError(
-            f"{path}: model of schema version {version}, this heartlm reads {SCHEMA_VERSION}: train again"
-        )
-    info = typed(ModelInfo, described, path)
-    try:
-        info.check()
-    except HeartlmError as error:
-        raise HeartlmError(f"{path}: {error}: train again") from error
-    try:
-        return replace(info, config=info.config.resolve())
-    except HeartlmError as error:
-        raise HeartlmError(f"{path}: config: {error}") from error
-
-
-def _one_line(error: Exception) -> str:
-    return textwrap.shorten(str(error), 200, placeholder=" …")

@@ -17,7 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 from heartlm.models.config import ModelConfig
 from heartlm.models.dropout import dropped
-from heartlm.models.fused import EPSILON, attends, attention, attention_of, rms_norm, rotated, swiglu
+from heartlm.models.fused import attends, attention, attention_of, rms_norm, rotated, swiglu
+from heartlm.models.sizes import EPSILON
 
 SITES_OF_BLOCK = 3
 """Dropout layers of a block: attention probabilities, output of attention, output of the feed-forward part."""

@@ -1,19 +1,13 @@
-"""Boosted trees as tensors, so that they are saved with a network and need no scikit-learn to answer."""
+"""The boosted trees of `heartlm.inference.trees` as tensors, which are saved with a network."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heartlm.errors import needs
-
-NUM_TREES, NUM_LEAVES = 100, 15
-"""Trees of each class, and leaves of a tree."""
-NUM_NODES = 2 * NUM_LEAVES - 1
+from heartlm.models.sizes import NUM_LEAVES, NUM_NODES, NUM_TREES
 
 
 class Trees(nn.Module):
@@ -56,36 +50,8 @@ class Trees(nn.Module):
         return logits.sum(dim=2) + self.bias
 
 
-def fitted_trees(features: NDArray[np.float32], labels: NDArray[np.int64], seed: int) -> Trees:
-    """Fit trees to labels by scikit-learn's histogram-based gradient boosting.
-
-    Args:
-        features: `[num_cases, num_features]`, finite.
-        labels: of each class 1, 0, or −1 if not known, `[num_cases, num_classes]`; each class has both.
-        seed: random seed of the features that a split may use.
-
-    Raises:
-        HeartlmError: scikit-learn is not installed.
-    """
-    with needs("score"):
-        from sklearn.ensemble import HistGradientBoostingClassifier
-    trees = Trees(labels.shape[1])
-    for place, own in enumerate(labels.T):
-        known = own >= 0
-        model: Any = HistGradientBoostingClassifier(
-            max_iter=NUM_TREES, max_leaf_nodes=NUM_LEAVES, max_features=0.3, early_stopping=False, random_state=seed
-        ).fit(features[known], own[known])
-        trees.bias[place] = float(model._baseline_prediction.item())
-        for number, (predictor,) in enumerate(model._predictors):
-            nodes = predictor.nodes
-            num, is_leaf = len(nodes), nodes["is_leaf"].astype(bool)
-            index = np.arange(num)
-            trees.feature[place, number, :num] = torch.from_numpy(
-                np.where(is_leaf, -1, nodes["feature_idx"].astype(np.int16))
-            )
-            trees.value[place, number, :num] = torch.from_numpy(
-                np.where(is_leaf, nodes["value"], nodes["num_threshold"]).astype(np.float32)
-            )
-            both = np.stack([np.where(is_leaf, index, nodes[side].astype(np.int64)) for side in ("left", "right")], 1)
-            trees.child[place, number, :num] = torch.from_numpy(both.astype(np.uint8))
-    return trees
+def tensors_of(trees: Any) -> Trees:
+    """Return the trees of `heartlm.inference.trees` as tensors."""
+    tensors = Trees(len(trees.bias))
+    tensors.load_state_dict({name: torch.from_numpy(value) for name, value in vars(trees).items()})
+    return tensors

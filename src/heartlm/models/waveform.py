@@ -20,18 +20,22 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.models.config import ModelConfig
 from heartlm.models.dropout import dropped
 from heartlm.models.heart import HeartModel
+from heartlm.models.sizes import (
+    LEAST_MV,
+    NUM_BANDS,
+    NUM_HIDDEN,
+    SMALL_MV,
+    SPECTRUM_CHANNELS,
+    SPECTRUM_KERNELS,
+    SPECTRUM_STRIDES,
+    WAVEFORM_KERNELS,
+    WAVEFORM_STRIDES,
+    waveform_channels,
+)
 
-KERNELS, STRIDES = (11, 7, 5, 5), (4, 2, 2, 2)
-NUM_BANDS, SPECTRUM_KERNELS, SPECTRUM_CHANNELS = 100, (9, 5), 16
-"""Number of spectral lines, 0.25 Hz apart; kernels and channels of the two convolutions over them, of stride 2."""
-NUM_HIDDEN = 48
 SAMPLES_PER_TOKEN = 16
 """Samples that count as one token in the size of a batch; the rate on a CPU is nearly flat around it
 (docs/log/models.md)."""
-SMALL_MV = 0.1
-"""Amplitude in mV at which the second input channel saturates."""
-LEAST_MV = 0.003
-"""Offset in mV added to an amplitude before division: about the noise of an amplifier."""
 
 
 class WaveformNetwork(HeartModel):
@@ -47,17 +51,17 @@ class WaveformNetwork(HeartModel):
 
     def __init__(self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0) -> None:
         nn.Module.__init__(self)  # only the interface of HeartModel is used, none of its layers
-        assert config.width and config.depth == len(KERNELS), "resolve the config first"
+        assert config.width and config.depth == len(WAVEFORM_KERNELS), "resolve the config first"
         self.config, self.pooled, self.num_classes = config, True, num_classes
         # Voltages of the codes, under the name of the tokenizer geometry in models on disk.
         self.embedding = nn.Module()  # type: ignore[assignment]
         self.embedding.register_buffer("places_0", geometry[0])
-        channels = channels_of(config)
+        channels = waveform_channels(config)
         self.trunk = nn.ModuleDict(  # type: ignore[assignment]
-            {"blocks": nn.Sequential(*_convolutions((2, *channels), KERNELS, STRIDES))}
+            {"blocks": nn.Sequential(*_convolutions((2, *channels), WAVEFORM_KERNELS, WAVEFORM_STRIDES))}
         )
         self.spectrum = nn.Sequential(
-            *_convolutions((1, SPECTRUM_CHANNELS, SPECTRUM_CHANNELS), SPECTRUM_KERNELS, (2, 2))
+            *_convolutions((1, SPECTRUM_CHANNELS, SPECTRUM_CHANNELS), SPECTRUM_KERNELS, SPECTRUM_STRIDES)
         )
         self.of_spectrum = nn.Linear(SPECTRUM_CHANNELS * NUM_BANDS // 4, NUM_HIDDEN)
         self.hidden_layer = nn.Linear(2 * channels[-1] + NUM_HIDDEN + 2, NUM_HIDDEN)
@@ -115,9 +119,3 @@ def _convolutions(channels: Sequence[int], kernels: Sequence[int], strides: Sequ
         )
         for inner, outer, kernel, stride in zip(channels[:-1], channels[1:], kernels, strides, strict=True)
     ]
-
-
-def channels_of(config: ModelConfig) -> tuple[int, ...]:
-    """Return the number of channels of each convolution."""
-    assert config.width, "resolve the config first"
-    return tuple(8 * max(1, round(config.width * share / 8)) for share in (1 / 3, 1 / 2, 2 / 3, 1))

@@ -32,14 +32,19 @@ from heartlm import __version__
 from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.errors import HeartlmError, needs
 from heartlm.inference.finetuned import FineTuned
-from heartlm.inference.sampled_statements import SECONDS, SampledStatements
 from heartlm.labels.tokens import BEAT_TASK_CLASSES
 from heartlm.labels.waveform import STRIDE, WINDOW
+from heartlm.models.fused import rotate, swiglu
+from heartlm.models.heart import HeartModel
 from heartlm.models.leads import LeadsNetwork
 from heartlm.models.pretrained import model_files, shipped_name
-from heartlm.models.waveform import NUM_BANDS, WaveformNetwork
+from heartlm.models.sizes import NUM_BANDS
+from heartlm.models.store import load_model
+from heartlm.models.transformer import Block
+from heartlm.models.waveform import WaveformNetwork
 from heartlm.monitor.link import HIGHEST_RATE_HZ
-from heartlm.monitor.models import KEPT_BEATS, LiveTrunk
+from heartlm.monitor.models import KEPT_BEATS
+from heartlm.monitor.sampled_statements import SECONDS, SampledStatements
 from heartlm.storage.atomic import atomic_file, digest_of_files
 from heartlm.tokenizers.leads import PLACES
 from heartlm.tokenizers.millivolts import KNEE_MV, NO_SIGNAL, NUM_LEVELS, STEP, high_pass
@@ -129,6 +134,71 @@ class _Waveform(nn.Module):
         return power.transpose(1, 2).flatten(1)[:, 1 : NUM_BANDS + 1]
 
 
+class LiveTrunk(nn.Module):
+    """A causal transformer that reads one token of each stream per call, with a cache of keys and values.
+
+    The cache is a ring buffer of `KEPT_BEATS` entries. Keys have rotary embeddings of their positions in the stream;
+    attention depends on differences of positions only.
+
+    Args:
+        model: a causal model with a head for tokens.
+    """
+
+    def __init__(self, model: HeartModel) -> None:
+        super().__init__()
+        assert model.class_head is not None and model.config.heads, "a fine-tuned model with its config resolved"
+        self.trunk, self.head = model.trunk, model.class_head
+        self.depth, self.heads, self.head_width = model.config.depth, model.config.heads, model.trunk.head_width
+        with torch.no_grad():
+            self.register_buffer("table", model.embedding.table())
+        self.register_buffer("offset", model.embedding.offset)
+        half = self.head_width // 2
+        self.register_buffer("frequency", 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half))
+        self.register_buffer("ring", torch.arange(KEPT_BEATS))
+
+    table: Tensor
+    offset: Tensor
+    frequency: Tensor
+    ring: Tensor
+
+    def empty(self, num_streams: int) -> Tensor:
+        """Return an empty cache, float32 `[num_streams, depth, 2, heads, KEPT_BEATS, head_width]`."""
+        return torch.zeros(num_streams, self.depth, 2, self.heads, KEPT_BEATS, self.head_width)
+
+    def forward(self, codes: Tensor, cache: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Judge one token of each stream.
+
+        Args:
+            codes: int64 `[B, num_facets]`.
+            cache: see `empty`.
+            position: number of tokens before each, int64 `[B]`.
+
+        Returns:
+            Probabilities of the classes `[B, num_classes]`, and the entry `position % KEPT_BEATS` of the cache,
+            `[B, depth, 2, heads, head_width]`.
+        """
+        angle = position[:, None].double() * self.frequency
+        # float32 is exact enough within one turn, and ONNX has no sine and cosine of float64
+        angle = (angle - 2 * math.pi * torch.floor(angle / (2 * math.pi))).float()
+        turn = torch.stack([angle.cos(), angle.sin()])[:, :, None]
+        # The entry of the new beat still holds the oldest one.
+        seen = (self.ring < position[:, None]) & (position[:, None] % KEPT_BEATS != self.ring)
+        x = F.embedding(codes + self.offset, self.table).sum(dim=1)
+        new = []
+        for layer, block in enumerate(self.trunk.blocks):
+            assert isinstance(block, Block), "a trunk is made of blocks"
+            qkv = block.qkv(block.norm_attention(x)).view(len(x), 3, self.heads, self.head_width)
+            query, key, value = rotate(qkv[:, 0], turn), rotate(qkv[:, 1], turn), qkv[:, 2]
+            new.append(torch.stack([key, value], dim=1))
+            query = query * self.head_width**-0.5
+            score = (cache[:, layer, 0] @ query[..., None])[..., 0].masked_fill(~seen[:, None], -torch.inf)
+            weight = torch.cat([score, (key * query).sum(dim=-1, keepdim=True)], dim=-1).softmax(dim=-1)
+            mixed = (weight[..., None, :-1] @ cache[:, layer, 1])[..., 0, :] + weight[..., -1:] * value
+            x = x + block.attention_out(mixed.flatten(1))
+            x = x + block.feed_out(swiglu(block.gate_up(block.norm_feed(x))))
+        return self.head(self.trunk.norm(x)).softmax(dim=-1), torch.stack(new, dim=1)
+
+
 class _Beats(nn.Module):
     """The model of beats with the whole cache as input and output."""
 
@@ -173,7 +243,7 @@ def export_model(
         HeartlmError: the model has another task, the rate is not from 62 to 4000, int8 was asked for ExecuTorch,
             statements for anything but ONNX in single precision, or a package is missing.
     """
-    model, wrapped = run.model, nn.Module()
+    model, wrapped = load_model(run.folder.model("last"))[0], nn.Module()
     facts = {"task": str(run.info.task), "classes": json.dumps(run.info.classes)}
     if isinstance(model, WaveformNetwork | LeadsNetwork):
         if not LOWEST_RATE_HZ <= rate_hz <= HIGHEST_RATE_HZ:

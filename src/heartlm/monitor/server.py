@@ -28,6 +28,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from heartlm.ecg.definitions import ALARMS
 from heartlm.errors import HeartlmError
+from heartlm.formats.annotation_file import read_annotation_file
 from heartlm.formats.read import read_recording
 from heartlm.monitor.connection import Connection
 from heartlm.monitor.engine import Monitor, WatchedPatient
@@ -289,15 +290,13 @@ def _drawn(path: Path, alarm: dict[str, Any]) -> str:
     """Return the strip of an alarm as SVG: rows of ten seconds at 25 mm/s and 10 mm/mV, with the time of the alarm.
 
     Raises:
-        HeartlmError: the record is unreadable, or the extra `report` is not installed.
+        HeartlmError: the record is unreadable.
     """
-    import wfdb
-
     from heartlm.report.figures import drawn_rows, picture
     from heartlm.report.strip import Strip
 
     recording = read_recording(path.with_suffix(".hea"))
-    start_s = alarm["raised_s"] - int(wfdb.rdann(str(path), "alarm").sample[0]) / recording.rate_hz
+    start_s = alarm["raised_s"] - int(read_annotation_file(path.with_suffix(".alarm")).sample[0]) / recording.rate_hz
     stop_s = math.inf if alarm["stop_s"] is None else alarm["stop_s"]
     rhythms = [(alarm["start_s"], stop_s, alarm["kind"])]
     strip = Strip(recording.signal(), recording.rate_hz, recording.leads, start_s, rhythms=rhythms)

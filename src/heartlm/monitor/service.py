@@ -16,9 +16,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.monitor import sources
 from heartlm.monitor.alarms import read_rules
 from heartlm.monitor.config import MonitorConfig, read_token
@@ -29,6 +27,7 @@ from heartlm.monitor.mqtt import Mqtt
 from heartlm.monitor.stream import Ward
 from heartlm.monitor.webhook import Webhook, observation
 from heartlm.storage.atomic import sole_holder
+from heartlm.system.cores import limit_threads
 from heartlm.system.progress import say
 
 # Interval between polls of the streams, and time limit for sending the last alarms at the end, in seconds.
@@ -47,7 +46,7 @@ def watch(config: MonitorConfig, listeners: Sequence[Listener] = ()) -> int:
             the same folder.
     """
     token = read_token(config)
-    torch.set_num_threads(1)
+    limit_threads(1)
     tune_garbage_collector()
     common, rules_by_patient = read_rules(config.rules)
     models = LiveModels(config.beats)
@@ -134,11 +133,11 @@ async def _serve(
     """Start the server of the page, and return it with what accepts its connections.
 
     Raises:
-        HeartlmError: the address cannot be used, or a package is missing.
+        HeartlmError: the address cannot be used.
     """
-    with needs("monitor"):
-        from heartlm.monitor.server import Page
-        from heartlm.monitor.web import listen, serve
+    from heartlm.monitor.server import Page
+    from heartlm.monitor.web import listen, serve
+
     listening, address = listen(config.host, config.port)
     page = Page(monitor, token, config.pseudonyms, connections, Connection(f"page {address}", monitor.log, lambda: 0))
     served = await serve(

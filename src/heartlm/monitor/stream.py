@@ -77,7 +77,12 @@ class WatchedLead(Stateful):
 
     def __init__(self, models: LiveModels, rate_hz: float) -> None:
         self.kernel = _kernel(models, rate_hz)
-        sizes = self.kernel.num_bytes, models.live_tokenizer.num_bytes, models.trunk.cache_bytes, AfMeasures.num_bytes
+        sizes = (
+            self.kernel.num_bytes,
+            models.live_tokenizer.num_bytes,
+            models.beats_kernel.cache_bytes,
+            AfMeasures.num_bytes,
+        )
         ends = np.cumsum([-(-size // _CACHE_LINE) * _CACHE_LINE for size in sizes])
         whole = np.zeros(ends[-1] + _CACHE_LINE, np.uint8)
         self.memory = whole[-whole.ctypes.data % _CACHE_LINE :][: ends[-1]]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.formats.write_wfdb import annotation_bytes, write_signals
 from heartlm.monitor.alarms import Alarm
 
 Floats = NDArray[np.float32]
@@ -32,20 +33,15 @@ def write_strip(folder: Path, name: str, strip: Floats, alarm: Alarm, first: int
     Raises:
         OSError: the files cannot be written.
     """
-    import wfdb
-
-    wfdb.wrsamp(
+    write_signals(
+        folder,
         name,
-        fs=alarm.rate_hz,
-        units=["mV"] * len(strip),
-        sig_name=[f"ECG{number}" for number in range(1, len(strip) + 1)],
-        # wfdb raises an IndexError for voltages that 16 bits do not hold.
-        d_signal=to_int16(strip).T.astype(np.int64),
-        fmt=["16"] * len(strip),
-        adc_gain=[_GAIN] * len(strip),
-        baseline=[0] * len(strip),
+        to_int16(strip),
+        signal_format="16",
+        rate_hz=alarm.rate_hz,
+        leads=[f"ECG{number}" for number in range(1, len(strip) + 1)],
+        gain=_GAIN,
         comments=[f"{alarm.key}: {alarm.severity}, {raised}"],
-        write_dir=str(folder),
     )
-    sample = np.array([alarm.raised - first])
-    wfdb.wrann(name, "alarm", sample, symbol=['"'], aux_note=[alarm.kind], fs=alarm.rate_hz, write_dir=str(folder))
+    place = np.array([alarm.raised - first])
+    (folder / f"{name}.alarm").write_bytes(annotation_bytes(place, ['"'], [alarm.kind], alarm.rate_hz))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from heartlm.report.numbers import Interval
 from heartlm.report.render import Floats, Markup, path_of, render
@@ -188,6 +187,8 @@ def _scale(values: Sequence[float] | Floats, first: float, last: float, *, from_
 def spread(places: Sequence[float], distance: float) -> Floats:
     """Move labels apart to at least `distance` between neighbours, in the same order, as little as possible."""
     order = np.argsort(places, kind="stable")
+    from scipy.optimize import isotonic_regression  # slow to import
+
     # Without their distances, labels may touch but not change places: the nearest such order is a monotonic regression.
     shift = distance * np.arange(len(places))
     moved = np.empty(len(places))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.report.render import Markup, render
 from heartlm.report.strip import MM, Strip, sheet
 from heartlm.storage.atomic import atomic_file
@@ -17,11 +17,7 @@ PNG_DPI = 192.0
 
 
 def picture(drawings: Sequence[tuple[str, Markup]]) -> str:
-    """Return drawings with captions below each other as one SVG document.
-
-    Raises:
-        HeartlmError: a package of the extra `report` is missing.
-    """
+    """Return drawings with captions below each other as one SVG document."""
     style = render("drawing.css")
     # few programs except browsers support CSS variables
     values = dict(re.findall(r"--([\w-]+): ([^;]+);", style))
@@ -42,15 +38,15 @@ def save_drawings(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
     resvg renders PNG files; the system needs one of the fonts of `drawing.css`, such as DejaVu Sans.
 
     Raises:
-        HeartlmError: the suffix is another, a package of the extra `report` is missing, or `path` cannot be written.
+        HeartlmError: the suffix is another, or `path` cannot be written.
     """
     if path.suffix.lower() not in (".svg", ".png"):
         raise HeartlmError(f"{path}: a picture's name must end in .svg or .png")
     whole = picture(drawings)
     content = whole.encode()
     if path.suffix.lower() == ".png":
-        with needs("report", "resvg_py"):
-            import resvg_py
+        import resvg_py
+
         content = resvg_py.svg_to_bytes(svg_string=whole, dpi=PNG_DPI)
     with atomic_file(path, "wb") as stream:
         stream.write(content)

@@ -16,7 +16,7 @@ from typing import Any
 
 from heartlm.analysis.findings import Event, Findings
 from heartlm.ecg.recording import BEAT_CLASSES, UNLABELLED, Recording
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.report.charts import Series, line_chart
 from heartlm.report.figures import drawn_rows, picture, save_drawings
 from heartlm.report.holter import holter_page
@@ -54,14 +54,14 @@ class Picture:
         """Write the picture as `.svg` or `.png`.
 
         Raises:
-            HeartlmError: the suffix is another, a package of the extra `report` is missing, or it cannot be written.
+            HeartlmError: the suffix is another, or it cannot be written.
         """
         return save_drawings(self.drawings, Path(path))
 
     def on(self, ax: Any) -> Any:
         """Draw on a matplotlib axes, at 192 dots per inch, and return the axes."""
-        with needs("report", "resvg_py"):
-            import resvg_py
+        import resvg_py
+
         image = sys.modules["matplotlib.image"]  # of the caller's matplotlib, which heartlm does not need
         content = bytes(resvg_py.svg_to_bytes(svg_string=picture(self.drawings), dpi=192))
         ax.imshow(image.imread(BytesIO(content)))

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.errors import needs
 from heartlm.report.numbers import MISSING, count, decimal, duration, elapsed, percent, rates, significant
 
 Floats = NDArray[np.floating]
@@ -57,8 +56,8 @@ def render(template: str | Path, **shown: Any) -> Markup:
 
 @functools.cache  # a folder of recordings renders one template a thousand times
 def _environment() -> Any:
-    with needs("report"):
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("heartlm.report"),
         autoescape=True,

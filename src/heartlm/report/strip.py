@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import maximum_filter1d
 
 from heartlm.report.numbers import elapsed
 from heartlm.report.render import Markup, path_of, render
@@ -167,7 +166,7 @@ def _lanes(strip: Strip, top: float, gain: float) -> tuple[list[dict[str, Any]],
         trace = np.clip(trace, -_BELOW_MM[1], _ABOVE_MM[1])
         filled = np.nan_to_num(trace)
         if lanes:
-            distance = float((maximum_filter1d(above, reach) + filled).max(initial=0)) + _CLEAR_MM
+            distance = float((_highest_near(above, reach) + filled).max(initial=0)) + _CLEAR_MM
             zero += MM * math.ceil(max(distance, _ABOVE_MM[0] + _BELOW_MM[0]))
         else:
             zero += MM * math.ceil(np.clip(filled.max(initial=0) + _CLEAR_MM, *_ABOVE_MM))
@@ -212,3 +211,9 @@ def _rhythm_rows(
             else:
                 rows.append([(left, right, name)])
     return rows
+
+
+def _highest_near(heights: NDArray[np.float64], reach: int) -> NDArray[np.float64]:
+    """Return the running maximum over `reach` values around each."""
+    padded = np.pad(heights, (reach // 2, (reach - 1) // 2), constant_values=-np.inf)
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, reach).max(axis=1))

@@ -11,6 +11,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from heartlm.databases.database import Database, locate, open_database
+from heartlm.databases.index import holds_recordings
 from heartlm.errors import HeartlmError
 from heartlm.review.review import Review
 from heartlm.review.stored import ENDING, read_stored, recording_of
@@ -42,7 +43,7 @@ class Records:
             out, recordings = path if path.is_dir() else path.parent, [recording_of(each) for each in analyses]
             self._of = {name: database for database, name in map(locate, recordings)}
             self.title = str(path)
-        elif path.is_dir():
+        elif holds_recordings(path):
             database = open_database(path)
             self._of, self.title = dict.fromkeys(database.record_ids, database), str(path)
         else:
@@ -113,11 +114,11 @@ class Records:
 
 
 def _analyse(parent: int, database: Database, name: str, out: Path, sender: Connection) -> None:
-    import torch
+    from heartlm.system.cores import limit_threads
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
     end_with_parent(parent)
-    torch.set_num_threads(1)
+    limit_threads(1)
     try:
         Review.open(database.recording(name), out)
     except HeartlmError as error:

@@ -27,7 +27,7 @@ from heartlm.review.decided import ReviewedEvent, corrected_findings, reviewed_e
 from heartlm.review.families import Family
 from heartlm.review.journal import ReviewJournal
 from heartlm.review.rows import unpacked
-from heartlm.review.shown import shown_families
+from heartlm.review.shown import Shape, shown_families
 from heartlm.review.spread import CLASSES, Evidence
 from heartlm.review.stored import Stored
 from heartlm.review.table import AUTOMATIC, NAMED, BeatTable, Patch
@@ -113,6 +113,7 @@ class Review:
         self._evidence = Evidence(stored.features, stored.classes)
         made_of = self._table, stored.features, self.recording.num_samples, self.events, self._evidence
         self._changes = Changes(*made_of, spreads)
+        self._shapes = dict[bytes, Shape]()
         self._undone, self._done = list[Patch](), list[tuple[Patch, Any]]()
         self._lock, self._known = threading.RLock(), dict[str, tuple[int, Any]]()
         head = {"record": self.recording.record_id, "analysis": stored.identity}
@@ -193,7 +194,8 @@ class Review:
     def families(self) -> list[Family]:
         """Return the families, those first in which most wrong beats are expected."""
         with self._lock:
-            found: list[Family] = self._cached("families", lambda: shown_families(self._table, self.stored))
+            of = self._table, self.stored, self._shapes
+            found: list[Family] = self._cached("families", lambda: shown_families(*of))
             return list(found)
 
     # Events.

@@ -7,7 +7,6 @@ import signal
 import webbrowser
 from typing import TYPE_CHECKING
 
-from heartlm.errors import needs
 from heartlm.monitor.connection import Connection, is_loopback
 from heartlm.review.config import ReviewConfig, read_token
 from heartlm.system.progress import say
@@ -25,9 +24,8 @@ def review(config: ReviewConfig) -> int:
         HeartlmError: there is no recording, a setting is impossible, or the address cannot be used.
     """
     token = read_token(config)
-    with needs("review"):
-        from heartlm.monitor.web import listen
-        from heartlm.review.records import Records
+    from heartlm.monitor.web import listen
+    from heartlm.review.records import Records
 
     records = Records(config.path, config.out, config.reviewer, config.queue)
     listening, address = listen(config.host, config.port)

@@ -66,8 +66,6 @@ def beat_vectors(model: FineTuned, recording: Recording, sample: Places, lead: i
     Returns:
         float32 `[num_beats, width]` and `[num_beats, 4]`.
     """
-    import torch
-
     from heartlm.analysis.embed import hidden_states
 
     vectors = np.zeros((len(sample), model.model.config.width or 0), np.float32)
@@ -84,10 +82,7 @@ def beat_vectors(model: FineTuned, recording: Recording, sample: Places, lead: i
         if tokens.num_tokens:
             states = next(hidden_states(model.model, [tokens.codes], model.info.window))
             vectors[first:last] = states[nearest(own, tokens.sample)][first - begin : last - begin]
-    head = model.model.class_head
-    assert head is not None, "a model of beats names classes"
-    with torch.inference_mode():
-        probability = head(torch.from_numpy(vectors)).softmax(dim=-1).numpy()
+    probability = model.model.classified(vectors)
     kept = [index for index, name in enumerate(model.info.classes) if name != ARTEFACT]
     return vectors, np.asarray(probability[:, kept], np.float32)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
+from numpy.typing import NDArray
 
 from heartlm.review.families import Family
 from heartlm.review.stored import Stored
@@ -16,25 +15,42 @@ SAMPLED = 2000
 """Beats of a family whose waves are averaged."""
 
 
-def shown_families(table: BeatTable, stored: Stored) -> list[Family]:
-    """Return the families, those first in which most wrong beats are expected."""
+Shape = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
+"""Mean wave, spread, and rows of the examples."""
+
+
+def shown_families(table: BeatTable, stored: Stored, shapes: dict[bytes, Shape]) -> list[Family]:
+    """Return the families, those first in which most wrong beats are expected.
+
+    Args:
+        table: the beats as they are.
+        stored: their waves and features.
+        shapes: those of earlier families by their beats, which become those of these families.
+    """
     rows = np.flatnonzero(table.alive[: len(stored.family)])
     order = rows[np.argsort(table.family[rows], kind="stable")]
     ids, first = np.unique(table.family[order], return_index=True)
-    found = []
+    found, before = [], dict(shapes)
+    shapes.clear()
     for number, members in zip(ids.tolist(), np.split(order, first[1:]), strict=True):
-        some = members[:: -(-len(members) // SAMPLED)]
-        waves, features = stored.waves[some].astype(np.float32), stored.features[some]
-        distance = ((features - features.mean(axis=0)) ** 2).sum(axis=1)
-        by_distance = some[np.argsort(distance, kind="stable")]
-        examples = by_distance[:EXAMPLES], by_distance[EXAMPLES:][-ODD:]
+        key = members.tobytes()
+        mean, spread, examples = shapes[key] = before.get(key) or _shape(members, stored)
         named = table.source[members] == NAMED
         doubt = np.where(named, 0, 1 - table.probability(members))
-        name = Counter(table.symbol[members].tolist()).most_common(1)[0][0]
+        name = chr(np.bincount(table.symbol[members].view(np.uint32)).argmax())
         found.append(
             Family(
                 *(number, name, len(members), float(doubt.mean()), table.sample[members]),
-                *(waves.mean(axis=0), waves.std(axis=0), table.sample[np.concatenate(examples)], bool(named.all())),
+                *(mean, spread, table.sample[examples], bool(named.all())),
             )
         )
     return sorted(found, key=lambda each: (-each.doubt * each.count, -each.count, each.id))
+
+
+def _shape(members: NDArray[np.int64], stored: Stored) -> Shape:
+    some = members[:: -(-len(members) // SAMPLED)]
+    waves, features = stored.waves[some].astype(np.float32), stored.features[some]
+    distance = ((features - features.mean(axis=0)) ** 2).sum(axis=1)
+    by_distance = some[np.argsort(distance, kind="stable")]
+    examples = np.concatenate([by_distance[:EXAMPLES], by_distance[EXAMPLES:][-ODD:]])
+    return waves.mean(axis=0), waves.std(axis=0), examples

@@ -27,7 +27,6 @@ from heartlm.storage.safe_yaml import parse_yaml
 from heartlm.storage.typed import is_number, typed
 
 if TYPE_CHECKING:
-    from heartlm.models.heart import HeartModel
     from heartlm.models.info import ModelInfo
 
 _FILES = {"README.md", "config.json", "model.safetensors", "tokenizer", "run.json", "data.json", "reliability.svg"}
@@ -38,7 +37,7 @@ _HEADER = re.compile(r"---\n(.*?)\n---\n+", re.DOTALL)
 
 def save_pretrained(
     folder: Path,
-    model: HeartModel,
+    weights: Path,
     info: ModelInfo,
     save_tokenizer: Callable[[Path], None],
     source: Path,
@@ -48,8 +47,8 @@ def save_pretrained(
 
     Args:
         folder: a new or empty folder, or a saved model, which is replaced.
-        model: network.
-        info: description of `model`.
+        weights: folder with the `model.safetensors` to save, in single precision.
+        info: description of the model.
         save_tokenizer: writes the tokenizer to a folder.
         source: folder that the model was loaded from: a run, a saved model, or one with the model alone.
         licence: as the hub names it; by default that of `source`, Apache 2.0 of a shipped model, else unknown.
@@ -57,7 +56,9 @@ def save_pretrained(
     Raises:
         HeartlmError: the folder has other files, or cannot be written.
     """
-    from heartlm.models.store import whole_tensors, write_tensors
+    from safetensors.numpy import save
+
+    from heartlm.models.weights import read_weights, write_weights
 
     if folder.exists() and not (folder.is_dir() and (is_saved(folder) or not any(folder.iterdir()))):
         raise HeartlmError(f"{folder}: exists and is no saved model: choose another folder")
@@ -72,7 +73,7 @@ def save_pretrained(
         corpus["manifest"] = {key: corpus["manifest"][key] for key in Manifest.__annotations__}
     corpora = [{"path": None} | {key: each[key] for key in ("manifest", "patients") if key in each} for each in corpora]
     with atomic_folder(folder) as temporary:
-        write_tensors(temporary, whole_tensors(model), info)
+        write_weights(temporary, save(read_weights(weights)[0]), info)
         save_tokenizer(temporary / "tokenizer")
         described = {"schema": SCHEMA_VERSION, "name": shipped_name(source), "finished": "saved", "parent": None}
         write_json(temporary / "run.json", described | about | {"task": info.task, "steps": info.step})

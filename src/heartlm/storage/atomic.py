@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from heartlm.errors import HeartlmError
+from heartlm.storage.foreign import RemotePath
 
 # Error numbers of programming errors. Any other error while writing is caused by the disk, the folder or the name.
 _DEFECTS = {errno.EBADF, errno.EINVAL, errno.EFAULT, errno.ESPIPE, errno.EPIPE, errno.ENOTTY, None}
@@ -40,6 +41,12 @@ def explained(path: Path, error: OSError) -> Exception:
     return HeartlmError(f"cannot write {path}: {why}; what was there is untouched, free space or choose another place")
 
 
+def _writable(path: Path) -> Path:
+    if isinstance(path, RemotePath):
+        raise HeartlmError(f"{path}: addresses are read only; give a local folder for what is written")
+    return Path(path)
+
+
 @contextmanager
 def atomic_file(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary file next to `path` for writing; rename it to `path` if the block succeeds.
@@ -47,7 +54,7 @@ def atomic_file(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     Raises:
         HeartlmError: the file cannot be written (permission, full disk); an earlier `path` is untouched.
     """
-    path = Path(path)
+    path = _writable(path)
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +82,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     Raises:
         HeartlmError: the folder cannot be written.
     """
-    path = Path(path)
+    path = _writable(path)
     temporary, descriptor = None, None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -301,7 +308,7 @@ def cache_folder() -> Path:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's bytes as 64 hexadecimal digits."""
-    with Path(path).open("rb") as stream:
+    with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import zlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from io import FileIO
+from io import FileIO, RawIOBase
 from itertools import accumulate
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PosixPath, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 from heartlm.errors import HeartlmError
 
@@ -29,6 +33,10 @@ TEXT_BYTES = 1 << 31
 
 _LONGEST_REASON = 200
 _PIECE_BYTES = 1 << 20
+# Files that are fetched before they are read.
+_AHEAD = 64
+
+Item = TypeVar("Item")
 _ADDRESS = re.compile(r" (object )?at 0x[0-9a-fA-F]+")
 
 
@@ -51,12 +59,99 @@ def one_line(path: Path, what: str) -> Iterator[None]:
         raise HeartlmError(f"{path}: not readable as {what} ({reason[:_LONGEST_REASON]}); fetch it again") from error
 
 
-def open_file(path: Path, largest: int | None = None) -> FileIO:
+class UnreachableError(HeartlmError):
+    """A store does not give a file that it lists: nothing follows from it about the file."""
+
+
+class RemotePath(PosixPath):
+    """Path of a file that no call of the system opens: `heartlm.sources` has those of addresses."""
+
+    def stream(self) -> RawIOBase:
+        """Open the file for reading."""
+        raise NotImplementedError
+
+    def version(self) -> str:
+        """Return a text that changes with the content of the file."""
+        raise NotImplementedError
+
+    def files_below(self) -> Iterator[RemotePath]:
+        """Yield the files below this folder that are not hidden."""
+        raise NotImplementedError
+
+    def files_matching(self) -> Iterator[RemotePath]:
+        """Yield the files whose path this pattern of the shell matches."""
+        raise NotImplementedError
+
+    def folders_below(self) -> Iterator[list[str]]:
+        """Yield the addresses of the files of one folder after another."""
+        raise NotImplementedError
+
+    def ahead(self) -> None:
+        """Begin to fetch the file, which is read soon; of a long one its begin."""
+        raise NotImplementedError
+
+    def files_beginning(self) -> Iterator[RemotePath]:
+        """Yield the files of the folder whose name begins as the name of this path."""
+        raise NotImplementedError
+
+
+@contextmanager
+def local_copy(path: Path, *others: Path) -> Iterator[Path]:
+    """Yield `path`, or a copy of a remote file for a library that reads paths only, removed after the block.
+
+    Args:
+        path: the file.
+        others: files of its folder, or of folders in it, that the library looks for; those that exist are copied too.
+
+    Raises:
+        HeartlmError: the file cannot be read, or an error of the block, which names the file and not the copy.
+    """
+    if not isinstance(path, RemotePath):
+        yield path
+        return
+    with TemporaryDirectory(prefix="heartlm-") as folder:
+        copies = [(each, Path(folder) / each.relative_to(path.parent)) for each in (path, *others)]
+        for each, copy in copies:
+            if each == path or is_there(each):
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                with open_file(each) as stream, copy.open("wb") as file:
+                    shutil.copyfileobj(stream, file, _PIECE_BYTES)
+        try:
+            yield copies[0][1]
+        except HeartlmError as error:
+            raise HeartlmError(str(error).replace(folder, str(path.parent))) from error
+
+
+def read_ahead(items: Iterable[Item], path_of: Callable[[Item], Path | None]) -> Iterator[Item]:
+    """Yield items whose files are read in this order; remote ones are fetched before they are yielded."""
+    coming = deque[Item]()
+    for item in items:
+        if isinstance(path := path_of(item), RemotePath):
+            path.ahead()
+        coming.append(item)
+        if len(coming) > _AHEAD:
+            yield coming.popleft()
+    yield from coming
+
+
+def version_of(path: Path) -> str:
+    """Return a text that changes when a file does: its size and time of change, or what a store states."""
+    if isinstance(path, RemotePath):
+        return path.version()
+    status = path.lstat()
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def open_file(path: Path, largest: int | None = None) -> RawIOBase:
     """Open a regular file of at most `largest` bytes for unbuffered reading; links are followed.
 
     Raises:
         HeartlmError: the file cannot be opened, is not a regular file or is too large.
     """
+    if isinstance(path, RemotePath):
+        if largest is not None and (size := path.stat().st_size) > largest:
+            raise HeartlmError(f"{path}: {_too_large(size, largest)}")
+        return path.stream()
     try:
         # O_NONBLOCK: opening a FIFO without a writer would block.
         stream = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
@@ -66,7 +161,7 @@ def open_file(path: Path, largest: int | None = None) -> FileIO:
     if not stat.S_ISREG(status.st_mode):
         problem = "is not a regular file; put the file itself there, or take the name away"
     elif largest is not None and status.st_size > largest:
-        problem = f"has {status.st_size} bytes, at most {largest} expected; the file is damaged"
+        problem = _too_large(status.st_size, largest)
     if problem:
         stream.close()
         raise HeartlmError(f"{path}: {problem}")
@@ -76,7 +171,11 @@ def open_file(path: Path, largest: int | None = None) -> FileIO:
 def size_of(path: Path, largest: int | None = None) -> int:
     """Return the size in bytes of a file that `open_file` accepts."""
     with open_file(path, largest) as stream:
-        return os.fstat(stream.fileno()).st_size
+        return path.stat().st_size if isinstance(path, RemotePath) else os.fstat(stream.fileno()).st_size
+
+
+def _too_large(size: int, largest: int) -> str:
+    return f"has {size} bytes, at most {largest} expected; the file is damaged"
 
 
 def read_bytes(path: Path, largest: int) -> bytes:
@@ -93,10 +192,16 @@ def read_bytes(path: Path, largest: int) -> bytes:
 
 
 def first_bytes(path: Path, num_bytes: int) -> bytes | None:
-    """Return the first bytes of a regular file; None if it cannot be read."""
+    """Return the first bytes of a regular file; None if it cannot be read.
+
+    Raises:
+        UnreachableError: a store does not give it.
+    """
     try:
         with open_file(path) as stream:
             return stream.read(num_bytes) or b""
+    except UnreachableError:
+        raise
     except HeartlmError:
         return None
 
@@ -125,7 +230,7 @@ def ending_of(path: Path) -> str:
 
 def is_there(path: Path) -> bool:
     """Return whether the path exists in any form, including a dangling link or a FIFO, which fail when read."""
-    return os.path.lexists(path)
+    return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
 
 
 def stays_inside(name: str) -> bool:

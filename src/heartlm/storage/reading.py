@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from heartlm.errors import HeartlmError
+from heartlm.storage.foreign import RemotePath, read_bytes
 from heartlm.storage.limits import MAX_CONTAINERS, TOO_DEEP, finite_float, limited, small_int
 from heartlm.storage.typed import typed
 
@@ -28,6 +29,12 @@ def read_text(path: Path, max_bytes: int) -> str:
     Raises:
         HeartlmError: the file is missing, unreadable, not a regular file, larger than `max_bytes` or not UTF-8.
     """
+    if isinstance(path, RemotePath):
+        content = read_bytes(path, max_bytes)
+        try:
+            return content.decode()
+        except ValueError as error:
+            raise HeartlmError(f"cannot read {path}: UTF-8 text expected ({error})") from error
     try:
         # O_NONBLOCK: opening a pipe would wait for its writer. Path.open has no opener argument.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:

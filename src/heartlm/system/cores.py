@@ -100,6 +100,34 @@ def default_threads() -> int | None:
     return max(1, math.floor(min(len(usable_cores()), cpu_quota())))
 
 
+_threads: int | None = None
+
+
+def compute_threads() -> int:
+    """Return the number of threads of kernels and products of NumPy in this process; see `limit_threads`."""
+    if _threads is None:
+        stated = os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS") or ""
+        first = stated.partition(",")[0].strip()  # the others are of nested loops
+        _limit_numpy(default_threads() or (int(first) if first.isdigit() and int(first) else len(usable_cores())))
+    assert _threads is not None
+    return _threads
+
+
+def limit_threads(num: int) -> None:
+    """Compute with `num` threads in this process: kernels, products of NumPy, and torch if it is loaded."""
+    _limit_numpy(num)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(num)
+
+
+def _limit_numpy(num: int) -> None:
+    from threadpoolctl import threadpool_limits
+
+    global _threads
+    _threads = num
+    threadpool_limits(num, user_api="blas")
+
+
 def cpu_quota(groups: Path = Path("/proc/self/cgroup"), mounted: Path = CONTROL_GROUPS) -> float:
     """Return the number of CPUs whose time the control groups of this process may use; infinity if unlimited.
 

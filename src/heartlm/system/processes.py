@@ -1,22 +1,36 @@
-"""Parallel encoding in several processes with results in a fixed order: the corpus does not depend on their number.
+"""Work on many items by an engine: processes of this machine, Dask or MPI; results in the order of the items.
 
-Each process encodes one part of the plan at a time; the writing process does almost no work per recording. At most a
-few parts per process are in progress, so memory does not grow with the number of parts.
+    items ─► up to `AHEAD` per worker under way ─► work(item) in a worker ─► results, in order
+                                                        └─ its worker ended: once more, then a `Lost`
+
+Every engine is an executor with the interface of `concurrent.futures`. The results do not depend on the engine nor on
+the number of workers. The work is sent to each worker once.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
+import pickle
 import signal
+import threading
+import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import ExitStack, chdir, contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal, TypeVar
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, needs
 from heartlm.system.cores import bind, usable_cpus
+from heartlm.system.engine import EngineOptions
+from heartlm.system.entry_points import entry_points
 from heartlm.system.memory import keep_memory
 from heartlm.system.parent import end_with_parent
 
@@ -24,76 +38,293 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 AHEAD = 4
-"""Maximum number of parts per process that may be ahead of the writer."""
+"""Maximum number of items per worker that may be under way beyond the one whose result is awaited."""
 
-# The work function, inherited by forked processes instead of pickled.
-_work: Callable[[int], Any] | None = None
+AHEAD_BY_DASK = 32
+"""The same for workers of Dask, which a result takes some milliseconds to reach and leave."""
+
+CLUSTERS = "heartlm.clusters"
+"""Group of entry points that start Dask clusters: functions of a text and a number of workers that return a context
+manager, which yields the address of the scheduler. `--scheduler NAME:TEXT` calls the one called NAME."""
+
+CONNECT_S = 30
+"""Time in seconds within which a Dask scheduler must answer."""
 
 
-def _do_work(number: int) -> Any:
-    assert _work is not None, "set before the processes were forked"
-    return _work(number)
+@dataclass(frozen=True)
+class Lost:
+    """Result of an item whose worker ended twice.
 
-
-def encode_all(encode: Callable[[int], Result], numbers: Sequence[int], processes: int) -> Generator[Result]:
-    """Encode the parts `numbers` in `processes` forked processes, or in this process if `processes` is 1; in order.
-
-    Raises:
-        HeartlmError: a recording is unreadable and unreadable recordings are not skipped, or a process was killed.
+    Attributes:
+        reason: what is known of it.
     """
-    global _work
-    keep_memory()
-    if processes == 1 or not numbers:
-        yield from map(encode, numbers)
-        return
-    context, cores = multiprocessing.get_context("fork"), usable_cpus()
-    free_indices = context.SimpleQueue()
-    for index in range(processes):
-        free_indices.put(index)
-    beginning = os.getpid(), free_indices, cores if len(cores) == processes else []
-    pool = ProcessPoolExecutor(min(processes, len(numbers)), context, _begin_process, beginning)
-    _work = encode
-    try:
-        yield from in_order(pool, _do_work, numbers, AHEAD * processes, "encodes")
-    finally:
-        _work = None
+
+    reason: str
 
 
-def in_order(
-    pool: ProcessPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int, does: str
-) -> Generator[Result]:
-    """Call `work` on each item in the processes of `pool`, and yield the results in the order of the items.
+def run_each(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    options: EngineOptions,
+    processes: int,
+    *,
+    start: Literal["fork", "spawn"] = "spawn",
+) -> Generator[Result | Lost]:
+    """Call `work` on each item by the engine, and yield the results in the order of the items.
 
     Args:
-        pool: the process pool. It is shut down at the end, and pending items are cancelled.
-        work: function that a process calls with an item.
-        items: the items, in the order of the results.
-        ahead: maximum number of items in progress beyond the one whose result is awaited.
-        does: description of the work for the error message.
+        work: function of an item; it is pickled, except for processes that are forked.
+        items: the items; at most a few per worker are taken in advance.
+        options: the engine.
+        processes: number of processes; 1 works in this process if the engine is `processes`.
+        start: how processes start. A forked process that computes with torch can hang; a new one imports for a second.
 
     Raises:
-        HeartlmError: a process was killed. Exceptions of `work` are also raised.
+        HeartlmError: the scheduler is lost, or a package is missing. Exceptions of `work` are also raised.
     """
-    waiting = deque[Future[Result]]()
+    options.check_engine()
+    keep_memory()
+    if options.engine == "processes" and processes == 1:
+        yield from map(work, items)
+        return
+    with ExitStack() as stack:
+        if options.engine == "dask":
+            submit, ahead = stack.enter_context(_dask(work, options))
+        elif options.engine == "mpi":
+            submit, ahead = stack.enter_context(_mpi(work))
+        else:
+            submit, ahead = stack.enter_context(_processes(work, processes, options.limit_s, start))
+        waiting = deque[Future[Any]]()
+        try:
+            for item in items:
+                waiting.append(submit(item))
+                if len(waiting) > ahead:
+                    yield _result_of(waiting.popleft(), options)
+            while waiting:
+                yield _result_of(waiting.popleft(), options)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def is_worker() -> bool:
+    """Return whether this process works on items of another one."""
+    return _limit_s is not None
+
+
+@contextmanager
+def within_limit() -> Iterator[None]:
+    """End this process, if it is a worker, unless the block ends in time; its stack goes to standard error.
+
+    A thread of C watches the time, so that a loop of C ends too.
+    """
+    if _limit_s:
+        faulthandler.dump_traceback_later(_limit_s, file=2, exit=True)
     try:
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise HeartlmError(f"a process that {does} was killed, maybe out of memory: use fewer --processes") from error
+        yield
     finally:
-        pool.shutdown(cancel_futures=True)
+        if _limit_s:
+            faulthandler.cancel_dump_traceback_later()
 
 
-def _begin_process(parent: int, free_indices: Any, cores: Sequence[int]) -> None:
-    """Ignore interrupts, exit if the parent is killed, and pin the process to one of `cores` if any are given.
+def _result_of(future: Future[Any], options: EngineOptions) -> Any:
+    try:
+        return future.result()
+    except CancelledError:
+        if options.engine != "dask":
+            raise
+    except Exception as error:
+        if type(error).__name__ != "KilledWorker":  # of Dask, by the scheduler's `allowed-failures`
+            raise
+        return _lost(options.limit_s)
+    raise HeartlmError(
+        f"the Dask scheduler {options.scheduler or 'of this machine'} was lost: start it and repeat the command, which "
+        "keeps complete results"
+    )
 
-    Schedulers may place busy processes on few cores; pinning gives each process its own core.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent(parent)
+
+def _lost(limit_s: float) -> Lost:
+    return Lost(f"its process ended without a result, twice: out of memory, killed, or not done in {limit_s:g} s")
+
+
+# --- in a worker ------------------------------------------------------------------------------------------------------
+
+# The work of this process, and the time in seconds that the work on a recording may take, 0 for any; None in others.
+_work: Callable[[Any], Any]
+_limit_s: float | None = None
+_one_at_a_time = threading.Lock()
+
+
+def _begin(work: Callable[[Any], Any], limit_s: float, parent: int | None, cores: set[int]) -> None:
+    global _work, _limit_s
+    _work, _limit_s = work, limit_s
+    # The parent ends this process when it is interrupted, which is safe because writes are atomic.
+    if parent is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        end_with_parent(parent)
+    keep_memory()
     if cores:
-        bind({cores[free_indices.get()]})
+        bind(cores)
+
+
+def _do(item: Any) -> Any:
+    return _work(item)
+
+
+def _serve(connection: Connection, *beginning: Any) -> None:
+    """Answer each item with whether there is a result, and the result or the exception, to the end of the client."""
+    _begin(*beginning)
+    with suppress(EOFError):
+        while True:
+            item = connection.recv()
+            try:
+                answer = True, _work(item)
+            except BaseException as error:
+                error.add_note(traceback.format_exc())  # where it was raised, which pickle drops
+                answer = False, error
+            connection.send(answer)
+
+
+def _load(pickled: bytes, version: str) -> Any:
+    import heartlm
+
+    if heartlm.__version__ != version:
+        raise HeartlmError(f"a Dask worker has heartlm {heartlm.__version__}, the client {version}")
+    keep_memory()
+    return pickle.loads(pickled)
+
+
+def _do_in_dask(work: Callable[[Any], Any], limit_s: float, folder: str, item: Any) -> Any:
+    """Call `work`; one thread of a worker at a time, in the folder of the client, whose paths are relative to it."""
+    global _limit_s
+    with _one_at_a_time:
+        _limit_s = limit_s
+        if not Path(folder).is_dir():
+            raise HeartlmError(f"{folder}: the Dask worker has no such folder: start the command in a shared one")
+        with chdir(folder):
+            return work(item)
+
+
+# --- engines ----------------------------------------------------------------------------------------------------------
+
+
+Opened = tuple[Callable[[Any], Future[Any]], int]
+"""Function that submits an item to an executor, and how many items may be under way beyond the one that is awaited."""
+
+
+_start_lock = threading.Lock()
+
+
+class _EndedError(Exception):
+    """A worker process ended without a result."""
+
+
+class _Process:
+    """One worker process, which can be started again. A process pool would wait for ever for half a result."""
+
+    def __init__(self, context: Any, beginning: tuple[Any, ...]) -> None:
+        self._context, self._beginning, self._stopped = context, beginning, False
+        self.start()
+
+    def start(self) -> None:
+        with _start_lock:  # a process that is forked meanwhile would hold the other end open
+            if self._stopped:
+                raise _EndedError
+            self._connection, its_own = self._context.Pipe()
+            self.process = self._context.Process(target=_serve, args=(its_own, *self._beginning), daemon=True)
+            self.process.start()
+            its_own.close()  # then the connection ends with the process
+
+    def result(self, item: Any) -> Any:
+        try:
+            self._connection.send(item)
+            is_result, value = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise _EndedError from error
+        if not is_result:
+            raise value
+        return value
+
+    def stop(self) -> None:
+        """End the process for good; `result` in another thread raises."""
+        with _start_lock:
+            self._stopped = True
+            self.process.kill()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self._connection.close()
+
+
+@contextmanager
+def _processes(work: Any, processes: int, limit_s: float, start: str) -> Iterator[Opened]:
+    """Yield an executor of threads, each of which waits for one process.
+
+    If a process ends, it is known on what it worked, and the others continue.
+    """
+    context, cores = multiprocessing.get_context(start), usable_cpus()
+    # Schedulers may place busy processes on few cores; pinning gives each process its own.
+    own = [{core} for core in cores] if len(cores) == processes and start == "fork" else [set[int]()] * processes
+    workers = [_Process(context, (work, limit_s, os.getpid(), each)) for each in own]
+    free = SimpleQueue[_Process]()
+    for each in workers:
+        free.put(each)
+
+    def attempt(item: Any) -> Any:
+        worker = free.get()
+        try:
+            for _ in range(2):
+                try:
+                    return worker.result(item)
+                except (_EndedError, MemoryError):
+                    worker.end()
+                    worker.start()
+            return _lost(limit_s)
+        finally:
+            free.put(worker)
+
+    threads = ThreadPoolExecutor(processes)
+    try:
+        yield lambda item: threads.submit(attempt, item), AHEAD * processes
+    finally:
+        for worker in workers:
+            worker.stop()
+        threads.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.end()
+
+
+@contextmanager
+def _dask(work: Any, options: EngineOptions) -> Iterator[Opened]:
+    import heartlm
+
+    with needs("dask", "distributed"):
+        distributed = import_module("distributed")
+    with ExitStack() as stack:
+        address, processes = options.scheduler, options.processes or len(usable_cpus())
+        name, _, text = (address or "").partition(":")
+        starts = {point.name: point for point in entry_points(CLUSTERS)}
+        if address is None:
+            cluster = distributed.LocalCluster(n_workers=processes, threads_per_worker=1, dashboard_address=None)
+            address = stack.enter_context(cluster).scheduler_address
+        elif name in starts:
+            address = stack.enter_context(starts[name].load()(text, processes))
+        try:
+            client = stack.enter_context(distributed.Client(address, timeout=CONNECT_S, set_as_default=False))
+        except (OSError, ValueError) as error:
+            raise HeartlmError(f"scheduler: no Dask scheduler answers at {address}: {error}") from error
+        loaded = client.submit(_load, pickle.dumps(work), heartlm.__version__)
+        num_workers = max(sum(client.nthreads().values()), options.processes or 1)
+        pool = stack.enter_context(client.get_executor(pure=False))
+        beginning = _do_in_dask, loaded, options.limit_s, str(Path.cwd())
+        yield lambda item: pool.submit(*beginning, item), AHEAD_BY_DASK * num_workers
+
+
+@contextmanager
+def _mpi(work: Any) -> Iterator[Opened]:
+    with needs("mpi", "mpi4py"):
+        from mpi4py.futures import MPIPoolExecutor
+    # A rank that ends takes the others with it: no limit of time.
+    with MPIPoolExecutor(initializer=_begin, initargs=(work, 0.0, None, set())) as pool:
+        yield lambda item: pool.submit(_do, item), AHEAD * pool.num_workers

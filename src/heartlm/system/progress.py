@@ -79,7 +79,7 @@ def say_once(line: str) -> None:
 
 def track(
     items: Iterable[Item],
-    total: int,
+    total: int | None,
     what: str,
     amount: Callable[[Item], float] | None = None,
     unit: str = "",
@@ -89,7 +89,7 @@ def track(
 
     Args:
         items: items of the work.
-        total: number of items, with those done before.
+        total: number of items, with those done before; None if it is not known.
         what: name of the work.
         amount: amount of an item for the rate, in `unit`; without it no rate is shown.
         unit: unit of the rate, for example `"M samples"`.
@@ -106,12 +106,15 @@ def track(
             sum_of_amounts += amount(item) if amount else 0.0
             passed_s = time.monotonic() - begin_s
             rate = f"{sum_of_amounts / max(passed_s, 1e-9):,.1f} {unit}/s, " if amount else ""
+            if total is None:
+                show(num_done, f"{num_done}, {num_done / max(passed_s, 1e-9):,.0f}/s")
+                continue
             left_s = passed_s / (num_done - done) * max(total - num_done, 0)
             show(num_done, f"{num_done} of {total}, {rate}{left_s:.0f} s left")
 
 
 @contextmanager
-def _bar(what: str, total: int, done: int) -> Iterator[Show]:
+def _bar(what: str, total: int | None, done: int) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -122,7 +125,7 @@ def _bar(what: str, total: int, done: int) -> Iterator[Show]:
 
 
 @contextmanager
-def _log(what: str, total: int, done: int) -> Iterator[Show]:
+def _log(what: str, total: int | None, done: int) -> Iterator[Show]:
     said_s = time.monotonic()
 
     def show(num_done: int, state: str) -> None:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from heartlm.corpus.encode import SelectedLeads, Unusable, beats_for, usable_leads
 from heartlm.corpus.plan import Beats
 from heartlm.databases.database import Database
-from heartlm.distributed.device import device_and_precision
 from heartlm.ecg.leads import ecg_lead
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import joined_spans
 from heartlm.errors import HeartlmError
+from heartlm.inference.load import chosen_device
 from heartlm.tasks.load import load_finetuned
 from heartlm.tasks.task import task_of
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
@@ -84,7 +84,7 @@ def annotate(
     Raises:
         HeartlmError: the run is not fine-tuned, the recording cannot be used, or there is no GPU.
     """
-    fine_tuned = load_finetuned(run, checkpoint, device_and_precision(device, "fp32")[0])
+    fine_tuned = load_finetuned(run, checkpoint, chosen_device(device))
     tokenizer, task = fine_tuned.tokenizer, task_of(str(fine_tuned.info.task))
     recording, ready = ready_lead(tokenizer, database, record_id, beats, lead)
     tokens = tokenizer.encode(ready)

@@ -11,19 +11,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from heartlm.corpus.build import commonest
 from heartlm.corpus.corpus import open_corpus
-from heartlm.distributed.device import device_and_precision
+from heartlm.databases.index import holds_recordings
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import CONFIDENCE
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.results import SCHEMA_VERSION, write_scores
 from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
 from heartlm.inference.finetuned import FineTuned, check_tokenizer
+from heartlm.inference.load import chosen_device
 from heartlm.models.pretrained import model_files
 from heartlm.storage.atomic import digest_of_files
+from heartlm.system.cores import limit_threads
 from heartlm.tasks.load import load_finetuned, load_random_init
 from heartlm.tasks.task import Task, task_of
 
@@ -44,8 +44,8 @@ def evaluate(run: Path, on: Path, config: EvaluationConfig, command: str = "") -
         HeartlmError: the run cannot be scored, there is nothing to score, or the folder cannot be written.
     """
     if config.threads:
-        torch.set_num_threads(config.threads)
-    device, _ = device_and_precision(config.device, "fp32")
+        limit_threads(config.threads)
+    device = chosen_device(config.device)
     tuned = load_finetuned(run, config.checkpoint, device)
     rival = load_random_init(config.random_init, tuned, config.checkpoint, device) if config.random_init else None
     task = task_of(str(tuned.info.task))
@@ -99,8 +99,8 @@ def leads_to_score(run: Path, on: Path, config: EvaluationConfig, tuned: FineTun
             beats need recordings.
     """
     if not (on / "manifest.json").is_file():
-        if not on.is_dir():
-            raise HeartlmError(f"on: {on}: no such folder; give a corpus or a folder of recordings")
+        if not holds_recordings(on):
+            raise HeartlmError(f"on: {on}: no such folder; give a corpus, or a folder or index of recordings")
         return leads_of_folder(on, tuned.tokenizer, task.needs_classified_beats, config)
     if config.beats == "detected":
         raise HeartlmError(

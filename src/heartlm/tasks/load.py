@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from heartlm.errors import HeartlmError, require
 from heartlm.inference.finetuned import FineTuned
+from heartlm.inference.load import load_network
+from heartlm.inference.network import Device
 from heartlm.models.pretrained import find_run
-from heartlm.models.store import load_model
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tasks.task import task_of
 from heartlm.tokenizers.base import KINDS
 
 
-def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | str = "cpu") -> FineTuned:
+def load_finetuned(path: Path, checkpoint: str = "best", device: Device = "cpu") -> FineTuned:
     """Load the fine-tuned model of the run in `path`.
 
     Raises:
@@ -33,7 +32,7 @@ def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | 
         )
     if not folder.model(checkpoint).is_dir():
         raise HeartlmError(f"{folder.model(checkpoint)}: no {checkpoint} model yet: let the run finish")
-    model, info = load_model(folder.model(checkpoint), device)
+    model, info = load_network(folder.model(checkpoint), device)
     try:
         require(info, lambda value: value in KINDS, f"one of {', '.join(KINDS)}", "tokenizer_kind")
         task_of(str(info.task)).check_model(info)
@@ -42,7 +41,7 @@ def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | 
     return FineTuned(folder, about, model, info)
 
 
-def load_of_tasks(runs: Mapping[str, Path], device: torch.device | str = "cpu") -> list[FineTuned]:
+def load_of_tasks(runs: Mapping[str, Path], device: Device = "cpu") -> list[FineTuned]:
     """Load the last models of several runs.
 
     Args:
@@ -59,7 +58,7 @@ def load_of_tasks(runs: Mapping[str, Path], device: torch.device | str = "cpu") 
     return models
 
 
-def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: torch.device | str) -> FineTuned:
+def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: Device) -> FineTuned:
     """Load the run that started from random weights, for comparison with `tuned`.
 
     Raises:

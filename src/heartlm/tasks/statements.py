@@ -33,9 +33,9 @@ from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.training.job import TrainingTask
 
 if TYPE_CHECKING:
+    from heartlm.inference.trees import Trees
     from heartlm.models.config import ModelConfig
     from heartlm.models.heart import HeartModel
-    from heartlm.models.trees import Trees
 
 Floats = NDArray[np.float64]
 
@@ -108,8 +108,10 @@ class Statements(Task):
 
     def finish(self, run: Path, config: FinetuneConfig) -> None:
         """Fit the trees, and choose the thresholds by the validation split, if there is one."""
+        from heartlm.models.answering import answering
         from heartlm.models.leads import LeadsNetwork
         from heartlm.models.store import load_model, save_model
+        from heartlm.models.trees import tensors_of
         from heartlm.runs.run_folder import RunFolder
         from heartlm.tasks.finetune import rows_of_patients
 
@@ -127,11 +129,10 @@ class Statements(Task):
             labels = stated_labels(stated, info.classes)
             if config.trees:
                 trees = trees or _trees(corpus, training, labels, config.seed)
-                model.trees = trees
+                model.trees = None if trees is None else tensors_of(trees)
             if len(held_out):
-                found = probabilities_of(
-                    model, [corpus.codes[corpus.tokens_of(row)] for row in held_out.tolist()], info
-                )
+                codes = [corpus.codes[corpus.tokens_of(row)] for row in held_out.tolist()]
+                found = probabilities_of(answering(model), codes, info)
                 info = replace(info, thresholds=best_thresholds(found, labels[held_out]))
             save_model(path, model, info)
 
@@ -157,16 +158,14 @@ class Statements(Task):
             return scores(found, thresholds_of(other.info))
 
         def fitted(kind: str) -> dict[str, Any]:
-            import torch
-
-            from heartlm.models.trees import fitted_trees
+            from heartlm.inference.trees import fitted_trees
 
             training = tuned.training_leads()
             learnt = stated_labels([lead.statements for lead in training], names)
             known, others = (_summaries([lead.tokens.codes for lead in each]) for each in (training, leads))
             if kind == "boosting":
                 trees = fitted_trees(known, learnt, config.seed)
-                both = [1 / (1 + np.exp(-trees(torch.from_numpy(each)).numpy())) for each in (known, others)]
+                both = [1 / (1 + np.exp(-trees(each))) for each in (known, others)]
             else:
                 both = [logistic_probabilities(known, learnt, each) for each in (known, others)]
             return scores(both[1], best_thresholds(both[0], learnt))
@@ -254,7 +253,8 @@ def _network(config: FinetuneConfig, corpus: Corpus, names: tuple[str, ...]) -> 
     import torch
 
     from heartlm.models.config import ModelConfig
-    from heartlm.models.leads import STRIDES, LeadsNetwork
+    from heartlm.models.leads import LeadsNetwork
+    from heartlm.models.sizes import STRIDES
     from heartlm.models.store import build_model, load_foundation
     from heartlm.runs.run_folder import RunFolder
 
@@ -283,7 +283,7 @@ def _network(config: FinetuneConfig, corpus: Corpus, names: tuple[str, ...]) -> 
 
 def _trees(corpus: Corpus, rows: NDArray[np.int64], labels: NDArray[np.int64], seed: int) -> Trees | None:
     """Return trees fitted on those of `rows` that have all leads; None if a statement has no two classes there."""
-    from heartlm.models.trees import fitted_trees
+    from heartlm.inference.trees import fitted_trees
 
     summaries = [beat_summary(corpus.codes[corpus.tokens_of(row)]) for row in rows.tolist()]
     known = [place for place, summary in enumerate(summaries) if summary is not None]

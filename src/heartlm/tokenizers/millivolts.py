@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.filters import filtered
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
 from heartlm.tokenizers.sample import GRID_HZ, KEEP, classes_on_grid
 from heartlm.tokenizers.waveform import fill_gaps, hann_weights, interpolate, smooth
@@ -82,11 +83,7 @@ def voltage_codes(
 
 def high_pass(grid: Floats) -> Floats:
     """Subtract the running average of `grid` `[num_tokens]`, which starts at the first value."""
-    from scipy.signal import lfilter
-
-    if len(grid) == 0:
-        return grid
-    average, _ = lfilter([1 - KEEP], [1, -KEEP], grid, zi=[KEEP * float(grid[0])])
+    average = filtered(grid, np.array([[1 - KEEP, 0, 0, -KEEP, 0]]), np.array([[KEEP, 0.0]]))
     centred: Floats = (grid - average).astype(np.float32)
     return centred
 

@@ -23,7 +23,8 @@ from heartlm.labels.statements import BATCH, LEARNING_RATE, WINDOW
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.info import ModelInfo
-from heartlm.models.leads import STRIDES, LeadsNetwork
+from heartlm.models.leads import LeadsNetwork
+from heartlm.models.sizes import STRIDES
 from heartlm.models.store import build_model
 from heartlm.tokenizers.leads import PLACES
 from heartlm.tokenizers.millivolts import NO_SIGNAL

@@ -28,6 +28,7 @@ from heartlm.extensions.federated.study_file import FederatedConfig
 from heartlm.inference.predictions import recording_probabilities
 from heartlm.kernels.draws import Stream, Use, draws
 from heartlm.labels.tokens import beat_labels
+from heartlm.models.answering import answering
 from heartlm.models.store import save_model
 from heartlm.storage.typed import typed
 from heartlm.tasks.finetune import labelled_rows
@@ -168,7 +169,7 @@ class LanguageLearning:
         predicted, annotated, patients = [np.zeros(0, np.int8)], [np.zeros(0, np.int8)], [np.zeros(0, np.str_)]
         rows = self._scored.tolist()
         codes = (self._corpus.codes[self._corpus.tokens_of(row)] for row in rows)
-        answers = recording_probabilities(self._task.model, codes, self._config.window)
+        answers = recording_probabilities(answering(self._task.model), codes, self._config.window)
         for row, probabilities in zip(rows, answers, strict=True):
             labels = beat_labels(self._corpus.beat_class[self._corpus.tokens_of(row)]).astype(np.int8)
             answer = probabilities.argmax(axis=1)

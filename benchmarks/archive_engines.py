@@ -1,0 +1,153 @@
+"""Recordings per second by the engines of archive work, and what an engine adds to each recording.
+
+    python -m benchmarks.archive_engines --source FOLDER --work FOLDER
+    python -m benchmarks.archive_engines --source FOLDER --work FOLDER --links 50000
+
+The work is the delineation of 10-s recordings of twelve leads, as `heartlm delineate --tables parquet` does it. Turns
+of processes and of Dask, whose workers are processes of this machine too, follow each other. The start of workers is
+not timed. The overhead is the time of an item whose work is nothing. With `--links`, as many links to the recordings
+are delineated once, and the client's memory and the time of each tenth are in the table.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from heartlm.databases.each_recording import recordings_of
+from heartlm.databases.part_files import SUMMARIES, _rows_of, write_tables
+from heartlm.delineation.recordings import DelineationTask
+from heartlm.system.engine import EngineOptions, PartOptions
+from heartlm.system.processes import run_each
+from lab.measure import Spread, Table, kilobytes
+from lab.output import write_results
+from lab.places import options
+
+ITEMS = 1_000
+
+
+class Nothing:
+    """No work."""
+
+    def __call__(self, item: object) -> object:
+        return item
+
+
+class Delineate:
+    """Delineation of one recording, whose rows stay in the worker."""
+
+    def __init__(self, task: DelineationTask, databases: Sequence[Any]) -> None:
+        self.task, self.databases = task, databases
+
+    def __call__(self, place: tuple[int, str]) -> int:
+        return len(_rows_of(self.task, self.databases, place)[SUMMARIES])  # type: ignore[index]
+
+
+def per_second(work: Any, items: Sequence[Any], engine: EngineOptions, processes: int) -> float:
+    """Items per second after the first tenth, in which workers start."""
+    results = run_each(work, items, engine, processes)
+    skipped = max(len(items) // 10, 1)
+    for _ in islice(results, skipped):
+        pass
+    begin_s = time.perf_counter()
+    done = sum(1 for _ in results)
+    return done / (time.perf_counter() - begin_s)
+
+
+@contextmanager
+def dask(processes: int) -> Iterator[EngineOptions]:
+    """Dask workers that run for several turns."""
+    from distributed import LocalCluster
+
+    cluster: Any = LocalCluster(n_workers=processes, threads_per_worker=1, dashboard_address=None)  # type: ignore[no-untyped-call]
+    with cluster:
+        yield EngineOptions(engine="dask", scheduler=cluster.scheduler_address)
+
+
+def linked(source: Path, folder: Path, number: int) -> Path:
+    """A folder of links to the recordings of `source`, each as often as needed."""
+    headers = sorted(source.glob("*.hea"))
+    shutil.rmtree(folder, ignore_errors=True)
+    for count in range(number):
+        header = headers[count % len(headers)]
+        place = folder / f"{count // 1000:05d}" / f"{header.stem}-{count // len(headers):03d}.hea"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(header.resolve())
+        signal = place.parent / f"{header.stem}.dat"
+        if not signal.exists():
+            signal.symlink_to(header.with_suffix(".dat").resolve())
+    return folder
+
+
+def study_engines(source: Path, rounds: int, most: int) -> list[Table]:
+    databases, places, _ = recordings_of([source], "warn", by_name=False)
+    places = places[:most]
+    task = DelineationTask((source,), Path())
+    rates = Table("Recordings of 10 s and 12 leads per second", ("engine", "workers", "recordings/s", "of processes"))
+    overhead = Table("Time of an item without work", ("engine", "workers", "ms"))
+    for processes in (1, 2):
+        found: dict[str, list[float]] = {"processes": [], "dask": []}
+        empty: dict[str, list[float]] = {"processes": [], "dask": []}
+        with dask(processes) as by_dask:
+            # one process on purpose: a single one would work in this process, without an engine
+            engines = {"processes": EngineOptions(), "dask": by_dask}
+            for _ in range(rounds):
+                for name, engine in engines.items():
+                    if not (name == "processes" and processes == 1):
+                        empty[name].append(1e3 / per_second(Nothing(), range(ITEMS), engine, processes))
+                    found[name].append(per_second(Delineate(task, databases), places, engine, processes))
+        for name in engines:
+            ratios = [one / other for one, other in zip(found[name], found["processes"], strict=True)]
+            rates.add(name, processes, Spread.of(found[name]), Spread.of(ratios) if name == "dask" else 1)
+            if empty[name]:
+                overhead.add(name, processes, Spread.of(empty[name]))
+    rates.close()
+    overhead.close()
+    return [rates, overhead]
+
+
+def study_links(source: Path, work: Path, number: int) -> Table:
+    """The client's memory and the time of each tenth of an archive, from the times of the part files."""
+    folder, out = linked(source, work / "links", number), work / "tables"
+    shutil.rmtree(out, ignore_errors=True)
+    table = Table(f"{number:,} links to recordings", ("what", "value"))
+    begin_s = time.time()
+    done = write_tables(DelineationTask((folder,), out), PartOptions(), 2)
+    files = sorted((out / SUMMARIES).iterdir())
+    begun_s = min(path.stat().st_mtime for path in files) - begin_s
+    ends, counts = [path.stat().st_mtime for path in files], [rows_in(path) for path in files]
+    table.add("recordings", done.num_recordings)
+    table.add("first part file after, s", begun_s)
+    for tenth in (0, 4, 9):
+        chosen = range(len(files) * tenth // 10, len(files) * (tenth + 1) // 10)
+        taken = ends[chosen[-1]] - ends[chosen[0]]
+        table.add(f"ms a recording, tenth {tenth + 1}", 1e3 * taken / max(sum(counts[each] for each in chosen[1:]), 1))
+    table.add("largest memory of the client, MB", kilobytes("VmHWM") / 1024)
+    table.close()
+    return table
+
+
+def rows_in(path: Path) -> int:
+    from pyarrow import parquet
+
+    return int(parquet.read_metadata(path).num_rows)
+
+
+def main() -> None:
+    parser = options(__doc__, "source", "work", rounds=3, links=0, recordings=150)
+    settings = parser.parse_args()
+    if settings.links:
+        tables = [study_links(settings.source, settings.work, int(settings.links))]
+        write_results("archive-links", "Links to recordings", tables)
+        return
+    tables = study_engines(settings.source, settings.rounds, int(settings.recordings))
+    write_results("archive-engines", "Engines of archive work", tables)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""An index: the headers of all recordings of a source in one Parquet file, which `write_index` writes.
+
+An index stands for the folder it was made of: every command that takes a folder takes it, with the recordings that it
+has. Of an address it also has sizes and versions of the files, so nothing is listed again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from heartlm.databases.discovery import RecordFiles
+from heartlm.databases.where import parse_where
+from heartlm.errors import HeartlmError
+from heartlm.sources import store
+from heartlm.sources.address import SourcePath, source_path
+from heartlm.storage.foreign import RemotePath, first_bytes, one_line
+
+METADATA = b"heartlm.index"
+"""Key of the metadata of an index: JSON with its version, its source, and whether names of records are unique."""
+VERSION = 1
+VARIABLE = "HEARTLM_WHERE"
+"""Variable of the environment with the condition of the command, see `heartlm.databases.where`."""
+
+ROWS = 4096
+"""Rows of a row group."""
+# Records of an index whose files are known to this process.
+_KNOWN_RECORDS = 10_000
+SEPARATOR = "; "
+"""Between the values of a column with several."""
+
+
+def schema() -> Any:
+    """Return the columns of an index, as of Arrow."""
+    import pyarrow as pa
+
+    file = pa.struct([("name", pa.string()), ("size", pa.int64()), ("version", pa.string())])
+    return pa.schema(
+        [
+            ("record", pa.string()),
+            ("path", pa.string()),
+            ("rate_hz", pa.float64()),
+            ("num_leads", pa.int32()),
+            ("leads", pa.string()),
+            ("num_samples", pa.int64()),
+            ("duration_s", pa.float64()),
+            ("start", pa.timestamp("us")),
+            ("patient", pa.string()),
+            ("age", pa.int32()),
+            ("sex", pa.string()),
+            ("split", pa.string()),
+            ("labels", pa.string()),
+            ("files", pa.list_(file)),
+        ]
+    )
+
+
+def is_index(path: Path) -> bool:
+    """Return whether a file is an index."""
+    return path.suffix == ".parquet" and (first_bytes(path, 4) == b"PAR1") and about_index(path) is not None
+
+
+def holds_recordings(path: Path) -> bool:
+    """Return whether a path has several recordings: it is a folder or an index."""
+    return path.is_dir() or is_index(path)
+
+
+def readable(path: Path) -> Any:
+    """Return what Arrow opens for a path, also of an address."""
+    import pyarrow as pa
+
+    return pa.PythonFile(path.stream(), "r") if isinstance(path, RemotePath) else path
+
+
+def about_index(path: Path) -> dict[str, Any] | None:
+    """Return the metadata of an index; None for another file.
+
+    Raises:
+        HeartlmError: the index is of another version, or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with suppress(pa.ArrowException, OSError):
+        text = (pq.read_metadata(readable(path)).metadata or {}).get(METADATA)
+        if text is None:
+            return None
+        about: dict[str, Any] = {}
+        with one_line(path, "an index of recordings"):
+            about = json.loads(text)
+        if about.get("version") != VERSION:
+            raise HeartlmError(f"{path}: index of version {about.get('version')}, {VERSION} expected; make it again")
+        return about
+    return None
+
+
+def indexed_files(path: Path) -> tuple[Path, Mapping[str, RecordFiles]]:
+    """Return the source of an index, and the files of its records that fulfil the condition of the command.
+
+    Raises:
+        HeartlmError: the file cannot be read, the condition is malformed, or no record fulfils it.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    about = about_index(path)
+    if about is None:
+        raise HeartlmError(f"{path}: no index of recordings; make one with  heartlm data index")
+    where = the_where()
+    condition = parse_where(where, schema()) if where else None
+    columns = ["record", "path", "files"]
+    with one_line(path, "an index of recordings"), pq.ParquetFile(readable(path)) as file:
+        kept = list[Any]()
+        for batch in file.iter_batches(ROWS * 4):
+            table = pa.Table.from_batches([batch])
+            kept.append((table if condition is None else table.filter(condition)).select(columns))
+    table = pa.concat_tables(kept) if kept else schema().empty_table().select(columns)
+    if not table.num_rows:
+        raise HeartlmError(f"{path}: {f'no recording with {where}' if where else 'has no recordings'}")
+    folder = source_path(about["source"])
+    return folder, IndexedFiles(folder, table, bool(about["unique_names"]))
+
+
+class IndexedFiles(Mapping[str, RecordFiles]):
+    """Files of the records of an index, by their names; a table of Arrow, not an object for each."""
+
+    def __init__(self, folder: Path, table: Any, unique_names: bool) -> None:
+        records = table["record"].to_pylist()
+        names = [each.rpartition("/")[2] for each in records] if unique_names else records
+        order = sorted(range(len(names)), key=names.__getitem__)
+        self._folder, self._table = folder, table.take(order).combine_chunks()
+        self._names = [names[place] for place in order]
+        self._known = deque[tuple[list[str], str]]()
+
+    def versions(self) -> Iterator[str]:
+        """Yield a line for each file at an address, with its size and version."""
+        for files in self._table["files"] if isinstance(self._folder, SourcePath) else ():
+            for each in files.as_py() or ():
+                yield f"{each['name']}\0{each['size']} {each['version']}\n"
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __getitem__(self, name: str) -> RecordFiles:
+        place = bisect_left(self._names, name)
+        if place == len(self._names) or self._names[place] != name:
+            raise KeyError(name)
+        path, stem = self._table["path"][place].as_py(), self._folder / self._table["record"][place].as_py()
+        if isinstance(self._folder, SourcePath):
+            files = self._table["files"][place].as_py() or []
+            entries = {f"{self._folder}/{each['name']}": store.Entry(each["size"], each["version"]) for each in files}
+            store.remember(entries, [f"{stem}."])
+            self._known.append((list(entries), f"{stem}."))
+            if len(self._known) > _KNOWN_RECORDS:
+                texts, prefix = self._known.popleft()
+                store.drop(texts, [prefix])
+        return RecordFiles(stem, path and self._folder / path)
+
+
+def the_where() -> str | None:
+    """Return the condition of the command, `--where`."""
+    return os.environ.get(VARIABLE)

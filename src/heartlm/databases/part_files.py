@@ -1,0 +1,216 @@
+"""Results of many recordings as Parquet datasets: each worker writes part files, and the client adds up totals.
+
+    recordings ─► groups ─► workers ─► TABLE/part-000007.parquet, those of `summaries` last ─► totals of the group
+                                └─ with part files of the same files, settings and build ─► their totals
+
+A group is what one worker does at a time. Groups depend on the recordings alone, so the files are the same for any
+engine and any number of workers or parts. No row passes through the client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from heartlm.databases.database import Database
+from heartlm.databases.each_recording import Place, RecordingTask, recordings_of, source_digest
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+from heartlm.storage.atomic import atomic_file
+from heartlm.system.engine import PartOptions
+from heartlm.system.processes import Lost, run_each, within_limit
+from heartlm.system.progress import say, track
+
+SUMMARIES = "summaries"
+"""Table with one row for each recording."""
+
+FIRST_GROUP, GROUPS_OF_A_SIZE, LARGEST_GROUP = 4, 256, 512
+"""Recordings of a group: few at first, so that all workers begin; the size doubles after each 256 groups."""
+
+Rows = list[dict[str, Any]]
+Schemas = Mapping[str, Mapping[str, str]]
+"""Type of each column of each table, as Arrow calls it: string, int64, double or bool."""
+
+
+@dataclass(frozen=True)
+class TablesTask(RecordingTask):
+    """A task whose results can be tables of all recordings."""
+
+    @property
+    @abstractmethod
+    def schemas(self) -> Schemas:
+        """Tables and their columns; one is `summaries`."""
+
+    @abstractmethod
+    def rows(self, recording: Recording, path: Path, source: str) -> dict[str, Rows]:
+        """Return the rows of a recording by table, without `database` and `record`, which all tables begin with.
+
+        Args:
+            recording: the recording.
+            path: path of its RECORD.json, which it may have next to other files of its own.
+            source: digest of its files.
+
+        Raises:
+            HeartlmError: the recording cannot be used, or a file cannot be written.
+        """
+
+    @abstractmethod
+    def totals(self, summary: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return what a row of `summaries` adds to the totals."""
+
+
+@dataclass
+class Tables:
+    """Results of many recordings.
+
+    Attributes:
+        folder: folder of the tables.
+        num_recordings: number of recordings with results.
+        totals: sums over the recordings, see `TablesTask.totals`.
+        left_out: recordings without results, with the reason, one line each.
+    """
+
+    folder: Path
+    num_recordings: int = 0
+    totals: Counter[str] = field(default_factory=Counter)
+    left_out: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Recordings of one part file, and those of them whose worker ended twice, with the reason."""
+
+    index: int
+    places: tuple[Place, ...]
+    lost: dict[Place, str] = field(default_factory=dict)
+
+
+def write_tables(task: TablesTask, options: PartOptions, processes: int) -> Tables:
+    """Do a task for its recordings, or for a part of their groups, by an engine, and write its tables.
+
+    Raises:
+        HeartlmError: there are no recordings, a model cannot be read, a file cannot be written, nothing could be done
+            for any recording, or a scheduler was lost.
+    """
+    databases, places, others = recordings_of(task.paths, task.repaired, by_name=False)
+    index, num_parts = options.part_of
+    groups = list(_groups(places))
+    if options.part is None:  # an earlier command had more recordings
+        for path in task.out.glob("*/part-*.parquet"):
+            if path.parent.name in task.schemas and int(path.stem.removeprefix("part-")) >= len(groups):
+                path.unlink()
+    groups = groups[index::num_parts]
+    for table in task.schemas:
+        (task.out / table).mkdir(parents=True, exist_ok=True)
+    tables, work = Tables(task.out, left_out=list(others)), _GroupWork(task, databases)
+    processes = min(options.processes or processes, len(groups) or 1)
+    with closing(run_each(work, groups, options, processes)) as outcomes:
+        for group, outcome in zip(groups, track(outcomes, len(groups), task.verb), strict=True):
+            while isinstance(outcome, Lost):
+                outcome = _without_lost(task, databases, group, options)
+            tables.num_recordings += outcome["num_recordings"]
+            tables.totals.update(outcome["totals"])
+            tables.left_out += outcome["left_out"]
+    if not tables.num_recordings and groups:
+        for line in tables.left_out:
+            say(f"left out: {line}")
+        raise HeartlmError(f"{task.paths[0]}: none of {len(places)} recordings could be {task.done}")
+    return tables
+
+
+def _without_lost(
+    task: TablesTask, databases: Sequence[Database], group: _Group, options: PartOptions
+) -> dict[str, Any] | Lost:
+    """Find the recordings whose workers end, one by one, and do the others of the group."""
+    tries = run_each(_TryWork(task, databases), group.places, options, 2)
+    lost = {place: each.reason for place, each in zip(group.places, tries, strict=True) if isinstance(each, Lost)}
+    with closing(run_each(_GroupWork(task, databases), [_Group(group.index, group.places, lost)], options, 2)) as again:
+        return next(again)
+
+
+def _groups(places: Sequence[Place]) -> Iterator[_Group]:
+    first, index = 0, 0
+    while first < len(places):
+        size = min(FIRST_GROUP << index // GROUPS_OF_A_SIZE, LARGEST_GROUP)
+        yield _Group(index, tuple(places[first : first + size]))
+        first, index = first + size, index + 1
+
+
+@dataclass(frozen=True)
+class _TryWork:
+    """The task for one recording without its result, to find those that end a worker."""
+
+    task: TablesTask
+    databases: Sequence[Database]
+
+    def __call__(self, place: Place) -> None:
+        _rows_of(self.task, self.databases, place)
+
+
+def _rows_of(task: TablesTask, databases: Sequence[Database], place: Place) -> dict[str, Rows] | str:
+    _ = task.made  # outside of `try`: an error of the models concerns all recordings
+    database, record_id = databases[place[0]], place[1]
+    try:
+        with within_limit():
+            whose = {"database": database.name, "record": record_id}
+            path, source = task.out / f"{record_id}.json", source_digest(database, record_id)
+            rows = task.rows(database.recording(record_id), path, source)
+    except HeartlmError as error:
+        return str(error)
+    return {table: [whose | row for row in own] for table, own in rows.items()}
+
+
+@dataclass(frozen=True)
+class _GroupWork:
+    """The task for a group; returns the number of its recordings, totals, and those left out."""
+
+    task: TablesTask
+    databases: Sequence[Database]
+
+    def __call__(self, group: _Group) -> dict[str, Any]:
+        import pyarrow
+        from pyarrow import parquet
+
+        task, name = self.task, f"part-{group.index:06d}.parquet"
+        sources = [[*place, source_digest(self.databases[place[0]], place[1])] for place in group.places]
+        lost = [[*place, reason] for place, reason in group.lost.items()]
+        described = json.dumps([task.made, sources], sort_keys=True)
+        digest = hashlib.sha256(described.encode()).hexdigest()
+        last = task.out / SUMMARIES / name
+        if last.is_file():
+            noted = parquet.read_metadata(last).metadata or {}
+            about = json.loads(noted.get(b"heartlm", b"{}"))
+            if about.get("made") == digest:
+                return dict(about["outcome"])
+        tables: dict[str, Rows] = {table: [] for table in task.schemas}
+        totals, left_out = Counter[str](), [f"{record_id}: {reason}" for _, record_id, reason in lost]
+        for place in group.places:
+            if place in group.lost:
+                continue
+            rows = _rows_of(task, self.databases, place)
+            if isinstance(rows, str):
+                left_out.append(f"{place[1]}: {rows}")
+                continue
+            for table, own in rows.items():
+                tables[table] += own
+            totals.update({key: value for key, value in task.totals(rows[SUMMARIES][0]).items() if value})
+        outcome = {"num_recordings": len(tables[SUMMARIES]), "totals": dict(totals), "left_out": left_out}
+        about = {"made": digest, "outcome": outcome}
+        for table in sorted(task.schemas, key=lambda table: table == SUMMARIES):
+            columns = {"database": "string", "record": "string", **task.schemas[table]}
+            schema = pyarrow.schema([(column, getattr(pyarrow, _TYPES[kind])()) for column, kind in columns.items()])
+            if table == SUMMARIES:
+                schema = schema.with_metadata({"heartlm": json.dumps(about)})
+            with atomic_file(task.out / table / name, "wb") as stream:
+                parquet.write_table(pyarrow.Table.from_pylist(tables[table], schema), stream)
+        return outcome
+
+
+_TYPES = {"string": "string", "int64": "int64", "double": "float64", "bool": "bool_"}

@@ -1,0 +1,461 @@
+"""Recordings at addresses: the same as from a local folder, from a server that works and from one that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import heartlm
+from heartlm.cli.main import main
+from heartlm.databases.database import open_database
+from heartlm.errors import HeartlmError
+from heartlm.sources import cache, store
+from heartlm.sources.address import SourcePath, source_path
+from lab.bucket import ENVIRONMENT, Answer, Bucket, served_bucket
+
+pytest.importorskip("s3fs", reason="the extra cloud is not installed")
+pytest.importorskip("moto", reason="moto, an S3 server, is not installed")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    with served_bucket() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def bucket(served: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """The bucket without faults, and an empty cache; this process knows nothing of it."""
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(cache, "_own", None)
+    store._known.entries.clear()
+    store._known.complete.clear()
+    served.fault = None
+    served.requests.clear()
+    return served
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three recordings of ten seconds."""
+    from heartlm.simulate.config import SimulationConfig
+    from heartlm.simulate.write import simulate_database
+
+    folder = tmp_path_factory.mktemp("short") / "tinydb"
+    simulate_database(folder, SimulationConfig(patients=3, minutes=0.5, seed=3, name="tinydb"))
+    return folder
+
+
+def test_the_text_of_an_address_is_its_own_however_it_is_written():
+    for text in ("s3://ward/mitdb/100", Path("s3://ward/mitdb/100"), "s3:/ward/mitdb/100"):
+        path = source_path(text)
+        assert str(path) == "s3://ward/mitdb/100"
+        assert str(path.parent / "101.hea") == "s3://ward/mitdb/101.hea"
+        assert path.absolute() == path.resolve() == SourcePath("s3:/ward/mitdb/100")
+    assert type(source_path("data/mitdb")) is type(Path())
+
+
+@pytest.mark.parametrize("text", ["https://me:word@host/100.hea", "https://host/100.edf?X-Amz-Signature=0a1b"])
+def test_an_address_with_a_secret_is_refused_without_repeating_it(text: str):
+    with pytest.raises(HeartlmError, match="password or a query") as caught:
+        source_path(text)
+    assert "word@" not in str(caught.value) and "0a1b" not in str(caught.value)
+
+
+def test_local_paths_need_no_fsspec(short: Path):
+    code = (
+        "import sys; sys.modules['fsspec'] = None; import heartlm; "
+        f"print(heartlm.open_recording({str(short / 's0001')!r}).signal().shape[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_missing_to_read_an_address_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(HeartlmError, match=r"gs://: reading it needs the package 'gcsfs'.*heartlm\[cloud\]"):
+        heartlm.open_recording("gs://ward/100")
+
+
+def test_a_folder_is_the_same_database(bucket: Bucket, short: Path):
+    remote, local = open_database(bucket.put_folder(short, "tinydb")), open_database(short)
+    assert remote.record_ids == local.record_ids
+    for record_id in local.record_ids:
+        here, there = local.recording(record_id), remote.recording(record_id)
+        assert np.array_equal(here.signal(), there.signal(), equal_nan=True)
+        assert np.array_equal(here.annotations.sample, there.annotations.sample)
+        assert (here.patient_id, here.lead_names, here.start) == (there.patient_id, there.lead_names, there.start)
+        assert local.split_of(record_id) == remote.split_of(record_id)
+
+
+def test_one_recording_of_a_large_folder_is_opened_without_listing_it(bucket: Bucket, short: Path):
+    address = bucket.put_folder(short, "tinydb")
+    bucket.requests.clear()
+    assert heartlm.open_recording(f"{address}/s0002").num_samples > 0
+    assert not [each for each in bucket.requests if "prefix=tinydb%2F&" in each and "max-keys" not in each]
+    with pytest.raises(HeartlmError, match=r"tinydb/s0009: no such recording; there are 3, for example s000"):
+        heartlm.open_recording(f"{address}/s0009")
+
+
+def test_what_does_not_exist_is_one_line(bucket: Bucket):
+    for address in ("s3://no-such-bucket/100", f"{bucket.address}/no-such-folder/100"):
+        with pytest.raises(HeartlmError, match="no such") as caught:
+            heartlm.open_recording(address)
+        assert str(caught.value).startswith(address.removesuffix("/100"))
+
+
+def test_the_second_reading_comes_from_the_cache(bucket: Bucket, short: Path):
+    address = bucket.put_folder(short, "tinydb")
+    first = heartlm.open_recording(f"{address}/s0001").signal()
+    cache.start_again()
+    bucket.requests.clear()
+    assert np.array_equal(heartlm.open_recording(f"{address}/s0001").signal(), first)
+    assert not [each for each in bucket.requests if each.endswith((".hea", ".dat")) and each.startswith("GET")]
+
+
+def test_a_damaged_block_is_fetched_again(bucket: Bucket, short: Path):
+    address = bucket.put_folder(short, "tinydb")
+    first = heartlm.open_recording(f"{address}/s0001").signal()
+    for file in cache.cache_folder().rglob("*.0"):
+        file.write_bytes(file.read_bytes()[:-6] + b"damage")
+    cache.start_again()
+    assert np.array_equal(heartlm.open_recording(f"{address}/s0001").signal(), first)
+
+
+def test_the_cache_stays_below_its_size(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "cache_bytes", lambda: 1 << 24)
+    content = os.urandom(3 << 20)
+    own = cache.cache_folder() / "ab" / "recording.0"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"of the user")
+    os.utime(own, (0, 0))
+    for number in range(8):
+        bucket.put(f"large/{number}.bin", content)
+        assert source_path(f"{bucket.address}/large/{number}.bin").read_bytes() == content
+    kept = list(cache.cache_folder().rglob("*.*"))
+    assert own.read_bytes() == b"of the user" and kept.remove(own) is None
+    assert sum(file.stat().st_size for file in kept) <= 1.06 * (1 << 24)
+    newest = {file.name.partition(".")[0] for file in kept}
+    last = source_path(f"{bucket.address}/large/7.bin")
+    assert cache._file_of(last, store.existing(last), 0).is_file()
+    assert len(newest) < 8
+    monkeypatch.undo()
+    monkeypatch.setenv(cache.SIZE_GB, "much")
+    with pytest.raises(HeartlmError, match="HEARTLM_CACHE_GB: 'much' found"):
+        cache.cache_bytes()
+
+
+def test_ranges_of_a_long_file_are_those_of_its_content(bucket: Bucket):
+    content = os.urandom((1 << 23) + 4321)
+    bucket.put("long.bin", content)
+    with source_path(f"{bucket.address}/long.bin").open("rb") as stream:
+        for start, size in [(0, 10), ((1 << 18) - 3, 6), ((1 << 22) - 3, 1 << 22), (len(content) - 5, 50), (5, 0)]:
+            stream.seek(start)
+            assert stream.read(size) == content[start : start + size]
+        stream.seek(-4, 2)
+        assert stream.read() == content[-4:]
+    bucket.put("empty.bin", b"")
+    assert source_path(f"{bucket.address}/empty.bin").read_bytes() == b""
+
+
+def failing(times: int, answer: Answer | None, ending: str = ".dat"):
+    """A fault in the first answers to requests of files with an ending."""
+    left = [times]
+    lock = threading.Lock()
+
+    def fault(path: str, _: object, usual: Answer) -> Answer | None:
+        with lock:
+            if path.endswith(ending) and left[0]:
+                left[0] -= 1
+                return answer
+        return usual
+
+    return fault
+
+
+BUSY: Answer = (503, {"Content-Length": "0"}, b"")
+
+
+@pytest.mark.parametrize("answer", [BUSY, None], ids=["busy", "cut"])
+def test_an_answer_that_fails_is_asked_for_again(bucket: Bucket, short: Path, answer: Answer | None):
+    address = bucket.put_folder(short, "tinydb")
+    bucket.fault = failing(2, answer)
+    there, here = heartlm.open_recording(f"{address}/s0001"), heartlm.open_recording(short / "s0001")
+    assert np.array_equal(here.signal(), there.signal(), equal_nan=True)
+
+
+@pytest.mark.parametrize(("answer", "words"), [(BUSY, "cannot be read"), (None, "cannot be read")], ids=["busy", "cut"])
+def test_attempts_have_a_limit(bucket: Bucket, short: Path, answer: Answer | None, words: str):
+    address = bucket.put_folder(short, "tinydb")
+    recording = heartlm.open_recording(f"{address}/s0002")
+    bucket.fault = failing(1000, answer)
+    bucket.requests.clear()
+    with pytest.raises(HeartlmError, match=rf"tinydb/s0002\.dat: {words} \(.*\), 5 attempts; try again later"):
+        recording.signal()
+    assert len([each for each in bucket.requests if each.endswith("s0002.dat")]) == store.ATTEMPTS
+
+
+def test_an_answer_of_another_length_is_an_error(bucket: Bucket, short: Path):
+    address = bucket.put_folder(short, "tinydb")
+    recording = heartlm.open_recording(f"{address}/s0003")
+    size = (short / "s0003.dat").stat().st_size
+    bucket.fault = failing(1000, (206, {"Content-Length": "7", "Content-Range": f"bytes 0-6/{size}"}, b"1234567"))
+    with pytest.raises(HeartlmError, match=rf"is not what was listed \(7 of {size} bytes received\)"):
+        recording.signal()
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(bucket: Bucket, short: Path):
+    address = bucket.put_folder(short, "tinydb")
+    recording = heartlm.open_recording(f"{address}/s0001")
+    content = (short / "s0001.dat").read_bytes()
+    bucket.put("tinydb/s0001.dat", content[::-1])
+    with pytest.raises(HeartlmError, match=r"s0001\.dat: changed since it was listed; run the command again"):
+        recording.signal()
+
+
+def test_a_slow_server_is_given_up(bucket: Bucket, short: Path, monkeypatch: pytest.MonkeyPatch):
+    address = bucket.put_folder(short, "tinydb")
+    store._systems.clear()
+    monkeypatch.setattr(store, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(store, "ATTEMPTS", 2)
+    recording = heartlm.open_recording(f"{address}/s0001")
+    until = threading.Event()
+
+    def slow(path: str, _: object, usual: Answer) -> Answer:
+        if path.endswith(".dat"):
+            until.wait(5)
+        return usual
+
+    bucket.fault = slow
+    with pytest.raises(HeartlmError, match=r"s0001\.dat: cannot be read \(.*\), 2 attempts"):
+        recording.signal()
+    until.set()
+    store._systems.clear()
+
+
+def test_without_credentials_a_public_bucket_is_read_and_another_is_one_line(
+    bucket: Bucket, short: Path, monkeypatch: pytest.MonkeyPatch
+):
+    address = bucket.put_folder(short, "public", ACL="public-read")
+    bucket.client.put_bucket_acl(Bucket=bucket.name, ACL="public-read")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(store, "_systems", {})
+    monkeypatch.setattr(store, "_anonymous", set())
+    assert heartlm.open_recording(f"{address}/s0001").num_samples > 0
+    assert store._anonymous == {"s3"}
+    denied = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+    bucket.fault = lambda path, headers, usual: (
+        usual if "Authorization" in headers else (403, {"Content-Length": str(len(denied))}, denied)
+    )
+    with pytest.raises(HeartlmError, match="no credentials were found; set the credentials of the store"):
+        heartlm.open_recording(f"{bucket.address}/tinydb/s0002").signal()
+
+
+def test_credentials_stand_in_no_error(bucket: Bucket, short: Path):
+    address = bucket.put_folder(short, "tinydb")
+    denied = b"<Error><Code>InvalidAccessKeyId</Code><Message>secret-of-the-ward AKIAWARDWARDWARD</Message></Error>"
+    bucket.fault = lambda *_: (403, {"Content-Length": str(len(denied))}, denied)
+    with pytest.raises(HeartlmError, match="access is denied; set the credentials") as caught:
+        heartlm.open_recording(f"{address}/s0002")
+    assert not any(ENVIRONMENT[name] in str(caught.value) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+
+
+def test_addresses_are_read_only(bucket: Bucket, short: Path, capsys: pytest.CaptureFixture[str]):
+    address = bucket.put_folder(short, "tinydb")
+    assert main(["delineate", f"{address}/s0001", "--out", f"{address}/out"]) == 2
+    assert "addresses are read only" in capsys.readouterr().err
+
+
+def files_of(folder: Path) -> dict[str, object]:
+    """Content of the files of a folder, without what names the source, and without reports that have times."""
+    files: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        content: object = path.read_bytes() if path.is_file() else None
+        if path.name in ("convert.json", "manifest.json"):
+            content = None
+        elif path.suffix == ".json":
+            content = json.loads(path.read_bytes()) | {"source": None}
+        elif path.name == "records.parquet":
+            content = pq.read_table(path).drop(["source"])
+        files[path.relative_to(folder).as_posix()] = content
+    return files
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("analyze IN --out OUT --processes 1", marks=pytest.mark.slow),
+        pytest.param("delineate IN --out OUT", marks=pytest.mark.slow),
+        "delineate IN --out OUT --processes 1",
+        "data convert IN OUT --to edf --processes 1",
+        "data convert IN OUT --to parquet --processes 1",
+        "tokenize IN --out OUT --processes 1 --tokenizer beat",
+        "tokenize IN --out OUT --processes 2 --tokenizer beat",
+    ],
+)
+def test_results_are_those_of_the_local_folder(bucket: Bucket, short: Path, tmp_path: Path, command: str):
+    address = bucket.put_folder(short, "tinydb")
+    for source, out in ((str(short), "local"), (address, "remote")):
+        words = command.replace("IN", source).replace("OUT", str(tmp_path / out)).split()
+        assert main(words) == 0
+    local, remote = files_of(tmp_path / "local"), files_of(tmp_path / "remote")
+    assert local.keys() == remote.keys()
+    assert [name for name in local if local[name] != remote[name]] == []
+
+
+def test_an_index_of_a_bucket_needs_no_listing_and_gives_the_same(
+    bucket: Bucket, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    address = bucket.put_folder(short, "tinydb")
+    assert main(["data", "index", address, "--out", str(tmp_path / "index.parquet")]) == 0
+    store._known.entries.clear()
+    store._known.complete.clear()
+    cache.start_again()
+    bucket.requests.clear()
+    words = ["tokenize", "--processes", "1", "--out"]
+    assert main([*words, str(tmp_path / "remote"), str(tmp_path / "index.parquet")]) == 0
+    assert not [each for each in bucket.requests if "list-type" in each and "max-keys" not in each]
+    assert main([*words, str(tmp_path / "local"), str(short)]) == 0
+    assert (tmp_path / "remote/codes.bin").read_bytes() == (tmp_path / "local/codes.bin").read_bytes()
+    bucket.put("tinydb/s0002.dat", (short / "s0002.dat").read_bytes()[::-1])
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "other cache"))
+    cache.start_again()
+    with pytest.raises(HeartlmError, match=r"s0002\.dat: changed since it was listed"):
+        open_database(tmp_path / "index.parquet").recording("s0002").signal()
+
+
+def test_folders_are_listed_one_after_another_in_any_order_of_names(bucket: Bucket):
+    keys = ["a/1.hea", "a/b/2.hea", "a/b/c/3.hea", "a/b-d/4.hea", "a/z.hea", "b.hea", "a/.hidden/5.hea", "a/.x"]
+    for key in keys:
+        bucket.put(f"nested/{key}", b"-")
+    groups = [sorted(text[len(bucket.address) + 8 :] for text in group) for group in
+              store.folders_below(source_path(f"{bucket.address}/nested"))]  # fmt: skip
+    assert sorted(groups) == [["a/1.hea", "a/z.hea"], ["a/b-d/4.hea"], ["a/b/2.hea"], ["a/b/c/3.hea"], ["b.hea"]]
+
+
+def test_a_pattern_chooses_files_of_a_bucket(
+    bucket: Bucket, short: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    address = bucket.put_folder(short, "tinydb")
+    words = ["delineate", f"{address}/s000[13].hea", "--out", str(tmp_path), "--processes", "1"]
+    assert main(words) == 0
+    assert sorted(path.stem for path in tmp_path.glob("*.json")) == ["s0001", "s0003"]
+    assert main(["delineate", f"{address}/*.edf", "--out", str(tmp_path)]) == 2
+    assert "no file has such a name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("to", "ending"), [("edf", "edf"), ("ishne", "ecg"), ("parquet", "parquet"), ("wfdb", "dat")])
+def test_a_slice_of_a_long_recording_needs_no_whole_file(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, ending: str
+):
+    monkeypatch.setattr(cache, "BLOCK_BYTES", 1 << 19)
+    num_samples = 1_250_000
+    steps = np.random.default_rng(1).integers(-3, 4, (3, num_samples)).cumsum(axis=1)
+    signal = (np.abs(steps % 4001 - 2000) / 1000).astype(np.float32)
+    (tmp_path / "array").mkdir()
+    np.save(tmp_path / "array" / "long.npy", signal)
+    (tmp_path / "array" / "long.json").write_text(
+        json.dumps({"rate_hz": 250, "units": "mV", "lead_names": ["II", "V1", "V5"]})
+    )
+    heartlm.convert(tmp_path / "array", tmp_path / to, to=to)  # type: ignore[arg-type]
+    bucket.put_folder(tmp_path / to, f"long-{to}")
+    local = next(heartlm.open_recording(tmp_path / to / f"long.{each}") for each in ("hea", ending)
+                 if (tmp_path / to / f"long.{each}").exists())  # fmt: skip
+    remote = heartlm.open_recording(f"{bucket.address}/long-{to}/{local.path.name}")
+    bucket.requests.clear()
+    for start in (0, num_samples // 2, num_samples - 1000):
+        here, there = local.signal(start, start + 1000), remote.signal(start, start + 1000)
+        assert np.array_equal(here, there, equal_nan=True)
+    fetched = sum(path.stat().st_size for path in cache.cache_folder().rglob("*.*"))
+    size = (tmp_path / to / f"long.{ending}").stat().st_size
+    if to != "parquet":  # whose columns are read as a whole
+        assert size > 12 * cache.BLOCK_BYTES and fetched < size
+    assert np.array_equal(local.signal(), remote.signal(), equal_nan=True)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_objects_are_listed_as_a_stream(bucket: Bucket):
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.s3.models import s3_backends
+
+    backend, num_folders = s3_backends[DEFAULT_ACCOUNT_ID]["aws"], 500
+    for folder in range(num_folders):
+        for number in range(100):
+            for ending in ("dat", "hea"):
+                backend.put_object(bucket.name, f"many/{folder:03d}/r{number:02d}.{ending}", b"-")
+    bucket.requests.clear()
+    sizes, num_requests = list[int](), list[int]()
+    for group in store.folders_below(source_path(f"{bucket.address}/many")):
+        sizes.append(len(group))
+        num_requests.append(len([each for each in bucket.requests if "list-type" in each]))
+    assert sizes == [200] * num_folders
+    assert num_requests[0] == 1 and num_requests[-1] == 100
+    assert len(store._known.entries) < 100_000  # those of the last folders
+
+
+def test_recordings_of_a_web_page_of_links(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A server that gives no ranges, as that of Python."""
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=short.parent)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}/tinydb"
+        remote, local = open_database(address), open_database(short)  # type: ignore[arg-type]
+        assert remote.record_ids == local.record_ids
+        for record_id in local.record_ids:
+            here, there = local.recording(record_id), remote.recording(record_id)
+            assert np.array_equal(here.signal(), there.signal(), equal_nan=True)
+            assert np.array_equal(here.annotations.sample, there.annotations.sample)
+        one = heartlm.open_recording(f"{address}/s0002")
+        assert np.array_equal(one.signal(), local.recording("s0002").signal(), equal_nan=True)
+        with pytest.raises(HeartlmError, match="no such"):
+            heartlm.open_recording(f"{address}/s0009")
+        server.shutdown()
+
+
+def test_a_folder_with_the_name_of_a_recording_is_another_place(bucket: Bucket, short: Path):
+    for ending in ("hea", "dat"):
+        content = (short / f"s0001.{ending}").read_bytes()
+        bucket.put(f"ward/7.{ending}", content.replace(b"s0001", b"7"))
+        bucket.put(f"ward/7/s0001.{ending}", content)
+    assert heartlm.open_recording(f"{bucket.address}/ward/7").num_samples > 0
+    assert heartlm.open_recording(f"{bucket.address}/ward/7/s0001").num_samples > 0
+    assert source_path(f"{bucket.address}/ward/7").is_dir()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_arrays_of_any_order_are_read_by_ranges(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, is_transposed: bool
+):
+    monkeypatch.setattr(cache, "BLOCK_BYTES", 1 << 18)
+    signal = np.random.default_rng(2).normal(0, 0.4, (3, 200_000)).astype(np.float32)
+    np.save(tmp_path / "long.npy", np.asarray(signal.T if is_transposed else signal, order=order))  # type: ignore[call-overload]
+    (tmp_path / "long.json").write_text(json.dumps({"rate_hz": 250, "lead_names": ["II", "V1", "V5"]}))
+    for name in ("long.npy", "long.json"):
+        bucket.put(f"array/{name}", (tmp_path / name).read_bytes())
+    local, remote = (heartlm.open_recording(f"{each}/long.npy") for each in (tmp_path, f"{bucket.address}/array"))
+    assert remote.repairs == local.repairs and bool(local.repairs) is is_transposed
+    for start, stop, leads in ((0, 10, None), (150_000, 150_100, ["V5", "II"]), (199_000, 200_000, ["V1"])):
+        assert np.array_equal(remote.signal(start, stop, leads), local.signal(start, stop, leads))
+    one = heartlm.open_recording(f"{bucket.address}/array/long.npy", leads="V1")
+    assert np.array_equal(one.signal(), local.signal(leads=["V1"]))
+    bucket.put("array/cut.npy", (tmp_path / "long.npy").read_bytes()[:-4])
+    bucket.put("array/cut.json", (tmp_path / "long.json").read_bytes())
+    with pytest.raises(HeartlmError, match="before the end of its array"):
+        heartlm.open_recording(f"{bucket.address}/array/cut.npy")
