@@ -303,7 +303,7 @@ def test_runs_and_corpora_that_do_not_fit_are_one_line(
     assert evaluate(beats_run, rhythm_corpus) == 2
     assert "made by tokenizer" in error_of(capsys)
     assert evaluate(beats_run, tmp_path / "nowhere") == 2
-    assert "no such folder; give a corpus or a folder of recordings" in error_of(capsys)
+    assert "no such folder; give a corpus, or a folder or index of recordings" in error_of(capsys)
     assert evaluate(tmp_path, tiny_corpus) == 2
     assert "not a run folder" in error_of(capsys)
     shutil.rmtree(beats_run / "models" / "best")
