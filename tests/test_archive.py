@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -124,6 +127,19 @@ def test_parts_give_the_same_bytes(
         run(command, ward, tmp_path / "out", *words)
     run(command, ward, tmp_path / "out", "--processes", "1")
     assert content(tmp_path / "out") == expected[command]
+
+
+@pytest.mark.slow
+def test_mpi_gives_the_same_bytes(ward: Path, tmp_path: Path, expected: dict[str, dict[str, bytes]]) -> None:
+    pytest.importorskip("mpi4py")
+    mpiexec = shutil.which("mpiexec")
+    if mpiexec is None:
+        pytest.skip("no mpiexec")
+    words = [word.format(source=ward, out=tmp_path / "out") for word in COMMANDS["delineate to tables"]]
+    heartlm = Path(sys.executable).with_name("heartlm")
+    ranks = [mpiexec, "--allow-run-as-root", "--oversubscribe", "-n", "3", sys.executable, "-m", "mpi4py.futures"]
+    subprocess.run([*ranks, heartlm, *words, "--engine", "mpi"], check=True, timeout=120)
+    assert content(tmp_path / "out") == expected["delineate to tables"]
 
 
 def test_tables_are_read_by_others_and_have_the_documented_columns(
