@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,9 +18,11 @@ import pytest
 from heartlm.analysis.recordings import SCHEMAS
 from heartlm.cli.main import main
 from heartlm.databases.part_files import LARGEST_GROUP, _groups
+from heartlm.databases.verify import verify_database
 from heartlm.delineation.recordings import SCHEMAS as WAVES
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
+from heartlm.system.engine import EngineOptions
 from tests.dask_cluster import dask_cluster
 
 COMMANDS = {
@@ -124,6 +129,27 @@ def test_parts_give_the_same_bytes(
         run(command, ward, tmp_path / "out", *words)
     run(command, ward, tmp_path / "out", "--processes", "1")
     assert content(tmp_path / "out") == expected[command]
+
+
+def test_a_verification_by_processes_finds_the_same(ward: Path, tmp_path: Path) -> None:
+    spoilt = Path(shutil.copytree(ward, tmp_path / "ward"))
+    os.truncate(spoilt / "s0002.dat", 100)
+    shutil.copy(spoilt / "s0001.dat", spoilt / "s0003.dat")
+    found = verify_database(spoilt)
+    assert found and verify_database(spoilt, EngineOptions(processes=2)) == found
+
+
+@pytest.mark.slow
+def test_mpi_gives_the_same_bytes(ward: Path, tmp_path: Path, expected: dict[str, dict[str, bytes]]) -> None:
+    pytest.importorskip("mpi4py")
+    mpiexec = shutil.which("mpiexec")
+    if mpiexec is None:
+        pytest.skip("no mpiexec")
+    words = [word.format(source=ward, out=tmp_path / "out") for word in COMMANDS["delineate to tables"]]
+    heartlm = Path(sys.executable).with_name("heartlm")
+    ranks = [mpiexec, "--allow-run-as-root", "--oversubscribe", "-n", "3", sys.executable, "-m", "mpi4py.futures"]
+    subprocess.run([*ranks, heartlm, *words, "--engine", "mpi"], check=True, timeout=120)
+    assert content(tmp_path / "out") == expected["delineate to tables"]
 
 
 def test_tables_are_read_by_others_and_have_the_documented_columns(

@@ -42,7 +42,7 @@ class Fragile:
         return number * number, is_worker()
 
 
-@pytest.mark.parametrize("engine", ["fork", "spawn", "dask"])
+@pytest.mark.parametrize("engine", ["fork", "spawn", pytest.param("dask", marks=pytest.mark.slow)])
 def test_a_worker_that_ends_costs_its_item_alone(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     options = EngineOptions(limit_s=1.0)
     if engine == "dask":
@@ -57,6 +57,7 @@ def test_a_worker_that_ends_costs_its_item_alone(engine: str, tmp_path: Path, re
     assert all(result == (number**2, True) for number, result in enumerate(results) if number not in lost)
 
 
+@pytest.mark.slow
 def test_a_lost_scheduler_is_one_line(tmp_path: Path) -> None:
     with dask_cluster(tmp_path) as (address, process):
         options = EngineOptions(engine="dask", scheduler=address)

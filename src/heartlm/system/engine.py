@@ -18,7 +18,7 @@ class EngineOptions:
 
     Attributes:
         engine: processes of this machine; a Dask cluster; or MPI, for a command that was started by
-            mpiexec -n N python -m mpi4py.futures -m heartlm.
+            mpiexec -n N python -m mpi4py.futures PATH_OF_HEARTLM.
         scheduler: address of a Dask scheduler, such as tcp://node1:8786, or slurm:PROFILE, which starts the workers as
             SLURM jobs by a site profile; by default Dask workers on this machine.
         processes: number of recordings that are worked on in parallel; by default one per core, or all workers of the
