@@ -113,7 +113,7 @@ def write_tables(task: TablesTask, options: PartOptions, processes: int) -> Tabl
     processes = min(options.processes or processes, len(groups) or 1)
     with closing(run_each(work, groups, options, processes)) as outcomes:
         for group, outcome in zip(groups, track(outcomes, len(groups), task.verb), strict=True):
-            while isinstance(outcome, Lost):
+            if isinstance(outcome, Lost):
                 outcome = _without_lost(task, databases, group, options)
             tables.num_recordings += outcome["num_recordings"]
             tables.totals.update(outcome["totals"])
@@ -127,12 +127,17 @@ def write_tables(task: TablesTask, options: PartOptions, processes: int) -> Tabl
 
 def _without_lost(
     task: TablesTask, databases: Sequence[Database], group: _Group, options: PartOptions
-) -> dict[str, Any] | Lost:
+) -> dict[str, Any]:
     """Find the recordings whose workers end, one by one, and do the others of the group."""
     tries = run_each(_TryWork(task, databases), group.places, options, 2)
     lost = {place: each.reason for place, each in zip(group.places, tries, strict=True) if isinstance(each, Lost)}
-    with closing(run_each(_GroupWork(task, databases), [_Group(group.index, group.places, lost)], options, 2)) as again:
-        return next(again)
+    # Where each alone is done and all together are not, for example in the memory there is, all are left out.
+    for lost_ones in (lost, dict.fromkeys(group.places, "its process ended without a result, with those of its group")):
+        others = [_Group(group.index, group.places, lost_ones)]
+        with closing(run_each(_GroupWork(task, databases), others, options, 2)) as again:
+            if not isinstance(outcome := next(again), Lost):
+                return outcome
+    raise HeartlmError(f"{task.out}: the tables of part {group.index} cannot be written: its process ends each time")
 
 
 def _groups(places: Sequence[Place]) -> Iterator[_Group]:
@@ -202,7 +207,7 @@ class _GroupWork:
                 tables[table] += own
             totals.update({key: value for key, value in task.totals(rows[SUMMARIES][0]).items() if value})
         outcome = {"num_recordings": len(tables[SUMMARIES]), "totals": dict(totals), "left_out": left_out}
-        about = {"made": digest, "outcome": outcome}
+        about = {"made": "" if lost else digest, "outcome": outcome}  # a repeated command tries those that were lost
         for table in sorted(task.schemas, key=lambda table: table == SUMMARIES):
             columns = {"database": "string", "record": "string", **task.schemas[table]}
             schema = pyarrow.schema([(column, getattr(pyarrow, _TYPES[kind])()) for column, kind in columns.items()])
