@@ -80,9 +80,6 @@ def test_every_declared_package_is_pinned():
     "extra",
     [
         "train",
-        "score",
-        "analyze",
-        "monitor",
         "onnx",
         "executorch",
         "tensorboard",
@@ -98,8 +95,10 @@ def test_extras_whose_commands_compute_with_torch_have_it(extra: str):
     assert "torch" in EXTRAS[extra]
 
 
-def test_pages_are_drawn_with_the_extras_of_their_commands():
-    assert EXTRAS["report"] <= EXTRAS["analyze"] & EXTRAS["monitor"]
+def test_what_reads_and_scores_does_not_bring_torch():
+    core = names_of(PROJECT["dependencies"])
+    assert {"jinja2", "resvg-py", "starlette"} <= core
+    assert not any("torch" in each for each in (core, EXTRAS["score"], EXTRAS["monitor"], EXTRAS["formats"]))
 
 
 def test_a_record_in_segments_names_the_extra_that_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -26,7 +26,6 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.atomic import write_csv
 from heartlm.system.progress import plural, say
 from heartlm.tasks.evaluate import evaluate
-from heartlm.tasks.finetune import about_run, finetune, usual_name
 from heartlm.tasks.task import FinetuneConfig, task_of
 from heartlm.training.loop import Stopped
 
@@ -41,6 +40,8 @@ def cross_validate(config: FinetuneConfig) -> Path:
         HeartlmError: as in `finetune`; a fold has no patient or nothing to score; or there are several ranks.
         Stopped: the process received a stop signal.
     """
+    from heartlm.tasks.finetune import about_run, usual_name
+
     if Ranks.from_environment().world_size > 1:
         raise HeartlmError(
             "folds: several ranks found, one expected: train each fold by itself, with --fold 1 and so on"
@@ -71,6 +72,8 @@ def cross_validate(config: FinetuneConfig) -> Path:
 
 def _train_and_score(config: FinetuneConfig, path: Path) -> None:
     """Do what is left of a fold."""
+    from heartlm.tasks.finetune import finetune
+
     run = RunFolder(path)
     if (run.scores / HELD_OUT / "scores.json").is_file():
         return
