@@ -27,7 +27,6 @@ from heartlm.storage.atomic import write_csv
 from heartlm.system.progress import plural, say
 from heartlm.tasks.evaluate import evaluate
 from heartlm.tasks.task import FinetuneConfig, task_of
-from heartlm.training.loop import Stopped
 
 HELD_OUT, POOLED = "held-out", "pooled"
 """Names of the scores of a fold on its own patients, and of the scores of all folds together."""
@@ -41,6 +40,7 @@ def cross_validate(config: FinetuneConfig) -> Path:
         Stopped: the process received a stop signal.
     """
     from heartlm.tasks.finetune import about_run, usual_name
+    from heartlm.training.loop import Stopped
 
     if Ranks.from_environment().world_size > 1:
         raise HeartlmError(
