@@ -94,16 +94,25 @@ def run_each(
             submit, ahead = stack.enter_context(_mpi(work))
         else:
             submit, ahead = stack.enter_context(_processes(work, processes, options.limit_s, start))
-        waiting = deque[Future[Any]]()
+        waiting = deque[tuple[Any, Future[Any]]]()
+
+        def result() -> Any:
+            item, future = waiting.popleft()
+            found = _result_of(future, options)
+            if isinstance(found, Lost) and options.engine == "dask":
+                # The scheduler also counts items against which another one of their worker ended it.
+                found = _result_of(submit(item), options)
+            return found
+
         try:
             for item in items:
-                waiting.append(submit(item))
+                waiting.append((item, submit(item)))
                 if len(waiting) > ahead:
-                    yield _result_of(waiting.popleft(), options)
+                    yield result()
             while waiting:
-                yield _result_of(waiting.popleft(), options)
+                yield result()
         finally:
-            for future in waiting:
+            for _, future in waiting:
                 future.cancel()
 
 
