@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from heartlm.inference.load import network_of
-from heartlm.inference.network import Network
+from heartlm.inference.network import InferenceNetwork
 from heartlm.models.heart import HeartModel
 from heartlm.models.info import ModelInfo
 from heartlm.models.store import whole_tensors
 
 
-def in_numpy(model: HeartModel, window: int = 16) -> Network:
+def in_numpy(model: HeartModel, window: int = 16) -> InferenceNetwork:
     classes = tuple(map(str, range(model.num_classes)))
     info = ModelInfo(
         model.config, "0" * 64, "beat", "masked", window, "beats" if classes else None, classes, model.pooled

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -76,20 +76,27 @@ def expected(ward: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 @contextmanager
 def killing_a_worker(of: int) -> Iterator[list[int]]:
-    """Kill the first process that `of` starts for work, soon after it was started."""
+    """Kill the first process that `of` starts for work from now on, as soon as it is seen."""
     killed, ended = list[int](), threading.Event()
+
+    def children() -> set[int]:
+        return {
+            child
+            for task in Path(f"/proc/{of}/task").iterdir()
+            for child in map(int, (task / "children").read_text().split())
+            if b"resource_tracker" not in (Path(f"/proc/{child}/cmdline").read_bytes() or b"resource_tracker")
+        }
 
     def look() -> None:
         while not (killed or ended.is_set()):
-            for task in Path(f"/proc/{of}/task").iterdir():
-                for child in map(int, (task / "children").read_text().split()):
-                    line = Path(f"/proc/{child}/cmdline").read_bytes()
-                    if b"resource_tracker" not in line and line and not killed:
-                        time.sleep(0.05)
-                        os.kill(child, signal.SIGKILL)
-                        killed.append(child)
-            time.sleep(0.002)
+            with suppress(OSError):  # a child or a thread that has ended since
+                for child in children() - before:
+                    os.kill(child, signal.SIGKILL)
+                    killed.append(child)
+                    return
+            time.sleep(0.001)
 
+    before = children()
     thread = threading.Thread(target=look)
     thread.start()
     try:

@@ -29,7 +29,7 @@ from heartlm.ecg.leads import canonical_lead, ecg_leads
 from heartlm.ecg.recording import BEAT_CLASSES, RHYTHMS, Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.inference.leads import ScoredLead, lead_of, lead_of_row, scored_lead
-from heartlm.inference.network import Network
+from heartlm.inference.network import InferenceNetwork
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
 from heartlm.inference.statements import means_over_windows
 from heartlm.models.info import ModelInfo
@@ -81,7 +81,7 @@ def _given(beats: Annotations, _: Recording) -> Annotations:
 
 
 def embed(
-    model: Network, window: int, leads: Iterable[ScoredLead], level: Level, layer: int, left_out: list[str]
+    model: InferenceNetwork, window: int, leads: Iterable[ScoredLead], level: Level, layer: int, left_out: list[str]
 ) -> Embeddings:
     """Return embeddings of leads.
 
@@ -152,7 +152,7 @@ def embed(
 
 
 def _features(
-    model: Network,
+    model: InferenceNetwork,
     leads: Iterable[ScoredLead],
     window: int,
     layer: int,
@@ -207,7 +207,7 @@ def _with_tokens(leads: Iterable[ScoredLead], left_out: list[str]) -> Iterator[S
 
 
 def hidden_states(
-    model: Network, recordings: Iterable[NDArray[np.uint16]], window: int, layer: int = -1
+    model: InferenceNetwork, recordings: Iterable[NDArray[np.uint16]], window: int, layer: int = -1
 ) -> Iterator[Vectors]:
     """Iterate over the hidden states of all tokens of each recording, float32 `[num_tokens, width]`.
 

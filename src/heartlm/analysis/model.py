@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from heartlm.analysis.limits import Limits
     from heartlm.corpus.corpus import Corpus
     from heartlm.databases.each_recording import Watch
-    from heartlm.inference.network import Network
+    from heartlm.inference.network import InferenceNetwork
     from heartlm.models.info import ModelInfo
 
 AnyPath = str | Path
@@ -43,7 +43,7 @@ class Model:
         weights: folder of `model.safetensors`, in a run one of those below.
     """
 
-    network: Network
+    network: InferenceNetwork
     info: ModelInfo
     tokenizer: Tokenizer
     analysts: tuple[Path, ...]

@@ -246,12 +246,9 @@ def analyze_tables(task: AnalysisTask, options: PartOptions) -> Analyses:
     options.check_engine()
     tables, file = write_tables(task, options, len(usable_cores())), task.out
     if options.part is None:
-        content = {"num_recordings": tables.num_recordings, "num_left_out": len(tables.left_out)}
-        write_json(task.out / "totals.json", content | {"totals": dict(sorted(tables.totals.items()))})
         # the reasons quote headers and names of folders
         shown = [f"recording {n + 1}" for n in range(len(tables.left_out))] if task.anonymous else tables.left_out
-        write_text(task.out / "left_out.txt", "".join(f"{line}\n" for line in shown))
-        file = task.out / "totals.json"
+        file = tables.write_totals(shown)
         if task.totals_page is not None:
             file = task.out / "index.html"
             kinds = definitions(vars(task.limits))

@@ -29,7 +29,6 @@ from heartlm.databases.database import Database, open_database
 from heartlm.databases.statements import statements_of
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import explained, publish_folder, recover_folder
-from heartlm.system.cores import usable_cpus
 from heartlm.system.processes import Lost, run_each
 from heartlm.system.progress import say, track
 from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
@@ -82,7 +81,7 @@ def build_corpus(
                 shard.path.unlink()
             return manifest
         todo = plan[journal.num_parts :]
-        processes = min(config.processes or len(usable_cpus()), len(todo) or 1)
+        processes = config.processes_for(len(todo))
         encoded = _encoded(todo, tokenizer, config, statements, processes)
         parts = track(
             encoded, len(plan), "tokenize", lambda part: part.num_samples / 1e6, "M samples", journal.num_parts
@@ -179,7 +178,7 @@ class _ShardWork:
     encode: _Encode
     settings: dict[str, Any]
 
-    def __call__(self, shard: Shard, begun: Callable[[Journal], None] = lambda journal: None) -> int:
+    def __call__(self, shard: Shard, at_start: Callable[[Journal], None] | None = None) -> int:
         index, parts = shard
         folder, num_samples = self.folder / _name_of(index), 0
         settings = self.settings | {"shard": index, "tokens of": self.encode.tokenizer.content_hash()}
@@ -192,7 +191,8 @@ class _ShardWork:
             else:
                 clear(partial, "*")
                 journal.begin(settings)
-            begun(journal)
+            if at_start is not None:
+                at_start(journal)
             for part in parts[journal.num_parts :]:
                 encoded = self.encode(part)
                 num_samples += encoded.num_samples
@@ -219,7 +219,7 @@ def _build_shards(
     joined.mkdir(exist_ok=True)
     # a build that was killed when it joined the shards has moved some
     todo = [item for item in items if not (joined / _name_of(item[0])).is_dir()]
-    processes = min(config.processes or len(usable_cpus()), len(todo) or 1)
+    processes = config.processes_for(len(todo))
     with closing(run_each(work, todo, config, processes, start="fork")) as outcomes:
         built = track(outcomes, len(todo), "tokenize", lambda done: 0.0 if isinstance(done, Lost) else done / 1e6)
         for item, outcome in zip(todo, built, strict=True):
@@ -300,7 +300,7 @@ def _encoded(
     """
     databases = list(dict.fromkeys(database for database, _ in plan))
     work = _Encode(tokenizer, config, statements, databases)
-    items = [(databases.index(database), record_ids) for database, record_ids in plan]
+    items = _numbered(plan, databases)
     with closing(run_each(work, items, config, processes, start="fork")) as encoded:
         for (number, record_ids), part in zip(items, encoded, strict=True):
             if isinstance(part, Lost):

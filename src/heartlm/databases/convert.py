@@ -51,7 +51,6 @@ from heartlm.storage.atomic import (
     write_text,
 )
 from heartlm.storage.reading import read_json, read_json_lines
-from heartlm.system.cores import usable_cpus
 from heartlm.system.engine import ONE_PROCESS, EngineOptions
 from heartlm.system.processes import Lost, run_each, within_limit
 from heartlm.system.progress import say, track
@@ -183,7 +182,7 @@ def _convert(task: Conversion, database: Database, record_ids: Sequence[str], op
     others = {name: entry for name, entry in earlier.items() if name in complete or name not in sources}
     records, left_out, unwritten = dict(done), list[str](), list[str]()
     items = [(record_ids[place], names[place], marks[place]) for place in todo]
-    processes = min(options.processes or len(usable_cpus()), len(todo) or 1)
+    processes = options.processes_for(len(todo))
     outcomes = run_each(work, items, options, processes, start="fork")
     with closing(outcomes):
         for place, outcome in zip(todo, track(outcomes, len(todo), "convert"), strict=True):

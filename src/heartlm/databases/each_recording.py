@@ -141,7 +141,7 @@ def each_recording(
     databases, places, others = recordings_of(task.paths, task.repaired)
     index, num_parts = options.part_of
     places = places[index::num_parts]
-    processes = min(options.processes or processes, len(places) or 1)
+    processes = options.processes_for(len(places), processes)
     with closing(run_each(_Work(task, databases), places, options, processes)) as done:
         outcomes = [
             f"{record_id}: {outcome.reason}" if isinstance(outcome, Lost) else outcome

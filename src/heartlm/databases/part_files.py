@@ -23,7 +23,7 @@ from heartlm.databases.database import Database
 from heartlm.databases.each_recording import Place, RecordingTask, recordings_of, source_digest
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
-from heartlm.storage.atomic import atomic_file
+from heartlm.storage.atomic import atomic_file, write_json, write_text
 from heartlm.system.engine import PartOptions
 from heartlm.system.processes import Lost, run_each, within_limit
 from heartlm.system.progress import say, track
@@ -82,6 +82,18 @@ class Tables:
     totals: Counter[str] = field(default_factory=Counter)
     left_out: list[str] = field(default_factory=list)
 
+    def write_totals(self, left_out: Sequence[str]) -> Path:
+        """Write `totals.json`, and `left_out.txt` with the lines given; return the former.
+
+        Raises:
+            HeartlmError: a file cannot be written.
+        """
+        content = {"num_recordings": self.num_recordings, "num_left_out": len(self.left_out)}
+        path = self.folder / "totals.json"
+        write_json(path, content | {"totals": dict(sorted(self.totals.items()))})
+        write_text(self.folder / "left_out.txt", "".join(f"{line}\n" for line in left_out))
+        return path
+
 
 @dataclass(frozen=True)
 class _Group:
@@ -110,7 +122,7 @@ def write_tables(task: TablesTask, options: PartOptions, processes: int) -> Tabl
     for table in task.schemas:
         (task.out / table).mkdir(parents=True, exist_ok=True)
     tables, work = Tables(task.out, left_out=list(others)), _GroupWork(task, databases)
-    processes = min(options.processes or processes, len(groups) or 1)
+    processes = options.processes_for(len(groups), processes)
     with closing(run_each(work, groups, options, processes)) as outcomes:
         for group, outcome in zip(groups, track(outcomes, len(groups), task.verb), strict=True):
             if isinstance(outcome, Lost):

@@ -22,7 +22,6 @@ from heartlm.formats.annotation_file import positions_at_rate, read_annotation_f
 from heartlm.formats.wfdb_header import read_header
 from heartlm.storage.atomic import sha256_of
 from heartlm.storage.foreign import LIST_BYTES, read_bytes, stays_inside
-from heartlm.system.cores import usable_cpus
 from heartlm.system.engine import ONE_PROCESS, EngineOptions
 from heartlm.system.processes import Lost, run_each, within_limit
 from heartlm.system.progress import track
@@ -68,7 +67,7 @@ def verify_database(folder: Path, options: EngineOptions = ONE_PROCESS) -> list[
     database = open_database(folder, repaired="accept")
     findings, first_with = list(_sum_findings(database.folder)), dict[bytes, tuple[str, _Samples]]()
     record_ids = database.record_ids
-    processes = min(options.processes or len(usable_cpus()), len(record_ids))
+    processes = options.processes_for(len(record_ids))
     with closing(run_each(_Check(database), record_ids, options, processes)) as outcomes:
         for record_id, outcome in zip(record_ids, track(outcomes, len(record_ids), "verify"), strict=True):
             if isinstance(outcome, Lost):

@@ -18,7 +18,7 @@ from heartlm.delineation.intervals import INTERVALS, LEAD_COLUMNS, Intervals, me
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.formats.write_wfdb import annotation_bytes
-from heartlm.storage.atomic import atomic_file, write_csv, write_json, write_text
+from heartlm.storage.atomic import atomic_file, write_csv
 from heartlm.system.cores import usable_cpus
 from heartlm.system.engine import PartOptions
 
@@ -200,7 +200,5 @@ def delineate_tables(task: DelineationTask, options: PartOptions) -> Tables:
     options.check_engine()
     tables = write_tables(task, options, len(usable_cpus()))
     if options.part is None:
-        content = {"num_recordings": tables.num_recordings, "num_left_out": len(tables.left_out)}
-        write_json(task.out / "totals.json", content | {"totals": dict(tables.totals)})
-        write_text(task.out / "left_out.txt", "".join(f"{line}\n" for line in tables.left_out))
+        tables.write_totals(tables.left_out)
     return tables

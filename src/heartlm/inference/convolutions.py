@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.inference.network import Network
+from heartlm.inference.network import InferenceNetwork
 from heartlm.inference.trees import trees_of
 from heartlm.models.info import ModelInfo
 from heartlm.models.sizes import (
@@ -87,7 +87,7 @@ def folded(norm: Weights, num_channels: int) -> tuple[Floats, Floats]:
     return scale, np.asarray(bias - mean * scale)
 
 
-class LeadsNetwork(Network):
+class LeadsInference(InferenceNetwork):
     """Names statements about windows of several leads."""
 
     def __init__(self, weights: Weights, info: ModelInfo) -> None:
@@ -107,7 +107,7 @@ class LeadsNetwork(Network):
             shape = channels[0], self.num_places, STEM_KERNEL
             self.stem = Convolution(stem.take("conv.weight", *shape), 2, 1, self._scale)
         self.blocks = [
-            ResidualBlock(weights.under(f"trunk.blocks.{number}."), *each, groups)
+            FoldedResidualBlock(weights.under(f"trunk.blocks.{number}."), *each, groups)
             for number, each in enumerate(zip(channels[:-1], channels[1:], STRIDES, strict=True))
         ]
         self.head = None
@@ -172,7 +172,7 @@ def _gelu(x: Floats) -> Floats:
     return np.asarray(x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2, np.float32)
 
 
-class ResidualBlock:
+class FoldedResidualBlock:
     """Two convolutions and a shortcut (He et al. 2016, in one dimension)."""
 
     def __init__(self, weights: Weights, inner: int, outer: int, stride: int, groups: int) -> None:

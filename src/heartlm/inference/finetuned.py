@@ -17,7 +17,7 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
 
 if TYPE_CHECKING:
-    from heartlm.inference.network import Network
+    from heartlm.inference.network import InferenceNetwork
     from heartlm.models.info import ModelInfo
 
 
@@ -34,7 +34,7 @@ class FineTuned:
 
     folder: RunFolder
     about: dict[str, Any]
-    model: Network
+    model: InferenceNetwork
     info: ModelInfo
 
     @cached_property

@@ -151,7 +151,7 @@ def _dispersion(x: Floats, smooth: NDArray[np.floating]) -> list[NDArray[np.floa
     return [_mean(differ / (RUN * (RUN - 1) // 2)), _mean(change)]
 
 
-class WindowStatistics:
+class IntervalVectors:
     """Vectors of the statistics of windows, which are added to the pooled hidden states."""
 
     def __init__(self, weights: Weights, num_codes: int, width: int) -> None:

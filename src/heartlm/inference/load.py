@@ -6,21 +6,21 @@ import re
 from pathlib import Path
 
 from heartlm.errors import HeartlmError, needs
-from heartlm.inference.convolutions import LeadsNetwork
-from heartlm.inference.network import Device, Network
+from heartlm.inference.convolutions import LeadsInference
+from heartlm.inference.network import Device, InferenceNetwork
 from heartlm.inference.transformer import Transformer
-from heartlm.inference.waveform_network import WaveformNetwork
+from heartlm.inference.waveform_network import WaveformInference
 from heartlm.models.info import ModelInfo
 from heartlm.models.weights import Tensors, Weights, one_line, read_weights, unfitting
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Files of drivers: NVIDIA, AMD, and Windows below Linux. Without one there is no GPU, and torch need not be asked."""
 
-KINDS: dict[str, type[Transformer | LeadsNetwork | WaveformNetwork]] = {
+KINDS: dict[str, type[Transformer | LeadsInference | WaveformInference]] = {
     "transformer": Transformer,
-    "waveform": WaveformNetwork,
-    "leads": LeadsNetwork,
-    "residual": LeadsNetwork,
+    "waveform": WaveformInference,
+    "leads": LeadsInference,
+    "residual": LeadsInference,
 }
 _IS_CONSTANT = re.compile(r"\.places_\d+$|^statistics\.seconds$|^trees\.|\.running_|\.num_batches_tracked$")
 
@@ -45,7 +45,7 @@ def chosen_device(device: str) -> Device:
     return "cuda" if device_and_precision(device, "fp32")[0].type == "cuda" else "cpu"
 
 
-def load_network(folder: Path, device: Device = "cpu") -> tuple[Network, ModelInfo]:
+def load_network(folder: Path, device: Device = "cpu") -> tuple[InferenceNetwork, ModelInfo]:
     """Load the model in `folder`, and its description.
 
     Raises:
@@ -62,7 +62,7 @@ def load_network(folder: Path, device: Device = "cpu") -> tuple[Network, ModelIn
         raise unfitting(folder, one_line(error)) from error
 
 
-def network_of(tensors: Tensors, info: ModelInfo) -> Network:
+def network_of(tensors: Tensors, info: ModelInfo) -> InferenceNetwork:
     """Return the network of tensors as they are on disk.
 
     Raises:

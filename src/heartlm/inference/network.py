@@ -18,7 +18,7 @@ Floats = NDArray[np.float32]
 Device = Literal["cpu", "cuda"]
 
 
-class Network:
+class InferenceNetwork:
     """A model without gradients. Its answers are arrays, or become ones by `np.asarray`, which waits for a GPU.
 
     `heartlm.models.answering.Answering` has the same methods and computes by torch.

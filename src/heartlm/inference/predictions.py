@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from heartlm.corpus.windows import covering_windows
 from heartlm.ecg.recording import ARTEFACT
-from heartlm.inference.network import Network
+from heartlm.inference.network import InferenceNetwork
 
 MOST_PASSES = 4
 """Number of times that beats are classified again without artefacts."""
@@ -30,7 +30,7 @@ Floats = NDArray[np.float32]
 Key = TypeVar("Key")
 
 
-def chunks_of_recordings(model: Network, recordings: Iterable[Codes]) -> Iterator[list[Codes]]:
+def chunks_of_recordings(model: InferenceNetwork, recordings: Iterable[Codes]) -> Iterator[list[Codes]]:
     """Split `recordings`, in order, into groups of at most as many tokens as `model` computes together, if possible."""
     chunk, num_tokens, most = list[Codes](), 0, model.windows_at_once(1)
     for codes in recordings:
@@ -44,7 +44,11 @@ def chunks_of_recordings(model: Network, recordings: Iterable[Codes]) -> Iterato
 
 
 def over_windows(
-    model: Network, chunk: Sequence[Codes], window: int, strides: Sequence[int], compute: Callable[[Codes], ArrayLike]
+    model: InferenceNetwork,
+    chunk: Sequence[Codes],
+    window: int,
+    strides: Sequence[int],
+    compute: Callable[[Codes], ArrayLike],
 ) -> Iterator[tuple[int, slice, Floats]]:
     """Compute on all windows of some recordings.
 
@@ -77,7 +81,7 @@ def over_windows(
 
 
 def in_batches(
-    model: Network, batches: Iterable[tuple[Key, Codes]], compute: Callable[[Codes], ArrayLike]
+    model: InferenceNetwork, batches: Iterable[tuple[Key, Codes]], compute: Callable[[Codes], ArrayLike]
 ) -> Iterator[tuple[Key, Floats]]:
     """Apply `compute` of `model` to the codes of each batch; a GPU computes one batch ahead."""
     ahead, queued = int(model.device != "cpu"), deque[tuple[Key, ArrayLike]]()
@@ -91,7 +95,7 @@ def in_batches(
 
 
 def recording_probabilities(
-    model: Network, recordings: Iterable[Codes], window: int, overlaps: Iterable[bool] = itertools.repeat(True)
+    model: InferenceNetwork, recordings: Iterable[Codes], window: int, overlaps: Iterable[bool] = itertools.repeat(True)
 ) -> Iterator[Floats]:
     """Iterate over the class probabilities of every token of each recording.
 
@@ -163,12 +167,12 @@ def without_artefacts(
     return probability / np.maximum(probability.sum(axis=1, keepdims=True), 1e-9), ~kept
 
 
-def token_probabilities(model: Network, codes: Codes, window: int) -> Floats:
+def token_probabilities(model: InferenceNetwork, codes: Codes, window: int) -> Floats:
     """Return class probabilities of every token of one recording; see `recording_probabilities`."""
     return next(recording_probabilities(model, [codes], window))
 
 
-def window_probabilities(model: Network, codes: Codes, window: int) -> Floats:
+def window_probabilities(model: InferenceNetwork, codes: Codes, window: int) -> Floats:
     """Return class probabilities of windows, each computed from its own tokens only.
 
     A pooled head classifies the whole window; the probabilities of a token head are averaged over the window. A window

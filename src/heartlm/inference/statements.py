@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heartlm.inference.beat_summary import beat_summary
-from heartlm.inference.network import Network
+from heartlm.inference.network import InferenceNetwork
 from heartlm.inference.predictions import chunks_of_recordings, over_windows
 
 LEAST = 1e-6
@@ -18,7 +18,7 @@ STRIDES_A_WINDOW = 3
 
 
 def means_over_windows(
-    model: Network,
+    model: InferenceNetwork,
     recordings: Iterable[NDArray[np.uint16]],
     window: int,
     compute: Callable[[NDArray[np.uint16]], ArrayLike],
@@ -43,7 +43,7 @@ def means_over_windows(
 
 
 def statement_probabilities(
-    model: Network, recordings: Iterable[NDArray[np.uint16]], window: int
+    model: InferenceNetwork, recordings: Iterable[NDArray[np.uint16]], window: int
 ) -> Iterator[NDArray[np.float64]]:
     """Iterate over the probability of each statement about each recording, float64 `[num_statements]`.
 
@@ -56,7 +56,9 @@ def statement_probabilities(
         yield _with_trees(model, codes, probability)
 
 
-def _with_trees(model: Network, codes: NDArray[np.uint16], probability: NDArray[np.float64]) -> NDArray[np.float64]:
+def _with_trees(
+    model: InferenceNetwork, codes: NDArray[np.uint16], probability: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Return the mean, as logits, of `probability` and what the trees of `model` say, if they can read the leads."""
     trees = getattr(model, "trees", None)
     summary = beat_summary(codes) if trees is not None else None

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.inference.intervals import WindowStatistics
-from heartlm.inference.network import Network
+from heartlm.inference.intervals import IntervalVectors
+from heartlm.inference.network import InferenceNetwork
 from heartlm.kernels.library import kernel
 from heartlm.models.config import ModelConfig
 from heartlm.models.info import ModelInfo
@@ -26,7 +26,7 @@ _LOGITS_AT_ONCE = 1 << 22
 """Attention logits that are computed together without the kernel, whose heads are a multiple of 16 wide."""
 
 
-class Transformer(Network):
+class Transformer(InferenceNetwork):
     """A transformer over tokens of several facets.
 
     Args:
@@ -55,7 +55,7 @@ class Transformer(Network):
             self.table[first : first + size] += places @ project.T
             self.offset[facet], first = first, first + size + 1
         trunk = weights.under("trunk.")
-        self.blocks = [Block(trunk.under(f"blocks.{number}."), config) for number in range(config.depth)]
+        self.blocks = [InferenceBlock(trunk.under(f"blocks.{number}."), config) for number in range(config.depth)]
         self.norm = trunk.take("norm.weight", width)
         self.head = None
         if self.num_classes:
@@ -63,7 +63,7 @@ class Transformer(Network):
             self.head = head.take("weight", self.num_classes, width), head.take("bias", self.num_classes)
         self.statistics = None
         if weights.has("statistics."):
-            self.statistics = WindowStatistics(weights.under("statistics."), config.facet_sizes[0], width)
+            self.statistics = IntervalVectors(weights.under("statistics."), config.facet_sizes[0], width)
         weights.drop("facet_heads.")
         self.frequency = 10000.0 ** (-np.arange(0, width // config.heads, 2) / (width // config.heads))
 
@@ -103,7 +103,7 @@ class Transformer(Network):
         return softmax(hidden @ weight.T + bias)
 
 
-class Block:
+class InferenceBlock:
     """Attention, then SwiGLU, each after an RMSNorm and added to the residual stream."""
 
     def __init__(self, weights: Weights, config: ModelConfig) -> None:

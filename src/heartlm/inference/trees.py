@@ -14,7 +14,7 @@ from heartlm.models.weights import Weights
 
 
 @dataclass(frozen=True)
-class Trees:
+class TreeArrays:
     """Trees of each class; the logit of a class is its bias and the sum of its trees.
 
     Attributes:
@@ -45,7 +45,7 @@ class Trees:
         return np.asarray(logits.sum(axis=2) + self.bias)
 
 
-def trees_of(weights: Weights, num_classes: int) -> Trees:
+def trees_of(weights: Weights, num_classes: int) -> TreeArrays:
     """Return the trees of a saved model."""
     shape = num_classes, NUM_TREES, NUM_NODES
     feature, value, child = (
@@ -53,10 +53,10 @@ def trees_of(weights: Weights, num_classes: int) -> Trees:
         weights.take("value", *shape),
         weights.take("child", *shape, 2),
     )
-    return Trees(feature, value, child, weights.take("bias", num_classes))
+    return TreeArrays(feature, value, child, weights.take("bias", num_classes))
 
 
-def fitted_trees(features: NDArray[np.float32], labels: NDArray[np.int64], seed: int) -> Trees:
+def fitted_trees(features: NDArray[np.float32], labels: NDArray[np.int64], seed: int) -> TreeArrays:
     """Fit trees to labels by scikit-learn's histogram-based gradient boosting.
 
     Args:
@@ -85,4 +85,4 @@ def fitted_trees(features: NDArray[np.float32], labels: NDArray[np.int64], seed:
             value[place, number, :num] = np.where(is_leaf, nodes["value"], nodes["num_threshold"])
             for side, name in enumerate(("left", "right")):
                 child[place, number, :num, side] = np.where(is_leaf, np.arange(num), nodes[name].astype(np.int64))
-    return Trees(feature, value, child, bias)
+    return TreeArrays(feature, value, child, bias)

@@ -12,7 +12,7 @@ from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
 from heartlm.tokenizers.sample import GRID_HZ
 
 if TYPE_CHECKING:
-    from heartlm.inference.network import Network
+    from heartlm.inference.network import InferenceNetwork
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -50,7 +50,7 @@ def over_seconds(by_window: Floats) -> Floats:
     return np.asarray(total / count)
 
 
-def class_probabilities(model: Network, codes: NDArray[np.uint16], lead: Labels) -> Floats:
+def class_probabilities(model: InferenceNetwork, codes: NDArray[np.uint16], lead: Labels) -> Floats:
     """Return the smoothed probability of each class in each window, float64 `[num_windows, 5]`; see `smoothed`.
 
     Args:
@@ -61,7 +61,7 @@ def class_probabilities(model: Network, codes: NDArray[np.uint16], lead: Labels)
     return smoothed(window_answers(model, codes), lead)
 
 
-def second_probabilities(model: Network, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
+def second_probabilities(model: InferenceNetwork, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
     """Return the probability of each class of the waveform task per second: the mean over the windows that cover it.
 
     Args:
@@ -73,7 +73,7 @@ def second_probabilities(model: Network, codes: NDArray[np.uint16]) -> NDArray[n
     return over_seconds(class_probabilities(model, windows_at(codes, starts), np.arange(len(starts))))
 
 
-def window_answers(model: Network, codes: NDArray[np.uint16]) -> Floats:
+def window_answers(model: InferenceNetwork, codes: NDArray[np.uint16]) -> Floats:
     """Return class probabilities of single windows. A window with mostly invalid samples is noise, not asystole."""
     from heartlm.inference.predictions import window_probabilities
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.inference.convolutions import folded
-from heartlm.inference.network import Network
+from heartlm.inference.network import InferenceNetwork
 from heartlm.kernels.library import kernel, structure
 from heartlm.labels.waveform import WINDOW
 from heartlm.models.info import ModelInfo
@@ -42,7 +42,7 @@ def packed(weight: NDArray[np.floating]) -> Floats:
     return np.concatenate([blocks.ravel(), weight[whole:].ravel()]).astype(np.float32)
 
 
-class WaveformNetwork(Network):
+class WaveformInference(InferenceNetwork):
     """Classifies windows of the millivolt tokenizer.
 
     The probabilities of a window do not depend on the others, to the last bit.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.inference.transformer import Transformer
-from heartlm.inference.waveform_network import WaveformNetwork, packed
+from heartlm.inference.waveform_network import WaveformInference, packed
 from heartlm.kernels.library import kernel, structure
 from heartlm.monitor.af_onset import CLASSES, CODES, AfMeasures, AfOnset
 from heartlm.tasks.load import load_of_tasks
@@ -139,7 +139,7 @@ class LiveModels:
         if not isinstance(rhythm_tokenizer, RhythmTokenizer) or rhythm_tokenizer.waveforms:
             raise HeartlmError(f"{self.af.folder.path}: rhythm tokens without waveforms expected")
         trunk, windows = self.beats.model, self.waveform.model
-        assert isinstance(trunk, Transformer) and isinstance(windows, WaveformNetwork), "the networks of their tasks"
+        assert isinstance(trunk, Transformer) and isinstance(windows, WaveformInference), "the networks of their tasks"
         self.trunk, self.windows = trunk, windows
         self.beat_tokenizer, self.rhythm_tokenizer = tokenizer, rhythm_tokenizer
         self.live_tokenizer = LiveTokenizer(tokenizer)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from heartlm.errors import HeartlmError, require
+from heartlm.system.cores import usable_cpus
 
 LIMIT_S = 3600.0
 """Default of the time that the work on one recording may take."""
@@ -40,6 +41,10 @@ class EngineOptions:
             raise HeartlmError(f"engine: {self.engine!r} found, one of processes, dask, mpi expected")
         if self.scheduler is not None and self.engine != "dask":
             raise HeartlmError(f"scheduler: {self.scheduler} found, nothing expected: give it with --engine dask")
+
+    def processes_for(self, num_items: int, usual: int | None = None) -> int:
+        """Return the number of processes for `num_items`, at least 1: if none is given, `usual` or one per core."""
+        return min(self.processes or usual or len(usable_cpus()), max(1, num_items))
 
 
 ONE_PROCESS = EngineOptions(processes=1)

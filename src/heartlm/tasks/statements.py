@@ -33,7 +33,7 @@ from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.training.job import TrainingTask
 
 if TYPE_CHECKING:
-    from heartlm.inference.trees import Trees
+    from heartlm.inference.trees import TreeArrays
     from heartlm.models.config import ModelConfig
     from heartlm.models.heart import HeartModel
 
@@ -281,7 +281,7 @@ def _network(config: FinetuneConfig, corpus: Corpus, names: tuple[str, ...]) -> 
     return model, foundation.config
 
 
-def _trees(corpus: Corpus, rows: NDArray[np.int64], labels: NDArray[np.int64], seed: int) -> Trees | None:
+def _trees(corpus: Corpus, rows: NDArray[np.int64], labels: NDArray[np.int64], seed: int) -> TreeArrays | None:
     """Return trees fitted on those of `rows` that have all leads; None if a statement has no two classes there."""
     from heartlm.inference.trees import fitted_trees
 
