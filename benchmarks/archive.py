@@ -15,7 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -32,17 +32,28 @@ from heartlm.sources.address import source_path
 from heartlm.sources.cache import FOLDER, start_again
 from lab.measure import Table, interleaved, pin, rates
 from lab.output import write_results
-from lab.places import link, options
+from lab.places import database_of, options
 
 ROUND_TRIP_S = 0.02
+
+
+def in_training(headers: Sequence[Path], folder: Path) -> Path:
+    """A database of records in the training split, so that all of their leads are tokenised."""
+    files = [path for header in headers for path in (header, header.with_suffix(".dat"))]
+    return database_of(files, folder, splits={header.stem: "train" for header in headers})
+
+
+def ptb_xl_records(ptb_xl: Path, number: int) -> list[Path]:
+    """Headers of records of PTB-XL."""
+    headers = sorted(ptb_xl.glob("records500/*/*.hea"))[:number]
+    assert len(headers) == number, f"{len(headers)} records found"
+    return headers
 
 
 def generate(ptb_xl: Path, work: Path, num_short: int, hours: float) -> tuple[Path, Path]:
     """The folders of short records and of the long one."""
     short, long = work / f"ten-seconds-{num_short}", work / f"hours-{hours:g}"
-    headers = sorted(ptb_xl.glob("records500/*/*.hea"))[:num_short]
-    assert len(headers) == num_short, f"{len(headers)} records found"
-    link([path for header in headers for path in (header, header.with_suffix(".dat"))], short)
+    in_training(ptb_xl_records(ptb_xl, num_short), short)
     if not (long / "long.hea").is_file():
         long.mkdir(parents=True, exist_ok=True)
         config = SimulationConfig(1, 60 * hours, 250, ("II", "V1", "V5"))

@@ -114,7 +114,7 @@ def end_to_end(bench: Bench, rounds: int) -> Table:
         (f"a day, {len(LEADS)} leads, {RATE_HZ} Hz", bench.day, "day", LEADS.index("II"), RATE_HZ),
     ):
         some = USUAL_S * rate_hz
-        script = partial(tokenise_record, str(folder / record), lead, tokenizer, bench.work / "usual.pickle", some)
+        script = partial(tokenise_record, str(folder / record), [lead], tokenizer, bench.work, some)
         ways: dict[str, Callable[[], object]] = {
             "heartlm": partial(bench.build, folder, tokenizer),
             "heartlm, with comparisons": partial(bench.build, folder, bench.tokenizer("beat")),

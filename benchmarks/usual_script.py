@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import itertools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +47,21 @@ def detectors() -> dict[str, Callable[[Any, float], Any]]:
 
 def tokenise_record(
     record: str,
-    lead: int,
+    leads: Sequence[int],
     tokenizer: BeatTokenizer,
     out: Path,
     sampto: int | None = None,
     find: Callable[[Any, float], Any] = by_xqrs,
 ) -> int:
-    """Tokenise one lead of a record, or its first `sampto` samples; returns how many samples that were."""
-    read = wfdb.rdrecord(record, channels=[lead], sampto=sampto)
-    signal, rate_hz = read.p_signal[:, 0], read.fs
-    beats = find(signal, rate_hz)
-    tokens = tokens_of(signal, rate_hz, beats, tokenizer)
-    with out.open("wb") as stream:
-        pickle.dump({"record": record, "beats": beats, "tokens": tokens}, stream)
-    return len(signal)
+    """Tokenise leads of a record, or their first `sampto` samples, into a folder; returns how many those were."""
+    read = wfdb.rdrecord(record, channels=list(leads), sampto=sampto)
+    for lead, signal in zip(leads, read.p_signal.T, strict=True):
+        signal = np.nan_to_num(signal)
+        beats = find(signal, read.fs)
+        tokens = tokens_of(signal, read.fs, beats, tokenizer) if len(beats) else []
+        with (out / f"{read.record_name}.{lead}.pickle").open("wb") as stream:
+            pickle.dump({"record": record, "beats": beats, "tokens": tokens}, stream)
+    return int(read.p_signal.size)
 
 
 def tokens_of(signal: Any, rate_hz: float, beats: Any, tokenizer: BeatTokenizer) -> list[list[int]]:

