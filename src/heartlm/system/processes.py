@@ -225,7 +225,6 @@ def _load(pickled: bytes, version: str) -> Any:
 
     if heartlm.__version__ != version:
         raise HeartlmError(f"a Dask worker has heartlm {heartlm.__version__}, the client {version}")
-    keep_memory()
     return pickle.loads(pickled)
 
 
@@ -240,6 +239,7 @@ def _do_in_dask(work: Callable[[Any], Any], limit_s: float, folder: str, items: 
         if not Path(folder).is_dir():
             raise HeartlmError(f"{folder}: the Dask worker has no such folder: start the command in a shared one")
         with chdir(folder):
+            keep_memory()  # `_load` has run in one worker
             begin_s = time.perf_counter()
             results = [work(item) for item in items]
             return results, time.perf_counter() - begin_s
