@@ -39,22 +39,35 @@ class Fragile:
                 os.kill(os.getpid(), signal.SIGKILL)
             if trouble == "hangs":
                 time.sleep(600)
+            if trouble == "fails":
+                raise HeartlmError(f"item {number}")
         return number * number, is_worker()
 
 
 @pytest.mark.parametrize("engine", ["fork", "spawn", pytest.param("dask", marks=pytest.mark.slow)])
 def test_a_worker_that_ends_costs_its_item_alone(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    options = EngineOptions(limit_s=1.0)
+    options, first = EngineOptions(limit_s=1.0), 0
     if engine == "dask":
+        first = 100  # further on, where items are sent in groups
         options = EngineOptions(engine="dask", scheduler=request.getfixturevalue("scheduler"), limit_s=1.0)
-    items = [(number, "") for number in range(40)]
-    items[3], items[5], items[8] = (3, "dies once"), (5, "dies"), (8, "hangs")
+    items = [(number, "") for number in range(first + 40)]
+    for place, trouble in ((3, "dies once"), (5, "dies"), (8, "hangs")):
+        items[first + place] = (first + place, trouble)
     start = "fork" if engine == "fork" else "spawn"
     results = list(run_each(Fragile(tmp_path), items, options, 2, start=start))
     lost = [number for number, result in enumerate(results) if isinstance(result, Lost)]
-    assert lost == [5, 8]
-    assert "killed, or not done in 1 s" in str(results[5])
+    assert lost == [first + 5, first + 8]
+    assert "killed, or not done in 1 s" in str(results[first + 5])
     assert all(result == (number**2, True) for number, result in enumerate(results) if number not in lost)
+
+
+@pytest.mark.slow
+def test_an_exception_comes_after_the_results_before_it(tmp_path: Path, scheduler: str) -> None:
+    options = EngineOptions(engine="dask", scheduler=scheduler)
+    items, results = [(number, "fails" if number == 130 else "") for number in range(200)], list[object]()
+    with pytest.raises(HeartlmError, match=r"^item 130$"):
+        results.extend(iter(run_each(Fragile(tmp_path), items, options, 2)))
+    assert results == [(number**2, True) for number in range(130)]
 
 
 @pytest.mark.slow

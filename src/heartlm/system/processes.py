@@ -15,13 +15,15 @@ import os
 import pickle
 import signal
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack, chdir, contextmanager, suppress
+from contextlib import ExitStack, chdir, closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -41,7 +43,10 @@ AHEAD = 4
 """Maximum number of items per worker that may be under way beyond the one whose result is awaited."""
 
 AHEAD_BY_DASK = 32
-"""The same for workers of Dask, which a result takes some milliseconds to reach and leave."""
+"""The same for workers of Dask, in groups of items: a group takes some milliseconds to reach a worker and return."""
+
+MOST_IN_GROUP, GROUP_S = 16, 0.25
+"""Most items of a group, and the time in seconds that a group should take: long items are sent one by one."""
 
 CLUSTERS = "heartlm.clusters"
 """Group of entry points that start Dask clusters: functions of a text and a number of workers that return a context
@@ -87,33 +92,51 @@ def run_each(
     if options.engine == "processes" and processes == 1:
         yield from map(work, items)
         return
-    with ExitStack() as stack:
-        if options.engine == "dask":
-            submit, ahead = stack.enter_context(_dask(work, options))
-        elif options.engine == "mpi":
-            submit, ahead = stack.enter_context(_mpi(work))
-        else:
-            submit, ahead = stack.enter_context(_processes(work, processes, options.limit_s, start))
-        waiting = deque[tuple[Any, Future[Any]]]()
+    if options.engine == "dask":
+        with _dask(work, options) as (submit, ahead), closing(_in_groups(submit, items, ahead, options)) as results:
+            yield from results
+        return
+    engine = _mpi(work) if options.engine == "mpi" else _processes(work, processes, options.limit_s, start)
+    with engine as (submit, ahead), closing(_in_order(submit, items, ahead)) as futures:
+        for _, future in futures:
+            yield future.result()
 
-        def result() -> Any:
-            item, future = waiting.popleft()
-            found = _result_of(future, options)
-            if isinstance(found, Lost) and options.engine == "dask":
+
+def _in_order(
+    submit: Callable[[Any], Future[Any]], items: Iterable[Any], ahead: int
+) -> Generator[tuple[Any, Future[Any]]]:
+    """Submit items, and yield each with its future when `ahead` more are under way."""
+    waiting = deque[tuple[Any, Future[Any]]]()
+    try:
+        for item in items:
+            waiting.append((item, submit(item)))
+            if len(waiting) > ahead:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+    finally:
+        for _, future in waiting:
+            future.cancel()
+
+
+def _in_groups(
+    submit: Callable[[Any], Future[Any]], items: Iterable[Any], ahead: int, options: EngineOptions
+) -> Generator[Any]:
+    """Submit items in groups, and yield their results; those of a group that is lost or fails are tried one by one."""
+    size, left = 1, iter(items)
+    groups = iter(lambda: list(islice(left, size)), [])
+    with closing(_in_order(submit, groups, ahead)) as futures:
+        for group, future in futures:
+            try:
+                results, seconds = future.result()
+            except (Exception, CancelledError) as error:
+                _refuse(error, len(group) > 1, options)
                 # The scheduler also counts items against which another one of their worker ended it.
-                found = _result_of(submit(item), options)
-            return found
-
-        try:
-            for item in items:
-                waiting.append((item, submit(item)))
-                if len(waiting) > ahead:
-                    yield result()
-            while waiting:
-                yield result()
-        finally:
-            for _, future in waiting:
-                future.cancel()
+                for item in group:
+                    yield _alone(submit([item]), options)
+            else:
+                size = max(1, min(int(GROUP_S * len(group) / max(seconds, 1e-9)), MOST_IN_GROUP))
+                yield from results
 
 
 def is_worker() -> bool:
@@ -136,20 +159,23 @@ def within_limit() -> Iterator[None]:
             faulthandler.cancel_dump_traceback_later()
 
 
-def _result_of(future: Future[Any], options: EngineOptions) -> Any:
+def _alone(future: Future[Any], options: EngineOptions) -> Any:
     try:
-        return future.result()
-    except CancelledError:
-        if options.engine != "dask":
-            raise
-    except Exception as error:
-        if type(error).__name__ != "KilledWorker":  # of Dask, by the scheduler's `allowed-failures`
-            raise
+        return future.result()[0][0]
+    except (Exception, CancelledError) as error:
+        _refuse(error, False, options)
         return _lost(options.limit_s)
-    raise HeartlmError(
-        f"the Dask scheduler {options.scheduler or 'of this machine'} was lost: start it and repeat the command, which "
-        "keeps complete results"
-    )
+
+
+def _refuse(error: BaseException, has_others: bool, options: EngineOptions) -> None:
+    """Raise what ends the command: a lost scheduler, or an exception of the work on one item, unless it has others."""
+    if isinstance(error, CancelledError):
+        raise HeartlmError(
+            f"the Dask scheduler {options.scheduler or 'of this machine'} was lost: start it and repeat the command, "
+            "which keeps complete results"
+        )
+    if type(error).__name__ != "KilledWorker" and not has_others:  # of Dask, by the scheduler's `allowed-failures`
+        raise error
 
 
 def _lost(limit_s: float) -> Lost:
@@ -199,19 +225,24 @@ def _load(pickled: bytes, version: str) -> Any:
 
     if heartlm.__version__ != version:
         raise HeartlmError(f"a Dask worker has heartlm {heartlm.__version__}, the client {version}")
-    keep_memory()
     return pickle.loads(pickled)
 
 
-def _do_in_dask(work: Callable[[Any], Any], limit_s: float, folder: str, item: Any) -> Any:
-    """Call `work`; one thread of a worker at a time, in the folder of the client, whose paths are relative to it."""
+def _do_in_dask(work: Callable[[Any], Any], limit_s: float, folder: str, items: list[Any]) -> tuple[list[Any], float]:
+    """Return the results of a group, and the seconds that it took.
+
+    One thread of a worker works at a time, in the folder of the client, whose paths are relative to it.
+    """
     global _limit_s
     with _one_at_a_time:
         _limit_s = limit_s
         if not Path(folder).is_dir():
             raise HeartlmError(f"{folder}: the Dask worker has no such folder: start the command in a shared one")
         with chdir(folder):
-            return work(item)
+            keep_memory()  # `_load` has run in one worker
+            begin_s = time.perf_counter()
+            results = [work(item) for item in items]
+            return results, time.perf_counter() - begin_s
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------
@@ -327,7 +358,7 @@ def _dask(work: Any, options: EngineOptions) -> Iterator[Opened]:
         num_workers = max(sum(client.nthreads().values()), options.processes or 1)
         pool = stack.enter_context(client.get_executor(pure=False))
         beginning = _do_in_dask, loaded, options.limit_s, str(Path.cwd())
-        yield lambda item: pool.submit(*beginning, item), AHEAD_BY_DASK * num_workers
+        yield lambda items: pool.submit(*beginning, items), AHEAD_BY_DASK * num_workers
 
 
 @contextmanager
