@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -33,6 +34,7 @@ pytest.importorskip("moto", reason="moto, an S3 server, is not installed")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
     with served_bucket() as bucket:
         yield bucket
+    gc.collect()  # sessions end now, and not in a later test at the limit of recursion
 
 
 @pytest.fixture
