@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -126,8 +126,9 @@ def embed_tables(task: EmbeddingTask, options: PartOptions) -> Tables:
             was lost.
     """
     options.check_engine()
-    # every process would need memory of the GPU
-    tables = write_tables(task, options, 1 if chosen_device(task.device) == "cuda" else len(usable_cpus()))
+    # every process would need memory of the GPU; other engines compute on other machines
+    on_gpu = options.engine == "processes" and chosen_device(task.device) == "cuda"
+    tables = write_tables(task, options, 1 if on_gpu else len(usable_cpus()))
     if options.part is None:
         tables.write_totals(tables.left_out)
     return tables
@@ -145,20 +146,20 @@ def embed_to_file(task: EmbeddingTask, options: PartOptions, file: Path) -> Embe
     tables = embed_tables(task, options)
     if options.part is not None:
         return tables
+    _, level = replace(task, device="cpu").loaded  # workers alone need a GPU
     left_out = list(tables.left_out)
-    parts = list(_parts_of(task, left_out))
-    embedded = joined(parts, task.loaded[1], left_out)
+    embedded = joined(list(_parts_of(task.out, level, left_out)), level, left_out)
     embedded.write(file)
     shutil.rmtree(task.out)
     return embedded
 
 
-def _parts_of(task: EmbeddingTask, left_out: list[str]) -> Iterator[EmbeddedLead]:
+def _parts_of(folder: Path, level: Level, left_out: list[str]) -> Iterator[EmbeddedLead]:
     """Yield the vectors of each part file, at the level of recordings those of each lead; add to `left_out`."""
     from pyarrow import parquet
 
-    for file in sorted((task.out / VECTORS).glob("part-*.parquet")):
-        for row in parquet.ParquetFile(task.out / SUMMARIES / file.name).read().to_pylist():
+    for file in sorted((folder / VECTORS).glob("part-*.parquet")):
+        for row in parquet.ParquetFile(folder / SUMMARIES / file.name).read().to_pylist():
             left_out += [f"{row['database']}/{row['record']}: {reason}" for reason in row["left_out"].splitlines()]
         table = parquet.ParquetFile(file).read().combine_chunks()
         if not table.num_rows:
@@ -166,7 +167,7 @@ def _parts_of(task: EmbeddingTask, left_out: list[str]) -> Iterator[EmbeddedLead
         vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
         part = {name: np.array(table[name].to_pylist()) for name in table.column_names if name != "vector"}
         part["vectors"] = vectors
-        if task.loaded[1] == "recording":
+        if level == "recording":
             yield from ({name: each[row : row + 1] for name, each in part.items()} for row in range(table.num_rows))
         else:
             yield part

@@ -60,6 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.analysis.embed_recordings import EmbeddingTask, embed_tables, embed_to_file
     from heartlm.analysis.embeddings import Embeddings
     from heartlm.databases.index import holds_recordings
+    from heartlm.models.pretrained import find_run
 
     source, out, to_tables = options.source, options.out, options.tables == "parquet"
     is_of_many = not is_corpus(source) and holds_recordings(source)
@@ -70,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
         task = EmbeddingTask(
             (source,),
             out if to_tables else out.with_name(f".{out.name}.parts"),
-            api.find_run(options.model),
+            find_run(options.model),
             options.level,
             options.layer,
             options.split,
