@@ -41,6 +41,7 @@ class Bucket:
         requests: method and path of each request since `requests.clear()`.
         fault: changes an answer: is called with the path, the headers of the request and the answer; may wait, and
             returns None to cut the connection in the middle of the body.
+        refuse: whether a request, by method and path, is answered with 503 and not passed on.
         round_trip_s: added to each request.
     """
 
@@ -48,6 +49,7 @@ class Bucket:
         self.client, self.name, self.endpoint, self.address = client, name, endpoint, f"s3://{name}"
         self.requests: list[str] = []
         self.fault: Callable[[str, Any, Answer], Answer | None] | None = None
+        self.refuse: Callable[[str, str], bool] | None = None
         self.round_trip_s = 0.0
 
     def put(self, key: str, content: bytes, **options: str) -> None:
@@ -111,14 +113,21 @@ class _Handler(BaseHTTPRequestHandler):
         bucket = self.server.bucket
         bucket.requests.append(f"{self.command} {self.path}")
         time.sleep(bucket.round_trip_s)
+        if bucket.refuse is not None and bucket.refuse(self.command, self.path):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if not hasattr(self, "behind"):
             self.behind = http.client.HTTPConnection(*self.server.behind)
-        self.behind.request(self.command, self.path, headers=dict(self.headers))
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.behind.request(self.command, self.path, body or None, headers=dict(self.headers))
         reply = self.behind.getresponse()
         content = reply.read()
         headers = {name: value for name, value in reply.getheaders() if name.lower() not in ("connection", "date")}
         answer: Answer | None = (reply.status, headers, content)
-        if bucket.fault is not None:
+        if self.command in ("GET", "HEAD") and bucket.fault is not None:
             answer = bucket.fault(self.path, self.headers, (reply.status, headers, content))
         if answer is None:
             self.send_response(reply.status)
@@ -136,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    do_HEAD = do_GET  # noqa: N815
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""

@@ -13,10 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import heartlm
+from heartlm.analysis.embed_recordings import SCHEMAS as VECTORS
 from heartlm.analysis.recordings import SCHEMAS
 from heartlm.cli.main import main
+from heartlm.databases.database import open_database
 from heartlm.databases.part_files import LARGEST_GROUP, _groups
 from heartlm.databases.verify import verify_database
 from heartlm.delineation.recordings import SCHEMAS as WAVES
@@ -30,6 +34,8 @@ COMMANDS = {
     "analyze to tables": ("analyze", "{source}", "--out", "{out}", "--tables", "parquet", "--pages", "findings"),
     "delineate": ("delineate", "{source}", "--out", "{out}"),
     "delineate to tables": ("delineate", "{source}", "--out", "{out}", "--tables", "parquet"),
+    "embed": ("embed", "foundation", "{source}", "--out", "{out}/vectors.parquet", "--level", "recording"),
+    "embed to tables": ("embed", "statements", "{source}", "--out", "{out}", "--tables", "parquet"),
     "tokenize": ("tokenize", "{source}", "--out", "{out}", "--tokenizer", "rhythm"),
     "tokenize to shards": ("tokenize", "{source}", "--out", "{out}", "--tokenizer", "sample", "--shards", "2"),
     "convert": ("data", "convert", "{source}", "{out}", "--to", "edf"),
@@ -70,7 +76,7 @@ def expected(ward: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         out = tmp_path_factory.mktemp("expected") / "out"
         run(command, ward, out, "--processes", "1")
         found[command] = content(out)
-        assert len(found[command]) > 4
+        assert len(found[command]) > 4 or list(found[command]) == ["vectors.parquet"]
     return found
 
 
@@ -178,9 +184,33 @@ def test_tables_are_read_by_others_and_have_the_documented_columns(
     assert len(pandas.read_parquet(tmp_path / "out" / "summaries")) == 1
 
 
+def test_vectors_in_a_file_and_in_tables_are_those_of_the_model_and_a_damaged_recording_costs_no_other(
+    ward: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    spoilt, file, tables = Path(shutil.copytree(ward, tmp_path / "ward")), tmp_path / "v.npz", tmp_path / "tables"
+    of_split = [name for name in open_database(ward).record_ids if open_database(ward).split_of(name) == "train"]
+    (spoilt / f"{of_split[0]}.dat").unlink()
+    embed = ["embed", "foundation", str(spoilt), "--processes", "1", "--split", "train", "--out"]
+    assert main([*embed, str(file), "--part", "1/2"]) == main([*embed, str(file)]) == 1
+    assert f"left out: {of_split[0]}: " in capsys.readouterr().out and [*tmp_path.glob(".v*")] == []
+    assert main([*embed, str(tables), "--tables", "parquet"]) == 1
+    expected = heartlm.load_model("foundation").embed(spoilt, split="train")
+    with np.load(file) as kept:
+        np.testing.assert_allclose(kept["vectors"], expected.vectors, rtol=0, atol=1e-5)
+        assert kept["record"].tolist() == expected.record.tolist() and len({*expected.record}) == len(of_split) - 1
+        frame = pandas.read_parquet(tables / "vectors")
+        assert list(frame.columns) == ["database", "record", *VECTORS["vectors"]]
+        assert np.array_equal(np.stack(frame["vector"]), kept["vectors"])
+        assert frame["sample"].tolist() == kept["sample"].tolist()
+    one = ["embed", "foundation", str(ward / "s0001"), "--out", str(tmp_path / "one.npz")]
+    assert main([*one, "--tables", "parquet"]) == main([*one, "--part", "1/2"]) == 2
+    assert capsys.readouterr().err.count("s0001 is no folder of recordings, whose vectors are one file") == 2
+
+
 def test_the_document_has_every_column() -> None:
     text = (Path(__file__).parent.parent / "docs" / "archive-cluster.md").read_text(encoding="utf-8")
-    for schemas in (SCHEMAS, WAVES):
+    for schemas in (SCHEMAS, WAVES, VECTORS):
         for table, columns in schemas.items():
             assert f"`{table}`" in text
             plain = [name for name in columns if not name.endswith(("_events", "_s")) and not name.startswith("beats_")]

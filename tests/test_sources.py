@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -16,10 +17,13 @@ import pytest
 
 import heartlm
 from heartlm.cli.main import main
+from heartlm.corpus.corpus import open_corpus
+from heartlm.databases import part_files
 from heartlm.databases.database import open_database
 from heartlm.errors import HeartlmError
 from heartlm.sources import cache, store
-from heartlm.sources.address import SourcePath, source_path
+from heartlm.sources.address import SourcePath, output_path, source_path
+from heartlm.storage.atomic import write_text
 from lab.bucket import ENVIRONMENT, Answer, Bucket, served_bucket
 
 pytest.importorskip("s3fs", reason="the extra cloud is not installed")
@@ -30,6 +34,7 @@ pytest.importorskip("moto", reason="moto, an S3 server, is not installed")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
     with served_bucket() as bucket:
         yield bucket
+    gc.collect()  # sessions end now, and not in a later test at the limit of recursion
 
 
 @pytest.fixture
@@ -40,7 +45,7 @@ def bucket(served: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> B
     monkeypatch.setattr(cache, "_own", None)
     store._known.entries.clear()
     store._known.complete.clear()
-    served.fault = None
+    served.fault = served.refuse = None
     served.requests.clear()
     return served
 
@@ -271,10 +276,9 @@ def test_credentials_stand_in_no_error(bucket: Bucket, short: Path):
     assert not any(ENVIRONMENT[name] in str(caught.value) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
 
 
-def test_addresses_are_read_only(bucket: Bucket, short: Path, capsys: pytest.CaptureFixture[str]):
-    address = bucket.put_folder(short, "tinydb")
-    assert main(["delineate", f"{address}/s0001", "--out", f"{address}/out"]) == 2
-    assert "addresses are read only" in capsys.readouterr().err
+def test_addresses_of_sources_are_read_only(bucket: Bucket):
+    with pytest.raises(HeartlmError, match="addresses are read only"):
+        write_text(source_path(f"{bucket.address}/tinydb/s0001.json"), "-")
 
 
 def files_of(folder: Path) -> dict[str, object]:
@@ -461,3 +465,128 @@ def test_arrays_of_any_order_are_read_by_ranges(
     bucket.put("array/cut.json", (tmp_path / "long.json").read_bytes())
     with pytest.raises(HeartlmError, match="before the end of its array"):
         heartlm.open_recording(f"{bucket.address}/array/cut.npy")
+
+
+# --- results in a bucket ----------------------------------------------------------------------------------------------
+
+
+def stored(bucket: Bucket, prefix: str) -> dict[str, bytes]:
+    """Objects below a prefix."""
+    paginator = bucket.client.get_paginator("list_objects_v2")
+    keys = [each["Key"] for page in paginator.paginate(Bucket=bucket.name, Prefix=f"{prefix}/")
+            for each in page.get("Contents", ())]  # fmt: skip
+    found = {key: bucket.client.get_object(Bucket=bucket.name, Key=key)["Body"].read() for key in keys}
+    return {key.removeprefix(f"{prefix}/"): content for key, content in found.items()}
+
+
+def below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("command", ["analyze", "delineate", "embed foundation"])
+def test_tables_in_a_bucket_are_those_of_a_folder(bucket: Bucket, short: Path, tmp_path: Path, command: str):
+    words = [*command.split(), bucket.put_folder(short, "tinydb"), "--tables", "parquet", "--processes", "1", "--out"]
+    assert main([*words, str(tmp_path / "out")]) == 0
+    prefix = command.replace(" ", "-")
+    assert main([*words, f"{bucket.address}/{prefix}"]) == 0
+    assert stored(bucket, prefix) == below(tmp_path / "out")
+    # a repeated command writes the totals alone; one with fewer recordings leaves no rows of others behind
+    bucket.put(f"{prefix}/summaries/part-000007.parquet", b"of an earlier command")
+    bucket.requests.clear()
+    assert main([*words, f"{bucket.address}/{prefix}"]) == 0
+    assert not [each for each in bucket.requests if each.startswith(("PUT", "POST")) and ".parquet" in each]
+    assert stored(bucket, prefix) == below(tmp_path / "out")
+
+
+def test_a_part_file_that_cannot_be_written_is_absent_and_the_repeated_command_continues(
+    bucket: Bucket, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(part_files, "FIRST_GROUP", 1)
+    words = ["delineate", str(short), "--tables", "parquet", "--processes", "1", "--out", f"{bucket.address}/resumed"]
+    bucket.refuse = lambda method, path: method == "PUT" and "waves/part-000001" in path
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "part-000001.parquet: cannot be written" in error and ENVIRONMENT["AWS_SECRET_ACCESS_KEY"] not in error
+    begun = stored(bucket, "resumed")
+    assert {"summaries/part-000000.parquet", "beats/part-000001.parquet"} <= begun.keys()
+    assert "summaries/part-000001.parquet" not in begun and "totals.json" not in begun
+    bucket.refuse = None
+    bucket.requests.clear()
+    assert main(words) == 0
+    assert not [each for each in bucket.requests if each.startswith("PUT") and "part-000000" in each]
+    assert main([*words[:-1], str(tmp_path / "out")]) == 0
+    assert stored(bucket, "resumed") == below(tmp_path / "out")
+
+
+def test_a_corpus_in_a_bucket_is_that_of_a_folder_and_there_when_it_is_complete(
+    bucket: Bucket, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("heartlm.corpus.build.WORTH_KEEPING_S", 0)
+    address = f"{bucket.address}/corpus"
+    words = ["tokenize", str(short), "--tokenizer", "rhythm", "--processes", "1", "--out"]
+    bucket.refuse = lambda method, path: method == "PUT" and "corpus/sample.bin" in path
+    assert main([*words, address]) == 2
+    assert "sample.bin: cannot be written" in capsys.readouterr().err
+    assert "manifest.json" not in stored(bucket, "corpus")
+    bucket.refuse = None
+    assert main([*words, address]) == 0
+    assert "continues after 3 of 3 recordings" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "out")]) == 0
+    expected = below(tmp_path / "out")
+    del expected["manifest.json"]  # with the command
+    of_bucket = stored(bucket, "corpus")
+    del of_bucket["manifest.json"]
+    assert of_bucket == expected
+    # shards by parts, in place of it; opened by a machine that has no copy
+    shards = ["--shards", "2"]
+    assert [main([*words, address, "--part", part]) for part in ("1/2", "2/2")] == [0, 0]
+    assert len([*(tmp_path / "home/heartlm/corpora").glob(".corpus-*.shards/000?")]) == 2
+    assert main([*words, address, *shards]) == main([*words, str(tmp_path / "shards"), *shards]) == 0
+    assert stored(bucket, "corpus").keys() == below(tmp_path / "shards").keys()
+    local = open_corpus(tmp_path / "shards")
+    for home in ("home", "another home", "another home"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / home))
+        remote = open_corpus(address)  # type: ignore[arg-type]
+        assert remote.manifest_hash == local.manifest_hash and np.array_equal(remote.codes, local.codes)
+    assert remote.tokenizer().content_hash() == local.tokenizer().content_hash()
+    bucket.put("corpus/letter.txt", b"-")
+    assert main([*words, address]) == 2
+    assert "s3://ward/corpus has other files, as letter.txt" in capsys.readouterr().err
+    assert main([*words, "hf://datasets/a/b"]) == 2
+    assert "hf:// is read only" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_large_file_is_uploaded_in_parts_and_is_complete_or_absent(bucket: Bucket, tmp_path: Path):
+    content = bytes(range(256)) * (110 << 12)  # more than two parts of s3fs
+    (tmp_path / "large").write_bytes(content)
+    path = output_path(f"{bucket.address}/large")
+    bucket.refuse = lambda method, path: method == "PUT" and "partNumber=2" in path
+    with pytest.raises(HeartlmError, match="large: cannot be written"):
+        path.put(tmp_path / "large")  # type: ignore[attr-defined]
+    assert not path.is_file()
+    assert not bucket.client.list_multipart_uploads(Bucket=bucket.name).get("Uploads")
+    bucket.refuse = None
+    path.put(tmp_path / "large")  # type: ignore[attr-defined]
+    assert bucket.client.get_object(Bucket=bucket.name, Key="large")["Body"].read() == content
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["delineate", "{short}", "--out", "s3://ward/x"], "out: s3://ward/x: a local or shared folder expected"),
+        (["embed", "foundation", "{short}", "--out", "s3://ward/x.npz"], "out: s3://ward/x.npz: a local or shared"),
+        (["pretrain", "--corpus", "c", "--out", "s3://ward/x"], "out: s3://ward/x: a local or shared folder expected"),
+        (["data", "convert", "{short}", "s3://ward/x"], "s3://ward/x: "),
+        (["delineate", "{short}", "--tables", "parquet", "--out", "https://ward/x"], "https:// is read only"),
+        (["analyze", "{short}", "--tables", "parquet", "--pages", "all", "--out", "s3://ward/x"], "pages: all found"),
+        (["delineate", "{short}", "--tables", "parquet", "--processes", "1", "--out", "s3://none/x"], "s3://none/x"),
+    ],
+)
+def test_other_outputs_in_a_bucket_are_refused_in_one_line(
+    bucket: Bucket, short: Path, words: list[str], error: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main([word.format(short=short) for word in words]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert error in told[-1]

@@ -34,7 +34,7 @@ from heartlm.evaluation.results import Scores
 from heartlm.formats.stated import Stated
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
-from heartlm.sources.address import source_path
+from heartlm.sources.address import output_path, source_path
 from heartlm.storage.typed import typed
 from heartlm.system.engine import LIMIT_S, EngineOptions, PartOptions
 from heartlm.system.progress import show_progress
@@ -270,8 +270,8 @@ def tokenize(
 
     Args:
         databases: folders of recordings, their addresses, or indices of `heartlm data index`; one per database.
-        out: folder of the corpus. An existing corpus is replaced when the new one is complete. To resume an interrupted
-            call, repeat it.
+        out: folder of the corpus, or its address in a bucket. An existing corpus is replaced when the new one is
+            complete. To resume an interrupted call, repeat it.
         config: settings.
         command: command line to record in the manifest.
         **settings: deprecated: fields of `config`.
@@ -419,7 +419,8 @@ def analyze(
     Args:
         path: path of a record, DATABASE/RECORD as in WFDB programs, a folder of recordings, a pattern such as
             `"ward/*.edf"`, or several of these.
-        out: folder of the results. Recordings with complete results from the same models are not analysed again.
+        out: folder of the results, of Parquet tables also its address in a bucket. Recordings with complete results
+            from the same models are not analysed again.
         beats, af, waveform, statements: models: names of shipped models, or run folders.
         page: whether to write an HTML page for each recording, and one with a row for each recording of a folder.
         pages: recordings with a page: none, those with findings, or all; by default all, and none with Parquet tables.
@@ -458,7 +459,7 @@ def analyze(
         raise HeartlmError(f"path: {type(path).__name__} found, paths expected; for samples: load_model().analyze(...)")
     task = AnalysisTask(
         tuple(map(source_path, paths)),
-        source_path(out),
+        output_path(out) if tables == "parquet" else source_path(out),
         models=(Path(beats), Path(af), Path(waveform), Path(statements)),
         page=holter_page if page else None,
         index=index_page if page else None,

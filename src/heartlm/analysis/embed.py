@@ -38,6 +38,8 @@ from heartlm.storage.foreign import RemotePath
 from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window", "recording"]
+EmbeddedLead = dict[str, Any]
+"""Vectors of one lead, or of several with the same level, and their metadata: the arrays of `Embeddings`."""
 
 
 def leads_of_recordings(
@@ -98,17 +100,17 @@ def embed(
     Raises:
         HeartlmError: no lead gives a vector, the model has no such layer, or it has no such vectors.
     """
-    joins_leads = model.config.network in ("leads", "residual")
-    if joins_leads and level == "beat":
-        raise HeartlmError("level: beat found, window or recording expected: the model reads all leads together")
-    if not joins_leads and model.config.network != "transformer":
-        raise HeartlmError(
-            f"a network of the kind {model.config.network} has no vectors of beats: embed with another model"
-        )
-    if not -1 <= layer < model.config.depth:
-        raise HeartlmError(f"layer: {layer} found, -1 to {model.config.depth - 1} expected")
+    parts = list(embedded_leads(model, window, leads, level, layer, left_out))
+    return joined(parts, level, left_out)
+
+
+def embedded_leads(
+    model: InferenceNetwork, window: int, leads: Iterable[ScoredLead], level: Level, layer: int, left_out: list[str]
+) -> Iterator[EmbeddedLead]:
+    """Yield the vectors of each lead that has tokens, with their metadata; arguments and errors as of `embed`."""
+    check_level(model, level, layer)
+    joins_leads = _joins_leads(model)
     classes, rhythms = np.array([*BEAT_CLASSES, ""]), np.array([*RHYTHMS, ""])  # -1, unlabelled, is the last
-    parts = list[dict[str, Any]]()
     # The model reads some leads ahead, to compute their windows together; `tee` keeps those until their states come.
     ahead, leads = itertools.tee(_with_tokens(leads, left_out))
 
@@ -138,11 +140,35 @@ def embed(
         whose = {"database": lead.database, "record": lead.record_id, "patient": lead.patient_id}
         whose["lead"] = lead.lead.replace(",", "+") if joins_leads else lead.lead
         sample = tokens.sample[first_token]
-        parts.append(
+        yield (
             {"vectors": states, "sample": sample, "time_s": sample / lead.rate_hz}
             | {"beat_class": classes[beat_class], "rhythm": rhythms[rhythm]}
             | {name: np.full(len(first_token), value) for name, value in whose.items()}
         )
+
+
+def check_level(model: InferenceNetwork, level: Level, layer: int) -> None:
+    """Raise a HeartlmError if the model has no vectors of this level, or no such layer."""
+    if _joins_leads(model) and level == "beat":
+        raise HeartlmError("level: beat found, window or recording expected: the model reads all leads together")
+    if not _joins_leads(model) and model.config.network != "transformer":
+        raise HeartlmError(
+            f"a network of the kind {model.config.network} has no vectors of beats: embed with another model"
+        )
+    if not -1 <= layer < model.config.depth:
+        raise HeartlmError(f"layer: {layer} found, -1 to {model.config.depth - 1} expected")
+
+
+def _joins_leads(model: InferenceNetwork) -> bool:
+    return model.config.network in ("leads", "residual")
+
+
+def joined(parts: list[EmbeddedLead], level: Level, left_out: list[str]) -> Embeddings:
+    """Return embeddings of the vectors of all leads; of recordings, those of its leads one after the other.
+
+    Raises:
+        HeartlmError: there are no vectors.
+    """
     if not parts:
         raise HeartlmError(f"no recording gives a vector: {'; '.join(left_out[:3]) or 'there are none'}")
     if level == "recording":
@@ -171,13 +197,13 @@ def _features(
         yield np.stack([mean for _, mean in itertools.islice(answers, num)]).astype(np.float32)
 
 
-def _joined_leads(parts: list[dict[str, Any]], left_out: list[str]) -> list[dict[str, Any]]:
+def _joined_leads(parts: list[EmbeddedLead], left_out: list[str]) -> list[EmbeddedLead]:
     """Return one part per recording: the vectors of its leads one after the other, in the order of the first recording.
 
     Recordings without one of these leads are added to `left_out`. Where every recording has one lead, its name does not
     matter.
     """
-    recordings = dict[tuple[str, str], dict[str, dict[str, Any]]]()
+    recordings = dict[tuple[str, str], dict[str, EmbeddedLead]]()
     for part in parts:
         leads = recordings.setdefault((part["database"][0], part["record"][0]), {})
         name = canonical_lead(part["lead"][0])
@@ -185,17 +211,17 @@ def _joined_leads(parts: list[dict[str, Any]], left_out: list[str]) -> list[dict
     if all(len(leads) == 1 for leads in recordings.values()):
         return parts
     names = list(next(iter(recordings.values())))
-    joined = list[dict[str, Any]]()
+    together = list[EmbeddedLead]()
     for key, leads in recordings.items():
         if missing := [name for name in names if name not in leads]:
             left_out.append(f"{'/'.join(key)}: no lead {', '.join(missing)}, which the first recording has")
             continue
         chosen = [leads[name] for name in names]
         vectors = np.concatenate([part["vectors"] for part in chosen], axis=1)
-        joined.append(
+        together.append(
             chosen[0] | {"vectors": vectors, "lead": np.array(["+".join(part["lead"][0] for part in chosen)])}
         )
-    return joined
+    return together
 
 
 def _with_tokens(leads: Iterable[ScoredLead], left_out: list[str]) -> Iterator[ScoredLead]:
@@ -231,6 +257,11 @@ def _most_frequent(labels: NDArray[np.int8]) -> int:
     return int(np.bincount(known).argmax()) if len(known) else -1
 
 
+def is_corpus(source: Path) -> bool:
+    """Return whether a path is the folder of a corpus."""
+    return not isinstance(source, RemotePath) and (source / "manifest.json").is_file()
+
+
 def leads_of(
     source: Recording | Corpus | str | Path | Any,
     info: ModelInfo,
@@ -250,7 +281,7 @@ def leads_of(
         raise HeartlmError(f"level: {level!r} found, {', '.join(get_args(Level))} expected")
     if isinstance(source, str | Path):
         source = source_path(source)
-        if not isinstance(source, RemotePath) and (source / "manifest.json").is_file():
+        if is_corpus(source):
             source = open_corpus(source)
     if isinstance(source, Corpus):
         if source.tokenizer_hash != info.tokenizer_hash:

@@ -20,6 +20,17 @@ _TYPES: dict[str, type] = dict.fromkeys(("database", "record", "patient", "lead"
 _TYPES |= {"sample": np.int64, "time_s": np.float64, "beat_class": np.str_, "rhythm": np.str_}
 
 
+def checked_name(path: Path) -> Path:
+    """Return the path of a file of embeddings.
+
+    Raises:
+        HeartlmError: it does not end in .parquet or .npz.
+    """
+    if path.suffix not in (".parquet", ".npz"):
+        raise HeartlmError(f"{path}: ends in {path.suffix or 'nothing'}; .parquet or .npz expected")
+    return path
+
+
 @dataclass(frozen=True)
 class Embeddings:
     """Vectors and their metadata; arrays have one entry per vector.
@@ -93,9 +104,7 @@ class Embeddings:
         Raises:
             HeartlmError: the file name has another suffix, or the file cannot be written.
         """
-        path = Path(path)
-        if path.suffix not in (".parquet", ".npz"):
-            raise HeartlmError(f"{path}: ends in {path.suffix or 'nothing'}; .parquet or .npz expected")
+        path = checked_name(Path(path))
         with atomic_file(path, "wb") as stream:
             if path.suffix == ".npz":
                 np.savez(stream, allow_pickle=False, vectors=self.vectors, **self.columns())

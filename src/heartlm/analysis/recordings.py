@@ -17,7 +17,7 @@ from heartlm.analysis.findings import EVENT_FIELDS, KINDS, Findings
 from heartlm.analysis.hrv import MEASURES
 from heartlm.analysis.limits import Limits
 from heartlm.databases.database import locate
-from heartlm.databases.each_recording import Summary, Watch, each_recording
+from heartlm.databases.each_recording import RecordingTask, Summary, Watch, each_recording
 from heartlm.databases.part_files import SUMMARIES, Rows, Tables, TablesTask, write_tables
 from heartlm.delineation.intervals import LEAD_COLUMNS
 from heartlm.ecg.definitions import definitions
@@ -26,6 +26,7 @@ from heartlm.errors import HeartlmError
 from heartlm.formats.write_annotations import write_annotations
 from heartlm.inference.load import chosen_device
 from heartlm.storage.atomic import write_csv, write_json, write_text
+from heartlm.storage.foreign import RemotePath
 from heartlm.system.cores import limit_threads, usable_cores
 from heartlm.system.engine import PartOptions
 from heartlm.system.frames import pandas
@@ -118,7 +119,7 @@ SCHEMAS = {
 
 
 @dataclass(frozen=True)
-class AnalysisTask(TablesTask):
+class AnalysisTask(RecordingTask, TablesTask):
     """Settings of the analysis of recordings.
 
     RECORD.hlm has beats and rhythms in WFDB format, RECORD.events.csv one event per row, RECORD.hours.csv one hour per
@@ -244,6 +245,8 @@ def analyze_tables(task: AnalysisTask, options: PartOptions) -> Analyses:
         HeartlmError: see `analyze_recordings`.
     """
     options.check_engine()
+    if isinstance(task.out, RemotePath) and task.pages != "none":
+        raise HeartlmError(f"pages: {task.pages} found, none expected: pages of recordings are not written to a bucket")
     tables, file = write_tables(task, options, len(usable_cores())), task.out
     if options.part is None:
         # the reasons quote headers and names of folders

@@ -11,6 +11,7 @@ from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.corpus.config import TokenizeConfig
+from heartlm.sources.address import source_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +20,8 @@ class TokenizeOptions(TokenizeConfig):
 
     Attributes:
         databases: folders of recordings, one per database.
-        out: the corpus folder to write. An existing corpus is replaced when the new one is complete. If the command is
-            killed, running it again resumes it.
+        out: the corpus folder to write, or its address in a bucket. An existing corpus is replaced when the new one is
+            complete. If the command is killed, running it again resumes it.
     """
 
     databases: list[Path]
@@ -42,18 +43,19 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(TokenizeOptions, arguments, "tokenize", run, positionals=["databases"])
     from heartlm import api
 
+    out = source_path(options.out)
     if options.part is not None:
         from heartlm.corpus.build import build_part
         from heartlm.models.pretrained import find_run
 
         given = None if options.tokenizer_from is None else find_run(options.tokenizer_from) / "tokenizer"
-        num_records, num_unreadable = build_part(options.databases, options.out, options, given)
-        print(f"{options.out}: part {options.part}, {num_records:,} recordings, {num_unreadable:,} not readable")
+        num_records, num_unreadable = build_part(options.databases, out, options, given)
+        print(f"{out}: part {options.part}, {num_records:,} recordings, {num_unreadable:,} not readable")
         print(f"when all parts are done, join them:  the same command with --shards {options.num_shards} for --part")
         return 1 if num_unreadable else 0
     command = shlex.join(["heartlm", "tokenize", *arguments])
-    corpus = api.tokenize(options.databases, options.out, options, command=command)
-    print("\n".join(describe(corpus.manifest, options.out)))
+    corpus = api.tokenize(options.databases, out, options, command=command)
+    print("\n".join(describe(corpus.manifest, out)))
     num_records, num_left_out = corpus.manifest["num_records"], corpus.manifest["num_left_out"]
     if num_left_out:
         print(f"{num_records:,} recordings tokenised, {num_left_out:,} left out")

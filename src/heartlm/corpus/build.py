@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from heartlm.corpus.bucket import check_place, copy_of, upload
 from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.encode import Part, SelectedLeads, encode_part, find_source, joined_parts, readable_leads
@@ -28,7 +29,9 @@ from heartlm.corpus.schema import FILES
 from heartlm.databases.database import Database, open_database
 from heartlm.databases.statements import statements_of
 from heartlm.errors import HeartlmError
+from heartlm.sources.address import output_path
 from heartlm.storage.atomic import explained, publish_folder, recover_folder
+from heartlm.storage.foreign import RemotePath
 from heartlm.system.processes import Lost, run_each
 from heartlm.system.progress import say, track
 from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
@@ -54,7 +57,7 @@ def build_corpus(
     Args:
         folders: folders of the databases.
         tokenizer: the tokenizer. It is fitted on the training split unless `fit` is false or it has no parameters.
-        out: the corpus folder. It is replaced when the new corpus is complete.
+        out: the corpus folder, or its address in a bucket. It is replaced when the new corpus is complete.
         config: settings; the tokenizer's own are not read.
         fit: whether to fit the tokenizer; false for a tokenizer from another run.
         command: the command line, recorded in the manifest for reproducibility.
@@ -62,7 +65,10 @@ def build_corpus(
     Raises:
         HeartlmError: the input is unreadable or has no usable recording, or `out` cannot be written or is not a corpus.
     """
-    config = config or TokenizeConfig()
+    config, out, address = config or TokenizeConfig(), output_path(out), None
+    if isinstance(out, RemotePath):
+        address, out = out, copy_of(out)
+        check_place(address)
     databases, statements = _sources(folders, tokenizer, out, config)
     # The journal first: it locks the folder against another build. The plan before the fit: its fingerprint of the
     # files decides whether an earlier build, with its tokenizer, is continued.
@@ -75,6 +81,8 @@ def build_corpus(
             shards = _build_shards(out, journal, settings, plan, tokenizer, config, statements)
             _refuse_empty(shards.values(), folders)
             manifest = finish_corpus(journal.folder, shards, tokenizer, command)
+            if address is not None:  # as long as a build can be resumed
+                upload(journal.folder, manifest, address)
             for name in FILES:  # empty ones of the journal
                 (journal.folder / name).unlink()
             for shard in shards.values():
@@ -90,7 +98,10 @@ def build_corpus(
             for part in parts:
                 journal.add(part)
         _refuse_empty([journal], folders)
-        return finish_corpus(journal.folder, {"": journal}, tokenizer, command)
+        manifest = finish_corpus(journal.folder, {"": journal}, tokenizer, command)
+        if address is not None:
+            upload(journal.folder, manifest, address)
+        return manifest
 
 
 def build_part(folders: Sequence[Path], out: Path, config: TokenizeConfig, given: Path | None) -> tuple[int, int]:
@@ -104,6 +115,7 @@ def build_part(folders: Sequence[Path], out: Path, config: TokenizeConfig, given
     Raises:
         HeartlmError: see `build_corpus`.
     """
+    out = copy_of(address) if isinstance(address := output_path(out), RemotePath) else out
     tokenizer = config.new_tokenizer() if given is None else load_tokenizer(given)
     databases, statements = _sources(folders, tokenizer, out, config)
     plan, fit = make_plan(databases), given is None and tokenizer.needs_fitting

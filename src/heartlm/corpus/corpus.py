@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.corpus.bucket import fetched
 from heartlm.corpus.integrity import check_content
 from heartlm.corpus.schema import (
     FILES,
@@ -26,6 +27,8 @@ from heartlm.corpus.schema import (
 )
 from heartlm.corpus.shards import first_tokens, map_shards
 from heartlm.errors import HeartlmError
+from heartlm.sources.address import source_path
+from heartlm.storage.foreign import RemotePath
 from heartlm.storage.reading import read_json
 from heartlm.storage.typed import typed
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
@@ -98,12 +101,16 @@ class Corpus:
 def open_corpus(folder: Path) -> Corpus:
     """Open the corpus in `folder`. The first opening on a machine reads all files to check them; then they are mapped.
 
+    One at an address is copied to this machine first.
+
     Raises:
         HeartlmError: there is no corpus, its schema version differs, or a file is missing, damaged or changed.
     """
-    folder = Path(folder)
+    folder = source_path(folder)
     if not (folder / "manifest.json").is_file():
         raise HeartlmError(f"{folder}: no manifest.json, so not a corpus: make one with  heartlm tokenize")
+    if isinstance(folder, RemotePath):
+        folder = fetched(folder)
     manifest = read_json(folder / "manifest.json", dict[str, Any])
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:

@@ -48,8 +48,8 @@ def source_digest(database: Database, record_id: str) -> str:
 
 
 @dataclass(frozen=True)
-class RecordingTask(ABC):
-    """What is done with a recording, or with each recording of a folder.
+class FolderTask(ABC):
+    """What is done with recordings, and where the results go.
 
     Attributes:
         paths: recordings, folders of recordings, and patterns such as `ward/*.edf`.
@@ -77,6 +77,11 @@ class RecordingTask(ABC):
         Raises:
             HeartlmError: a model cannot be read.
         """
+
+
+@dataclass(frozen=True)
+class RecordingTask(FolderTask):
+    """A task whose results are files of each recording."""
 
     @property
     @abstractmethod

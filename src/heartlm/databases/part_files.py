@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.databases.database import Database
-from heartlm.databases.each_recording import Place, RecordingTask, recordings_of, source_digest
+from heartlm.databases.each_recording import FolderTask, Place, recordings_of, source_digest
+from heartlm.databases.index import readable
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.storage.atomic import atomic_file, write_json, write_text
@@ -36,12 +37,12 @@ FIRST_GROUP, GROUPS_OF_A_SIZE, LARGEST_GROUP = 4, 256, 512
 
 Rows = list[dict[str, Any]]
 Schemas = Mapping[str, Mapping[str, str]]
-"""Type of each column of each table, as Arrow calls it: string, int64, double or bool."""
+"""Type of each column of each table, as Arrow calls it: string, int64, double, bool, or list<float>."""
 
 
 @dataclass(frozen=True)
-class TablesTask(RecordingTask):
-    """A task whose results can be tables of all recordings."""
+class TablesTask(FolderTask):
+    """A task whose results are tables of all recordings."""
 
     @property
     @abstractmethod
@@ -60,6 +61,10 @@ class TablesTask(RecordingTask):
         Raises:
             HeartlmError: the recording cannot be used, or a file cannot be written.
         """
+
+    def takes(self, database: Database, record_id: str) -> bool:
+        """Return whether a recording belongs into the tables: by default each does."""
+        return True
 
     @abstractmethod
     def totals(self, summary: Mapping[str, Any]) -> Mapping[str, float]:
@@ -115,8 +120,8 @@ def write_tables(task: TablesTask, options: PartOptions, processes: int) -> Tabl
     index, num_parts = options.part_of
     groups = list(_groups(places))
     if options.part is None:  # an earlier command had more recordings
-        for path in task.out.glob("*/part-*.parquet"):
-            if path.parent.name in task.schemas and int(path.stem.removeprefix("part-")) >= len(groups):
+        for path in [path for table in task.schemas for path in (task.out / table).glob("part-*.parquet")]:
+            if int(path.stem.removeprefix("part-")) >= len(groups):
                 path.unlink()
     groups = groups[index::num_parts]
     for table in task.schemas:
@@ -176,6 +181,8 @@ def _rows_of(task: TablesTask, databases: Sequence[Database], place: Place) -> d
     database, record_id = databases[place[0]], place[1]
     try:
         with within_limit():
+            if not task.takes(database, record_id):
+                return {table: [] for table in task.schemas}
             whose = {"database": database.name, "record": record_id}
             path, source = task.out / f"{record_id}.json", source_digest(database, record_id)
             rows = task.rows(database.recording(record_id), path, source)
@@ -202,7 +209,7 @@ class _GroupWork:
         digest = hashlib.sha256(described.encode()).hexdigest()
         last = task.out / SUMMARIES / name
         if last.is_file():
-            noted = parquet.read_metadata(last).metadata or {}
+            noted = parquet.read_metadata(readable(last)).metadata or {}
             about = json.loads(noted.get(b"heartlm", b"{}"))
             if about.get("made") == digest:
                 return dict(about["outcome"])
@@ -217,12 +224,13 @@ class _GroupWork:
                 continue
             for table, own in rows.items():
                 tables[table] += own
-            totals.update({key: value for key, value in task.totals(rows[SUMMARIES][0]).items() if value})
+            for summary in rows[SUMMARIES]:
+                totals.update({key: value for key, value in task.totals(summary).items() if value})
         outcome = {"num_recordings": len(tables[SUMMARIES]), "totals": dict(totals), "left_out": left_out}
         about = {"made": "" if lost else digest, "outcome": outcome}  # a repeated command tries those that were lost
         for table in sorted(task.schemas, key=lambda table: table == SUMMARIES):
             columns = {"database": "string", "record": "string", **task.schemas[table]}
-            schema = pyarrow.schema([(column, getattr(pyarrow, _TYPES[kind])()) for column, kind in columns.items()])
+            schema = pyarrow.schema([(column, _arrow_type(kind)) for column, kind in columns.items()])
             if table == SUMMARIES:
                 schema = schema.with_metadata({"heartlm": json.dumps(about)})
             with atomic_file(task.out / table / name, "wb") as stream:
@@ -230,4 +238,7 @@ class _GroupWork:
         return outcome
 
 
-_TYPES = {"string": "string", "int64": "int64", "double": "float64", "bool": "bool_"}
+def _arrow_type(kind: str) -> Any:
+    import pyarrow
+
+    return pyarrow.list_(pyarrow.float32()) if kind == "list<float>" else pyarrow.type_for_alias(kind)

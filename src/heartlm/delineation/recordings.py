@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from heartlm.databases.database import locate
-from heartlm.databases.each_recording import Summary, Watch, build, each_recording
+from heartlm.databases.each_recording import RecordingTask, Summary, Watch, build, each_recording
 from heartlm.databases.part_files import SUMMARIES, Rows, Tables, TablesTask, write_tables
 from heartlm.delineation.delineate import OFFSET, ONSET, PEAK, QRS, Delineation, P, T, delineate
 from heartlm.delineation.intervals import INTERVALS, LEAD_COLUMNS, Intervals, measure
@@ -61,7 +61,7 @@ SCHEMAS = {
 
 
 @dataclass(frozen=True)
-class DelineationTask(TablesTask):
+class DelineationTask(RecordingTask, TablesTask):
     """Settings of the delineation of a recording or a folder.
 
     RECORD.LEAD and RECORD.all have the waves in WFDB format, RECORD.beats.csv one beat per row, RECORD.leads.csv one

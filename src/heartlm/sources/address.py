@@ -1,7 +1,7 @@
 """Addresses of files and folders that fsspec reads, as paths.
 
 `SourcePath("s3:/bucket/mitdb/100.hea")` is a `Path` whose text is `s3://bucket/mitdb/100.hea`: names, parents and
-endings are those of any path, and what asks for the file asks the store. It is read only.
+endings are those of any path, and what asks for the file asks the store. It is read only, except an `OutputPath`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SourcePath(RemotePath):
 
     def files_below(self) -> Iterator[SourcePath]:
         """Yield the files below this folder as they are listed; a process lists a folder once."""
-        return map(SourcePath, store.listed(self))
+        return map(type(self), store.listed(self))
 
     def glob(self, pattern: str, **_: Any) -> Iterator[SourcePath]:  # type: ignore[override]
         """Yield the files of this folder whose name fits the pattern."""
@@ -136,7 +136,49 @@ class SourcePath(RemotePath):
         with self.stream() as stream:
             return stream.read()
 
+    def get(self, file: Path) -> None:
+        """Copy the whole file to a local one, past the cache."""
+        store.get(self, file)
+
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise HeartlmError(f"{self}: addresses are read only; give a local folder for what is written")
 
-    mkdir = touch = unlink = rename = replace = write_text = write_bytes = symlink_to = _refuse
+    put = mkdir = touch = unlink = rename = replace = write_text = write_bytes = symlink_to = _refuse
+
+
+class OutputPath(SourcePath):
+    """Path at which results are written: each file appears when it is complete, and folders are parts of names."""
+
+    is_output = True
+
+    def is_file(self, **_: Any) -> bool:
+        """Return whether there is a file now."""
+        found = store.ask_again(self)
+        return found is not None and not found.is_folder
+
+    def put(self, file: Path) -> None:
+        """Store a local file here."""
+        store.put(self, file, file.stat().st_size)
+
+    def mkdir(self, *_: Any, **__: Any) -> None:
+        """Do nothing."""
+
+    def unlink(self, missing_ok: bool = True) -> None:
+        """Remove the file."""
+        store.remove(self)
+
+
+def output_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of results that may lie in a bucket.
+
+    Raises:
+        HeartlmError: see `source_path`; or nothing can be written to such an address.
+    """
+    path = source_path(path)
+    if not isinstance(path, SourcePath):
+        return path
+    if (kind := str(path).partition(":")[0]) not in store.WRITABLE:
+        kinds = ", ".join(f"{each}://" for each in store.WRITABLE)
+        raise HeartlmError(f"{path}: {kind}:// is read only: results go to a folder, or to a bucket by {kinds}")
+    store.forget(path)
+    return OutputPath(path)

@@ -54,6 +54,9 @@ _LONGEST_REASON = 160
 # Facts about files that are kept of a folder too large to be known as a whole.
 _RECENT = 100_000
 
+WRITABLE = ("s3", "gs", "az", "abfs")
+"""Kinds of addresses at which files are written: stores in which a file is complete or absent."""
+
 Result = TypeVar("Result")
 
 
@@ -269,6 +272,47 @@ def read_range(path: PurePath, found: Entry, start: int, stop: int) -> bytes:
     return _attempted(str(path), fetch)
 
 
+def ask_again(path: PurePath) -> Entry | None:
+    """Return the entry of a file or folder that may have changed since it was asked for."""
+    _known.entries[str(path)] = found = _asked(path)
+    return found
+
+
+def put(path: PurePath, file: PurePath, size: int) -> None:
+    """Store a local file at an address, a large one in several parts; it is there when all of it is.
+
+    Raises:
+        HeartlmError: the file cannot be written there.
+    """
+
+    def send(system: Any) -> None:
+        system.put_file(str(file), str(path))
+        if (found := ask_again(path)) is None or found.size != size:
+            raise _ShortError(f"{found and found.size} of {size} bytes are there")
+
+    _attempted(str(path), send, "written")
+
+
+def get(path: PurePath, file: PurePath) -> None:
+    """Copy a whole file to a local one.
+
+    Raises:
+        HeartlmError: the file cannot be read.
+    """
+    _attempted(str(path), lambda system: system.get_file(str(path), str(file)))
+
+
+def remove(path: PurePath) -> None:
+    """Remove a file, if it is there.
+
+    Raises:
+        HeartlmError: the file cannot be removed.
+    """
+    if ask_again(path) is not None:
+        _attempted(str(path), lambda system: system.rm_file(str(path)), "removed")
+        _known.entries[str(path)] = None
+
+
 class _ShortError(OSError):
     """An answer has another length."""
 
@@ -403,7 +447,7 @@ def _system(kind: str) -> Any:
     return _systems[key]
 
 
-def _attempted(text: str, call: Callable[[Any], Result]) -> Result:
+def _attempted(text: str, call: Callable[[Any], Result], done: str = "read") -> Result:
     """Return what `call` returns for the filesystem of the address, by several attempts if it is busy or cut off.
 
     Raises:
@@ -417,7 +461,7 @@ def _attempted(text: str, call: Callable[[Any], Result]) -> Result:
         except HeartlmError:
             raise
         except Exception as error:
-            reason, is_final = _explained(text, kind, error)
+            reason, is_final = _explained(text, kind, error, done)
             if reason is None:  # without credentials from now on
                 attempt = 0
             elif is_final or attempt == ATTEMPTS:
@@ -426,7 +470,7 @@ def _attempted(text: str, call: Callable[[Any], Result]) -> Result:
                 time.sleep(FIRST_WAIT_S * 2 ** (attempt - 1))
 
 
-def _explained(text: str, kind: str, error: Exception) -> tuple[HeartlmError | None, bool]:
+def _explained(text: str, kind: str, error: Exception, done: str) -> tuple[HeartlmError | None, bool]:
     """Return the error to raise, and whether further attempts are useless; None to try without credentials."""
     code = _code_of(error)
     if code in ("PreconditionFailed", "412") or (code in ("InvalidRange", "416")):
@@ -444,7 +488,7 @@ def _explained(text: str, kind: str, error: Exception) -> tuple[HeartlmError | N
     is_final = not isinstance(error, OSError | TimeoutError) and type(error).__module__.partition(".")[0] not in (
         "aiohttp", "botocore", "aiobotocore", "asyncio", "fsspec",
     )  # fmt: skip
-    what = "is not what was listed" if isinstance(error, _ShortError) else "cannot be read"
+    what = "is not what was listed" if isinstance(error, _ShortError) else f"cannot be {done}"
     return UnreachableError(f"{text}: {what} ({words}), {ATTEMPTS} attempts; try again later"), is_final
 
 

@@ -5,6 +5,7 @@ disk or a `kill -9` leaves the earlier output or none, never a partial one. A ne
 exchanging the two names in one system call if the filesystem supports that. Otherwise, a kill between the two renames
 leaves the earlier folder under a name that `recover_folder` restores. Each writer holds a lock on its temporary until
 it ends. Unlocked temporaries of killed processes are removed at the next write to the same folder.
+A file in a bucket is written to a temporary folder of this machine, and appears when its upload is complete.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from heartlm.errors import HeartlmError
@@ -42,9 +44,9 @@ def explained(path: Path, error: OSError) -> Exception:
 
 
 def _writable(path: Path) -> Path:
-    if isinstance(path, RemotePath):
+    if isinstance(path, RemotePath) and not path.is_output:
         raise HeartlmError(f"{path}: addresses are read only; give a local folder for what is written")
-    return Path(path)
+    return path if isinstance(path, RemotePath) else Path(path)
 
 
 @contextmanager
@@ -57,10 +59,17 @@ def atomic_file(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     path = _writable(path)
     temporary: Path | None = None
     try:
+        # Without an encoding, Python takes that of the locale, and readers expect UTF-8.
+        encoding = None if "b" in mode else "utf-8"
+        if isinstance(path, RemotePath):
+            with TemporaryDirectory(prefix="heartlm-") as folder:
+                with (file := Path(folder) / path.name).open(mode, encoding=encoding) as stream:
+                    yield stream
+                path.put(file)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary, descriptor = _new_temporary(path)
-        # Without an encoding, Python takes that of the locale, and readers expect UTF-8.
-        with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as stream:
+        with os.fdopen(descriptor, mode, encoding=encoding) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

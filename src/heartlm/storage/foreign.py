@@ -64,7 +64,21 @@ class UnreachableError(HeartlmError):
 
 
 class RemotePath(PosixPath):
-    """Path of a file that no call of the system opens: `heartlm.sources` has those of addresses."""
+    """Path of a file that no call of the system opens: `heartlm.sources` has those of addresses.
+
+    Attributes:
+        is_output: whether files are written there, by `put`.
+    """
+
+    is_output = False
+
+    def put(self, file: Path) -> None:
+        """Store a complete local file at this path, in place of an earlier one."""
+        raise NotImplementedError
+
+    def get(self, file: Path) -> None:
+        """Copy the whole file to a local one, past the cache."""
+        raise NotImplementedError
 
     def stream(self) -> RawIOBase:
         """Open the file for reading."""

@@ -1,8 +1,7 @@
-"""Archive work on a real SLURM of two nodes: an array job of parts, and Dask workers as jobs."""
+"""Archive work on a real SLURM of two nodes: an array job of parts with a job that joins them, and Dask workers."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,18 +30,18 @@ def test_an_array_job_of_parts_and_dask_jobs_give_the_bytes_of_one_process(
 ) -> None:
     words = ["delineate", str(ward), "--tables", "parquet"]
     assert main([*words, "--out", str(tmp_path / "one"), "--processes", "1"]) == 0
-    command = f"{sys.executable} -m heartlm {' '.join(words)} --out {tmp_path}/parts --processes 1"
-    wrap = f"--wrap={command} --part $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"
-    slurm.command("sbatch", "--array=1-2", "--wait", f"--output={tmp_path}/array-%a.out", wrap)
-    assert "index" not in str(content(tmp_path / "parts"))
-    assert main([*words, "--out", str(tmp_path / "parts"), "--processes", "1"]) == 0
-    assert content(tmp_path / "parts") == content(tmp_path / "one")
-
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     profile = tmp_path / "site.yaml"
     profile.write_text(yaml.safe_dump({"cpus_per_node": 1, "header": []}))
+    run = {"command": "delineate", "path": [str(ward)], "tables": "parquet", "out": str(tmp_path / "parts")}
+    (tmp_path / "waves.yaml").write_text(yaml.safe_dump(run))
+    launch = ["launch", "waves.yaml", "--profile", str(profile), "--parts", "2"]
+    assert main([*launch, "--submit", "--wait"]) == 0
+    assert content(tmp_path / "parts") == content(tmp_path / "one")
+    printed = [path.read_text() for path in sorted((tmp_path / "logs").glob("waves-*_[12].out"))]
+    assert [text.splitlines()[-1] for text in printed] == [f"{num} recordings delineated, 0 left out" for num in (4, 2)]
     by_dask = ["--engine", "dask", "--scheduler", f"slurm:{profile}", "--processes", "2"]
     assert main([*words, "--out", str(tmp_path / "dask"), *by_dask]) == 0
     assert content(tmp_path / "dask") == content(tmp_path / "one")

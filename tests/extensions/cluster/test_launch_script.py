@@ -41,6 +41,7 @@ BEATS = RunFile(
 ODD = RunFile("finetune", {"run": "a $HOME `b`", "corpus": "it's*", "out": "runs/two  blanks", "task": "beats"})
 TOKENS = RunFile("tokenize", {"databases": ["data/mitdb", "data/my own"], "out": "corpora/many", "processes": 64})
 SCORES = RunFile("evaluate", {"run": "runs/beats", "on": "corpora/mitdb"})
+WAVES = RunFile("delineate", {"path": ["/archive", "/my own"], "out": "waves", "tables": "parquet"})
 SITE = {
     "account": "p1",
     "gpu_option": "--gres=gpu:{gpus}",
@@ -67,6 +68,9 @@ SCRIPTS = {
     "own-site": lambda: render(BEATS, Topology(3, 2, 2, 16, 90000), profile_of(SITE, "own"), name="beats", logs=LOGS),
     "tokenize": lambda: render(TOKENS, Topology(1, 0, 1, 32, 3600), profile("generic"), name="tokens", logs=LOGS),
     "evaluate": lambda: render(SCORES, Topology(1, 1, 1, 8, 3600), profile_of(SITE, "own"), name="scores", logs=LOGS),
+    "parts": lambda: render(
+        WAVES, Topology(1, 0, 1, 16, 3600), profile_of(SITE, "own"), name="waves", logs=LOGS, parts=64
+    ),
 }
 
 
@@ -213,6 +217,8 @@ REFUSED: dict[str, tuple[dict[str, object], list[str], str]] = {
     "nodes here": ({}, ["--local", "--nodes", "2"], "nodes: 2 found, 1 expected: this machine is one node"),
     "two ways": ({}, ["--local", "--submit"], "local: found together with --submit"),
     "nothing to wait for": ({}, ["--wait"], "wait: there is nothing to wait for"),
+    "parts here": ({}, ["--local", "--parts", "2"], "parts: 2 found, at least 1 expected, and jobs of SLURM"),
+    "parts of a training": ({}, ["--parts", "2"], "parts: heartlm pretrain has none"),
     "profile here": ({}, ["--profile", "generic", "--local"], "local: found together with --profile"),
     "unknown field": ({"stepz": 3}, [], "stepz"),
     "impossible field": ({"steps": 0}, [], "steps: 0 found, at least 1 expected"),

@@ -30,8 +30,19 @@ RESUMED = (*TRAINING, "campaign")
 """Commands that can be asked to stop and then continue."""
 
 COMMANDS = (*TRAINING, "evaluate", "tokenize")
-POSITIONAL = {"evaluate": "run", "tokenize": "databases", "campaign": "words"}
-"""Positional field of a command."""
+
+IN_PARTS = ("analyze", "delineate", "embed", "tokenize")
+"""Commands on recordings, which can be done in parts."""
+
+POSITIONAL: dict[str, tuple[str, ...]] = {
+    "evaluate": ("run",),
+    "tokenize": ("databases",),
+    "analyze": ("path",),
+    "delineate": ("path",),
+    "embed": ("model", "source"),
+    "campaign": ("words",),
+}
+"""Positional fields of a command."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class RunFile:
     """A command and its options.
 
     Attributes:
-        command: pretrain, finetune, evaluate or tokenize.
+        command: pretrain, finetune, evaluate, tokenize, analyze, delineate or embed.
         fields: options of the command, by name; None stands for the default.
     """
 
@@ -53,11 +64,11 @@ class RunFile:
         Raises:
             HeartlmError: the file cannot be read, is not a YAML mapping, or names an unknown command.
         """
-        return cls.of(read_yaml(path, "a YAML file of a run"), str(path))
+        return cls.of(read_yaml(path, "a YAML file of a run"), str(path), tuple(dict.fromkeys((*COMMANDS, *IN_PARTS))))
 
     @classmethod
-    def of(cls, content: Any, where: str) -> RunFile:
-        """Return the run described by `content`; `where` names its source in errors.
+    def of(cls, content: Any, where: str, commands: tuple[str, ...] = COMMANDS) -> RunFile:
+        """Return the run of one of `commands` described by `content`; `where` names its source in errors.
 
         Raises:
             HeartlmError: `content` is not a mapping, or names an unknown command.
@@ -68,8 +79,8 @@ class RunFile:
             raise HeartlmError(f"{where}: fields with their values expected, for example  steps: 1000")
         fields = {name.replace("-", "_"): value for name, value in content.items()}
         command = fields.pop("command", "pretrain")
-        if command not in COMMANDS:
-            raise HeartlmError(f"{where}: command: {command!r} found, one of {', '.join(COMMANDS)} expected")
+        if command not in commands:
+            raise HeartlmError(f"{where}: command: {command!r} found, one of {', '.join(commands)} expected")
         strange = [name for name in fields if not re.fullmatch(r"[a-z]\w*", name)]
         if strange:
             raise HeartlmError(f"{where}: {strange[0]!r} found, the name of a field of heartlm {command} expected")
@@ -78,12 +89,11 @@ class RunFile:
     def argv(self) -> list[str]:
         """Return the equivalent arguments of `heartlm`."""
         words = [self.command]
-        by_place = POSITIONAL.get(self.command)
-        if by_place is not None and self.fields.get(by_place) is not None:
-            value = self.fields[by_place]
+        by_place = POSITIONAL.get(self.command, ())
+        for value in (self.fields[name] for name in by_place if self.fields.get(name) is not None):
             words += [str(entry) for entry in (value if isinstance(value, list) else [value])]
         for name, value in self.fields.items():
-            if value is not None and name != by_place:
+            if value is not None and name not in by_place:
                 words.append(_option(name.replace("_", "-"), value))
         return words
 

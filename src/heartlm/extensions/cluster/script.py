@@ -17,7 +17,7 @@ from pathlib import Path
 from heartlm.distributed.ranks import STOPPED_STATUS
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.profile import SiteProfile
-from heartlm.extensions.cluster.run_file import RANKED, RESUMED, RunFile
+from heartlm.extensions.cluster.run_file import IN_PARTS, RANKED, RESUMED, RunFile
 from heartlm.extensions.cluster.topology import Topology
 from heartlm.extensions.cluster.torchrun import HOSTS
 from heartlm.system.progress import hours_minutes_seconds
@@ -33,7 +33,14 @@ def fragment(name: str, **values: object) -> list[str]:
 
 
 def render(
-    run: RunFile, topology: Topology, profile: SiteProfile, *, name: str, logs: Path, before: Sequence[str] = ()
+    run: RunFile,
+    topology: Topology,
+    profile: SiteProfile,
+    *,
+    name: str,
+    logs: Path,
+    before: Sequence[str] = (),
+    parts: int | None = None,
 ) -> str:
     """Return the script of one run.
 
@@ -44,6 +51,7 @@ def render(
         name: job name.
         logs: folder of the job's output; it must exist when the job starts.
         before: bash lines that record the attempt and may requeue the job.
+        parts: number of jobs of an array, each of which does one part; None for a job that does all.
 
     Raises:
         HeartlmError: a value has a control character: a line end in a comment or `#SBATCH` line would start a command.
@@ -54,12 +62,12 @@ def render(
     head = [
         "#!/bin/bash -l" if profile.modules else "#!/bin/bash",
         f"# heartlm {run.command} on {topology.words}, profile {profile.name}.",
-        *header(topology, profile, name=name, logs=logs, stops=stops),
+        *header(topology, profile, name=name, logs=logs, stops=stops, parts=parts),
     ]
     parts = [
         [*(f"module load {shlex.quote(module)}" for module in profile.modules), "set -euo pipefail"],
         _where(topology, profile, ranks=ranks),
-        [*before, *_command_of(run)],
+        [*before, *_command_of(run, parts)],
         [*launcher, *_container(topology, profile)],
         _started(run, topology, profile)
         if stops
@@ -87,7 +95,9 @@ def one_line(text: str) -> str:
     return text
 
 
-def header(topology: Topology, profile: SiteProfile, *, name: str, logs: Path, stops: bool = True) -> list[str]:
+def header(
+    topology: Topology, profile: SiteProfile, *, name: str, logs: Path, stops: bool = True, parts: int | None = None
+) -> list[str]:
     """Return the `#SBATCH` lines; arguments as in `render`."""
     options = [_quoted(f"--job-name={name}"), f"--nodes={topology.nodes}", "--ntasks-per-node=1"]
     if topology.gpus_per_node:
@@ -98,7 +108,8 @@ def header(topology: Topology, profile: SiteProfile, *, name: str, logs: Path, s
     if stops:
         # B: the script alone gets the signal, and passes it on; a job that is queued again continues its output file.
         options += [f"--signal=B:USR1@{_lead_s(topology, profile)}", "--requeue", "--open-mode=append"]
-    options += [_quoted(f"--output={logs / f'{name}-%j.out'}"), *profile.header]
+    options += [f"--array=1-{parts}"] if parts else []
+    options += [_quoted(f"--output={logs / name}-{'%A_%a' if parts else '%j'}.out"), *profile.header]
     return [f"#SBATCH {option}" for option in options]
 
 
@@ -114,13 +125,14 @@ def _lead_s(topology: Topology, profile: SiteProfile) -> int:
     return min(profile.signal_before_s, max(1, topology.time_s // 4))
 
 
-def _command_of(run: RunFile) -> list[str]:
+def _command_of(run: RunFile, parts: int | None) -> list[str]:
     """Return lines that set `command`, the arguments of heartlm; a started training is resumed."""
     words = [shlex.quote(word) for word in run.argv()]
-    if run.command == "tokenize":
+    if run.command in IN_PARTS:
         processes = run.fields.get("processes")
         most = "$cpus" if processes is None else f"$((cpus < {int(processes)} ? cpus : {int(processes)}))"
         words = [word for word in words if not word.startswith("--processes=")] + [f'"--processes={most}"']
+        words += [f'"--part=$SLURM_ARRAY_TASK_ID/{parts}"'] if parts else []
     resume = [f"run_folder={shlex.quote(str(run.out))}", *fragment("resume")] if run.is_training else []
     return ["# What to run.", "command=(", *(f"    {word}" for word in words), ")", *resume]
 

@@ -13,7 +13,7 @@ from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
 from heartlm.extensions.cluster.commands.run_check import check_inputs, checked_options
 from heartlm.extensions.cluster.profile import SiteOptions, SiteProfile, load_site
-from heartlm.extensions.cluster.run_file import RunFile
+from heartlm.extensions.cluster.run_file import IN_PARTS, RunFile
 from heartlm.extensions.cluster.topology import Topology, seconds_of
 from heartlm.runs.run_folder import RunFolder
 from heartlm.system.cores import usable_cpus
@@ -26,12 +26,15 @@ class LaunchOptions(SiteOptions):
     """Options of `heartlm launch`.
 
     Attributes:
-        run: a YAML file with the options of one command, and  command: pretrain, finetune, evaluate or tokenize.
+        run: a YAML file with the options of one command, and  command: pretrain, finetune, evaluate, tokenize, analyze,
+            delineate or embed.
         profile: site profile: a name (generic or meluxina) or a YAML file; by default generic.
         nodes: number of nodes.
         gpus_per_node: number of GPUs per node; by default all in the profile; 0 trains on CPUs.
         ranks_per_node: number of processes per node; by default one per GPU, or 1 without GPUs.
         cpus_per_task: CPUs shared by the ranks of a node; by default in proportion to the GPUs of the node.
+        parts: of a command on recordings, number of jobs of an array, each of which does a part; one more job joins
+            them.
         time: time limit, as HH:MM:SS or D-HH:MM:SS.
         name: job name; by default the name of the file.
         logs: folder for the script and the output of the job.
@@ -46,6 +49,7 @@ class LaunchOptions(SiteOptions):
     gpus_per_node: int | None = None
     ranks_per_node: int | None = None
     cpus_per_task: int | None = None
+    parts: int | None = None
     time: str = "01:00:00"
     name: str | None = None
     logs: Path = Path("logs")
@@ -62,6 +66,7 @@ def run(arguments: Sequence[str]) -> int:
         heartlm launch foundation.yaml --profile meluxina --account p200000 --nodes 2 --submit
         heartlm launch foundation.yaml --profile mysite.yaml --nodes 4 --submit --wait
         heartlm launch foundation.yaml --ranks-per-node 2 --local
+        heartlm launch archive.yaml --profile mysite.yaml --parts 64 --submit
     """
     options = parse(LaunchOptions, arguments, "launch", run, positionals=["run"])
     if options.submit and options.local:
@@ -72,6 +77,8 @@ def run(arguments: Sequence[str]) -> int:
         raise HeartlmError("local: found together with --profile, which describes a site with SLURM")
     if options.local and options.nodes > 1:
         raise HeartlmError(f"nodes: {options.nodes} found, 1 expected: this machine is one node; use --ranks-per-node")
+    if options.parts is not None and (options.local or options.parts < 1):
+        raise HeartlmError(f"parts: {options.parts} found, at least 1 expected, and jobs of SLURM: leave --local out")
     num_cpus = len(usable_cpus())
     this_machine = SiteProfile(name="this machine", cpus_per_node=num_cpus, whole_nodes=True)
     profile = this_machine if options.local else load_site(options.profile or "generic", options)
@@ -84,17 +91,26 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.extensions.cluster.script import render
 
     name = options.name or options.run.stem
-    script = render(work, topology, profile, name=name, logs=options.logs)
+    jobs = [(name, render(work, topology, profile, name=name, logs=options.logs, parts=options.parts))]
+    if options.parts is not None:
+        if work.command not in IN_PARTS:
+            raise HeartlmError(f"parts: heartlm {work.command} has none, {', '.join(IN_PARTS)} have: leave --parts out")
+        whole = work.having(shards=options.parts) if work.command == "tokenize" else work
+        jobs.append((f"{name}-join", render(whole, topology, profile, name=f"{name}-join", logs=options.logs)))
     if not options.submit:
-        print(script, end="")
+        print("\n".join(script for _, script in jobs), end="")
         print(f"printed only: --submit queues it, --local runs it here; {options.logs} must exist", file=sys.stderr)
         return 0
     from heartlm.extensions.cluster.submit import follow, submit
     from heartlm.storage.atomic import write_text
 
-    job = submit(write_text(options.logs / f"{name}.sh", script))
-    print(job)
-    print(f"queued as job {job}; it will print to {options.logs / f'{name}-{job}.out'}", file=sys.stderr)
+    job, after = "", list[str]()
+    for name, script in jobs:
+        job = submit(write_text(options.logs / f"{name}.sh", script), *after)
+        output = options.logs / f"{name}-{job}{'_*' if options.parts and not after else ''}.out"
+        after = [f"--dependency=afterany:{job}"]  # the last job also does what a failed one left
+        print(job)
+        print(f"queued as job {job}; it will print to {output}", file=sys.stderr)
     if options.wait and (state := follow(job, lambda line: print(line, file=sys.stderr))).state != "COMPLETED":
         last_line = f": {line}" if (line := state.last_line()) else ""
         error = HeartlmError(

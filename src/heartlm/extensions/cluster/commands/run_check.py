@@ -22,6 +22,9 @@ def checked_options(run: RunFile, topology: Topology) -> Any:
     Raises:
         HeartlmError: the command does not accept a field, or does not run on these ranks; the text names the field.
     """
+    from heartlm.cli.analyze import AnalyzeOptions
+    from heartlm.cli.delineate import DelineateOptions
+    from heartlm.cli.embed import EmbedOptions
     from heartlm.cli.evaluate import EvaluateOptions
     from heartlm.cli.tokenize import TokenizeOptions
 
@@ -34,9 +37,11 @@ def checked_options(run: RunFile, topology: Topology) -> Any:
         "finetune": FinetuneConfig,
         "evaluate": EvaluateOptions,
         "tokenize": TokenizeOptions,
+        "analyze": AnalyzeOptions,
+        "delineate": DelineateOptions,
+        "embed": EmbedOptions,
     }
-    positionals = [POSITIONAL[run.command]] if run.command in POSITIONAL else []
-    options = parse(kinds[run.command], run.argv()[1:], run.command, positionals=positionals)
+    options = parse(kinds[run.command], run.argv()[1:], run.command, positionals=POSITIONAL.get(run.command, ()))
     if isinstance(options, TrainingConfig):
         options.required_corpus()
         if isinstance(options, PretrainConfig):
@@ -68,8 +73,9 @@ def check_inputs(options: Any, image: str | None = None, later: Collection[Path]
                 find_run(model)
             except HeartlmError as error:
                 raise HeartlmError(f"{name}: {error}") from None
-    named = [("corpus", getattr(options, "corpus", None)), ("on", getattr(options, "on", None))]
-    for name, path in [*named, *(("databases", each) for each in getattr(options, "databases", None) or ())]:
+    named = [(name, getattr(options, name, None)) for name in ("corpus", "on", "source")]
+    several = [(name, each) for name in ("databases", "path") for each in getattr(options, name, None) or ()]
+    for name, path in [*named, *(pair for pair in several if "*" not in str(pair[1]))]:
         if path is None or is_later(path):
             continue
         if not path.exists():
