@@ -12,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch import nn
 
 from heartlm.errors import HeartlmError
 from heartlm.inference import intervals, load
@@ -28,6 +27,7 @@ from heartlm.models.statistics import interval_statistics
 from heartlm.models.store import build_model, load_model, save_tensors, whole_tensors
 from heartlm.models.trees import tensors_of
 from tests.in_numpy import in_numpy
+from tests.untrained import spread_answers
 
 CLOSE = 1e-5
 
@@ -200,14 +200,5 @@ def drawn_model(config: ModelConfig, num_classes: int, **settings: Any) -> Heart
     num_coordinates = 1 if config.network != "transformer" else 3
     geometry = [torch.randn(size, num_coordinates) for size in config.facet_sizes]
     model = build_model(config, geometry, num_classes, **settings).eval()
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.BatchNorm1d):
-                module.running_mean.normal_()
-                module.running_var.uniform_(0.5, 2)
-                module.weight.uniform_(0.5, 2)
-                module.bias.normal_()
-        if config.network == "transformer":
-            for parameter in model.parameters():
-                parameter.mul_(4)
+    spread_answers(model)
     return model

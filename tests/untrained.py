@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from heartlm.databases.database import Database
 from heartlm.labels.tokens import BEAT_TASK_CLASSES
@@ -46,6 +47,20 @@ def small_model(tokenizer: Tokenizer, *, causal: bool = True, num_classes: int =
     return model.eval()
 
 
+def spread_answers(model: HeartModel, times: float = 4) -> None:
+    """Change random weights, and means and variances of batches, so that answers differ."""
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.running_mean.normal_()
+                module.running_var.uniform_(0.5, 2)
+                module.weight.uniform_(0.5, 2)
+                module.bias.normal_()
+        if model.config.network == "transformer":
+            for parameter in model.parameters():
+                parameter.mul_(times)
+
+
 def untrained_run(
     folder: Path, tokenizer: Tokenizer, *, task: str | None = None, causal: bool = True, parent: Path | None = None
 ) -> Path:
@@ -62,14 +77,21 @@ def untrained_run(
         classes=classes,
         positive=("AFIB", "negative") if task == "rhythm" else (),
     )
+    return write_run(folder, model, info, tokenizer, parent)
+
+
+def write_run(
+    folder: Path, model: HeartModel, info: ModelInfo, tokenizer: Tokenizer, parent: Path | None = None
+) -> Path:
+    """Write a run folder with `model` as its best one."""
     folder.mkdir(parents=True)
     save_model(folder / "models" / "best", model, info)
     tokenizer.save(folder / "tokenizer")
     about = {
         "schema": 1,
         "name": folder.name,
-        "kind": "finetune" if task else "pretrain",
-        "task": task,
+        "kind": "finetune" if info.task else "pretrain",
+        "task": info.task,
         "objective": info.objective,
         "parent": str(parent) if parent else None,
         "from_scratch": False,
