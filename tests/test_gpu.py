@@ -36,6 +36,7 @@ from heartlm.tasks.load import load_finetuned
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import PretrainConfig
 from heartlm.training.dry_run import step_memory
+from tests.brokers import free_port
 from tests.forked import HEARTLM, Forked
 from tests.synthetic_run import losses
 from tests.test_training_feed import MAKERS, check_sent_batches
@@ -107,6 +108,13 @@ def start(command: list[str], own_session: bool = False, **place: str) -> subpro
     )
 
 
+def start_ranks(command: list[str], num_ranks: int) -> list[subprocess.Popen[str] | Forked]:
+    """Start the ranks of a command without a launcher, which would end those that are left when one is lost."""
+    shared = {"WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1"}
+    place = {name: str(value) for name, value in (shared | {"MASTER_PORT": free_port()}).items()}
+    return [start(command, **place, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(num_ranks)]
+
+
 def ended(command: list[str]) -> str:
     """What a command that succeeds writes to standard error."""
     process = start(command)
@@ -121,8 +129,13 @@ def skip_without_bf16(settings: dict[str, Any]) -> None:
 
 
 def trained(corpus: Path, out: Path, num_ranks: int = 1, **changed: Any) -> dict[tuple[str, int], float]:
-    """The losses of a training."""
-    ended(command(corpus, out, num_ranks, **changed))
+    """The losses of a training; the ranks of a rehearsal are forked."""
+    if REHEARSAL and num_ranks > 1:
+        ranks = start_ranks(command(corpus, out, **changed), num_ranks)
+        said = [rank.communicate(timeout=TIMEOUT_S)[1] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0] * num_ranks, said
+    else:
+        ended(command(corpus, out, num_ranks, **changed))
     return losses(out)
 
 
@@ -354,11 +367,9 @@ def test_two_gpus_are_one(
 def test_a_lost_rank_is_reported_with_the_checkpoint_to_go_on_from(
     tiny_corpus: Path, tmp_path: Path, parallel: str
 ) -> None:
-    """Ranks are started without torchrun, which would end the survivor itself."""
     out = tmp_path / "run"
     words = command(tiny_corpus, out, steps=1_000_000, validate_every=10**9, timeout_s=20, parallel=parallel)
-    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533"}
-    ranks = [start(words, **place, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(2)]
+    ranks = start_ranks(words, 2)
     try:
         give_up_s = time.monotonic() + TIMEOUT_S
         while not list((out / "checkpoints").glob("step-*/files.json")):

@@ -153,8 +153,6 @@ def more_descriptors(number: int) -> Iterator[None]:
     ("descriptors", "connections", "tls"),
     [
         (200, 300, True),
-        pytest.param(200, 300, False, marks=pytest.mark.slow),
-        pytest.param(1024, 1100, True, marks=pytest.mark.slow),
         pytest.param(1024, 1100, False, marks=pytest.mark.slow),
     ],
 )

@@ -41,6 +41,7 @@ PRELOADED = (
     *(f"ecgdatakit.parsing.parsers.{name}" for name in _PARSERS.split()),
     *("heartlm.formats.table_files", "heartlm.corpus.build"),
     *("heartlm.tokenizers.sample", "heartlm.tokenizers.rhythm"),
+    *("torch._dynamo", "torch.distributed.checkpoint", "heartlm.training.pretrain", "heartlm.tasks.load"),
 )
 """Modules that commands import when they need them."""
 

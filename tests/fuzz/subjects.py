@@ -49,7 +49,7 @@ class Subject:
 
 TOKENIZE = ("tokenize", "{folder}", "--processes", "1", "--out", "{out}", "--skip-unreadable")
 CONVERT = ("data", "convert", "{folder}/ward", "{out}", "--processes", "1")
-VERIFY = ("data", "verify", "{folder}")
+VERIFY = ("data", "verify", "{folder}", "--processes", "1")
 CPU = ("--threads", "1", "--device", "cpu")
 
 

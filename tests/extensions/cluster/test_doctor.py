@@ -6,6 +6,7 @@ import json
 import math
 import os
 import select
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -328,12 +329,15 @@ def test_it_works_without_torch():
 
 @pytest.mark.slow
 def test_all_of_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Without compiling, which takes all of its time and is tested elsewhere."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     assert main(["doctor", "--trials", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found["checks"]) == list(CHECKS)
     assert not [name for name, facts in found["checks"].items() if "error" in facts]
     assert found["checks"]["trials"]["step_s"] > 0
+    assert not [trial for trial in found["checks"]["trials"]["trials"] if "error" in trial]
 
 
 def test_ranks_of_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -92,8 +92,8 @@ def mpiexec(num_ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
 
 
-def write_final_vector(kind: str, out: str, settings: dict[str, Any]) -> None:
-    """What a rank does: see that both ways to add up agree, run the study, and save the global weights of its rank.
+def write_final_vectors(kind: str, out: str, settings: dict[str, dict[str, Any]]) -> None:
+    """What a rank does: see that both ways to add up agree, run each study, and save the global weights of its rank.
 
     Ranks of a `kind` that ends in "apart" share no memory, as on several machines.
     """
@@ -114,11 +114,14 @@ def write_final_vector(kind: str, out: str, settings: dict[str, Any]) -> None:
     communicator.sum(waited_for)
     assert torch.equal(communicator.start_sum(numbers).wait(), waited_for)
     assert (communicator._shared is None) == kind.endswith("apart")
-    torch.save(final_vector(communicator, **settings), Path(out) / f"{kind}-{communicator.size}-{communicator.rank}.pt")
+    for name, changed in settings.items():
+        path = Path(out) / f"{name}-{kind}-{communicator.size}-{communicator.rank}.pt"
+        torch.save(final_vector(communicator, **changed), path)
     communicator.close()
 
 
 if __name__ == "__main__":
     import json
 
-    write_final_vector(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
+    for kind in sys.argv[3:]:
+        write_final_vectors(kind, sys.argv[1], json.loads(sys.argv[2]))
