@@ -23,15 +23,7 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.models.config import ModelConfig
 from heartlm.models.convolutional import ConvolutionalModel
 from heartlm.models.dropout import dropped
-from heartlm.models.sizes import (
-    KERNEL,
-    MIX_HIDDEN,
-    NUM_FILTERS,
-    STEM_KERNEL,
-    STRIDES,
-    directions,
-    leads_channels,
-)
+from heartlm.models.sizes import KERNEL, MIX_HIDDEN, NUM_FILTERS, STEM_KERNEL, STRIDES, directions, leads_channels
 from heartlm.models.trees import Trees
 
 HEAD_DROPOUT = 0.3
