@@ -17,15 +17,7 @@ from heartlm.kernels.draws import Stream, mix, uniform
 from heartlm.kernels.library import using, variants
 from heartlm.tokenizers.quantize import Codebooks
 from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale, mean_around
-from heartlm.tokenizers.sample import (
-    FIRST_SCALE_MV,
-    GRID_HZ,
-    KEEP,
-    LIMIT,
-    NUM_LEVELS,
-    SCALE_SECONDS,
-    STEP,
-)
+from heartlm.tokenizers.sample import FIRST_SCALE_MV, GRID_HZ, KEEP, LIMIT, NUM_LEVELS, SCALE_SECONDS, STEP
 from heartlm.tokenizers.waveform import LEAST_SCALE_MV, interpolate, smooth
 
 Floats = NDArray[np.float32]

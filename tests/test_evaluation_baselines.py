@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 from heartlm.ecg.recording import UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
-from heartlm.evaluation.features import (
-    NUM_RECENT_BEATS,
-    _sample_entropy,
-    beat_features,
-    boosting,
-    rr_window_features,
-)
+from heartlm.evaluation.features import NUM_RECENT_BEATS, _sample_entropy, beat_features, boosting, rr_window_features
 from heartlm.tokenizers.rr import mean_around, trailing_median
 
 

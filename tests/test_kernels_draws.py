@@ -8,14 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.corpus.windows import RandomSampler
-from heartlm.kernels.draws import (
-    Stream,
-    draws,
-    draws_below,
-    hide_spans,
-    permute,
-    uniform,
-)
+from heartlm.kernels.draws import Stream, draws, draws_below, hide_spans, permute, uniform
 from heartlm.kernels.library import using, variants
 from tests.kernel_references import draw_windows_reference, draws_reference, hide_spans_reference, permute_reference
 

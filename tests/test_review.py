@@ -21,9 +21,9 @@ from heartlm.errors import HeartlmError
 from heartlm.formats.annotation_file import read_annotation_file
 from heartlm.review.families import divided
 from heartlm.review.review import SHOWN, ConflictError, Review
-from heartlm.review.rows import packed, unpacked
 from heartlm.review.spread import CLASSES, FOLLOW, NEAR, Evidence
 from heartlm.review.stored import stored_of
+from heartlm.review.table import packed, unpacked
 from heartlm.simulate.config import SimulationConfig
 from heartlm.simulate.write import simulate_database
 

@@ -13,7 +13,7 @@ from heartlm.cli.main import main
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.monitor.connection import Connection
-from heartlm.review.packed import pack
+from heartlm.review.answers import pack
 from heartlm.review.pyramid import BLOCK, FACTOR, FIRST, MISSING, NUM_LEVELS, UNIT_MV, Pyramid
 from heartlm.review.records import Records
 from tests.reviewed import FALSE_VT, beat_places, drawn, store

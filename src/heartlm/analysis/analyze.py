@@ -32,12 +32,7 @@ from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.lead_agreement import combined, fill_gaps, regular_seconds
 from heartlm.analysis.limits import Limits
-from heartlm.analysis.lost_signal import (
-    cut_lost,
-    lost_intervals,
-    lost_stretches,
-    present_fraction,
-)
+from heartlm.analysis.lost_signal import cut_lost, lost_intervals, lost_stretches, present_fraction
 from heartlm.analysis.made_by import made_by_models
 from heartlm.analysis.p_denial import without_p
 from heartlm.analysis.pacing import pacing_spikes

@@ -216,14 +216,7 @@ class AnalysisTask(RecordingTask, TablesTask):
         """Write annotations, tables and page of findings; return what RECORD.json holds of them."""
         recording, waves = findings.recording, findings.normal_waves()
         page = self.page(findings) if self.page is not None and self._has_page(findings) else None
-        summary, rows = findings.summary(), findings.event_rows()
-        write_annotations(path.parent, path.stem, findings.annotations())
-        for event in rows:
-            event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
-        write_csv(rows, path.with_suffix(".events.csv"), EVENT_FIELDS, digits=4)
-        write_csv(findings.hours(), path.with_suffix(".hours.csv"), digits=4)
-        if page is not None:
-            write_text(path.with_suffix(".html"), page)
+        rows, _ = write_findings(findings, path.with_suffix(""), page)
         born = recording.patient.birth_date
         patient = vars(recording.patient) | {"birth_date": born and str(born), "age": recording.age}
         content = {
@@ -235,7 +228,24 @@ class AnalysisTask(RecordingTask, TablesTask):
             "marks": findings.marks(),
             "events": list(map(_plain, rows)),
         }
-        return summary, content | {"waves": waves and waves.summary()}
+        return findings.summary(), content | {"waves": waves and waves.summary()}
+
+
+def write_findings(findings: Findings, stem: Path, page: str | None) -> tuple[list[dict[str, Any]], list[Path]]:
+    """Write STEM.hlm, STEM.events.csv, STEM.hours.csv and the page, if there is one; return the events and the files.
+
+    Raises:
+        HeartlmError: a file cannot be written.
+    """
+    rows = findings.event_rows()
+    for event in rows:
+        event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
+    files = [write_annotations(stem.parent, stem.name, findings.annotations())]
+    files.append(write_csv(rows, stem.with_name(f"{stem.name}.events.csv"), EVENT_FIELDS, digits=4))
+    files.append(write_csv(findings.hours(), stem.with_name(f"{stem.name}.hours.csv"), digits=4))
+    if page is not None:
+        files.append(write_text(stem.with_name(f"{stem.name}.html"), page))
+    return rows, files
 
 
 def analyze_tables(task: AnalysisTask, options: PartOptions) -> Analyses:

@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.databases.database import locate, open_database
     from heartlm.databases.index import holds_recordings
     from heartlm.ecg.recording import Repaired
-    from heartlm.monitor.alarms import read_rules
+    from heartlm.monitor.alarms import ALARM_FIELDS, read_rules
     from heartlm.monitor.stream import watched_leads
     from heartlm.storage.atomic import write_csv
     from heartlm.system.cores import limit_threads
@@ -80,8 +80,7 @@ def run(arguments: Sequence[str]) -> int:
             continue
         rows = [alarm.to_json() for alarm in alarms]
         table = options.out / f"{record_id}.alarms.csv"
-        columns = ["key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence", "count"]
-        write_csv(rows, table, columns, digits=4)
+        write_csv(rows, table, ALARM_FIELDS, digits=4)
         lethal = sum(row["severity"] == "lethal" for row in rows)
         watched = ", ".join(recording.leads[lead] for lead in watched_leads(recording))
         print(f"{table}: leads {watched}: {len(rows):,} alarms, {lethal:,} of them lethal")

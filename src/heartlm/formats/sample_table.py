@@ -23,15 +23,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.leads import is_ecg_name
 from heartlm.ecg.recording import Patient, Recording
 from heartlm.errors import HeartlmError
-from heartlm.formats.arrays import (
-    LEAST_MV,
-    MOST_MV,
-    Given,
-    array_recording,
-    check_size,
-    sidecar_of,
-    typical_range,
-)
+from heartlm.formats.arrays import LEAST_MV, MOST_MV, Given, array_recording, check_size, sidecar_of, typical_range
 from heartlm.formats.clock import Grid, UnusableClockError, counter_modulus, grid_of_counter, regular_grid
 from heartlm.formats.plausible import check_rate
 from heartlm.formats.stated import Stated

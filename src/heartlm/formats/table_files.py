@@ -31,13 +31,7 @@ from heartlm.formats.stated import Stated
 from heartlm.formats.text_bytes import arrow_buffer, is_gzip, unpacked
 from heartlm.formats.text_table import TextTable, read_columns, sniff
 from heartlm.formats.units import Unit, split_name
-from heartlm.formats.words import (
-    INTERVAL_VARIABLES,
-    LEAD_VARIABLES,
-    PLAIN_VARIABLES,
-    RATE_VARIABLE,
-    UNIT_VARIABLES,
-)
+from heartlm.formats.words import INTERVAL_VARIABLES, LEAD_VARIABLES, PLAIN_VARIABLES, RATE_VARIABLE, UNIT_VARIABLES
 from heartlm.storage.foreign import RemotePath, ending_of, first_bytes, is_there, one_line, open_file, size_of
 from heartlm.storage.limits import check_samples
 from heartlm.storage.reading import parse_json

@@ -21,27 +21,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.models.config import ModelConfig
+from heartlm.models.convolutional import ConvolutionalModel
 from heartlm.models.dropout import dropped
-from heartlm.models.heart import HeartModel
-from heartlm.models.sizes import (
-    KERNEL,
-    MIX_HIDDEN,
-    NUM_FILTERS,
-    STEM_KERNEL,
-    STRIDES,
-    directions,
-    leads_channels,
-)
+from heartlm.models.sizes import KERNEL, MIX_HIDDEN, NUM_FILTERS, STEM_KERNEL, STRIDES, directions, leads_channels
 from heartlm.models.trees import Trees
 
 HEAD_DROPOUT = 0.3
 FRAME = 2 * math.prod(STRIDES)
 """Tokens of a frame of the last residual block."""
-SAMPLES_PER_TOKEN = 8
-"""Samples that count as one token in the size of a batch."""
 
 
-class LeadsNetwork(HeartModel):
+class LeadsNetwork(ConvolutionalModel):
     """Names statements about windows of several leads; same interface as `HeartModel`, but predicts no codes.
 
     Args:
@@ -53,16 +43,10 @@ class LeadsNetwork(HeartModel):
         trees: boosted trees on a summary of the beats, which answer with the network; None without any.
     """
 
-    normalises_batches = True
+    samples_per_token = 8
 
     def __init__(self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0) -> None:
-        nn.Module.__init__(self)  # only the interface of HeartModel is used, none of its layers
-        assert config.width and config.depth == len(STRIDES), "resolve the config first"
-        self.config, self.pooled, self.num_classes = config, True, num_classes
-        # Voltages of the codes, under the name of the tokenizer geometry in models on disk.
-        self.embedding = nn.Module()  # type: ignore[assignment]
-        for facet, coordinates in enumerate(geometry):
-            self.embedding.register_buffer(f"places_{facet}", coordinates)
+        super().__init__(config, geometry, num_classes, len(STRIDES))
         self.num_places = len(geometry) - 1
         self.members = config.members
         channels = leads_channels(config)
@@ -79,21 +63,6 @@ class LeadsNetwork(HeartModel):
         self.class_head = head  # type: ignore[assignment]
         if not num_classes:
             self.voltage_head = nn.Linear(channels[-1], FRAME * self.num_places)
-
-    def recompute(self, recompute: bool = True) -> None:
-        """Do nothing: the activations are too small for checkpointing."""
-
-    def batch_facets(self) -> None:
-        """Do nothing: this network embeds no codes and has no facet heads."""
-
-    def compile(self) -> None:
-        """Compile the residual blocks."""
-        for block in self.trunk.blocks:
-            block.compile()
-
-    def windows_at_once(self, width: int) -> int:
-        """Return the number of windows per batch; a sample of this network costs less than a token."""
-        return super().windows_at_once(-(-width // SAMPLES_PER_TOKEN))
 
     @property
     def num_dropout_sites(self) -> int:

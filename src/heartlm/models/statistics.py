@@ -12,16 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.models.sizes import (
-    AROUND,
-    EARLY,
-    LONGEST_S,
-    RUN,
-    SCALES,
-    SHORTEST_S,
-    STEP_S,
-    TOLERANCE_MS,
-)
+from heartlm.models.sizes import AROUND, EARLY, LONGEST_S, RUN, SCALES, SHORTEST_S, STEP_S, TOLERANCE_MS
 
 PAIRS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 27}
 """Pairs of intervals that are compared together, 2 bytes each: what the caches of a CPU hold, or a batch of a GPU."""

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.models.config import ModelConfig
+from heartlm.models.convolutional import ConvolutionalModel
 from heartlm.models.dropout import dropped
-from heartlm.models.heart import HeartModel
 from heartlm.models.sizes import (
     LEAST_MV,
     NUM_BANDS,
@@ -33,12 +33,8 @@ from heartlm.models.sizes import (
     waveform_channels,
 )
 
-SAMPLES_PER_TOKEN = 16
-"""Samples that count as one token in the size of a batch; the rate on a CPU is nearly flat around it
-(docs/log/models.md)."""
 
-
-class WaveformNetwork(HeartModel):
+class WaveformNetwork(ConvolutionalModel):
     """Classifies whole windows of the millivolt tokenizer; same interface as `HeartModel`, but predicts no codes.
 
     Args:
@@ -47,15 +43,10 @@ class WaveformNetwork(HeartModel):
         num_classes: number of classes.
     """
 
-    normalises_batches = True
+    samples_per_token = 16  # the rate on a CPU is nearly flat around it (docs/log/models.md)
 
     def __init__(self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0) -> None:
-        nn.Module.__init__(self)  # only the interface of HeartModel is used, none of its layers
-        assert config.width and config.depth == len(WAVEFORM_KERNELS), "resolve the config first"
-        self.config, self.pooled, self.num_classes = config, True, num_classes
-        # Voltages of the codes, under the name of the tokenizer geometry in models on disk.
-        self.embedding = nn.Module()  # type: ignore[assignment]
-        self.embedding.register_buffer("places_0", geometry[0])
+        super().__init__(config, geometry, num_classes, len(WAVEFORM_KERNELS))
         channels = waveform_channels(config)
         self.trunk = nn.ModuleDict(  # type: ignore[assignment]
             {"blocks": nn.Sequential(*_convolutions((2, *channels), WAVEFORM_KERNELS, WAVEFORM_STRIDES))}
@@ -66,21 +57,6 @@ class WaveformNetwork(HeartModel):
         self.of_spectrum = nn.Linear(SPECTRUM_CHANNELS * NUM_BANDS // 4, NUM_HIDDEN)
         self.hidden_layer = nn.Linear(2 * channels[-1] + NUM_HIDDEN + 2, NUM_HIDDEN)
         self.class_head = nn.Linear(NUM_HIDDEN, num_classes) if num_classes else None
-
-    def recompute(self, recompute: bool = True) -> None:
-        """Do nothing: the activations are too small for checkpointing."""
-
-    def batch_facets(self) -> None:
-        """Do nothing: this network has one facet and no facet heads."""
-
-    def compile(self) -> None:
-        """Compile the convolutions."""
-        for block in self.trunk.blocks:
-            block.compile()
-
-    def windows_at_once(self, width: int) -> int:
-        """Return the number of windows per batch; a sample of this network costs much less than a token."""
-        return super().windows_at_once(-(-width // SAMPLES_PER_TOKEN))
 
     @property
     def num_dropout_sites(self) -> int:

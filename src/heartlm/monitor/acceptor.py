@@ -22,7 +22,7 @@ Address = tuple[str, int]
 
 IDLE_S = 10.0
 """Time for the TLS handshake, the requests and their answers, or the request of a WebSocket."""
-MAX_IDLE = MAX_VIEWERS = 64
+MAX_IDLE = 64
 """Idle connections, and WebSockets, at the same time. Together they use a quarter of the file descriptors at most."""
 BACKLOG = 64
 """Connections that the system holds until they are accepted."""

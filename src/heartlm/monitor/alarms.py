@@ -127,6 +127,10 @@ def read_rules(path: Path | None) -> tuple[AlarmRules, dict[str, AlarmRules]]:
     }
 
 
+ALARM_FIELDS = ("key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence", "count")
+"""Fields of an alarm in tables and messages, see `Alarm.to_json`."""
+
+
 @dataclass(frozen=True)
 class Alarm:
     """One alarm of one stream. Times are sample numbers of the stream.

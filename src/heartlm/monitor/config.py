@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.errors import HeartlmError, require
-from heartlm.monitor.connection import is_loopback, read_secret
+from heartlm.monitor.connection import is_loopback, read_page_token
 
 _BROKER = ("mqtt", "nats")
 # Settings that are only used with one of the others.
@@ -127,7 +127,4 @@ def read_token(config: MonitorConfig) -> str | None:
         raise HeartlmError(
             f"host: {config.host} found: others can reach it, so --tls-certificate, --tls-key and --token are needed"
         )
-    token = None if config.token is None else (read_secret(config.token, "") or "").strip()
-    if token is not None and len(token) < 16:
-        raise HeartlmError(f"{config.token}: {len(token)} characters found, a token of at least 16 expected")
-    return token
+    return None if config.token is None else read_page_token(config.token)

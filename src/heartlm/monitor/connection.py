@@ -84,6 +84,18 @@ def read_secret(path: Path | None, variable: str) -> str | None:
     return lines[0]
 
 
+def read_page_token(path: Path) -> str:
+    """Return the token of a page from a file.
+
+    Raises:
+        HeartlmError: the file cannot be read, or its token is short.
+    """
+    token = (read_secret(path, "") or "").strip()
+    if len(token) < 16:
+        raise HeartlmError(f"{path}: {len(token)} characters found, a token of at least 16 expected")
+    return token
+
+
 def read_address(option: str, text: str, ports: Mapping[str, int], access: Access) -> tuple[str, int, bool]:
     """Return host and port of a broker, and whether TLS is used.
 

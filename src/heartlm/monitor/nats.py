@@ -27,6 +27,7 @@ from urllib.parse import quote, unquote
 from uuid import uuid4
 
 from heartlm.errors import HeartlmError, needs
+from heartlm.monitor.alarms import ALARM_FIELDS
 from heartlm.monitor.connection import Access, Connection, is_loopback, read_address, reason_of
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.leases import NUM_PARTITIONS, Leases
@@ -54,7 +55,6 @@ _ECG, _ALARMS, _LEASES, _STATES = "heartlm-ecg", "heartlm-alarms", "heartlm-leas
 # writes a percent sign as %25.
 _TICK = "%tick"
 _SAFE = "!\"#$&'()+,/:;<=?@[\\]^`{|}~"
-_FIELDS = ("key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence", "count")
 
 
 def token_of(stream: str) -> str:
@@ -482,7 +482,7 @@ class Worker:
         """Queue an alarm for publication, with an id by which the broker finds duplicates."""
         token, event = token_of(entry["stream"]), "begin" if entry["stop_s"] is None else "end"
         message_id = hashlib.sha256(f"{entry['key']}/{event}/{entry['count']}".encode()).hexdigest()
-        content = json.dumps({name: entry[name] for name in _FIELDS}).encode()
+        content = json.dumps({name: entry[name] for name in ALARM_FIELDS}).encode()
         self._unpublished.append((partition_of(token), f"heartlm.alarms.{token}", content, message_id))
 
     async def _publish_alarms(self) -> None:

@@ -30,9 +30,10 @@ from heartlm.ecg.definitions import ALARMS
 from heartlm.errors import HeartlmError
 from heartlm.formats.annotation_file import read_annotation_file
 from heartlm.formats.read import read_recording
+from heartlm.monitor.alarms import ALARM_FIELDS
 from heartlm.monitor.connection import Connection
 from heartlm.monitor.engine import Monitor, WatchedPatient
-from heartlm.monitor.web import HEADERS, Viewers, is_allowed, is_own, refusal
+from heartlm.monitor.web import HEADERS, LivePage
 from heartlm.storage.atomic import csv_field
 from heartlm.storage.reading import parse_json
 
@@ -41,7 +42,6 @@ MAX_SHOWN = 64
 _MAX_ALARMS = 200
 # Seconds that a tile of the wall has room for, at most; a stream in full has room for the history.
 _FILLED_S = 10.0
-_COLUMNS = ("key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence", "count")
 _PIECE_BYTES = 1 << 16
 
 
@@ -60,7 +60,7 @@ class _View:
     full_sent: tuple[int, int] | None = None
 
 
-class Page:
+class Page(LivePage):
     """Serves the page of one monitor.
 
     Args:
@@ -69,9 +69,6 @@ class Page:
         pseudonyms: show a hash instead of each name.
         connections: connections whose state is shown.
         own: state of the page's own connections, which is shown while there is a problem.
-
-    Attributes:
-        viewers: clients whose WebSocket is accepted.
     """
 
     def __init__(
@@ -82,15 +79,14 @@ class Page:
         connections: Sequence[Connection] = (),
         own: Connection | None = None,
     ) -> None:
-        self.monitor, self.token, self.pseudonyms, self.connections = monitor, token, pseudonyms, connections
-        self.own = own or Connection("page", monitor.log, lambda: 0)
-        self.viewers = Viewers(self.own)
+        super().__init__(token, own or Connection("page", monitor.log, lambda: 0))
+        self.monitor, self.pseudonyms, self.connections = monitor, pseudonyms, connections
         self._html = (files("heartlm.monitor") / "page.html").read_text(encoding="utf-8")
         routes = [
-            Route("/", self._page),
-            Route("/alarms.csv", self._table),
-            Route("/strips/{name}.svg", self._strip),
-            WebSocketRoute("/live", self._live),
+            Route("/", self.guarded(self._page)),
+            Route("/alarms.csv", self.guarded(self._table)),
+            Route("/strips/{name}.svg", self.guarded(self._strip)),
+            WebSocketRoute("/live", self.live),
         ]
         self.app = Starlette(routes=routes)
 
@@ -99,14 +95,10 @@ class Page:
         return f"P-{hashlib.sha256(name.encode()).hexdigest()[:8]}" if self.pseudonyms else name
 
     async def _page(self, request: Request) -> Response:
-        if not is_allowed(request, self.token):
-            return refusal()
         return HTMLResponse(self._html, headers=HEADERS)
 
     async def _table(self, request: Request) -> Response:
         """Send all alarms of the log as CSV, in pieces: the log may be that of years."""
-        if not is_allowed(request, self.token):
-            return refusal()
         if (client := self.viewers.admit(request)) is None:
             return PlainTextResponse(f"{self.viewers.most} pages are open: close one\n", 503)
         headers = HEADERS | {"Content-Disposition": 'attachment; filename="alarms.csv"'}
@@ -115,8 +107,6 @@ class Page:
 
     async def _strip(self, request: Request) -> Response:
         """Draw the strip of an alarm on paper."""
-        if not is_allowed(request, self.token):
-            return refusal()
         name = request.path_params["name"]
         alarm = next((each for each in self.monitor.alarms.values() if each["strip"] == name), None)
         if alarm is None or self.monitor.folder is None:
@@ -127,27 +117,14 @@ class Page:
             return PlainTextResponse(f"{error}\n", 503)
         return Response(content, media_type="image/svg+xml", headers=HEADERS)
 
-    async def _live(self, socket: WebSocket) -> None:
-        if not is_allowed(socket, self.token) or not is_own(socket):
-            await socket.close(1008)
-            return
-        if (client := self.viewers.admit(socket)) is None:
-            await socket.close(1013)
-            return
-        try:
-            await self._show(socket)
-        finally:
-            self.viewers.discard(client)
-
-    async def _show(self, socket: WebSocket) -> None:
-        await socket.accept()
+    async def converse(self, socket: WebSocket) -> None:
+        """Send updates, and handle requests in a task of its own."""
         view = _View()
         listener = asyncio.create_task(self._listen(socket, view))
         try:
-            with contextlib.suppress(WebSocketDisconnect):
-                while not listener.done():
-                    await socket.send_text(json.dumps(self._update(view)))
-                    await asyncio.sleep(UPDATE_S)
+            while not listener.done():
+                await socket.send_text(json.dumps(self._update(view)))
+                await asyncio.sleep(UPDATE_S)
         finally:
             listener.cancel()
 
@@ -274,10 +251,10 @@ def _csv_pieces(alarms: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield alarms as CSV, in pieces of some kilobytes."""
     piece = StringIO()
     writer = csv.writer(piece, lineterminator="\n")
-    writer.writerow([*_COLUMNS, "time", "acknowledged_by", "acknowledged_at"])
+    writer.writerow([*ALARM_FIELDS, "time", "acknowledged_by", "acknowledged_at"])
     for alarm in alarms:
         seen = alarm["acknowledged"] or {}
-        values = [*(alarm.get(name) for name in _COLUMNS), alarm["time"], seen.get("by"), seen.get("time")]
+        values = [*(alarm.get(name) for name in ALARM_FIELDS), alarm["time"], seen.get("by"), seen.get("time")]
         writer.writerow([csv_field(value) for value in values])
         if piece.tell() > _PIECE_BYTES:
             yield piece.getvalue()

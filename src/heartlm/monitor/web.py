@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import re
 import socket
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import HTTPConnection
-from starlette.responses import PlainTextResponse
-from starlette.websockets import WebSocket
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from heartlm.errors import HeartlmError
 from heartlm.monitor.acceptor import BACKLOG, Acceptor, Address, most_connections
@@ -46,11 +48,6 @@ def is_own(socket: WebSocket) -> bool:
     return urlsplit(socket.headers.get("origin", "")).netloc == socket.headers.get("host")
 
 
-def refusal() -> PlainTextResponse:
-    """Return the answer to a request without the token."""
-    return PlainTextResponse("token: add ?token=... to the address\n", 403)
-
-
 class Viewers(set[Address]):
     """Addresses of the clients whose connection may last, as the WebSocket of a page that was accepted.
 
@@ -73,6 +70,50 @@ class Viewers(set[Address]):
         client = (connection.client.host, connection.client.port) if connection.client else ("", 0)
         self.add(client)
         return client
+
+
+class LivePage(ABC):
+    """A page that keeps a WebSocket open.
+
+    Args:
+        token: token that a request must contain; None on the loopback address.
+        own: state of the connections.
+
+    Attributes:
+        viewers: clients whose WebSocket is accepted.
+    """
+
+    def __init__(self, token: str | None, own: Connection) -> None:
+        self.token, self.own, self.viewers = token, own, Viewers(own)
+
+    def guarded(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Return a function that answers requests with the token, and refuses others."""
+
+        async def respond(request: Request) -> Response:
+            if not is_allowed(request, self.token):
+                return PlainTextResponse("token: add ?token=... to the address\n", 403)
+            return await answer(request)
+
+        return respond
+
+    async def live(self, socket: WebSocket) -> None:
+        """Accept the WebSocket of a page of this server with the token, and serve it until it ends."""
+        if not is_allowed(socket, self.token) or not is_own(socket):
+            await socket.close(1008)
+            return
+        if (client := self.viewers.admit(socket)) is None:
+            await socket.close(1013)
+            return
+        try:
+            await socket.accept()
+            with contextlib.suppress(WebSocketDisconnect):
+                await self.converse(socket)
+        finally:
+            self.viewers.discard(client)
+
+    @abstractmethod
+    async def converse(self, socket: WebSocket) -> None:
+        """Send and receive until the page is closed."""
 
 
 def listen(host: str, port: int) -> tuple[socket.socket, str]:

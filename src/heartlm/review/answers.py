@@ -1,15 +1,19 @@
-"""What the page asks of a review, as values of JSON and arrays."""
+"""What the page asks of a review, as values of JSON and arrays, and their bytes."""
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heartlm.delineation.delineate import delineate
 from heartlm.ecg.recording import Recording
 from heartlm.review.review import Review
+
+_ALIGNED = 8
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
 """Header of an answer, and its arrays."""
@@ -71,15 +75,14 @@ def families(review: Review) -> Answer:
     return {"revision": review.revision, "families": rows}, {n: a.astype(np.float32) for n, a in arrays.items()}
 
 
-def question(review: Review) -> dict[str, Any] | None:
+def question(review: Review) -> Answer:
     """Return the next question; None if none is left."""
     question = review.question()
-    if question is None:
-        return None
-    return {
-        name: value.tolist() if isinstance(value, np.generic | np.ndarray) else value
-        for name, value in vars(question).items()
+    fields = {} if question is None else vars(question)
+    plain = {
+        name: value.tolist() if isinstance(value, np.generic | np.ndarray) else value for name, value in fields.items()
     }
+    return {"question": plain or None}, {}
 
 
 def waves(review: Review, start: int, stop: int) -> Answer:
@@ -91,3 +94,19 @@ def waves(review: Review, start: int, stop: int) -> Answer:
     waves = np.where(found.all_leads >= 0, found.all_leads + first, -1)
     inside = (found.beats + first >= start) & (found.beats + first < stop)
     return {}, {"waves": waves[inside].astype(np.float64)}
+
+
+def pack(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
+    """Return `header` and `arrays` in one message; `header["arrays"]` gets their types, shapes and offsets.
+
+    4 bytes: length of the header │ header, JSON padded to 8 bytes │ array, little endian │ array ...
+    """
+    parts, described, offset = list[bytes](), dict[str, Any](), 0
+    for name, array in arrays.items():
+        content = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        described[name] = [array.dtype.name, list(array.shape), offset]
+        parts.append(content + bytes(-len(content) % _ALIGNED))
+        offset += len(parts[-1])
+    text = json.dumps(header | {"arrays": described}, allow_nan=False).encode()
+    text += b" " * (-(len(text) + 4) % _ALIGNED)
+    return b"".join([len(text).to_bytes(4, "little"), text, *parts])

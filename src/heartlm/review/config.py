@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.errors import HeartlmError, require
-from heartlm.monitor.connection import is_loopback, read_secret
+from heartlm.monitor.connection import is_loopback, read_page_token
 from heartlm.storage.typed import Checked
 
 
@@ -46,14 +46,11 @@ def read_token(config: ReviewConfig) -> str:
         HeartlmError: a setting is impossible, or the page would be open to other machines.
     """
     require(config, lambda port: 0 <= port <= 65535, "0 to 65535", "port")
-    if config.token is None:
-        if not is_loopback(config.host):
-            raise HeartlmError(f"host: {config.host} found: others can reach it, so --token is needed")
-        return secrets.token_urlsafe(24)
-    token = (read_secret(config.token, "") or "").strip()
-    if len(token) < 16:
-        raise HeartlmError(f"{config.token}: {len(token)} characters found, a token of at least 16 expected")
-    return token
+    if config.token is not None:
+        return read_page_token(config.token)
+    if not is_loopback(config.host):
+        raise HeartlmError(f"host: {config.host} found: others can reach it, so --token is needed")
+    return secrets.token_urlsafe(24)
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,10 @@ from heartlm.review.changes import Changes
 from heartlm.review.decided import ReviewedEvent, corrected_findings, reviewed_events
 from heartlm.review.families import Family
 from heartlm.review.journal import ReviewJournal
-from heartlm.review.rows import unpacked
 from heartlm.review.shown import Shape, shown_families
 from heartlm.review.spread import CLASSES, Evidence
 from heartlm.review.stored import Stored
-from heartlm.review.table import AUTOMATIC, NAMED, BeatTable, Patch
+from heartlm.review.table import AUTOMATIC, NAMED, BeatTable, Patch, unpacked
 
 SHOWN = 64
 """Beats that a question shows at most."""
@@ -421,9 +420,12 @@ class Review:
         Raises:
             HeartlmError: a file cannot be written.
         """
-        from heartlm.review.results import write_results
+        from heartlm.analysis.recordings import write_findings
+        from heartlm.report.holter import holter_page
 
-        return [*write_results(self.findings(), self.folder), self._journal.path]
+        findings = self.findings()
+        stem = self.folder / f"{self.recording.record_id}.reviewed"
+        return [*write_findings(findings, stem, holter_page(findings))[1], self._journal.path]
 
     def _cached(self, name: str, make: Any) -> Any:
         """Return what `make` returns, made again after a change."""

@@ -25,10 +25,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from heartlm.ecg.leads import ecg_leads
 from heartlm.errors import HeartlmError
 from heartlm.monitor.connection import Connection
-from heartlm.monitor.web import HEADERS, Viewers, is_allowed, is_own, refusal
+from heartlm.monitor.web import HEADERS, LivePage
 from heartlm.review import answers
-from heartlm.review.answers import Answer
-from heartlm.review.packed import pack
+from heartlm.review.answers import Answer, pack
 from heartlm.review.pyramid import FACTOR, FIRST, MISSING, NUM_LEVELS, UNIT_MV, Pyramid
 from heartlm.review.records import Records
 from heartlm.review.review import Changed, Review
@@ -74,21 +73,18 @@ class _Opened:
     windows: set[WebSocket] = field(default_factory=set)
 
 
-class ReviewServer:
+class ReviewServer(LivePage):
     """Serves the page of a review.
 
     Args:
         records: the recordings.
         token: token that a request must contain.
         own: state of the connections.
-
-    Attributes:
-        viewers: clients whose WebSocket is accepted.
     """
 
     def __init__(self, records: Records, token: str, own: Connection) -> None:
-        self.records, self.token, self.own = records, token, own
-        self.viewers = Viewers(own)
+        super().__init__(token, own)
+        self.records = records
         self._opened = dict[str, asyncio.Task[_Opened]]()
         self._engine = ThreadPoolExecutor(1, "review")  # reviews; signals are read by other threads
         self._analysis = asyncio.Lock()
@@ -97,16 +93,14 @@ class ReviewServer:
             name.removeprefix("_on_"): getattr(self, name) for name in dir(self) if name.startswith("_on_")
         }
         routes = [
-            Route("/", self._index),
+            Route("/", self.guarded(self._index)),
             Route("/page/{name}", self._file),
-            Route("/report/{name:path}", self._report),
-            WebSocketRoute("/live", self._live),
+            Route("/report/{name:path}", self.guarded(self._report)),
+            WebSocketRoute("/live", self.live),
         ]
         self.app = Starlette(routes=routes)
 
     async def _index(self, request: Request) -> Response:
-        if not is_allowed(request, self.token):
-            return refusal()
         return HTMLResponse((_PAGE / "index.html").read_text(encoding="utf-8"), headers=_PAGE_HEADERS)
 
     async def _file(self, request: Request) -> Response:
@@ -118,8 +112,6 @@ class ReviewServer:
 
     async def _report(self, request: Request) -> Response:
         """Write the results of a recording with its corrections, and show its page."""
-        if not is_allowed(request, self.token):
-            return refusal()
         name = request.path_params["name"]
         try:
             opened = await self._open(name)
@@ -182,39 +174,27 @@ class ReviewServer:
         async with opened.lock:
             return await asyncio.get_running_loop().run_in_executor(self._engine, do, *arguments)
 
-    async def _live(self, socket: WebSocket) -> None:
-        if not is_allowed(socket, self.token) or not is_own(socket):
-            await socket.close(1008)
-            return
-        if (client := self.viewers.admit(socket)) is None:
-            await socket.close(1013)
-            return
+    async def converse(self, socket: WebSocket) -> None:
+        """Answer each question of a window in a task of its own, so that signal does not wait for corrections."""
         window = _Window(socket)
         try:
-            await socket.accept()
-            with contextlib.suppress(WebSocketDisconnect):
-                await self._converse(window)
+            while True:
+                try:
+                    asked = parse_json(await socket.receive_text())
+                except (ValueError, KeyError):  # KeyError: bytes
+                    continue
+                if not isinstance(asked, dict):
+                    continue
+                while len(window.tasks) >= _MOST_TASKS:
+                    await asyncio.wait(window.tasks, return_when=asyncio.FIRST_COMPLETED)
+                task = asyncio.create_task(self._answer(window, asked))
+                window.tasks.add(task)
+                task.add_done_callback(window.tasks.discard)
         finally:
-            self.viewers.discard(client)
             for task in window.tasks:
                 task.cancel()
             if window.opened is not None:
                 window.opened.windows.discard(socket)
-
-    async def _converse(self, window: _Window) -> None:
-        """Answer each question of a window in a task of its own, so that signal does not wait for corrections."""
-        while True:
-            try:
-                asked = parse_json(await window.socket.receive_text())
-            except (ValueError, KeyError):  # KeyError: bytes
-                continue
-            if not isinstance(asked, dict):
-                continue
-            while len(window.tasks) >= _MOST_TASKS:
-                await asyncio.wait(window.tasks, return_when=asyncio.FIRST_COMPLETED)
-            task = asyncio.create_task(self._answer(window, asked))
-            window.tasks.add(task)
-            task.add_done_callback(window.tasks.discard)
 
     async def _answer(self, window: _Window, asked: dict[str, Any]) -> None:
         number = asked.get("id")
@@ -276,17 +256,10 @@ class ReviewServer:
         values, complete = await asyncio.to_thread(pyramid.read, level, start, num, leads)
         return {"complete": complete}, {"values": values}
 
-    async def _on_beats(self, window: _Window, asked: dict[str, Any]) -> Answer:
-        return await self._with_review(window.shown, answers.beats, window.shown.review)
+    async def _about_review(self, window: _Window, asked: dict[str, Any]) -> Answer:
+        return await self._with_review(window.shown, getattr(answers, asked["ask"]), window.shown.review)
 
-    async def _on_events(self, window: _Window, asked: dict[str, Any]) -> Answer:
-        return await self._with_review(window.shown, answers.events, window.shown.review)
-
-    async def _on_families(self, window: _Window, asked: dict[str, Any]) -> Answer:
-        return await self._with_review(window.shown, answers.families, window.shown.review)
-
-    async def _on_question(self, window: _Window, asked: dict[str, Any]) -> Answer:
-        return {"question": await self._with_review(window.shown, answers.question, window.shown.review)}, {}
+    _on_beats = _on_events = _on_families = _on_question = _about_review
 
     async def _on_doubtful(self, window: _Window, asked: dict[str, Any]) -> Answer:
         review, after = window.shown.review, typed(int, asked.get("after"), "after")

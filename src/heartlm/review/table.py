@@ -6,6 +6,8 @@ JSON, can name rows, and undoing one restores the values that it replaced.
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -13,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
-from heartlm.review.rows import packed, unpacked
 from heartlm.review.stored import Stored
 
 AUTOMATIC, SPREAD, NAMED = 0, 1, 2
 """Sources of a class: the models, spread from a correction, the reviewer."""
 SPREAD_PROBABILITY = 0.9
 """Probability of a class that was spread."""
+FEW = 32
+"""Number of rows up to which they are written as a list."""
 
 Rows = NDArray[np.int64]
 Patch = dict[str, Any]
@@ -136,3 +139,24 @@ def patch_of(**columns: Mapping[Any, Rows]) -> Patch:
         for column, by_value in columns.items()
     }
     return {column: by_value for column, by_value in patch.items() if by_value}
+
+
+def packed(rows: Rows) -> list[int] | str:
+    """Return ascending rows as a list, or as base64 of the compressed differences, which runs make short."""
+    if len(rows) <= FEW:
+        return [int(row) for row in rows]
+    return base64.b64encode(zlib.compress(np.diff(rows, prepend=0).astype("<i4").tobytes())).decode()
+
+
+def unpacked(value: Any) -> Rows:
+    """Return the rows of `packed`.
+
+    Raises:
+        HeartlmError: it is none.
+    """
+    try:
+        if isinstance(value, str):
+            return np.cumsum(np.frombuffer(zlib.decompress(base64.b64decode(value)), "<i4").astype(np.int64))
+        return np.array(value, np.int64).reshape(-1)
+    except (ValueError, zlib.error, TypeError) as error:
+        raise HeartlmError(f"rows: {str(value)[:40]!r} found, indices of beats expected") from error

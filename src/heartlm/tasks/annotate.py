@@ -5,12 +5,11 @@ recording ─► one lead, its beats ─► tokens ─► class probabilities �
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heartlm.corpus.encode import SelectedLeads, Unusable, beats_for, usable_leads
 from heartlm.corpus.plan import Beats
@@ -21,15 +20,15 @@ from heartlm.ecg.spans import joined_spans
 from heartlm.errors import HeartlmError
 from heartlm.inference.load import chosen_device
 from heartlm.tasks.load import load_finetuned
-from heartlm.tasks.task import task_of
+from heartlm.tasks.task import Answer, task_of
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
 
 SOURCE = "heartlm"
 
 
-@dataclass(frozen=True)
-class Annotated:
-    """Predictions of a model for one recording.
+@dataclass(frozen=True, kw_only=True)
+class Annotated(Answer):
+    """Answers of a model for one recording; the fields of `Answer`, and where they come from.
 
     Attributes:
         database: name of the database.
@@ -37,14 +36,7 @@ class Annotated:
         task: name of the task.
         lead_name: name of the analysed lead; empty if the model uses no signal.
         known: input beats, annotated or detected.
-        found: beats with predicted codes (beats task), or spans of predicted rhythms (rhythm and waveform tasks).
         faults: signs of damage in the recording, one line each.
-        seconds: probability of each class in every second (waveform task), float64 `[num_seconds, 5]`.
-        statements: probability and threshold of each statement (statements task); of a recording of more than a
-            minute, the mean probability of its pieces of ten seconds.
-        pieces: probability of each statement in each of these pieces, float64 `[num_pieces, num_statements]`; None for
-            shorter recordings.
-        piece_s: start and stop of each in seconds, float64 `[num_pieces, 2]`.
     """
 
     database: str
@@ -52,12 +44,7 @@ class Annotated:
     task: str
     lead_name: str
     known: Annotations
-    found: Annotations
     faults: tuple[str, ...] = ()
-    seconds: NDArray[np.float64] | None = None
-    statements: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    pieces: NDArray[np.float64] | None = None
-    piece_s: NDArray[np.float64] | None = None
 
 
 def annotate(
@@ -92,10 +79,15 @@ def annotate(
         raise HeartlmError(f"{recording.path}: too short for a single token, so there is nothing to annotate")
     answer = task.annotate(fine_tuned, recording, ready, tokens)
     lead_name = ",".join(ready.names) or recording.lead_names[ready.index] if _reads(tokenizer, recording) else ""
-    known, faults = ready.annotations, tuple(recording.faults)
-    facts = database.name, record_id, task.name, lead_name
-    pieces = answer.pieces, answer.piece_s
-    return Annotated(*facts, known, answer.found, faults, answer.seconds, answer.statements, *pieces)
+    return Annotated(
+        **vars(answer),
+        database=database.name,
+        record=record_id,
+        task=task.name,
+        lead_name=lead_name,
+        known=ready.annotations,
+        faults=tuple(recording.faults),
+    )
 
 
 def spans_found(recording: Recording, lead: Lead, tokens: Tokens, names: Sequence[str], stride: int = 1) -> Annotations:

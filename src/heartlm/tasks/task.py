@@ -42,12 +42,14 @@ class Answer:
     """What a model says about a recording.
 
     Attributes:
-        found: beats or spans with their names; empty if the task names neither.
-        seconds: probability of each class in every second, `[num_seconds, num_classes]` (waveform task).
-        statements: probability and threshold of each statement (statements task); of a long recording, the mean
-            probability of its pieces.
-        pieces: probability of each statement in each piece of a long recording, `[num_pieces, num_statements]`.
-        piece_s: start and stop of each piece in seconds, `[num_pieces, 2]`.
+        found: beats with predicted codes (beats task), or spans of predicted rhythms (rhythm and waveform tasks);
+            empty if the task names neither.
+        seconds: probability of each class in every second, float64 `[num_seconds, num_classes]` (waveform task).
+        statements: probability and threshold of each statement (statements task); of a recording of more than a
+            minute, the mean probability of its pieces of ten seconds.
+        pieces: probability of each statement in each of these pieces, float64 `[num_pieces, num_statements]`; None for
+            shorter recordings.
+        piece_s: start and stop of each piece in seconds, float64 `[num_pieces, 2]`.
     """
 
     found: Annotations

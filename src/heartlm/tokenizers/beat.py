@@ -28,13 +28,7 @@ from heartlm.tokenizers.rr import (
     rr_codes,
     rr_intervals_s,
 )
-from heartlm.tokenizers.waveform import (
-    BeatWaveforms,
-    BeatWindow,
-    beat_blocks,
-    beat_waveforms,
-    deviations,
-)
+from heartlm.tokenizers.waveform import BeatWaveforms, BeatWindow, beat_blocks, beat_waveforms, deviations
 
 Floats = NDArray[np.float32]
 

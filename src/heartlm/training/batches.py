@@ -361,6 +361,19 @@ class LabelBatches(MakeBatch):
         return _batch(draft, codes, labels, labels != IGNORE, valid)
 
 
+class LabelledWindows(MakeBatch):
+    """Base class of batches with labels of whole windows, `[B]` or `[B, num_labels]`, augmented in training."""
+
+    can_be_resident = False  # the codes of augmented windows are made on the host
+
+    def finish(self, draft: HostBatch) -> Batch:
+        """Count the windows with a known label."""
+        labels = draft.labels
+        assert labels is not None
+        counts = (labels != IGNORE).reshape(len(labels), -1).any(dim=1)
+        return _batch(draft, draft.codes, labels, counts, draft.valid)
+
+
 def part_widths(widest: int, shortest: int) -> list[int]:
     """Return the possible widths of equal parts of a window: `widest`, its half and so on, not below `shortest`."""
     widths = [widest]

@@ -70,21 +70,24 @@ class FacetLoss:
         return sums.mean(), dict(zip(self.names, sums.detach().unbind(), strict=True))
 
 
-class LabelLoss(nn.Module):
-    """Cross-entropy of the labels, with a weight for each class of each patient.
-
-    The label of a token is `patient × num_classes + class`, so a batch needs no patient numbers. The loss is a module,
-    so that the weights are copied to the device once.
-
-    Args:
-        weight: weight of each class of each patient, float32 `[num_patients, num_classes]`; one row without patients.
-    """
+class WeightedLoss(nn.Module):
+    """Base class of losses with weights; it is a module, so that these are copied to the device once."""
 
     weight: Tensor
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.register_buffer("weight", weight)
+
+
+class LabelLoss(WeightedLoss):
+    """Cross-entropy of the labels, with a weight for each class of each patient.
+
+    The label of a token is `patient × num_classes + class`, so a batch needs no patient numbers.
+
+    Args:
+        weight: weight of each class of each patient, float32 `[num_patients, num_classes]`; one row without patients.
+    """
 
     def forward(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.corpus.corpus import Corpus
@@ -21,7 +21,8 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.leads import LeadsNetwork
 from heartlm.tokenizers.leads import NUM_KNOWN, PLACES
 from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize, quantize
-from heartlm.training.batches import Batch, BatchPosition, CodesForm, HostBatch, MakeBatch
+from heartlm.training.batches import Batch, BatchPosition, CodesForm, HostBatch, LabelledWindows
+from heartlm.training.objectives import WeightedLoss, padding
 
 # Standard deviation of the gain of a recording and of each lead; largest standard deviation of noise in mV.
 _GAIN, _LEAD_GAIN, _NOISE_MV = 0.15, 0.1, 0.02
@@ -32,15 +33,13 @@ _SMOOTHED = 0.01
 
 
 @dataclass(frozen=True)
-class StatementBatches(MakeBatch):
+class StatementBatches(LabelledWindows):
     """Batches of windows with the statements about their recording; augmented in training.
 
     Attributes:
         labels: statements about each row of the corpus, int64 `[num_rows, num_statements]`: 1, 0, −1 if not known.
         seed: seed of the random numbers.
     """
-
-    can_be_resident = False  # the codes of augmented windows are made on the host
 
     corpus: Corpus
     labels: NDArray[np.int64]
@@ -60,13 +59,6 @@ class StatementBatches(MakeBatch):
             codes = torch.from_numpy(array)
         num_counting = (labels != IGNORE).any(axis=1).astype(np.int64)
         return HostBatch(codes, valid, windows.length, num_counting, labels=torch.from_numpy(labels))
-
-    def finish(self, draft: HostBatch) -> Batch:
-        """Count the windows with a known statement."""
-        labels = draft.labels
-        assert labels is not None
-        counts = (labels != IGNORE).any(dim=1)
-        return Batch(draft.codes, labels, counts, draft.valid, draft.num_valid, draft.num_counting, keys=draft.keys)
 
 
 def augmented(codes: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
@@ -105,23 +97,17 @@ def disturbed_codes(codes: NDArray[np.int64], random: np.random.Generator) -> ND
     return np.where(codes == NO_SIGNAL, NO_SIGNAL, quantize(mv.astype(np.float32)))
 
 
-class StatementLoss(nn.Module):
+class StatementLoss(WeightedLoss):
     """Binary cross-entropy of the known statements, averaged over members and statements.
 
     Args:
         weight: weight of present statements, float32 `[num_statements]`.
     """
 
-    weight: Tensor
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("weight", weight)
-
     def forward(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
         assert isinstance(model, LeadsNetwork)
-        logits = model.member_logits(batch.codes, None if batch.all_valid else batch.valid, keys).float()
+        logits = model.member_logits(batch.codes, padding(batch), keys).float()
         known = (batch.target != IGNORE)[:, None]
         target = (batch.target.clamp(min=0) * (1 - 2 * _SMOOTHED) + _SMOOTHED)[:, None].expand_as(logits)
         loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none", pos_weight=self.weight)

@@ -26,7 +26,7 @@ from heartlm.labels.tokens import IGNORE
 from heartlm.labels.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, WINDOW_S
 from heartlm.tokenizers.millivolts import dequantize, quantize
 from heartlm.tokenizers.sample import GRID_HZ
-from heartlm.training.batches import Batch, BatchPosition, CodesForm, HostBatch, MakeBatch, majority
+from heartlm.training.batches import BatchPosition, CodesForm, HostBatch, LabelledWindows, majority
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -50,7 +50,7 @@ _BEFORE, _AFTER = 25, 45
 
 
 @dataclass(frozen=True)
-class WaveformBatches(MakeBatch):
+class WaveformBatches(LabelledWindows):
     """Batches of windows with their class; in training some windows are simulated and all are augmented.
 
     Attributes:
@@ -58,8 +58,6 @@ class WaveformBatches(MakeBatch):
         rows: rows of the training split, which provide V beats and noise for simulation.
         seed: seed of the random numbers.
     """
-
-    can_be_resident = False  # the codes of augmented windows are made on the host
 
     corpus: Corpus
     classes: NDArray[np.int64]
@@ -84,13 +82,6 @@ class WaveformBatches(MakeBatch):
             codes = torch.from_numpy(quantize(mv).astype(np.int64)[..., None])
         num_counting = (labels != IGNORE).astype(np.int64)
         return HostBatch(codes, valid, windows.length, num_counting, labels=torch.from_numpy(labels))
-
-    def finish(self, draft: HostBatch) -> Batch:
-        """Count the labelled windows."""
-        labels = draft.labels
-        assert labels is not None
-        counts = labels != IGNORE
-        return Batch(draft.codes, labels, counts, draft.valid, draft.num_valid, draft.num_counting, keys=draft.keys)
 
     def _mv(self, first: NDArray[np.int64]) -> Floats:
         length = np.full(len(first), WINDOW)

@@ -2,7 +2,7 @@
 
 const TYPES = { float64: Float64Array, float32: Float32Array, int32: Int32Array, int16: Int16Array, uint8: Uint8Array };
 
-function unpacked(buffer) {  // the layout of review/packed.py
+function unpacked(buffer) {  // the layout of `pack` of review/answers.py
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   for (const [name, [type, shape, offset]] of Object.entries(header.arrays)) {
