@@ -558,6 +558,17 @@ def test_a_corpus_in_a_bucket_is_that_of_a_folder_and_there_when_it_is_complete(
 
 
 @pytest.mark.slow
+def test_several_processes_write_tables_to_a_bucket(
+    bucket: Bucket, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(part_files, "FIRST_GROUP", 1)
+    words = ["delineate", str(short), "--tables", "parquet", "--out"]
+    assert main([*words, str(tmp_path / "out"), "--processes", "1"]) == 0
+    assert main([*words, f"{bucket.address}/several", "--processes", "2"]) == 0
+    assert stored(bucket, "several") == below(tmp_path / "out")
+
+
+@pytest.mark.slow
 def test_a_large_file_is_uploaded_in_parts_and_is_complete_or_absent(bucket: Bucket, tmp_path: Path):
     content = bytes(range(256)) * (110 << 12)  # more than two parts of s3fs
     (tmp_path / "large").write_bytes(content)

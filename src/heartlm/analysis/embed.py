@@ -34,7 +34,6 @@ from heartlm.inference.predictions import chunks_of_recordings, over_windows
 from heartlm.inference.statements import means_over_windows
 from heartlm.models.info import ModelInfo
 from heartlm.sources.address import source_path
-from heartlm.storage.foreign import RemotePath
 from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window", "recording"]
@@ -259,7 +258,7 @@ def _most_frequent(labels: NDArray[np.int8]) -> int:
 
 def is_corpus(source: Path) -> bool:
     """Return whether a path is the folder of a corpus."""
-    return not isinstance(source, RemotePath) and (source / "manifest.json").is_file()
+    return (source / "manifest.json").is_file()
 
 
 def leads_of(

@@ -12,8 +12,7 @@ from typing import Any
 
 from heartlm.corpus.schema import FILES
 from heartlm.errors import HeartlmError
-from heartlm.sources.store import forget
-from heartlm.storage.atomic import atomic_folder, cache_folder, open_lock
+from heartlm.storage.atomic import atomic_folder, cache_folder, explained, open_lock
 from heartlm.storage.foreign import RemotePath
 from heartlm.system.progress import track
 
@@ -23,7 +22,10 @@ MANIFEST = "manifest.json"
 def copy_of(address: RemotePath) -> Path:
     """Return the folder on this machine in which the corpus at an address is built, or to which it is copied."""
     folder = cache_folder() / "corpora"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # patient data: for their owner alone
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # patient data: for their owner alone
+    except OSError as error:
+        raise explained(folder, error) from error
     return folder / f"{address.name}-{hashlib.sha256(str(address).encode()).hexdigest()[:16]}"
 
 
@@ -52,12 +54,11 @@ def upload(folder: Path, manifest: dict[str, Any], address: RemotePath) -> None:
 
 
 def fetched(address: RemotePath) -> Path:
-    """Return the folder of the copy of a corpus; it is copied unless that was done before.
+    """Return the folder of the copy of the corpus at an address; it is copied unless that was done before.
 
     Raises:
         HeartlmError: a file cannot be read, or there is no space for the copy.
     """
-    forget(address)
     copy, manifest = copy_of(address), (address / MANIFEST).read_bytes()
     with open_lock(copy.with_name(f".{copy.name}.lock")) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # ranks that open it together take turns

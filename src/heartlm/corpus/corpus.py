@@ -28,6 +28,7 @@ from heartlm.corpus.schema import (
 from heartlm.corpus.shards import first_tokens, map_shards
 from heartlm.errors import HeartlmError
 from heartlm.sources.address import source_path
+from heartlm.sources.store import forget
 from heartlm.storage.foreign import RemotePath
 from heartlm.storage.reading import read_json
 from heartlm.storage.typed import typed
@@ -107,6 +108,8 @@ def open_corpus(folder: Path) -> Corpus:
         HeartlmError: there is no corpus, its schema version differs, or a file is missing, damaged or changed.
     """
     folder = source_path(folder)
+    if isinstance(folder, RemotePath):
+        forget(folder)
     if not (folder / "manifest.json").is_file():
         raise HeartlmError(f"{folder}: no manifest.json, so not a corpus: make one with  heartlm tokenize")
     if isinstance(folder, RemotePath):

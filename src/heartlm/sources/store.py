@@ -285,8 +285,11 @@ def put(path: PurePath, file: PurePath, size: int) -> None:
         HeartlmError: the file cannot be written there.
     """
 
+    # adlfs replaces a file only if it is told to, others always
+    options = {"overwrite": True} if PACKAGES[_kind(str(path))] == "adlfs" else {}
+
     def send(system: Any) -> None:
-        system.put_file(str(file), str(path))
+        system.put_file(str(file), str(path), **options)
         if (found := ask_again(path)) is None or found.size != size:
             raise _ShortError(f"{found and found.size} of {size} bytes are there")
 

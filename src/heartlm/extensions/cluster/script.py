@@ -64,7 +64,7 @@ def render(
         f"# heartlm {run.command} on {topology.words}, profile {profile.name}.",
         *header(topology, profile, name=name, logs=logs, stops=stops, parts=parts),
     ]
-    parts = [
+    blocks = [
         [*(f"module load {shlex.quote(module)}" for module in profile.modules), "set -euo pipefail"],
         _where(topology, profile, ranks=ranks),
         [*before, *_command_of(run, parts)],
@@ -73,7 +73,7 @@ def render(
         if stops
         else ['exec srun --nodes="$nodes" --ntasks="$nodes" --cpus-per-task="$cpus" "${launcher[@]}" "${command[@]}"'],
     ]
-    return "\n".join(map(one_line, [*head, *(line for part in parts for line in ("", *part))])) + "\n"
+    return "\n".join(map(one_line, [*head, *(line for block in blocks for line in ("", *block))])) + "\n"
 
 
 # Control characters, Unicode line ends, and surrogates of file names that are not UTF-8.

@@ -75,10 +75,10 @@ def check_inputs(options: Any, image: str | None = None, later: Collection[Path]
                 raise HeartlmError(f"{name}: {error}") from None
     named = [(name, getattr(options, name, None)) for name in ("corpus", "on", "source")]
     several = [(name, each) for name in ("databases", "path") for each in getattr(options, name, None) or ()]
-    for name, path in [*named, *(pair for pair in several if "*" not in str(pair[1]))]:
-        if path is None or is_later(path):
+    for name, path in [*named, *several]:
+        if path is None or is_later(path) or set("*?[") & set(str(path)):
             continue
-        if not path.exists():
+        if not (path.exists() or path.with_name(f"{path.name}.hea").exists()):
             raise HeartlmError(f"{name}: {path}: nothing is there, so the job would end at once")
         if name == "corpus" and not (path / "manifest.json").is_file():
             raise HeartlmError(f"{name}: {path}: no corpus, which heartlm tokenize makes")
