@@ -75,7 +75,7 @@ def test_the_delineator_answers_as_in_numpy(tmp_path: Path, rate_hz: int) -> Non
     (found,) = session.run(None, {"samples_mv": _leads(rate_hz)})
     np.testing.assert_allclose(found, _probabilities(shipped_network(), _leads(rate_hz), rate_hz), atol=1e-4)
     facts = session.get_modelmeta().custom_metadata_map
-    assert (facts["task"], facts["name"], facts["heartlm"]) == ("delineation", "network", heartlm.__version__)
+    assert (facts["task"], facts["name"], facts["heartlm"]) == ("delineation", "delineator", heartlm.__version__)
     assert facts["model"] == digest_of_files(NETWORK_FILE)
     assert json.loads(facts["classes"]) == list(CLASSES) and json.loads(facts["leads"]) == "any"
     assert found.shape[2] * float(facts["cell_s"]) == pytest.approx(float(facts["seconds"]), abs=0.05)

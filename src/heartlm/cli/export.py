@@ -10,8 +10,6 @@ from typing import Literal
 from heartlm.cli.options import check_out, parse
 from heartlm.errors import HeartlmError
 
-DELINEATOR = "delineator"
-
 
 @dataclass(frozen=True)
 class ExportOptions:
@@ -50,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     if not 1 <= options.batch_size <= 65_536:
         raise HeartlmError(f"batch_size: {options.batch_size} found, 1 to 65536 expected")
     check_out(options.out, ending={"onnx": ".onnx", "executorch": ".pte"}[options.to])
-    from heartlm.delineation.network import NETWORK_FILE
+    from heartlm.delineation.network import DELINEATOR, NETWORK_FILE
     from heartlm.models.pretrained import find_run
     from heartlm.monitor.export import export_delineator, export_model
     from heartlm.tasks.load import load_finetuned

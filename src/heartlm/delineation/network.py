@@ -31,7 +31,8 @@ CLASSES = ("none", "P", "QRS", "T")
 MULTIPLE = 16
 """The network takes a number of samples that is a multiple of this: it halves the rate four times."""
 
-NETWORK_FILE = Path(__file__).with_name("network.safetensors")
+NETWORK_FILE, DELINEATOR = Path(__file__).with_name("network.safetensors"), "delineator"
+"""The shipped network, and its name in commands."""
 
 _GROUP, _PHASES, _FLAT_S = 8, 256, 0.5
 AGREEMENT = 0.6
@@ -151,7 +152,8 @@ def read_layers(path: Path) -> list[Layer]:
             layers = [(file.get_tensor(f"{n}.weight"), file.get_tensor(f"{n}.bias"), dilations[n]) for n in numbers]
         outer, inner, _ = zip(*(weight.shape for weight, _, _ in layers), strict=True)
         risen = outer[-7::2]  # the layers on the way up have the channels of those down, and the last one the classes
-        if not 11 <= len(layers) <= 16 or inner != (1, *outer[:-1]) or risen != (*outer[2::-1], len(CLASSES)):
+        is_chain = inner == (1, *outer[:-1]) and outer == tuple(len(bias) for _, bias, _ in layers)
+        if not 11 <= len(layers) <= 16 or not is_chain or risen != (*outer[2::-1], len(CLASSES)):
             raise ValueError(f"{len(layers)} layers of {', '.join(map(str, outer))} channels")
     except (KeyError, OSError, SafetensorError, TypeError, ValueError) as error:
         raise HeartlmError(f"{path}: no network of recipes/train_delineator.py ({error}): train again") from error

@@ -12,8 +12,7 @@
 A stream starts with a state of zeros. A call judges one beat of each stream, and the caller adds 1 to the position, or
 one second. The file of beats does not contain the detector and the tokenizer, which are C code; that of statements not
 the summary of the beats, without which the network answers without its trees; that of the delineator not the agreement
-of leads and the waves. The metadata of an ONNX file say what
-made it, and its classes, thresholds and rate.
+of leads and the waves. The metadata of an ONNX file say what made it, and its classes, thresholds and rate.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm import __version__
 from heartlm.delineation.delineate import LOWEST_RATE_HZ as LOWEST_RATE_OF_WAVES_HZ
-from heartlm.delineation.network import CELL_S, CLASSES, read_layers
+from heartlm.delineation.network import CELL_S, CLASSES, DELINEATOR, NETWORK_FILE, read_layers
 from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.errors import HeartlmError, needs
 from heartlm.inference.finetuned import FineTuned
@@ -312,7 +311,8 @@ def export_delineator(network: Path, path: Path, num_leads: int, int8: bool, rat
     _check_rate(rate_hz, LOWEST_RATE_OF_WAVES_HZ)
     wrapped = SampledDelineation(read_layers(network), rate_hz)
     facts = {"task": "delineation", "classes": json.dumps(CLASSES), "rate_hz": str(rate_hz), "seconds": str(SECONDS)}
-    facts |= {"leads": json.dumps("any"), "cell_s": str(CELL_S), "name": network.stem} | _origin(network)
+    facts |= {"leads": json.dumps("any"), "cell_s": str(CELL_S)} | _origin(network)
+    facts["name"] = DELINEATOR if network == NETWORK_FILE else network.stem
     content = _onnx(
         wrapped.eval(), {"samples_mv": torch.zeros(num_leads, wrapped.num_samples)}, ["probabilities"], int8, facts
     )
