@@ -5,9 +5,10 @@
 
 Networks: the shipped ones on windows as analysis gives them, one thread, in turns: in NumPy with the kernels, by torch,
 and by ONNX Runtime from graphs that torch exports (where its exporter can). Commands: processor time and memory of
-whole processes, as other programs on the machine change it less than the time on the clock. With `--before`, the folder
-`src` of another version, its commands take turns with those of this one. With `--venv`, an environment with heartlm and
-what it needs, the size of what lies in it, and the commands are run by it.
+whole processes, as other programs on the machine change it less than the time on the clock; that time too, which needs
+an idle machine. With `--before`, the folder `src` of another version, its commands take turns with those of this one.
+With `--venv`, an environment with heartlm and what it needs, the size of what lies in it, and the commands are run by
+it. With `--commands`, these alone are measured, and nothing is written.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -91,13 +94,30 @@ def _session(model: Any, codes: Any, path: Path) -> Callable[[], object]:
     return lambda: session.run(None, given)
 
 
-def used(words: list[str]) -> tuple[float, float]:
-    """Return the processor time in s and the largest memory in MB of a process with one thread."""
+def used(words: list[str]) -> tuple[float, float, float]:
+    """Return processor time and time on the clock in s, and the largest memory in MB, of a process with one thread."""
+    began = time.perf_counter()
     child = subprocess.Popen(words, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
     _, status, usage = os.wait4(child.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(words)} ended with status {status}")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    return usage.ru_utime + usage.ru_stime, time.perf_counter() - began, usage.ru_maxrss / 1024
+
+
+def until_ready(words: list[str]) -> float:
+    """Return the time on the clock in s until a server prints its address; it is ended then."""
+    began = time.perf_counter()
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+    ) as child:
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                if "http://" in line:
+                    return time.perf_counter() - began
+        finally:
+            child.terminate()
+    raise SystemExit(f"{' '.join(words)} ended without an address")
 
 
 def study_commands(work: Path, python: Path | None, before: Path | None, rounds: int) -> Table:
@@ -113,18 +133,24 @@ def study_commands(work: Path, python: Path | None, before: Path | None, rounds:
     }
     here = [str(python), "-m", "heartlm"] if python else [sys.executable, "-m", "heartlm"]
     versions = {"now": here} | ({"before": [sys.executable, "-c", START, str(before)]} if before else {})
-    table = Table("Commands, one thread", ("command", "version", "processor time, s", "largest memory, MB"))
+    columns = "command", "version", "processor time, s", "time on the clock, s", "largest memory, MB"
+    table = Table("Commands, one thread", columns)
     for what, words in commands.items():
-        found: dict[str, list[tuple[float, float]]] = {version: [] for version in versions}
+        found: dict[str, list[tuple[float, float, float]]] = {version: [] for version in versions}
         for _ in range(rounds):
             for version, start in versions.items():
                 shutil.rmtree(work / "out", ignore_errors=True)  # complete results would be kept
                 found[version].append(used([*start, *words]))
         for version, each in found.items():
-            times, memory = zip(*each, strict=True)
-            table.add(what, version, Spread.of(times), f"{max(memory):.0f}")
-    imports = [used([here[0], "-c", "import heartlm"])[0] for _ in range(rounds)]
-    table.add("import heartlm", "now", Spread.of(imports), None)
+            times, on_clock, memory = zip(*each, strict=True)
+            table.add(what, version, Spread.of(times), Spread.of(on_clock), f"{max(memory):.0f}")
+    times, on_clock, _ = zip(*(used([here[0], "-c", "import heartlm"]) for _ in range(rounds)), strict=True)
+    table.add("import heartlm", "now", Spread.of(times), Spread.of(on_clock), None)
+    ready = list[float]()
+    for _ in range(rounds):
+        with TemporaryDirectory(dir=work) as out:  # a replay continues in the same folder
+            ready.append(until_ready([*here, "monitor", "--replay", str(minute.parent), "--out", out, "--port", "0"]))
+    table.add("monitor --replay shows its address", "now", None, Spread.of(ready), None)
     return table.close()
 
 
@@ -146,11 +172,14 @@ def main() -> None:
     parser = options(__doc__, "work", rounds=7)
     parser.add_argument("--venv", type=Path)
     parser.add_argument("--before", type=Path)
+    parser.add_argument("--commands", action="store_true")
     settings = parser.parse_args()
     settings.work.mkdir(parents=True, exist_ok=True)
     python = settings.venv and settings.venv / "bin/python"
     # Commands first: a process counts the memory of the one that started it, which is large after importing torch.
     tables = [study_commands(settings.work, python, settings.before, settings.rounds)]
+    if settings.commands:
+        return
     tables.append(study_networks(settings.work, settings.rounds))
     if settings.venv:
         tables.append(study_sizes(settings.venv))

@@ -77,6 +77,13 @@ BENCHMARKS = (
         15,
         long=True,
     ),
+    Benchmark(
+        "delineate_export",
+        "--ludb {ludb}/ludb --qtdb {qtdb}/qtdb --networks {work:delineate} --work {work}",
+        ("delineation", "monitor", "kernels"),
+        3,
+        long=True,
+    ),
     Benchmark("two_leads", "--quality {work:quality} --work {work}", (*QUALITY, "inference", "analysis"), 6, long=True),
     Benchmark("labels", "--quality {work:quality} --work {work}", QUALITY, 40, long=True),
     Benchmark(

@@ -20,6 +20,7 @@ from lab.places import ROOT
 ANALYSIS = ("beats", "af", "waveform", "delineation", "statements")
 LIVE = ("beats-causal", "waveform", "af-onset")
 BEATS = ("recipes/beats.py",)
+WAVES = ("recipes/train_delineator.py", "lab/delineation_data.py")
 MEASURED_WITH: dict[str, tuple[str, ...]] = {
     "quality-shipped": ("beats",),
     "findings": ANALYSIS,
@@ -42,7 +43,8 @@ MEASURED_WITH: dict[str, tuple[str, ...]] = {
     "statements": ("recipes/statements.py",),
     "af_rhythm": ("recipes/af.py",),
     "waveform": ("recipes/vf.py",),
-    "delineate": ("recipes/train_delineator.py", "lab/delineation_data.py"),
+    "delineate": WAVES,
+    "delineate_export": WAVES,
 }
 """For each result with scores, the shipped models that gave them, or the recipe of its folds."""
 

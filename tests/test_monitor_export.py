@@ -10,14 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 import heartlm
 from heartlm.cli.main import main
+from heartlm.delineation.network import CLASSES, NETWORK_FILE, Network, load_network, shipped_network
 from heartlm.models.pretrained import FOLDER, model_files
 from heartlm.monitor.models import KEPT_BEATS, LiveModels
 from heartlm.monitor.signal import SecondsKernel
 from heartlm.storage.atomic import digest_of_files
 from heartlm.tasks.load import load_finetuned
+from recipes.train_delineator import DelineationNetwork
+from tests.untrained import spread_norms
+
+SLOW = pytest.mark.slow
 
 
 def _session(tmp_path: Path, *options: str) -> Any:
@@ -41,6 +47,78 @@ def check_facts(session: Any, name: str) -> None:
         meaning = json.loads(facts[key])
         assert list(meaning) == [value.name for value in values]
         assert all(len(text.split()) > 3 for text in meaning.values())
+
+
+def _waves_session(tmp_path: Path, *options: str) -> Any:
+    runtime = pytest.importorskip("onnxruntime")
+    path = tmp_path / "waves.onnx"
+    assert main(["export", *options, "--out", str(path)]) == 0
+    return runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def _leads(rate_hz: int) -> np.ndarray:
+    """Ten seconds of ECG, VF and a weak ECG with gaps, of a flat lead and of a missing one, `[5, num_samples]`."""
+    leads = np.zeros((5, 10 * rate_hz), np.float32)
+    leads[:3] = _seconds(3, 10, rate_hz).swapaxes(0, 1).reshape(3, -1)
+    leads[0, :9], leads[1, -5:], leads[2, 77], leads[4] = np.nan, np.inf, -1e7, np.nan
+    return leads
+
+
+def _probabilities(network: Network, leads: np.ndarray, rate_hz: int) -> np.ndarray:
+    logits = np.exp(network.answers(leads, rate_hz))
+    return logits / logits.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("rate_hz", [pytest.param(100, marks=SLOW), pytest.param(250, marks=SLOW), 360])
+def test_the_delineator_answers_as_in_numpy(tmp_path: Path, rate_hz: int) -> None:
+    session = _waves_session(tmp_path, "delineator", "--batch-size", "5", "--rate-hz", str(rate_hz))
+    (found,) = session.run(None, {"samples_mv": _leads(rate_hz)})
+    np.testing.assert_allclose(found, _probabilities(shipped_network(), _leads(rate_hz), rate_hz), atol=1e-4)
+    facts = session.get_modelmeta().custom_metadata_map
+    assert (facts["task"], facts["name"], facts["heartlm"]) == ("delineation", "delineator", heartlm.__version__)
+    assert facts["model"] == digest_of_files(NETWORK_FILE)
+    assert json.loads(facts["classes"]) == list(CLASSES) and json.loads(facts["leads"]) == "any"
+    assert found.shape[2] * float(facts["cell_s"]) == pytest.approx(float(facts["seconds"]), abs=0.05)
+    assert int(facts["rate_hz"]) * int(facts["seconds"]) == session.get_inputs()[0].shape[1]
+
+
+@pytest.mark.slow
+def test_a_trained_delineator_answers_as_in_numpy_and_near_with_int8(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = DelineationNetwork()
+    spread_norms(network)
+    network.eval().save(tmp_path / "mine.safetensors")
+    words = str(tmp_path / "mine.safetensors"), "--batch-size", "5"
+    expected = _probabilities(load_network(tmp_path / "mine.safetensors"), _leads(250), 250)
+    (found,) = _waves_session(tmp_path, *words).run(None, {"samples_mv": _leads(250)})
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    size, own_path = (tmp_path / "waves.onnx").stat().st_size, str(Path(heartlm.__file__).parent).encode()
+    assert own_path not in (tmp_path / "waves.onnx").read_bytes()
+    (near,) = _waves_session(tmp_path, *words, "--int8").run(None, {"samples_mv": _leads(250)})
+    assert (tmp_path / "waves.onnx").stat().st_size < 0.7 * size
+    assert 0 < np.abs(near - expected).mean() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("delineator --to executorch --out a.pte", "to: executorch found, onnx expected"),
+        ("delineator --rate-hz 99 --out a.onnx", "rate_hz: 99 found, 100 to 4000 expected"),
+        ("none.safetensors --out a.onnx", "none.safetensors: no network of recipes/train_delineator.py"),
+        ("text.safetensors --out a.onnx", "text.safetensors: no network of recipes/train_delineator.py"),
+        ("other.safetensors --out a.onnx", "other.safetensors: no network of recipes/train_delineator.py"),
+    ],
+)
+def test_what_is_no_delineator_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.safetensors").write_text("weights")
+    layer = {"0.weight": np.zeros((2, 1, 3), np.float32), "0.bias": np.zeros(2, np.float32)}
+    save_file(layer, "other.safetensors", {"dilations": "[1]"})
+    assert main(["export", *words.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line and not list(tmp_path.glob("a.*"))
 
 
 def _beats(models: LiveModels, num_beats: int, num_streams: int) -> np.ndarray:

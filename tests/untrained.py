@@ -49,16 +49,23 @@ def small_model(tokenizer: Tokenizer, *, causal: bool = True, num_classes: int =
 
 def spread_answers(model: HeartModel, times: float = 4) -> None:
     """Change random weights, and means and variances of batches, so that answers differ."""
+    spread_norms(model)
+    if model.config.network == "transformer":
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(times)
+
+
+def spread_norms(model: nn.Module) -> None:
+    """Change means and variances of batches, and what follows them, from 0 and 1."""
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, nn.BatchNorm1d):
+                assert module.running_mean is not None and module.running_var is not None
                 module.running_mean.normal_()
                 module.running_var.uniform_(0.5, 2)
                 module.weight.uniform_(0.5, 2)
                 module.bias.normal_()
-        if model.config.network == "transformer":
-            for parameter in model.parameters():
-                parameter.mul_(times)
 
 
 def untrained_run(

@@ -17,17 +17,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.errors import HeartlmError
 from heartlm.kernels.library import kernel, struct_fields
-from heartlm.storage.reading import parse_json
+from heartlm.storage.reading import parse_json, refuse_irregular
 
 Floats = NDArray[np.float32]
+Layer = tuple[Floats, Floats, int]
+"""Weight `[outer, inner, kernel]`, bias `[outer]` and dilation of a convolution."""
 
-NETWORK_HZ = 250.0
+NETWORK_HZ, CELL_S = 250.0, 0.008
+"""Samples per second that the network reads, and the time of each of its answers, two samples."""
 CLASSES = ("none", "P", "QRS", "T")
 MULTIPLE = 16
 """The network takes a number of samples that is a multiple of this: it halves the rate four times."""
 
-NETWORK_FILE = Path(__file__).with_name("network.safetensors")
+NETWORK_FILE, DELINEATOR = Path(__file__).with_name("network.safetensors"), "delineator"
+"""The shipped network, and its name in commands."""
 
 _GROUP, _PHASES, _FLAT_S = 8, 256, 0.5
 AGREEMENT = 0.6
@@ -89,10 +94,10 @@ class Network:
     """A network with the layers of c/delineate_network.c.
 
     Args:
-        layers: weight `[outer, inner, kernel]`, bias `[outer]` and dilation of each convolution.
+        layers: convolutions in the order of the picture.
     """
 
-    def __init__(self, layers: list[tuple[Floats, Floats, int]]) -> None:
+    def __init__(self, layers: list[Layer]) -> None:
         self._struct, packed = _Struct(), list[Floats]()
         self._struct.num_residual = len(layers) - 11  # without the 4 layers on the way down and the 7 after them
         for number, (weight, bias, dilation) in enumerate(layers):
@@ -123,18 +128,41 @@ class Network:
         kernel("delineate_network")(self._address, prepared, len(prepared), scratch, out)
         return out
 
+    def answers(self, signals_mv: Floats, rate_hz: float) -> Floats:
+        """Return the answers for leads in mV, `[num_leads, num_samples]`, as float32 `[num_leads, 4, num_cells]`."""
+        out = np.empty((len(signals_mv), len(CLASSES), num_cells(signals_mv.shape[1], rate_hz)), np.float32)
+        for signal, answer in zip(signals_mv, out, strict=True):
+            self(prepare(signal, rate_hz), answer)
+        return out
+
+
+def read_layers(path: Path) -> list[Layer]:
+    """Read the layers of a network that `recipes/train_delineator.py` wrote.
+
+    Raises:
+        HeartlmError: the file is missing, or holds no such network.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    refuse_irregular(path)
+    try:
+        with safe_open(path, "numpy") as file:
+            dilations = parse_json((file.metadata() or {})["dilations"])
+            numbers = range(len(dilations))
+            layers = [(file.get_tensor(f"{n}.weight"), file.get_tensor(f"{n}.bias"), dilations[n]) for n in numbers]
+        outer, inner, _ = zip(*(weight.shape for weight, _, _ in layers), strict=True)
+        risen = outer[-7::2]  # the layers on the way up have the channels of those down, and the last one the classes
+        is_chain = inner == (1, *outer[:-1]) and outer == tuple(len(bias) for _, bias, _ in layers)
+        if not 11 <= len(layers) <= 16 or not is_chain or risen != (*outer[2::-1], len(CLASSES)):
+            raise ValueError(f"{len(layers)} layers of {', '.join(map(str, outer))} channels")
+    except (KeyError, OSError, SafetensorError, TypeError, ValueError) as error:
+        raise HeartlmError(f"{path}: no network of recipes/train_delineator.py ({error}): train again") from error
+    return layers
+
 
 def load_network(path: Path) -> Network:
-    """Read a network that `recipes/train_delineator.py` wrote."""
-    from safetensors import safe_open
-
-    with safe_open(path, "numpy") as file:
-        return Network(
-            [
-                (file.get_tensor(f"{number}.weight"), file.get_tensor(f"{number}.bias"), dilation)
-                for number, dilation in enumerate(parse_json(file.metadata()["dilations"]))
-            ]
-        )
+    """Read a network that `recipes/train_delineator.py` wrote; see `read_layers`."""
+    return Network(read_layers(path))
 
 
 @cache
@@ -199,11 +227,11 @@ def find_waves(signals_mv: Floats, rate_hz: float, network: Network | None = Non
     """
     network, step = network or shipped_network(), rate_hz / NETWORK_HZ
     signals_mv = np.ascontiguousarray(signals_mv, np.float32)
-    num_leads, cells = len(signals_mv), num_cells(signals_mv.shape[1], rate_hz)
-    answers, mean = np.empty((num_leads, len(CLASSES), cells), np.float32), np.empty((len(CLASSES), cells), np.float32)
-    weights, scratch = np.empty((num_leads, cells), np.float32), np.empty(cells, np.float32)
+    answers = network.answers(signals_mv, rate_hz)
+    num_leads, _, cells = answers.shape
+    mean, scratch = np.empty((len(CLASSES), cells), np.float32), np.empty(cells, np.float32)
+    weights = np.empty((num_leads, cells), np.float32)
     for signal, answer, weight in zip(signals_mv, answers, weights, strict=True):
-        network(prepare(signal, rate_hz), answer)
         kernel("delineate_usable")(signal, len(signal), step, round(_FLAT_S * rate_hz), cells, weight)
         kernel("delineate_weights")(answer, cells, _CERTAIN_CELLS, scratch, weight)
     edges, of_edges = np.empty_like(answers), EDGE_AGREEMENT * max(0.0, 1 - 2 / max(num_leads, 1))

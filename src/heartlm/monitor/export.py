@@ -6,11 +6,13 @@
                     ─► probabilities float32 [B, 5] of the last four seconds, recent_after, average_after, codes_after
     statements  samples_mv float32 [B, 18, 10 rate_hz], summary float32 [B, 513]
                     ─► probabilities float32 [B, statements]; no state: a call judges ten seconds (ONNX only)
+    delineator  samples_mv float32 [B, 10 rate_hz]
+                    ─► probabilities float32 [B, 4, cells]; no state: a call judges ten seconds of B leads (ONNX only)
 
 A stream starts with a state of zeros. A call judges one beat of each stream, and the caller adds 1 to the position, or
 one second. The file of beats does not contain the detector and the tokenizer, which are C code; that of statements not
-the summary of the beats, without which the network answers without its trees. The metadata of an ONNX file say what
-made it, and its classes, thresholds and rate.
+the summary of the beats, without which the network answers without its trees; that of the delineator not the agreement
+of leads and the waves. The metadata of an ONNX file say what made it, and its classes, thresholds and rate.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm import __version__
+from heartlm.delineation.delineate import LOWEST_RATE_HZ as LOWEST_RATE_OF_WAVES_HZ
+from heartlm.delineation.network import CELL_S, CLASSES, DELINEATOR, NETWORK_FILE, read_layers
 from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.errors import HeartlmError, needs
 from heartlm.inference.finetuned import FineTuned
@@ -44,6 +48,7 @@ from heartlm.models.transformer import Block
 from heartlm.models.waveform import WaveformNetwork
 from heartlm.monitor.link import HIGHEST_RATE_HZ
 from heartlm.monitor.models import KEPT_BEATS
+from heartlm.monitor.sampled_delineation import SampledDelineation
 from heartlm.monitor.sampled_statements import SECONDS, SampledStatements
 from heartlm.storage.atomic import atomic_file, digest_of_files
 from heartlm.tokenizers.leads import PLACES
@@ -54,7 +59,7 @@ from heartlm.tokenizers.waveform import hann_weights, interpolate, smooth
 # The DFT of a window of 400 = 20 × 20 codes is two products with 20 × 20 matrices instead of one with 400 × 400.
 _RADIX = math.isqrt(WINDOW)
 # Matrices for which 8 bits are too few.
-_EXACT = {"filters", "fourier_cos", "fourier_sin"}
+_EXACT = {"filters", "fourier_cos", "fourier_sin", "taps"}
 
 
 class _Waveform(nn.Module):
@@ -221,7 +226,7 @@ _MEANING = {
     "codes": "codes of the next beat; or of the voltages before this second, at first 0, then codes_after",
     "cache": "keys and values of earlier beats, at first 0; then cache_after",
     "position": "number of beats of each stream before this one",
-    "probabilities": "probability of each class, in the order of classes",
+    "probabilities": "probability of each class, in the order of classes; of waves in every cell_s of each lead",
 }
 """What inputs and outputs hold; those that end in `_after` are the input of that name of the next call."""
 
@@ -246,8 +251,7 @@ def export_model(
     model, wrapped = load_model(run.folder.model("last"))[0], nn.Module()
     facts = {"task": str(run.info.task), "classes": json.dumps(run.info.classes)}
     if isinstance(model, WaveformNetwork | LeadsNetwork):
-        if not LOWEST_RATE_HZ <= rate_hz <= HIGHEST_RATE_HZ:
-            raise HeartlmError(f"rate_hz: {rate_hz} found, {LOWEST_RATE_HZ:.0f} to {HIGHEST_RATE_HZ:.0f} expected")
+        _check_rate(rate_hz, LOWEST_RATE_HZ)
         facts |= {"rate_hz": str(rate_hz), "thresholds": json.dumps(run.info.thresholds or run.info.threshold)}
     if isinstance(model, LeadsNetwork):
         if to != "onnx" or int8:
@@ -279,9 +283,9 @@ def export_model(
             f"{run.folder.path}: a causal model of beats, or a model of the task waveform or statements expected"
         )
     if to == "onnx":
-        facts |= {"model": digest_of_files(*model_files(run.folder.model("last"))), "heartlm": __version__}
         tokenizer = f"{run.info.tokenizer_kind} {run.info.tokenizer_hash}"
         facts |= {"name": shipped_name(run.folder.path), "tokenizer": tokenizer}
+        facts |= _origin(*model_files(run.folder.model("last")))
         content = _onnx(wrapped.eval(), inputs, outputs, int8, facts)
     elif int8:
         raise HeartlmError("int8: supported by --to onnx only")
@@ -289,6 +293,40 @@ def export_model(
         content = _executorch(wrapped.eval(), inputs)
     with atomic_file(path, "wb") as file:
         file.write(content)
+
+
+def export_delineator(network: Path, path: Path, num_leads: int, int8: bool, rate_hz: int) -> None:
+    """Write the delineator as an ONNX file.
+
+    Args:
+        network: weights, as `recipes/train_delineator.py` writes them.
+        path: path of the file.
+        num_leads: number of leads per call, which is fixed.
+        int8: store the weights of the network as 8-bit integers.
+        rate_hz: samples per second and lead.
+
+    Raises:
+        HeartlmError: there are no such weights, the rate is not from 100 to 4000, or a package is missing.
+    """
+    _check_rate(rate_hz, LOWEST_RATE_OF_WAVES_HZ)
+    wrapped = SampledDelineation(read_layers(network), rate_hz)
+    facts = {"task": "delineation", "classes": json.dumps(CLASSES), "rate_hz": str(rate_hz), "seconds": str(SECONDS)}
+    facts |= {"leads": json.dumps("any"), "cell_s": str(CELL_S)} | _origin(network)
+    facts["name"] = DELINEATOR if network == NETWORK_FILE else network.stem
+    content = _onnx(
+        wrapped.eval(), {"samples_mv": torch.zeros(num_leads, wrapped.num_samples)}, ["probabilities"], int8, facts
+    )
+    with atomic_file(path, "wb") as file:
+        file.write(content)
+
+
+def _check_rate(rate_hz: int, lowest_hz: float) -> None:
+    if not lowest_hz <= rate_hz <= HIGHEST_RATE_HZ:
+        raise HeartlmError(f"rate_hz: {rate_hz} found, {lowest_hz:.0f} to {HIGHEST_RATE_HZ:.0f} expected")
+
+
+def _origin(*files: Path) -> dict[str, str]:
+    return {"model": digest_of_files(*files), "heartlm": __version__}
 
 
 def _executorch(wrapped: nn.Module, inputs: dict[str, Tensor]) -> bytes:
@@ -319,6 +357,8 @@ def _onnx(
         )
     assert program is not None, "the exporter based on torch.export returns a program"
     proto = program.model_proto
+    for node in proto.graph.node:  # lines of source that it came from, with paths of this machine: as large as weights
+        del node.metadata_props[:]
     proto.producer_name, proto.producer_version = "heartlm", __version__
     proto.doc_string = "Research software, not a medical device."
     for key, values in (("inputs", proto.graph.input), ("outputs", proto.graph.output)):
