@@ -70,7 +70,7 @@ SETTINGS: dict[str, Any] = {
     "timeout-s": 60,
 }
 
-LONGER = {"steps": 200, "validate_every": 100} if REHEARSAL else {"steps": 400, "validate_every": 200}
+LONGER = {"steps": 100, "validate_every": 50} if REHEARSAL else {"steps": 400, "validate_every": 200}
 """For runs that are interrupted."""
 
 

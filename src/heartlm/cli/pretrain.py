@@ -15,6 +15,7 @@ from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
 from heartlm.storage.typed import typed
+from heartlm.system.garbage import search_rarely
 from heartlm.tasks.task import FinetuneConfig
 from heartlm.training.config import LAYOUT, PretrainConfig, TrainingConfig
 
@@ -45,6 +46,7 @@ def train(
 
     Only one rank prints.
     """
+    search_rarely()
     ranks = Ranks.from_environment()
     try:
         config = _settings(kind, arguments, command, run)

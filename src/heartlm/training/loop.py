@@ -25,6 +25,7 @@ from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.parallel import HostAllReduce, is_peer_failure, reason_of
 from heartlm.errors import HeartlmError
 from heartlm.models.store import save_tensors, whole_tensors
+from heartlm.system.garbage import search_as_usual
 from heartlm.training.bad_steps import BadSteps
 from heartlm.training.checkpoint import Checkpoints, Progress
 from heartlm.training.feed import Feed, StepBatches
@@ -50,6 +51,7 @@ def train(job: Job, resume: bool) -> Progress:
         HeartlmError: a step is bad, files cannot be written, or a rank exited; the last checkpoint is intact.
         Stopped: the process received a stop signal.
     """
+    search_as_usual()
     gc.collect()
     gc.freeze()  # a collection that scans all imported modules on one rank delays the others
     loop = None

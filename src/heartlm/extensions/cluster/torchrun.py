@@ -23,6 +23,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from heartlm.distributed.ranks import STOPPED_STATUS
+from heartlm.system.garbage import search_rarely
 from heartlm.system.network import address_towards, is_own_port
 
 ASK = signal.SIGUSR1
@@ -143,4 +144,5 @@ def children(parent: int) -> list[int]:
 
 
 if __name__ == "__main__":
+    search_rarely()
     sys.exit(main(sys.argv[1:]))
